@@ -27,7 +27,6 @@ REASONS = {
     "leaseway.data_plane.core": "pure leaves that hardly know one another (7 arrows)",
     "leaseway.front": "one file for each thing that MCP clients ask for",
     "leaseway.data_plane.mcp.protocol": "one protocol in two eras, in seven floors",
-    "leaseway.wire": "ground: leaves that hardly know one another",
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from leaseway.v1 import catalog_pb2, sync_pb2, sync_pb2_grpc
-from leaseway.wire.message_parts import Joiner
+from leaseway.wire.messages.message_parts import Joiner
 from leaseway.wire.version import PROTOCOL_VERSION
 
 __all__ = ["Fleet", "SimulatedWorker"]

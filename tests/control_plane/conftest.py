@@ -32,8 +32,8 @@ from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.service import SyncService
 from leaseway.spec.model import ServerSpec
 from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc, sync_pb2_grpc
-from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.serving import bind, make_server
+from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.serving import bind, make_server
 
 
 @dataclass

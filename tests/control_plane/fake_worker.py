@@ -12,7 +12,7 @@ import grpc
 from tests.conftest import BOUND
 
 from leaseway.v1 import catalog_pb2, sync_pb2, sync_pb2_grpc
-from leaseway.wire.message_parts import Joiner, split
+from leaseway.wire.messages.message_parts import Joiner, split
 from leaseway.wire.version import PROTOCOL_VERSION
 
 END = grpc.aio.EOF

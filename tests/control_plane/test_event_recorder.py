@@ -10,7 +10,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.spec_changes import spec_changes
 from leaseway.control_plane.event_recorder import EventRecorder
 from leaseway.spec.model import VariantKey
-from leaseway.wire.events import Event
+from leaseway.wire.messages.events import Event
 
 _BROKEN = Problem("workspace", "BAD_YAML", "mcp.yaml:3: this is no YAML.")
 _WRONG = Problem("server", "WRONG_TYPE", "mcp.yaml:4: `args` is a text.", "a")

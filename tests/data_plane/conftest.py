@@ -30,10 +30,10 @@ from leaseway.v1 import (
     sync_pb2,
     sync_pb2_grpc,
 )
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.serving import bind, make_server
 from leaseway.wire.errors import Fault
-from leaseway.wire.message_parts import Joiner, split
-from leaseway.wire.serving import bind, make_server
+from leaseway.wire.messages.message_parts import Joiner, split
 from leaseway.wire.status import fault_from_status
 from leaseway.wire.version import PROTOCOL_VERSION
 

@@ -17,7 +17,7 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.app import run
 from leaseway.data_plane.worker import WorkerOptions
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status
 

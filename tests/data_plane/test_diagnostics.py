@@ -14,7 +14,7 @@ from tests.conftest import BOUND
 from leaseway.data_plane.app import run
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.worker import WorkerOptions
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 
 
 async def test_a_census_before_the_worker_is_built_counts_what_there_is(

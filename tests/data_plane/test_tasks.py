@@ -10,7 +10,7 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane import background as tasks
 from leaseway.data_plane.background import Background
-from leaseway.wire.backoff import Backoff
+from leaseway.wire.timing.backoff import Backoff
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.telemetry.logs import configure_logging
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.redaction import hide, redact
+from leaseway.wire.secrets.redaction import hide, redact
 from leaseway.wire.status import status_from_fault
 
 _BODIES = (

@@ -12,7 +12,7 @@ from tests.e2e.test_up import start_up
 from tests.servers.pictures import png
 
 from leaseway.sdk import AsyncClient
-from leaseway.wire.artifact_refs import incarnation_mark, reference_mark
+from leaseway.wire.messages.artifact_refs import incarnation_mark, reference_mark
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 

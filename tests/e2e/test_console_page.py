@@ -23,9 +23,9 @@ from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import Principal, Role
 from leaseway.sdk import AsyncClient
 from leaseway.spec.model import VariantKey
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.events import Event
+from leaseway.wire.messages.events import Event
 
 _VIEWS = ("", "servers", "tools", "leases", "workers", "calls", "approvals", "problems", "history")
 _HOSTILE = "<img src=x onerror=\"document.title='owned'\">"

@@ -11,7 +11,7 @@ from tests.servers import rest_api
 from tests.servers.pictures import png
 
 from leaseway.sdk import AsyncClient, InvalidArguments, LeasewayError
-from leaseway.wire.admin import ADMIN_TOOLSET
+from leaseway.wire.messages.admin import ADMIN_TOOLSET
 
 TEMPLATE = "Name: {{ .data.name }}{{- range $i, $t := .data.tags }} {{ $i }}={{ $t }}{{- end }}"
 GET_USER: dict[str, object] = {

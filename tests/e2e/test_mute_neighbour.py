@@ -19,8 +19,8 @@ from tests.e2e.system import Part, eventually, python_server, running
 from leaseway.sdk import AsyncClient, DeadlineExceeded
 from leaseway.v1 import execution_pb2, execution_pb2_grpc
 from leaseway.wire.bounds import MAX_CALLS_IN_FLIGHT
+from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.serving import CHANNEL_OPTIONS
 from leaseway.wire.status import fault_from_status
 
 SERVERS = {

@@ -13,7 +13,7 @@ from tests.e2e.system import LEASEWAY, eventually, python_server, running
 
 from leaseway.sdk import LeasewayError
 from leaseway.telemetry.trace_file import TraceCollector, otlp_environment
-from leaseway.wire.secret_names import secret_forms
+from leaseway.wire.secrets.secret_names import secret_forms
 
 PLACES = ("initialize", "list", "garbage", "exit", "call")
 SHAPES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leaseway.front.admission import Admission
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 
 LOCAL = Endpoint("127.0.0.1", 7680)
 OPEN = Endpoint("0.0.0.0", 7680)

@@ -21,7 +21,7 @@ from leaseway.front.http import HttpFront
 from leaseway.front.sealing import Sealer
 from leaseway.front.sessions import MAX_SESSIONS, SessionTable, TooManySessions
 from leaseway.front.streams import EventStream
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 
 BOUND = 60
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}

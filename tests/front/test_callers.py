@@ -19,7 +19,7 @@ from leaseway.front.door import Door
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Role
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.errors import Fault, Reason
 
 BOUND = 30

@@ -19,10 +19,10 @@ from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Principal, Role
 from leaseway.identity.rules import RULES
 from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2, sync_pb2
-from leaseway.wire.auth import bearer_metadata
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.auth import bearer_metadata
+from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.serving import HealthService, bind, enable_reflection, make_server
 from leaseway.wire.errors import Reason
-from leaseway.wire.serving import HealthService, bind, enable_reflection, make_server
 from leaseway.wire.status import fault_from_rpc_error
 
 SERVICES = [

@@ -11,13 +11,13 @@ import pytest
 from tests.conftest import BOUND
 from tests.e2e.system import eventually
 from tests.identity.test_authenticator import IDENTITY, NOW, ec_key, publish, token
-from tests.wire.test_tls import Authority, serving
+from tests.wire.channels.test_tls import Authority, serving
 
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.interceptor import IdentityInterceptor
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Role
-from leaseway.wire.tls import open_channel
+from leaseway.wire.channels.tls import open_channel
 
 ROTATIONS = 3
 CALLERS = 4

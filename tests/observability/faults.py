@@ -22,7 +22,7 @@ from tests.observability.recording import Recording, scrape
 from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.v1 import execution_pb2, execution_pb2_grpc
 from leaseway.wire.bounds import MAX_CALLS_IN_FLIGHT
-from leaseway.wire.serving import CHANNEL_OPTIONS
+from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 
 _STATELESS: Final = {"truely-stateless": True}
 _STALLING: Final = Path(__file__).with_name("stalling.py")

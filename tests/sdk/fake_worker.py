@@ -18,10 +18,10 @@ from leaseway.v1 import (
     leases_pb2,
     leases_pb2_grpc,
 )
-from leaseway.wire.durations import duration
+from leaseway.wire.channels.serving import SERVER_OPTIONS
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.serving import SERVER_OPTIONS
 from leaseway.wire.status import abort, status_from_fault
+from leaseway.wire.timing.durations import duration
 
 Answer = Callable[["FakeWorker", execution_pb2.Call, bytes], "bytes | Awaitable[bytes]"]
 

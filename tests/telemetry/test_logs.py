@@ -16,8 +16,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from leaseway.telemetry import logs
 from leaseway.vault.key import VaultPlace, read_keys, write_keys
-from leaseway.wire import redaction
-from leaseway.wire.auth import KEY_VARIABLE, read_key
+from leaseway.wire.channels.auth import KEY_VARIABLE, read_key
+from leaseway.wire.secrets import redaction
 
 SPAN = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=TraceFlags(1)))
 logger = logging.getLogger("leaseway.test")

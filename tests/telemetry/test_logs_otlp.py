@@ -14,7 +14,7 @@ from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service
 
 from leaseway.telemetry.logs import configure_logging
 from leaseway.telemetry.logs_otlp import otlp_audit, otlp_handler
-from leaseway.wire.redaction import hide
+from leaseway.wire.secrets.redaction import hide
 
 
 class Collector(logs_service_pb2_grpc.LogsServiceServicer):

@@ -16,7 +16,7 @@ from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.principal import Role
 from leaseway.telemetry import prometheus_http as metrics_http
 from leaseway.telemetry.prometheus_http import MetricsListener, Page, serve_metrics
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: localhost:9\r\n"
 

@@ -24,7 +24,7 @@ from leaseway.telemetry.trace_file import (
     otlp_environment,
     read_spans,
 )
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 
 
 def _export(endpoint: Endpoint, times: int = 1, token: str = "") -> None:

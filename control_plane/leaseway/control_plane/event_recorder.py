@@ -20,7 +20,7 @@ from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem, ProblemKey
 from leaseway.control_plane.core.spec_changes import spec_changes
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.wire.events import Event, History
+from leaseway.wire.messages.events import Event, History
 
 _MOST_RUNS: Final = 1_000
 """Runs of workers of which it is known how far their events were taken."""

@@ -21,8 +21,8 @@ from typing import Any, Final, Literal, Protocol
 
 import grpc
 
+from leaseway.wire.channels.leader_channel import LEADER
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.leader_channel import LEADER
 from leaseway.wire.status import abort
 
 __all__ = [

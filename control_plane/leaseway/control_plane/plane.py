@@ -25,7 +25,7 @@ from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.reload_traces import ReloadTraces
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault
-from leaseway.wire.events import Event
+from leaseway.wire.messages.events import Event
 
 T = TypeVar("T")
 

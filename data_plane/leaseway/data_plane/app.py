@@ -33,8 +33,8 @@ from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.diagnostics import diagnostics_on_signal
 from leaseway.telemetry.logs_otlp import OtlpAudit, otlp_audit
 from leaseway.telemetry.setup import measuring
-from leaseway.wire.auth import check_listen
-from leaseway.wire.serving import bind, make_server
+from leaseway.wire.channels.auth import check_listen
+from leaseway.wire.channels.serving import bind, make_server
 
 _logger = logging.getLogger(__name__)
 _STORAGE_GRACE: Final = 5.0

@@ -55,7 +55,7 @@ from leaseway.telemetry.prometheus_http import MetricsListener
 from leaseway.v1 import catalog_pb2, sync_pb2
 from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.errors import Fault
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from leaseway.wire.auth import KEY_VARIABLE
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.auth import KEY_VARIABLE
+from leaseway.wire.channels.endpoint import Endpoint
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 

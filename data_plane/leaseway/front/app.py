@@ -21,7 +21,7 @@ from leaseway.front.stdio import StdioFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk import AsyncClient
 from leaseway.telemetry.http_listener import HttpListener
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 
 

@@ -18,7 +18,7 @@ from leaseway.front.relay import Listener
 from leaseway.sdk import AsyncClient, ConfirmationRequired, InvalidRequest
 from leaseway.sdk.transport.server_requests import Question
 from leaseway.v1 import execution_pb2
-from leaseway.wire.mcp import ELICIT
+from leaseway.wire.messages.mcp import ELICIT
 
 _STATE: Final = "leaseway-approval "
 _NAME: Final = "leaseway-approval"

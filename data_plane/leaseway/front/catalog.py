@@ -20,7 +20,7 @@ from leaseway.front.definitions import (
     tool_listing,
 )
 from leaseway.sdk import AsyncClient, LeasewayError
-from leaseway.wire.backoff import Backoff
+from leaseway.wire.timing.backoff import Backoff
 
 KINDS: Final = ("tools", "prompts", "resources", "templates")
 """What there is to list."""

@@ -20,7 +20,7 @@ from leaseway.sdk.errors import (
     ToolNotFound,
 )
 from leaseway.wire.errors import Reason
-from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 _UNAVAILABLE: Final = -32000
 """JSON-RPC leaves -32000 to -32019 to implementations; `data.reason` tells them apart."""

@@ -16,7 +16,7 @@ from leaseway.front.definitions import Key, Listing
 from leaseway.front.messages import RpcError, encode, read_arguments, structured_result
 from leaseway.front.sessions import LiveSession
 from leaseway.sdk import Tool
-from leaseway.wire.admin import ADMIN_TOOLSET
+from leaseway.wire.messages.admin import ADMIN_TOOLSET
 
 ACQUIRE: Final = "lease_acquire"
 RELEASE: Final = "lease_release"

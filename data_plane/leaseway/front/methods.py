@@ -62,7 +62,7 @@ from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.wire.bounds import MAX_META
 from leaseway.wire.errors import Fault
-from leaseway.wire.mcp import LOG_LEVELS, is_reserved_meta
+from leaseway.wire.messages.mcp import LOG_LEVELS, is_reserved_meta
 
 _EMPTY: Final = b"{}"
 _CHANGED: Final = {

@@ -22,7 +22,7 @@ from leaseway.front.subscriptions import FollowedResource
 from leaseway.sdk import AsyncClient, AsyncSession
 from leaseway.sdk.transport.server_requests import Question
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
-from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 IDLE: Final = 30 * 60.0
 """Seconds after which a session is forgotten that nobody uses."""

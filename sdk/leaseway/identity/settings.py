@@ -25,7 +25,7 @@ from leaseway.identity.certificates import CertificateRule, check_rule
 from leaseway.identity.principal import Role, check_name, parse_roles
 from leaseway.identity.tokens import Issuer
 from leaseway.wire import bounds
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.names import nearest
 
 MAX_IDENTITY_FILE: Final = 1 * bounds.MIB

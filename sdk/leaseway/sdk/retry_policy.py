@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.errors import OF_ONE_WORKER, SETTLING, Fault, Reason, Started
+from leaseway.wire.timing.backoff import Backoff
 
 MAX_TRIES: Final = 5
 """Tries of one call, the first included."""

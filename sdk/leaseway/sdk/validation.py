@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from numbers import Real
 
 from leaseway.sdk.errors import InvalidRequest
-from leaseway.wire.mcp import LOG_LEVELS
+from leaseway.wire.messages.mcp import LOG_LEVELS
 from leaseway.wire.names import KEY_RULE, is_text, is_valid_key
 
 

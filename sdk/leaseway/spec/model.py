@@ -19,7 +19,7 @@ from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.permissions import EVERYTHING
 from leaseway.spec.policy import NO_POLICY, ServerPolicy
 from leaseway.wire import bounds
-from leaseway.wire.backoff import Backoff
+from leaseway.wire.timing.backoff import Backoff
 
 TRANSPORTS: Final = (
     "stdio",

@@ -22,8 +22,8 @@ from leaseway.spec.policy import NO_POLICY
 from leaseway.spec.policy_protobuf import policy_from_wire, policy_to_wire
 from leaseway.v1 import spec_pb2, sync_pb2
 from leaseway.wire import bounds
-from leaseway.wire.backoff import Backoff
-from leaseway.wire.durations import duration, seconds
+from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.durations import duration, seconds
 
 
 def key_to_wire(key: VariantKey) -> spec_pb2.VariantKey:

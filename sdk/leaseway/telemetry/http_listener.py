@@ -8,9 +8,9 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from leaseway.wire.auth import check_listen
-from leaseway.wire.endpoint import Endpoint, is_local_host
-from leaseway.wire.tls import read_tls, server_context
+from leaseway.wire.channels.auth import check_listen
+from leaseway.wire.channels.endpoint import Endpoint, is_local_host
+from leaseway.wire.channels.tls import read_tls, server_context
 
 if TYPE_CHECKING:
     from aiohttp import web

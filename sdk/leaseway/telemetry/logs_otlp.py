@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from leaseway.telemetry.exporters import describe_process, make_exporters, otel_resource
-from leaseway.wire.redaction import redact
+from leaseway.wire.secrets.redaction import redact
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs import LoggerProvider

@@ -43,7 +43,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import Attributes, AttributeValue
 
-from leaseway.wire.redaction import redact
+from leaseway.wire.secrets.redaction import redact
 
 _logger = logging.getLogger(__name__)
 _LAST_EXPORT: Final = 5.0

@@ -21,8 +21,8 @@ import grpc
 
 from leaseway.telemetry.logs import open_private
 from leaseway.wire import bounds
-from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.serving import bind, make_server
+from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.serving import bind, make_server
 
 MAX_TRACE_FILE: Final = 256 * bounds.MIB
 """Bytes after which a trace file takes no more spans."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.vault.private_file import PrivateFileError, read_private, write_private
-from leaseway.wire.redaction import hide
+from leaseway.wire.secrets.redaction import hide
 
 VAULT_KEY_VARIABLE: Final = "LEASEWAY_VAULT_KEY"
 VAULT_NEW_KEY_VARIABLE: Final = "LEASEWAY_VAULT_NEW_KEY"

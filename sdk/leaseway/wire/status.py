@@ -15,9 +15,9 @@ from google.rpc import code_pb2, error_details_pb2
 from google.rpc.status_pb2 import Status
 
 from leaseway.v1 import execution_pb2
-from leaseway.wire.durations import duration, seconds
 from leaseway.wire.errors import Fault, Reason, Started
-from leaseway.wire.redaction import redact
+from leaseway.wire.secrets.redaction import redact
+from leaseway.wire.timing.durations import duration, seconds
 
 DOMAIN: Final = "leaseway"
 _DETAILS_KEY: Final = "grpc-status-details-bin"

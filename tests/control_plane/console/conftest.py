@@ -13,7 +13,7 @@ from leaseway.control_plane.console.server import ConsoleListener, serve_console
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.principal import Role
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 
 Open = Callable[[str | None], Awaitable[tuple[Plane, "Asker"]]]
 

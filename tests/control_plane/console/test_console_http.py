@@ -26,8 +26,8 @@ from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import SEES_ALL, Principal, Role
 from leaseway.spec.model import VariantKey
-from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.events import Event
+from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.messages.events import Event
 
 _KEY = "a-key-that-nobody-guesses"
 

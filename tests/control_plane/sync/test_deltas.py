@@ -14,7 +14,7 @@ from leaseway.control_plane.sync.deltas import DeltaWriter
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import MAX_MESSAGE
-from leaseway.wire.message_parts import Joiner
+from leaseway.wire.messages.message_parts import Joiner
 
 
 def heard(messages: list[sync_pb2.SyncResponse]) -> sync_pb2.Delta:

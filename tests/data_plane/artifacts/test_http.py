@@ -22,7 +22,7 @@ from leaseway.identity.principal import Role
 from leaseway.telemetry import http_listener
 from leaseway.telemetry.http_listener import ArtifactsListener
 from leaseway.wire import bounds
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.errors import Fault, Reason
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))

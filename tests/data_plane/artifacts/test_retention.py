@@ -16,8 +16,8 @@ from leaseway.data_plane.core.media import Kept, Media
 from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.artifact_refs import artifact_reference
 from leaseway.wire.errors import Reason
+from leaseway.wire.messages.artifact_refs import artifact_reference
 
 
 async def test_what_is_too_old_goes_while_the_worker_runs() -> None:

@@ -18,8 +18,8 @@ from leaseway.data_plane.artifacts.storage import DirectoryStorage
 from leaseway.data_plane.services.execution import send_artifact
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.artifact_refs import incarnation_mark, reference_mark
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.artifact_refs import incarnation_mark, reference_mark
 from leaseway.wire.status import fault_from_status
 
 

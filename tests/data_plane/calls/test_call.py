@@ -12,7 +12,7 @@ from leaseway.data_plane.testing.servers import AskRefused, MemoryAsk, MemoryCal
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 from leaseway.wire.errors import Reason
-from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 from leaseway.wire.status import fault_from_status
 
 Bench = Any

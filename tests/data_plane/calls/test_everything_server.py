@@ -11,7 +11,7 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls import SERVER_METHODS
 from leaseway.v1 import execution_pb2
-from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 Bench = Any
 ANSWERS = {

@@ -11,9 +11,9 @@ from tests.conftest import BOUND
 
 from leaseway.spec.model import InstancePolicy
 from leaseway.v1 import leases_pb2
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import fault_from_rpc_error
+from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
 BROKEN = Fault(

@@ -8,7 +8,7 @@ import pytest
 
 from leaseway.spec.model import InstancePolicy, Limits
 from leaseway.v1 import leases_pb2
-from leaseway.wire.backoff import Backoff
+from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
 WEAK = ("LIMIT_PARTLY_ENFORCED", "limits.memory (64 MiB) holds for each process of its own.")

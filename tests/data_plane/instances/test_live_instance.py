@@ -12,8 +12,8 @@ from tests.conftest import BOUND
 from leaseway.data_plane.testing.servers import MemoryInstance
 from leaseway.spec.model import InstancePolicy
 from leaseway.v1 import leases_pb2
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
 

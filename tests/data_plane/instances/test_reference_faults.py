@@ -28,8 +28,8 @@ from leaseway.spec.model import InstancePolicy
 from leaseway.spec.protobuf import spec_to_wire
 from leaseway.v1 import sync_pb2
 from leaseway.vault.key import VaultPlace
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
 

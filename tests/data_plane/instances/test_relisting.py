@@ -11,8 +11,8 @@ import pytest
 from leaseway.data_plane.sync import probes
 from leaseway.data_plane.testing.servers import ECHO
 from leaseway.v1 import leases_pb2, sync_pb2
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
 OTHER = msgspec.json.encode({"name": "other", "inputSchema": {"type": "object"}})

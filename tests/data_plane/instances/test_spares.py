@@ -12,8 +12,8 @@ from leaseway.data_plane.testing.servers import ECHO, MemoryInstance
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.spec.protobuf import key_to_wire, spec_to_wire
 from leaseway.v1 import leases_pb2, sync_pb2
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
 OTHER = msgspec.json.encode({"name": "other", "inputSchema": {"type": "object"}})

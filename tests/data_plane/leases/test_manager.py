@@ -12,9 +12,9 @@ from tests.conftest import BOUND
 from leaseway.spec.model import InstancePolicy
 from leaseway.spec.policy import ServerPolicy, TenantLimits
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
-from leaseway.wire.durations import duration, seconds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import fault_from_rpc_error, fault_from_status
+from leaseway.wire.timing.durations import duration, seconds
 
 Bench = Any
 

@@ -15,8 +15,8 @@ from leaseway.data_plane.leases.waiters import Granted, WaitQueue
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.v1 import leases_pb2
 from leaseway.wire import bounds
-from leaseway.wire.durations import duration
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.timing.durations import duration
 
 
 class Room:

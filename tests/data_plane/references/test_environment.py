@@ -6,7 +6,7 @@ import pytest
 
 from leaseway.data_plane.references.environment import child_environment
 from leaseway.spec.model import InheritEnv
-from leaseway.wire.secret_names import looks_secret
+from leaseway.wire.secrets.secret_names import looks_secret
 
 PARENT = {
     "PATH": "/bin",

@@ -11,7 +11,7 @@ from tests.data_plane.services.test_continuations import Reply, call_of, parked,
 from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.testing.servers import MemoryCall
 from leaseway.wire.errors import Reason
-from leaseway.wire.mcp import ELICIT
+from leaseway.wire.messages.mcp import ELICIT
 
 
 @pytest.fixture

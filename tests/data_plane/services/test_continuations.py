@@ -15,7 +15,7 @@ from leaseway.data_plane.services.unary import UnarySink
 from leaseway.data_plane.testing.servers import AskRefused, MemoryAsk, MemoryCall
 from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 from leaseway.wire.status import fault_from_rpc_error
 
 Bench = Any

@@ -23,8 +23,8 @@ from leaseway.sdk.catalog.targets import PromptOrResource
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.identity import identify
 from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT, NAME_KIND_RESOURCE, NAME_KIND_TOOL
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.timing.backoff import Backoff
 
 
 @pytest.fixture

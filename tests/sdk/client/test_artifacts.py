@@ -17,9 +17,9 @@ from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, until
 from leaseway.sdk import ArtifactLost, AsyncClient, Client, DeadlineExceeded, WorkerLost
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.v1 import execution_pb2
-from leaseway.wire.artifact_refs import artifact_reference, incarnation_mark
 from leaseway.wire.bounds import BATCH_SIZE, MIB
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.artifact_refs import artifact_reference, incarnation_mark
 from leaseway.wire.status import abort
 
 PNG = b"\x89PNG" + bytes(range(256)) * 4

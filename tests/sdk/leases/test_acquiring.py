@@ -14,8 +14,8 @@ from leaseway.sdk import (
     NotLeasable,
     Overloaded,
 )
-from leaseway.wire.durations import seconds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.timing.durations import seconds
 
 
 async def test_an_acquired_lease_describes_itself(client: AsyncClient, worker: FakeWorker) -> None:

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from leaseway.identity.principal import LOOPBACK, Principal
 from leaseway.telemetry.http_listener import Admit
-from leaseway.wire.endpoint import is_local_host
+from leaseway.wire.channels.endpoint import is_local_host
 from leaseway.wire.errors import Fault, Reason
 
 COOKIE: Final = "leaseway_console"

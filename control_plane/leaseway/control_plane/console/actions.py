@@ -22,12 +22,12 @@ from leaseway.control_plane.operators.steering import Steering
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import Principal
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2, leases_pb2_grpc
-from leaseway.wire.auth import bearer_metadata
+from leaseway.wire.channels.auth import bearer_metadata
+from leaseway.wire.channels.serving import CHANNEL_OPTIONS
+from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.serving import CHANNEL_OPTIONS
 from leaseway.wire.status import fault_from_rpc_error
-from leaseway.wire.tls import open_channel
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 _LONGEST_TRY: Final = 120.0

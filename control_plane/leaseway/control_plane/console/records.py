@@ -22,7 +22,7 @@ from leaseway.control_plane.services import messages
 from leaseway.control_plane.services import messages as answers
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2
-from leaseway.wire.events import Event
+from leaseway.wire.messages.events import Event
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.version import user_agent
 

@@ -12,7 +12,7 @@ from leaseway.control_plane.plane import Plane
 from leaseway.v1 import sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.events import Event
+from leaseway.wire.messages.events import Event
 
 _OK: Final = "ok"
 _SHOWN: Final = 128

@@ -21,7 +21,7 @@ from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import SEES_ALL
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.events import Event, concerns, event_to_wire
+from leaseway.wire.messages.events import Event, concerns, event_to_wire
 from leaseway.wire.status import abort
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 

@@ -29,8 +29,8 @@ from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2, catalog_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.pages import fitting, one_page
 from leaseway.wire.names import ALL_TENANTS
-from leaseway.wire.pages import fitting, one_page
 from leaseway.wire.status import abort
 
 _MAX_NAMES = 1_000

@@ -30,10 +30,10 @@ from leaseway.control_plane.core.workers.records import InstanceInfo, WorkerReco
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.protobuf import key_to_wire
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
-from leaseway.wire import durations
-from leaseway.wire.durations import duration
 from leaseway.wire.errors import Fault
 from leaseway.wire.status import status_from_fault
+from leaseway.wire.timing import durations
+from leaseway.wire.timing.durations import duration
 
 
 def denial(denied: Denied) -> Fault:

@@ -17,7 +17,7 @@ from leaseway.control_plane.core.workers.records import InstanceInfo
 from leaseway.control_plane.services import messages as answers
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
-from leaseway.wire.pages import Key, PageStart, one_page
+from leaseway.wire.messages.pages import Key, PageStart, one_page
 
 _LAST: Final = 10**15
 """More than any approval's number."""

@@ -15,10 +15,10 @@ from leaseway.control_plane.services import messages as answers
 from leaseway.control_plane.services.requests import check_client, tenant_of, time_left
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
-from leaseway.wire.durations import seconds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import LONGEST_KEY
 from leaseway.wire.status import abort
+from leaseway.wire.timing.durations import seconds
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _MAX_WAIT = 24 * 3600.0

@@ -8,8 +8,8 @@ import grpc
 
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import Fault
+from leaseway.wire.messages.pages import PageRequest, PageStart, page_start
 from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
-from leaseway.wire.pages import PageRequest, PageStart, page_start
 from leaseway.wire.status import abort
 from leaseway.wire.version import check_client_version
 

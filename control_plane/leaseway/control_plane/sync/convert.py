@@ -27,8 +27,8 @@ from leaseway.control_plane.core.workers.subscription import Refusal
 from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_wire
 from leaseway.spec.protobuf import key_from_wire, key_to_wire, spec_to_wire
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
-from leaseway.wire.durations import seconds
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.timing.durations import seconds
 
 _MOST_AHEAD: Final = 10 * 366 * 24 * 3600.0
 """Seconds by which a version or an epoch, which begin near microseconds since 1970, may be ahead of

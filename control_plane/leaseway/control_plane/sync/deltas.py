@@ -18,7 +18,7 @@ from leaseway.control_plane.sync.toolsets import served_to_wire
 from leaseway.spec.protobuf import key_to_wire
 from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import KIB, MAX_MESSAGE
-from leaseway.wire.message_parts import split
+from leaseway.wire.messages.message_parts import split
 
 _KEPT: Final = 2
 """Bodies that are kept: of the newest change, and for those who missed the one before."""

@@ -33,9 +33,9 @@ from leaseway.control_plane.sync.toolsets import (
 from leaseway.spec.protobuf import key_from_wire
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
 from leaseway.wire.bounds import MAX_MESSAGE
-from leaseway.wire.durations import duration
-from leaseway.wire.events import event_from_wire
-from leaseway.wire.message_parts import Joiner, OversizeMessage, split
+from leaseway.wire.messages.events import event_from_wire
+from leaseway.wire.messages.message_parts import Joiner, OversizeMessage, split
+from leaseway.wire.timing.durations import duration
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 _logger = logging.getLogger(__name__)

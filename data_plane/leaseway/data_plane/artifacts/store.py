@@ -21,8 +21,8 @@ from leaseway.data_plane.core.calls import Outcome, PendingCall
 from leaseway.data_plane.core.media import BadMedia, Kept, Media, may_hold_media, replace_media
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.artifact_refs import artifact_reference, incarnation_mark, is_reference
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.artifact_refs import artifact_reference, incarnation_mark, is_reference
 from leaseway.wire.names import DEFAULT_TENANT
 
 _logger = logging.getLogger(__name__)

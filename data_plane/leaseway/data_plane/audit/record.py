@@ -18,7 +18,7 @@ from leaseway.data_plane.audit.redact import Redactors
 from leaseway.wire.bounds import KIB
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.secret_shapes import holds_secret
+from leaseway.wire.secrets.secret_shapes import holds_secret
 
 _LONGEST_PARSED: Final = 64 * KIB
 """Bytes of arguments that are looked into; of longer ones only their length is recorded."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.wire.bounds import KIB
-from leaseway.wire.secret_shapes import holds_secret, may_hold_secret, names_a_secret
+from leaseway.wire.secrets.secret_shapes import holds_secret, may_hold_secret, names_a_secret
 
 REDACTED: Final = "[redacted]"
 LONGEST_TEXT: Final = 512

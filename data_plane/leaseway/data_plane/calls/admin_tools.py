@@ -17,8 +17,8 @@ from leaseway.data_plane.core.toolset import Exposed, ToolPlan, compile_toolset
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.v1 import execution_pb2
-from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
 from leaseway.wire.names import DEFAULT_TENANT, nearest
 
 _MOST_NAMED: Final = 20

@@ -29,7 +29,7 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS, MAX_META
 from leaseway.wire.errors import Fault, Reason, Started
-from leaseway.wire.mcp import is_reserved_meta
+from leaseway.wire.messages.mcp import is_reserved_meta
 from leaseway.wire.names import DEFAULT_TENANT
 
 _logger = logging.getLogger(__name__)

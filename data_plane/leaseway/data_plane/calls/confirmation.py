@@ -20,9 +20,9 @@ from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import Role
 from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import KIB
-from leaseway.wire.durations import seconds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.timing.durations import seconds
 
 Ask = Callable[[sync_pb2.ApprovalQuestion], Awaitable[sync_pb2.ApprovalAnswer]]
 

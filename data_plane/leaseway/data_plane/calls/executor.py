@@ -35,12 +35,12 @@ from leaseway.identity.interceptor import caller
 from leaseway.telemetry.tracing import tracing_active
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.admin import ADMIN_TOOLSET
-from leaseway.wire.deadlines import Deadlines
-from leaseway.wire.durations import seconds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp import check_log_level
+from leaseway.wire.messages.admin import ADMIN_TOOLSET
+from leaseway.wire.messages.mcp import check_log_level
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.timing.deadlines import Deadlines
+from leaseway.wire.timing.durations import seconds
 
 _logger = logging.getLogger(__name__)
 

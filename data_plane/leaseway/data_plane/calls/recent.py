@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
-from leaseway.wire.redaction import redact
+from leaseway.wire.secrets.redaction import redact
 
 OK: Final = "ok"
 TOOL_ERROR: Final = "tool_error"

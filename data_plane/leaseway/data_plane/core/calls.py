@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 Answers = frozenset[str]
 """Methods that the caller of a call answers."""

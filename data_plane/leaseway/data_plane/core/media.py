@@ -15,8 +15,8 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from leaseway.wire.artifact_refs import media_type
 from leaseway.wire.bounds import MAX_ARTIFACTS_PER_RESULT
+from leaseway.wire.messages.artifact_refs import media_type
 
 Kind = Literal["image", "audio"]
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from leaseway.data_plane.core.calls import ReadArtifact
-from leaseway.wire.artifact_refs import is_reference
 from leaseway.wire.bounds import MIB
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.artifact_refs import is_reference
 
 MAX_BYTES: Final = 32 * MIB
 """Bytes of all the artifacts that one request sends."""

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from leaseway.data_plane.core.lease_table import How, Lease
 from leaseway.data_plane.core.problems import Problem, ProblemBook
 from leaseway.spec.model import VariantKey
-from leaseway.wire.events import Event, History
-from leaseway.wire.redaction import redact
+from leaseway.wire.messages.events import Event, History
+from leaseway.wire.secrets.redaction import redact
 
 _logger = logging.getLogger(__name__)
 _MOST_ENDS: Final = 4096

@@ -8,7 +8,7 @@ from typing import Final
 
 from leaseway.data_plane.core.ports import InstancePort
 from leaseway.spec.model import VariantKey
-from leaseway.wire.redaction import redact
+from leaseway.wire.secrets.redaction import redact
 
 _KEPT_PER_SERVER: Final = 4
 _MOST_SERVERS: Final = 1024

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from leaseway.server import Tool, ToolError, ToolResult
-from leaseway.wire.secret_names import looks_secret
+from leaseway.wire.secrets.secret_names import looks_secret
 
 _OWN: Final = ("LEASEWAY_", "_LEASEWAY_")
 _SECRET_VALUE: Final = re.compile(

@@ -16,7 +16,7 @@ from leaseway.data_plane.mcp.protocol.listing import ListingFailed
 from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Unanswered
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.redaction import redact
+from leaseway.wire.secrets.redaction import redact
 
 Phase = Literal["connect", "negotiate", "list"]
 _DOING = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from leaseway.spec.model import InheritEnv
-from leaseway.wire.secret_names import looks_secret
+from leaseway.wire.secrets.secret_names import looks_secret
 
 _OWN: Final = "LEASEWAY_"
 _SET_BY_US: Final = {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}

@@ -26,8 +26,8 @@ from leaseway.spec.model import ServerSpec, Value, walk_config
 from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.key import VaultError
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.redaction import Hidden, hide
-from leaseway.wire.secret_names import holds_secret, looks_secret, secret_forms
+from leaseway.wire.secrets.redaction import Hidden, hide
+from leaseway.wire.secrets.secret_names import holds_secret, looks_secret, secret_forms
 
 _MAX_FILE: Final = 1 << 20
 _MAX_CONFIG: Final = 120 << 10

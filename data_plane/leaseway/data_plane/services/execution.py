@@ -26,10 +26,10 @@ from leaseway.data_plane.services.exchange import Exchanges
 from leaseway.data_plane.services.unary import UnarySink, arguments_of, typed_response
 from leaseway.v1 import execution_pb2, execution_pb2_grpc, leases_pb2
 from leaseway.wire import bounds
-from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
+from leaseway.wire.messages.pages import one_page, page_start
 from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
-from leaseway.wire.pages import one_page, page_start
 from leaseway.wire.status import abort
 from leaseway.wire.version import check_client_version
 

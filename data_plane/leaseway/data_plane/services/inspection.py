@@ -9,7 +9,7 @@ from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.calls.recent import PastCall, RecentCalls, Selection
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
-from leaseway.wire.durations import duration, timestamp
+from leaseway.wire.timing.durations import duration, timestamp
 
 _MOST: Final = 200
 _MOST_LEASES: Final = 1_000

@@ -17,11 +17,11 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.identity.interceptor import caller
 from leaseway.v1 import catalog_pb2, leases_pb2, leases_pb2_grpc
-from leaseway.wire.durations import duration, seconds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.pages import one_page, page_start
 from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY, split_qualified
-from leaseway.wire.pages import one_page, page_start
 from leaseway.wire.status import abort, status_from_fault
+from leaseway.wire.timing.durations import duration, seconds
 from leaseway.wire.version import check_client_version
 
 _MOST: Final = 1024

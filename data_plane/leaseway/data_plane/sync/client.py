@@ -22,14 +22,14 @@ from leaseway.data_plane.sync.probes import Prober
 from leaseway.data_plane.sync.status import Introduction, WorkerStatus
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
 from leaseway.wire import bounds
-from leaseway.wire.auth import bearer_metadata
-from leaseway.wire.backoff import Backoff
+from leaseway.wire.channels.auth import bearer_metadata
+from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
+from leaseway.wire.channels.serving import CHANNEL_OPTIONS
+from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.leader_channel import LEADER, LeaderChannel
-from leaseway.wire.message_parts import Joiner, OversizeMessage, split
-from leaseway.wire.serving import CHANNEL_OPTIONS
+from leaseway.wire.messages.message_parts import Joiner, OversizeMessage, split
 from leaseway.wire.status import fault_from_rpc_error
-from leaseway.wire.tls import open_channel
+from leaseway.wire.timing.backoff import Backoff
 from leaseway.wire.version import PROTOCOL_VERSION
 
 _logger = logging.getLogger(__name__)

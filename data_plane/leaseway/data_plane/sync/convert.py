@@ -26,8 +26,8 @@ from leaseway.spec.protobuf import (
 from leaseway.spec.transports import is_known, unavailable
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
-from leaseway.wire.admin import reminder
-from leaseway.wire.durations import duration, timestamp
+from leaseway.wire.messages.admin import reminder
+from leaseway.wire.timing.durations import duration, timestamp
 
 
 class Unrepresentable(Exception):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from leaseway.wire.redaction import redact
+from leaseway.wire.secrets.redaction import redact
 
 TEXT: Final = frozenset({"message", "details", "arguments"})
 """The fields that hold what servers or callers wrote, and what is told of them."""

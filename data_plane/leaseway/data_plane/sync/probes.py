@@ -22,10 +22,10 @@ from leaseway.spec.transports import is_known, unavailable
 from leaseway.telemetry.tracing import context_from, tracer
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire import bounds
-from leaseway.wire.backoff import Backoff
-from leaseway.wire.durations import duration
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.span_attributes import Attr
+from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.durations import duration
 
 _logger = logging.getLogger(__name__)
 _tracer = tracer("leaseway.data_plane")

@@ -11,8 +11,8 @@ from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.sync import convert
 from leaseway.spec.protobuf import key_from_wire
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
-from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.events import event_to_wire
+from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.messages.events import event_to_wire
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 

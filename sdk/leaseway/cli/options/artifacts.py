@@ -14,7 +14,7 @@ import click
 from leaseway.cli.options.common import ENDPOINT, SECONDS, with_options
 from leaseway.spec.sizes import parse_size
 from leaseway.wire import bounds
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 
 Command = Callable[..., Any]
 

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 import click
 
 from leaseway.telemetry.logs import LEVELS, LogFormat, configure_logging
-from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
+from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 
 Command = Callable[..., Any]
@@ -209,7 +209,7 @@ def shared_key() -> str | None:
     Raises:
         click.UsageError: It cannot be sent as a header.
     """
-    from leaseway.wire.auth import read_key
+    from leaseway.wire.channels.auth import read_key
 
     try:
         return read_key(os.environ)
@@ -223,7 +223,7 @@ def require_key_beyond_loopback(endpoint: Endpoint) -> str | None:
     Raises:
         click.UsageError: There is none, or it cannot be used.
     """
-    from leaseway.wire.auth import check_listen
+    from leaseway.wire.channels.auth import check_listen
 
     key = shared_key()
     try:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from leaseway.cli.options.common import with_options
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 
 Command = Callable[..., Any]
 

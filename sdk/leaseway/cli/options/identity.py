@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leaseway.cli.options.common import shared_key, with_options
-from leaseway.wire.auth import KEY_VARIABLE, WORKER_KEY_VARIABLE, check_listen, read_key
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.auth import KEY_VARIABLE, WORKER_KEY_VARIABLE, check_listen, read_key
+from leaseway.wire.channels.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from leaseway.identity.authenticator import Authenticator

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from leaseway.cli.output.files import Piece, file_name
 from leaseway.cli.output.tables import one_line
-from leaseway.wire.artifact_refs import extension_of, media_type
+from leaseway.wire.messages.artifact_refs import extension_of, media_type
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, AsyncSession, ToolResult

@@ -28,9 +28,9 @@ from leaseway.sdk.transport.identity import Identity
 from leaseway.sdk.transport.workers import WorkerAddress, WorkerLink, WorkerPool
 from leaseway.sdk.validation import check_call, check_seconds
 from leaseway.v1 import execution_pb2
-from leaseway.wire import artifact_refs
 from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages import artifact_refs
 from leaseway.wire.status import fault_from_status
 
 _MAX_HEADS: Final = 1024

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypedDict, overload
 
 from leaseway.sdk.errors import ArtifactLost
-from leaseway.wire.artifact_refs import media_type
+from leaseway.wire.messages.artifact_refs import media_type
 
 MODEL_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 """What providers' models take as images."""

@@ -12,7 +12,7 @@ from leaseway.sdk.catalog.targets import Target
 from leaseway.sdk.leases.book import LeaseKey
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.transport.workers import WorkerAddress, WorkerLink, WorkerPool
-from leaseway.wire.admin import release_target
+from leaseway.wire.messages.admin import release_target
 
 
 class Release(NamedTuple):

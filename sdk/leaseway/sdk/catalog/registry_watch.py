@@ -15,8 +15,8 @@ import grpc
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.grpc_errors import fault_of_control_plane
 from leaseway.v1 import catalog_pb2
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.errors import Reason
+from leaseway.wire.timing.backoff import Backoff
 
 _RECONNECT: Final = Backoff(initial=0.1, maximum=2.0)
 

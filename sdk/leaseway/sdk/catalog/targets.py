@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 from leaseway.sdk.transport.workers import worker_from_wire
 from leaseway.v1 import catalog_pb2, execution_pb2
-from leaseway.wire.admin import ADMIN_TOOLSET, RELEASE_TOOL
 from leaseway.wire.bounds import CALL_TIMEOUT
-from leaseway.wire.durations import seconds
+from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL
+from leaseway.wire.timing.durations import seconds
 
 
 class PromptOrResource(NamedTuple):

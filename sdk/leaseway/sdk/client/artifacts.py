@@ -20,9 +20,9 @@ from leaseway.sdk.runtime import Runtime, RuntimeOwner
 from leaseway.sdk.transport.workers import WorkerAddress
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.v1 import execution_pb2
-from leaseway.wire.artifact_refs import MAX_REFERENCE, incarnation_mark, reference_mark
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.artifact_refs import MAX_REFERENCE, incarnation_mark, reference_mark
+from leaseway.wire.timing.backoff import Backoff
 
 _SILENCE: Final = 30.0
 """Seconds that a worker may take for one part, unless it is told otherwise."""

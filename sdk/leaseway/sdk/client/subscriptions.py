@@ -18,9 +18,9 @@ from leaseway.sdk.leases.book import LeaseKey
 from leaseway.sdk.runtime import Runtime, forget_frames
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.v1 import execution_pb2
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import CALL_TIMEOUT, LEASE_TTL, MAX_CALL_TIMEOUT
 from leaseway.wire.errors import OF_ONE_WORKER, SETTLING, UNANSWERED, Fault, Reason
+from leaseway.wire.timing.backoff import Backoff
 
 _MOST_PARTS: Final = 1024
 """Parts of a resource whose changes are kept; of more, the resource itself is named."""

@@ -17,9 +17,9 @@ from leaseway.sdk.catalog.tools import ToolList
 from leaseway.sdk.client.listings import fetch_tools
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.runtime import Runtime
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.errors import SETTLING, UNANSWERED, Fault, Reason
+from leaseway.wire.timing.backoff import Backoff
 
 _RETRY: Final = Backoff(initial=0.1, maximum=2.0)
 _PASSING: Final = UNANSWERED | SETTLING | {Reason.DRAINING, Reason.OVERLOADED}

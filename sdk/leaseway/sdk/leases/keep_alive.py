@@ -14,11 +14,11 @@ from typing import Final
 
 from leaseway.sdk.leases.book import Held, LeaseBook
 from leaseway.sdk.transport.workers import WorkerAddress, WorkerPool
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import LEASE_TTL
-from leaseway.wire.durations import seconds
 from leaseway.wire.errors import Fault
 from leaseway.wire.status import fault_from_status
+from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.durations import seconds
 
 _MAX_IDS: Final = 1024
 _AT_ONCE: Final = 32

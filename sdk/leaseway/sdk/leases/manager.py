@@ -29,11 +29,11 @@ from leaseway.sdk.retry_policy import UNREADY, Tried, decide, more_telling
 from leaseway.sdk.transport.control import ControlPlane, every_page
 from leaseway.sdk.transport.workers import WorkerAddress, WorkerPool, worker_from_wire
 from leaseway.v1 import leases_pb2
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import LEASE_IDLE, LEASE_TTL, STARTUP_TIMEOUT
-from leaseway.wire.durations import duration, seconds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.lease_ttl import check_lease_ttl
+from leaseway.wire.timing.backoff import Backoff
+from leaseway.wire.timing.durations import duration, seconds
+from leaseway.wire.timing.lease_ttl import check_lease_ttl
 
 LEASE_ENDED: Final = frozenset(
     {Reason.LEASE_EXPIRED, Reason.LEASE_REVOKED, Reason.LEASE_RELEASED, Reason.LEASE_LOST}

@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
-from leaseway.wire.durations import seconds
+from leaseway.wire.timing.durations import seconds
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp import LOG_LEVELS
+from leaseway.wire.messages.mcp import LOG_LEVELS
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ from leaseway.v1 import (
     sync_pb2,
     sync_pb2_grpc,
 )
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.serving import bind, make_server
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.serving import bind, make_server
 
 _logger = logging.getLogger(__name__)
 _WORKER: Final = "fake-worker"

@@ -12,9 +12,9 @@ from leaseway.sdk.testing.functions import FakeTool
 from leaseway.sdk.testing.prompts_resources import FakePrompt, FakeResource, FakeTemplate
 from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
 from leaseway.spec.policy import ServerPolicy
-from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.bounds import MAX_LEASES
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.names import is_valid_name, nearest
 
 OfferT = TypeVar("OfferT", bound="FakeResource | FakeTemplate")

@@ -14,9 +14,9 @@ import grpc
 from leaseway.sdk.transport.grpc_errors import fault_of_control_plane, is_turned_away
 from leaseway.sdk.transport.identity import Identity, channel_options
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
+from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
+from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.leader_channel import LEADER, LeaderChannel
-from leaseway.wire.tls import open_channel
 
 
 class Page(Protocol):

@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 from leaseway.sdk.transport.server_requests import AskTasks, Question
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASKS, MIB
-from leaseway.wire.frames import frame, frame_tag
-from leaseway.wire.outbox import Outbox
+from leaseway.wire.messages.frames import frame, frame_tag
+from leaseway.wire.messages.outbox import Outbox
 
 _MOST_REPORTS: Final = 64
 _MOST_LOGS: Final = 256

@@ -24,10 +24,10 @@ from leaseway.sdk.transport.events import CallEvents, SideFrames
 from leaseway.sdk.transport.grpc_errors import fault_of_worker
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
-from leaseway.wire.deadlines import Deadlines
 from leaseway.wire.errors import Fault
-from leaseway.wire.frames import call_frame, frame, frame_tag
-from leaseway.wire.outbox import Assembler, Outbox, OversizePayload
+from leaseway.wire.messages.frames import call_frame, frame, frame_tag
+from leaseway.wire.messages.outbox import Assembler, Outbox, OversizePayload
+from leaseway.wire.timing.deadlines import Deadlines
 from leaseway.wire.version import PROTOCOL_VERSION
 
 Reply = tuple[execution_pb2.Result, bytes]

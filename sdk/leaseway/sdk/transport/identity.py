@@ -9,9 +9,9 @@ from typing import Any
 
 from leaseway.sdk.validation import check_key, check_text
 from leaseway.v1 import catalog_pb2
-from leaseway.wire.auth import bearer_metadata, read_key
-from leaseway.wire.endpoint import DEFAULT_ADDRESS, parse_endpoint
-from leaseway.wire.serving import CHANNEL_OPTIONS
+from leaseway.wire.channels.auth import bearer_metadata, read_key
+from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, parse_endpoint
+from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 ADDRESS_VARIABLE = "LEASEWAY_ADDRESS"

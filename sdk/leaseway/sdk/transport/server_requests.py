@@ -22,7 +22,7 @@ from leaseway.sdk.validation import check_callback
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASK, MAX_ASKS
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 from leaseway.wire.status import status_from_fault
 
 _ACTIONS: Final = ("accept", "decline", "cancel")

@@ -13,8 +13,8 @@ from leaseway.sdk.transport.exchange import Exchange
 from leaseway.sdk.transport.grpc_errors import fault_of_request, fault_of_worker, silent_worker
 from leaseway.sdk.transport.identity import Identity, channel_options
 from leaseway.v1 import catalog_pb2, execution_pb2_grpc, leases_pb2_grpc
+from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.tls import open_channel
 
 
 class WorkerAddress(NamedTuple):

@@ -15,7 +15,7 @@ from tests.conftest import BOUND
 from leaseway.cli.commands.running import child_processes as children
 from leaseway.cli.commands.running.child_processes import Child
 from leaseway.cli.errors import CliFailure
-from leaseway.wire.backoff import Backoff
+from leaseway.wire.timing.backoff import Backoff
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 

@@ -18,7 +18,7 @@ from leaseway.data_plane import app as worker_app
 from leaseway.data_plane.core.artifact_index import Retention
 from leaseway.data_plane.worker import WorkerOptions
 from leaseway.vault.key import VaultPlace
-from leaseway.wire.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint
 
 Run = Callable[..., Result]
 

@@ -14,7 +14,7 @@ from leaseway.spec.model import (
     VariantKey,
 )
 from leaseway.spec.name_filters import NameFilter
-from leaseway.wire.backoff import Backoff
+from leaseway.wire.timing.backoff import Backoff
 
 EXAMPLE = """\
 version: 1

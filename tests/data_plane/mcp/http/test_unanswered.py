@@ -17,7 +17,7 @@ from leaseway.data_plane.mcp.http import notifications as http_telling
 from leaseway.data_plane.mcp.http.connection import HttpConnection
 from leaseway.data_plane.mcp.protocol.era import params_head
 from leaseway.wire.errors import Reason
-from leaseway.wire.mcp import ELICIT
+from leaseway.wire.messages.mcp import ELICIT
 
 if TYPE_CHECKING:
     from tests.data_plane.mcp.conftest import Bench

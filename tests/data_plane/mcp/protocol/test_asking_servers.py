@@ -18,7 +18,7 @@ from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, answerable
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.health import Patience
 from leaseway.wire.errors import Reason
-from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 Bench = Any
 NAME = {"method": ELICIT, "params": {"message": "Name?", "x-unknown": {"kept": 1.0}}}

@@ -13,7 +13,7 @@ from tests.conftest import BOUND
 from leaseway.data_plane.mcp.protocol import list_changes as listening
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.era import Era
-from leaseway.wire.backoff import Backoff
+from leaseway.wire.timing.backoff import Backoff
 
 
 class Session:

@@ -21,7 +21,7 @@ from leaseway.data_plane.mcp.protocol.server_requests_legacy import LegacyAsks, 
 from leaseway.data_plane.mcp.protocol.server_requests_modern import Rounds
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 
 class Calls:

@@ -18,7 +18,7 @@ from leaseway.control_plane.config.kubernetes.api import (
     open_api,
 )
 from leaseway.control_plane.config.kubernetes.resources import KINDS, Kind, Resource
-from leaseway.wire.backoff import Backoff
+from leaseway.wire.timing.backoff import Backoff
 
 _logger = logging.getLogger(__name__)
 _AGAIN: Final = Backoff(0.2, 5.0)

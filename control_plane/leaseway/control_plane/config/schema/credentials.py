@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from leaseway.spec.references import references
-from leaseway.wire.secret_names import looks_secret
+from leaseway.wire.secrets.secret_names import looks_secret
 
 _SHAPES: Final = tuple(
     (kind, re.compile(expression))

@@ -33,7 +33,7 @@ from leaseway.spec.model import (
 from leaseway.spec.name_filters import NO_FILTER
 from leaseway.spec.policy import NO_POLICY, ServerPolicy
 from leaseway.spec.transports import is_known, known_transports
-from leaseway.wire.admin import ADMIN_TOOLSET
+from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.names import is_valid_name
 
 _MISSPELT: Final = 0.7

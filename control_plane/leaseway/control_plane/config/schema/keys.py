@@ -32,8 +32,8 @@ from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.http_tools import MAX_RETRIES
 from leaseway.spec.model import PROCESSES, TRANSPORTS, Limits, Sandbox
 from leaseway.spec.transports import is_known, known_transports
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.bounds import MIB
+from leaseway.wire.timing.backoff import Backoff
 
 PROTOCOLS: Final = (
     "auto",

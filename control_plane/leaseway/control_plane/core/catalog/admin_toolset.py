@@ -12,7 +12,7 @@ from typing import Final
 from leaseway.control_plane.core.catalog.listing import Listing, Recorded
 from leaseway.control_plane.core.catalog.variants import Exposed, Hashes, Served
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
+from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 
 _LISTING: Final = Listing(
     tuple(Recorded(name, definition) for name, definition in TOOL_DEFINITIONS.items())

@@ -25,8 +25,8 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec, Transform
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.uri_filters import UriFilter
-from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI
+from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.names import is_valid_name
 
 _LISTED: Final = 20

@@ -13,7 +13,7 @@ from typing import Final
 
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NameFilter
-from leaseway.wire.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
+from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 
 
 @dataclass(frozen=True)

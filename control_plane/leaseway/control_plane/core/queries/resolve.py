@@ -23,9 +23,9 @@ from leaseway.control_plane.core.queries.place import (
 )
 from leaseway.control_plane.core.queries.suggestions import alike
 from leaseway.control_plane.core.queries.uri_templates import ComparedUri, TooMuchEffort
-from leaseway.wire.admin import ADMIN_TOOLSET
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
+from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.names import split_qualified
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
-from leaseway.wire.backoff import Backoff
+from leaseway.wire.timing.backoff import Backoff
 
 _RETRY = Backoff(initial=0.5, maximum=30.0)
 _ANSWER_GRACE = 10.0

@@ -15,7 +15,7 @@ from leaseway.data_plane.mcp.protocol.codec import Envelope, decode
 from leaseway.data_plane.mcp.protocol.transport import Receipt
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
-from leaseway.wire.redaction import redact
+from leaseway.wire.secrets.redaction import redact
 
 MAX_ANSWER: Final = bounds.MAX_LINE
 """Bytes of one answer, as over any other transport: images in it are no part of the result."""

@@ -13,8 +13,8 @@ import aiohttp
 from leaseway.data_plane.mcp.http import errors as answers
 from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint
 from leaseway.data_plane.mcp.http.sse_parser import SseEvent, SseParser, SseTooLarge
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.errors import Fault
+from leaseway.wire.timing.backoff import Backoff
 
 _logger = logging.getLogger(__name__)
 _RECONNECT: Final = Backoff(initial=1.0, maximum=60.0)

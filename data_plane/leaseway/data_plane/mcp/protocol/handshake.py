@@ -22,7 +22,7 @@ from leaseway.data_plane.core.calls import NO_ANSWERS
 from leaseway.data_plane.mcp.protocol.era import Era
 from leaseway.data_plane.mcp.protocol.pending import ConnectionLost
 from leaseway.data_plane.mcp.protocol.server_requests import MODERN_CAPABILITIES
-from leaseway.wire.mcp import ROOTS
+from leaseway.wire.messages.mcp import ROOTS
 from leaseway.wire.version import PACKAGE_VERSION
 
 CLIENT_INFO: Final = Implementation(name="leaseway", version=PACKAGE_VERSION)

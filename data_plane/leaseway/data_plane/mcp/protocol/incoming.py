@@ -32,7 +32,7 @@ from leaseway.data_plane.mcp.protocol.codec import (
 from leaseway.data_plane.mcp.protocol.pending import ToolCall
 from leaseway.data_plane.mcp.protocol.server_requests_legacy import LegacyAsks, SendAnswer
 from leaseway.wire import bounds
-from leaseway.wire.mcp import ROOTS
+from leaseway.wire.messages.mcp import ROOTS
 
 _logger = logging.getLogger(__name__)
 MAX_NOTIFICATIONS: Final = 256

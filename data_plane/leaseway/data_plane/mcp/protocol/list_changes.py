@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND, ServerCapabilities
 
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.wire.backoff import Backoff
+from leaseway.wire.timing.backoff import Backoff
 
 _logger = logging.getLogger(__name__)
 _RELISTEN: Final = Backoff(initial=1.0, maximum=60.0)

@@ -23,7 +23,7 @@ from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, PromptsResource
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Unanswered
 from leaseway.wire.bounds import MAX_LISTED, MIB
-from leaseway.wire.redaction import redact
+from leaseway.wire.secrets.redaction import redact
 
 _MAX_BYTES: Final = 16 * MIB
 _NAMED: Final = 20

@@ -23,8 +23,8 @@ from leaseway.data_plane.mcp.protocol.server_requests import (
 from leaseway.data_plane.mcp.protocol.server_requests_modern import Rounds
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp import LOG_LEVELS
-from leaseway.wire.redaction import redact
+from leaseway.wire.messages.mcp import LOG_LEVELS
+from leaseway.wire.secrets.redaction import redact
 
 _logger = logging.getLogger(__name__)
 _MAX_TEXT: Final = 2048

@@ -16,7 +16,7 @@ from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY, URL_ELICITATION_REQUIR
 
 from leaseway.data_plane.core.calls import Answers
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp import ELICIT, ROOTS, SAMPLE
+from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 _PARAMETERS: Final[Mapping[str, str]] = {
     ELICIT: "on_elicitation=",

@@ -18,7 +18,7 @@ from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, ToolRequest
 from leaseway.data_plane.mcp.protocol.server_requests import input_required, params_of
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.mcp import ROOTS
+from leaseway.wire.messages.mcp import ROOTS
 
 MAX_ROUNDS: Final = 10
 """Times that one call may ask for input."""

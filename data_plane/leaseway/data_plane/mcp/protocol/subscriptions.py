@@ -24,8 +24,8 @@ from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.era import refuse
 from leaseway.data_plane.mcp.protocol.pending import ConnectionLost
-from leaseway.wire.backoff import Backoff
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.timing.backoff import Backoff
 
 _logger = logging.getLogger(__name__)
 _FAREWELL: Final = 10.0

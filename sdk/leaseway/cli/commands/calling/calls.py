@@ -24,7 +24,7 @@ from leaseway.cli.output.content import describe_item, how_to_get, pieces_of
 from leaseway.cli.output.files import Output, output_options
 from leaseway.cli.output.tables import one_line, print_json, print_table
 from leaseway.wire import bounds
-from leaseway.wire.mcp import LOG_LEVELS
+from leaseway.wire.messages.mcp import LOG_LEVELS
 from leaseway.wire.visible_text import visible
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from leaseway.cli.options.common import Connection, client_options, examples, sh
 from leaseway.cli.options.config import ConfiguredCommand
 from leaseway.cli.options.connection import ask
 from leaseway.cli.output.tables import plain
-from leaseway.wire.redaction import Hidden, hide, redact
-from leaseway.wire.secret_names import looks_secret
+from leaseway.wire.secrets.redaction import Hidden, hide, redact
+from leaseway.wire.secrets.secret_names import looks_secret
 from leaseway.wire.version import PACKAGE_VERSION, PROTOCOL_VERSION
 
 if TYPE_CHECKING:

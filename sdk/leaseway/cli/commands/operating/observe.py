@@ -14,7 +14,7 @@ from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import Connection, client_options, examples, json_option
 from leaseway.cli.options.connection import ask
 from leaseway.cli.output.tables import json_line, one_line, print_json, print_table
-from leaseway.wire.events import KINDS
+from leaseway.wire.messages.events import KINDS
 
 if TYPE_CHECKING:
     from leaseway.sdk import (

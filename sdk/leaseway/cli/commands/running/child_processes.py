@@ -21,7 +21,7 @@ from typing import Final
 import click
 
 from leaseway.cli.errors import FAILED, USAGE, CliFailure
-from leaseway.wire.backoff import Backoff
+from leaseway.wire.timing.backoff import Backoff
 
 STOP_TIMEOUT: Final = 35.0
 """Seconds from SIGTERM to SIGKILL: a plane's own shutdown bound and a little more."""

@@ -39,7 +39,7 @@ from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_option
 from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
-from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint
+from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint
 
 if TYPE_CHECKING:
     from leaseway.control_plane.console.server import ConsoleListener

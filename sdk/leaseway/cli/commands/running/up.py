@@ -42,7 +42,7 @@ from leaseway.cli.options.front import FrontReach, front_options
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
 from leaseway.wire import bounds
-from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
+from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.visible_text import visible
 

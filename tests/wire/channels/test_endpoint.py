@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.wire.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
+from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 
 
 @pytest.mark.parametrize(

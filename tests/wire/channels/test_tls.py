@@ -21,9 +21,9 @@ from tests.conftest import BOUND
 
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.interceptor import IdentityInterceptor, caller
-from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.serving import bind, make_server
-from leaseway.wire.tls import Tls, open_channel, read_tls, server_context
+from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.serving import bind, make_server
+from leaseway.wire.channels.tls import Tls, open_channel, read_tls, server_context
 
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 END = START + datetime.timedelta(days=36_500)

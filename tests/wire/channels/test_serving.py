@@ -13,8 +13,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.conftest import BOUND
 
 from leaseway.wire import bounds
-from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.serving import (
+from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.serving import (
     CHANNEL_OPTIONS,
     HealthService,
     bind,

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.wire.redaction import hide, redact
-from leaseway.wire.secret_names import holds_secret, secret_forms
-from leaseway.wire.secret_shapes import BYTE_MARKS, may_hold_secret
+from leaseway.wire.secrets.redaction import hide, redact
+from leaseway.wire.secrets.secret_names import holds_secret, secret_forms
+from leaseway.wire.secrets.secret_shapes import BYTE_MARKS, may_hold_secret
 
 _SECRETS = st.text(min_size=8, max_size=40).filter(lambda text: len(text.strip()) == len(text))
 

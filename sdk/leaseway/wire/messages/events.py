@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from leaseway.v1 import admin_pb2
-from leaseway.wire.durations import timestamp
+from leaseway.wire.timing.durations import timestamp
 
 Kind = Literal[
     "reload", "commit", "server", "instance", "worker", "lease", "problem", "approval", "operator"

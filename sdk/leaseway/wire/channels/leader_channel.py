@@ -12,8 +12,8 @@ from typing import Final
 
 import grpc
 
-from leaseway.wire.endpoint import parse_endpoint
-from leaseway.wire.replaceable_channel import ReplaceableChannel
+from leaseway.wire.channels.endpoint import parse_endpoint
+from leaseway.wire.channels.replaceable_channel import ReplaceableChannel
 
 LEADER: Final = "leader"
 """The fact of a NOT_LEADER fault that holds the leader's address; empty where nobody leads yet."""

@@ -17,7 +17,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.wire.bounds import MIB
-from leaseway.wire.replaceable_channel import ReplaceableChannel
+from leaseway.wire.channels.replaceable_channel import ReplaceableChannel
 
 CA_VARIABLE: Final = "LEASEWAY_TLS_CA"
 CERTIFICATE_VARIABLE: Final = "LEASEWAY_TLS_CERT"

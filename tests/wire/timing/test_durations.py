@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.wire.durations import duration, seconds, timestamp
+from leaseway.wire.timing.durations import duration, seconds, timestamp
 
 
 @given(st.floats(0, 1e8))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import BATCH_SIZE
-from leaseway.wire.frames import chunk_frame
+from leaseway.wire.messages.frames import chunk_frame
 
 
 class _Large:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import MAX_MESSAGE
-from leaseway.wire.message_parts import Joiner, OversizeMessage, split
+from leaseway.wire.messages.message_parts import Joiner, OversizeMessage, split
 
 
 @settings(deadline=None, max_examples=30)

@@ -4,7 +4,7 @@ import asyncio
 
 from tests.sdk.fakes import BOUND
 
-from leaseway.wire.deadlines import Deadlines
+from leaseway.wire.timing.deadlines import Deadlines
 
 
 async def test_calls_expire_in_the_order_of_their_deadlines() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.wire.events import (
+from leaseway.wire.messages.events import (
     MAX_DETAILS,
     Event,
     History,

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.v1 import execution_pb2
-from leaseway.wire.frames import (
+from leaseway.wire.messages.frames import (
     call_frame,
     chunk_frame,
     frame,

@@ -12,8 +12,8 @@ from typing import Any, Final
 import grpc
 
 from leaseway.wire import bounds
-from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.tls import read_tls, server_credentials
+from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.tls import read_tls, server_credentials
 
 Options = Sequence[tuple[str, Any]]
 

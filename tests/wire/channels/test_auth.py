@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.wire.auth import bearer_metadata, check_listen, read_key
-from leaseway.wire.endpoint import parse_endpoint
+from leaseway.wire.channels.auth import bearer_metadata, check_listen, read_key
+from leaseway.wire.channels.endpoint import parse_endpoint
 
 KEY = "correct-horse"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.wire.artifact_refs import (
+from leaseway.wire.messages.artifact_refs import (
     artifact_reference,
     extension_of,
     incarnation_mark,

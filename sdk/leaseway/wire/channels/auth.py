@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from leaseway.wire.endpoint import Endpoint
-from leaseway.wire.redaction import hide
+from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.secrets.redaction import hide
 
 KEY_VARIABLE: Final = "LEASEWAY_KEY"
 """The environment variable that holds the credential which a process sends."""
