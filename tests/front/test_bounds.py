@@ -11,16 +11,16 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from leaseway.front import http as front_http
-from leaseway.front import streams
-from leaseway.front.admission import Admission
 from leaseway.front.app import McpListener
-from leaseway.front.callers import Callers
-from leaseway.front.door import Door
-from leaseway.front.http import HttpFront
-from leaseway.front.sealing import Sealer
-from leaseway.front.sessions import MAX_SESSIONS, SessionTable, TooManySessions
-from leaseway.front.streams import EventStream
+from leaseway.front.calling.sealing import Sealer
+from leaseway.front.calling.sessions import MAX_SESSIONS, SessionTable, TooManySessions
+from leaseway.front.http import streamable as front_http
+from leaseway.front.http import streams
+from leaseway.front.http.admission import Admission
+from leaseway.front.http.callers import Callers
+from leaseway.front.http.door import Door
+from leaseway.front.http.streamable import HttpFront
+from leaseway.front.http.streams import EventStream
 from leaseway.wire.channels.endpoint import Endpoint
 
 BOUND = 60

@@ -8,15 +8,15 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
-from leaseway.front.admission import Admission
-from leaseway.front.callers import Callers
+from leaseway.front.calling.sealing import Sealer
+from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, EndedSessions, SessionTable
 from leaseway.front.catalog import Catalog
-from leaseway.front.door import Door
 from leaseway.front.greeting import Greeter
-from leaseway.front.http import HttpFront
+from leaseway.front.http.admission import Admission
+from leaseway.front.http.callers import Callers
+from leaseway.front.http.door import Door
+from leaseway.front.http.streamable import HttpFront
 from leaseway.front.methods import Methods
-from leaseway.front.sealing import Sealer
-from leaseway.front.sessions import IDLE, MAX_SESSIONS, EndedSessions, SessionTable
 from leaseway.front.stdio import StdioFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk import AsyncClient

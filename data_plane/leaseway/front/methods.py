@@ -20,11 +20,8 @@ from msgspec import structs
 from opentelemetry import context as otel_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from leaseway.front import approvals
-from leaseway.front.catalog import Catalog
-from leaseway.front.failures import failed_call, rpc_error
-from leaseway.front.greeting import discover_result
-from leaseway.front.handles import (
+from leaseway.front.calling import approvals
+from leaseway.front.calling.handles import (
     ACQUIRE,
     HandleListing,
     HandleTable,
@@ -32,6 +29,13 @@ from leaseway.front.handles import (
     handle_tool,
     release,
 )
+from leaseway.front.calling.parked import ParkedCalls, waits
+from leaseway.front.calling.relay import Listener, call_tool, send_request
+from leaseway.front.calling.sessions import LiveSession, TooManySubscriptions
+from leaseway.front.calling.subscriptions import FollowedResource
+from leaseway.front.catalog import Catalog
+from leaseway.front.failures import failed_call, rpc_error
+from leaseway.front.greeting import discover_result
 from leaseway.front.messages import (
     CallParams,
     CompleteParams,
@@ -50,11 +54,7 @@ from leaseway.front.messages import (
     notification,
     params_of,
 )
-from leaseway.front.parked import ParkedCalls, waits
-from leaseway.front.relay import Listener, call_tool, send_request
 from leaseway.front.results import fit_result
-from leaseway.front.sessions import LiveSession, TooManySubscriptions
-from leaseway.front.subscriptions import FollowedResource
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.sdk import AsyncClient, AsyncSession, ConfirmationRequired, LeasewayError, Tool
 from leaseway.sdk.calls import requests

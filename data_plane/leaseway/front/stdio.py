@@ -20,6 +20,9 @@ import msgspec
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 
+from leaseway.front.calling.relay import Listener
+from leaseway.front.calling.sealing import SealedSession
+from leaseway.front.calling.sessions import LiveSession, answered
 from leaseway.front.catalog import Catalog
 from leaseway.front.greeting import MAX_LINE, MODERN_MARK, Greeter, initialize_result, negotiated
 from leaseway.front.messages import (
@@ -36,9 +39,6 @@ from leaseway.front.methods import (
     Request,
     changed_notification,
 )
-from leaseway.front.relay import Listener
-from leaseway.front.sealing import SealedSession
-from leaseway.front.sessions import LiveSession, answered
 from leaseway.sdk import AsyncClient
 from leaseway.wire.bounds import MIB
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
+from leaseway.front.calling.relay import Listener
 from leaseway.front.messages import RpcError, encode
-from leaseway.front.relay import Listener
 from leaseway.sdk.transport.server_requests import Question
 
 _STATE: Final = "leaseway-parked "

@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
+from leaseway.front.calling.sessions import LiveSession
 from leaseway.front.definitions import Key, Listing
 from leaseway.front.messages import RpcError, encode, read_arguments, structured_result
-from leaseway.front.sessions import LiveSession
 from leaseway.sdk import Tool
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 

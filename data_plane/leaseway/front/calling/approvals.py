@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.front.calling.relay import Listener
 from leaseway.front.messages import encode
-from leaseway.front.relay import Listener
 from leaseway.sdk import AsyncClient, ConfirmationRequired, InvalidRequest
 from leaseway.sdk.transport.server_requests import Question
 from leaseway.v1 import execution_pb2

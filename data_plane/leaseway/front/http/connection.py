@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from aiohttp import web
 
-from leaseway.front.streams import PATIENCE, PING, EventStream, Reply
+from leaseway.front.http.streams import PATIENCE, PING, EventStream, Reply
 
 _IDLE: Final = 75.0
 """Seconds that a connection may wait for another request."""

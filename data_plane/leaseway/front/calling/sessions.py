@@ -15,10 +15,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
+from leaseway.front.calling.relay import forget_leases
+from leaseway.front.calling.sealing import BrokenSeal, SealedSession, Sealer, known_capabilities
+from leaseway.front.calling.subscriptions import FollowedResource
 from leaseway.front.messages import Message, encode, notification, request_message
-from leaseway.front.relay import forget_leases
-from leaseway.front.sealing import BrokenSeal, SealedSession, Sealer, known_capabilities
-from leaseway.front.subscriptions import FollowedResource
 from leaseway.sdk import AsyncClient, AsyncSession
 from leaseway.sdk.transport.server_requests import Question
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from leaseway.front.calling.parked import ParkedCalls, waits
+from leaseway.front.calling.relay import Listener
 from leaseway.front.messages import RpcError
-from leaseway.front.parked import ParkedCalls, waits
-from leaseway.front.relay import Listener
 from leaseway.sdk.transport.server_requests import Question
 from leaseway.v1 import execution_pb2
 

@@ -32,12 +32,15 @@ from mcp_types.jsonrpc import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 
+from leaseway.front.calling.handles import HANDLE_HEADER, carried_in_meta
+from leaseway.front.calling.relay import Listener
+from leaseway.front.calling.sessions import LiveSession, SessionTable, TooManySessions, answered
 from leaseway.front.catalog import Catalog
-from leaseway.front.connection import Known
 from leaseway.front.definitions import wants_headers
 from leaseway.front.greeting import MODERN_MARK, initialize_result, negotiated
-from leaseway.front.handles import HANDLE_HEADER, carried_in_meta
-from leaseway.front.heads import Enveloped, InSession, envelope_of
+from leaseway.front.http.connection import Known
+from leaseway.front.http.heads import Enveloped, InSession, envelope_of
+from leaseway.front.http.streams import EventStream, HttpSender, Reply, json_response
 from leaseway.front.messages import (
     Message,
     RpcError,
@@ -52,9 +55,6 @@ from leaseway.front.methods import (
     Request,
     changed_notification,
 )
-from leaseway.front.relay import Listener
-from leaseway.front.sessions import LiveSession, SessionTable, TooManySessions, answered
-from leaseway.front.streams import EventStream, HttpSender, Reply, json_response
 from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 

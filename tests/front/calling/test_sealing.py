@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.front.sealing import BrokenSeal, SealedSession, Sealer, known_capabilities
+from leaseway.front.calling.sealing import BrokenSeal, SealedSession, Sealer, known_capabilities
 
 SESSION = SealedSession("mcp-1", "acme", "files", "2025-11-25", {"roots": {}}, 1000.0)
 

@@ -12,10 +12,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from leaseway.front.calling.sessions import LiveSession
 from leaseway.front.greeting import MODERN_MARK
+from leaseway.front.http.streams import Reply
 from leaseway.front.messages import ABSENT, Message, RpcError, read_message
-from leaseway.front.sessions import LiveSession
-from leaseway.front.streams import Reply
 
 
 class Front(Protocol):

@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from leaseway.front.admission import Admission
 from leaseway.front.app import McpListener
-from leaseway.front.callers import Callers, TooManyCallers
-from leaseway.front.door import Door
+from leaseway.front.http.admission import Admission
+from leaseway.front.http.callers import Callers, TooManyCallers
+from leaseway.front.http.door import Door
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Role

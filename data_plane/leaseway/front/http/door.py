@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from leaseway.front.admission import Admission
-from leaseway.front.callers import Callers, TooManyCallers
-from leaseway.front.connection import Connection, Connections
-from leaseway.front.http import KNOWN, MAX_BODY, refusal
+from leaseway.front.http.admission import Admission
+from leaseway.front.http.callers import Callers, TooManyCallers
+from leaseway.front.http.connection import Connection, Connections
+from leaseway.front.http.streamable import KNOWN, MAX_BODY, refusal
 from leaseway.wire.errors import Fault, Reason
 
 _NEVER: Final = 1e7

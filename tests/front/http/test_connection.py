@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from leaseway.front.connection import Connection, Connections
-from leaseway.front.streams import Reply, json_response
+from leaseway.front.http.connection import Connection, Connections
+from leaseway.front.http.streams import Reply, json_response
 
 BOUND = 30
 

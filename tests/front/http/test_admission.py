@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.front.admission import Admission
+from leaseway.front.http.admission import Admission
 from leaseway.wire.channels.endpoint import Endpoint
 
 LOCAL = Endpoint("127.0.0.1", 7680)
