@@ -75,6 +75,8 @@ BATCH_SIZE: Final = 256 * KIB
 MAX_MESSAGE: Final = 1 * MIB
 MAX_CALLS_IN_FLIGHT: Final = 1024
 """Calls in flight on one exchange stream."""
+MAX_CLIENT_CALLS: Final = 4096
+"""Calls in flight on all exchange streams of one tenant; without a credential, of a connection."""
 MAX_ASKS: Final = 16
 """Questions of one call's server that may wait for answers."""
 MAX_ASK: Final = BATCH_SIZE

@@ -15,7 +15,7 @@ from leaseway.identity.principal import Principal, Role
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.status import fault_from_rpc_error
+from leaseway.wire.status import fault_from_rpc_error, fault_from_status
 
 Bench = Any
 
@@ -268,6 +268,60 @@ async def test_a_connection_has_a_bounded_number_of_streams(
         other = execution_pb2_grpc.ExecutionServiceStub(modest).Exchange()
         first = await asyncio.wait_for(other.read(), BOUND)
         assert first.HasField("worker")
+
+
+async def test_calls_on_all_streams_of_a_client_are_bounded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another connection still gets its own; a call that ends makes room for one."""
+    monkeypatch.setattr(bounds, "MAX_CLIENT_CALLS", 3)
+    await bench.serve("time")
+    await bench.until(lambda: bench.servers.opened)
+    bench.servers.holds = True
+    instance = bench.servers.opened[0]
+    options = (("grpc.use_local_subchannel_pool", 1),)
+
+    async def begin(stream: Any, number: int) -> None:
+        text = b'{"text": "x"}'
+        call = execution_pb2.Call(id=number, server_id="time", tool="echo", arguments=text)
+        await stream.write(execution_pb2.ExchangeRequest(calls=[call]))
+
+    async def results(stream: Any) -> list[Any]:
+        while True:
+            frame = await asyncio.wait_for(stream.read(), BOUND)
+            if frame.results:
+                return list(frame.results)
+
+    async with (
+        grpc.aio.insecure_channel(bench.address, options=options) as greedy,
+        grpc.aio.insecure_channel(bench.address, options=options) as modest,
+    ):
+        stub = execution_pb2_grpc.ExecutionServiceStub(greedy)
+        first, second = stub.Exchange(), stub.Exchange()
+        await begin(first, 1)
+        await begin(first, 2)
+        await bench.until(lambda: len(instance.calls) == 2)
+        await begin(second, 1)
+        await bench.until(lambda: len(instance.calls) == 3)
+        await begin(second, 2)
+        (refused,) = await results(second)
+        fault = fault_from_status(refused.status)
+        assert (fault.reason, fault.started) == (Reason.OVERLOADED, "no")
+
+        other = execution_pb2_grpc.ExecutionServiceStub(modest).Exchange()
+        await begin(other, 1)
+        await bench.until(lambda: len(instance.calls) == 4)
+
+        known = set(instance.calls)
+        next(iter(instance.calls)).answer(b"{}")
+        await results(first)
+        await begin(second, 3)
+        await bench.until(lambda: set(instance.calls) - known)
+        first.cancel()
+        second.cancel()
+        other.cancel()
+    exchanges = bench.worker.execution._exchanges
+    await bench.until(lambda: not exchanges._clients)
 
 
 def _caller(tenant: str, agent: str) -> Principal:

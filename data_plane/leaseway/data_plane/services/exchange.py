@@ -36,6 +36,23 @@ _COUNTED: Final = 4 * bounds.KIB
 """Arguments of calls under way that are longer count for what their stream holds."""
 
 
+class _ClientCalls:
+    """How many calls one client has in flight on all its streams; counted only when it must be."""
+
+    def __init__(self) -> None:
+        self.streams: list[ExchangeStream] = []
+        self._left = 0  # at least so many more may begin: those that end since only add to it
+
+    def take(self) -> bool:
+        """Return whether one more call may begin."""
+        if self._left <= 0:
+            self._left = bounds.MAX_CLIENT_CALLS - sum(one.in_flight for one in self.streams)
+            if self._left <= 0:
+                return False
+        self._left -= 1
+        return True
+
+
 class ExchangeStream:
     """One stream, and what it reads."""
 
@@ -49,6 +66,7 @@ class ExchangeStream:
         on_growth: Callable[[], None],
     ) -> None:
         self._on_growth = on_growth
+        self.client_calls = _ClientCalls()
         self._context = context
         self._executor = executor
         self._leases = leases
@@ -91,6 +109,11 @@ class ExchangeStream:
             self._long_arguments = {each: size for each, size in long.items() if each in calls}
             held += sum(self._long_arguments.values())
         return held
+
+    @property
+    def in_flight(self) -> int:
+        """How many of its calls have no result yet."""
+        return len(self._calls)
 
     @property
     def is_given_up(self) -> bool:
@@ -198,6 +221,9 @@ class ExchangeStream:
         if self._replies.closing or len(self._calls) >= bounds.MAX_CALLS_IN_FLIGHT:
             self._replies.refuse(call_id, self._why_not())
             return
+        if not self.client_calls.take():
+            self._replies.refuse(call_id, _too_many_of_client())
+            return
         active = self._executor.begin(call, arguments, self._replies)
         if active.over:
             return
@@ -236,6 +262,15 @@ def _too_many(what: str, limit: int) -> Fault:
     )
 
 
+def _too_many_of_client() -> Fault:
+    return Fault(
+        Reason.OVERLOADED,
+        f"More than {bounds.MAX_CLIENT_CALLS} calls of this client are under way on all its "
+        "streams to this worker; wait for some to end.",
+        retry_delay=0.1,
+    )
+
+
 class Exchanges:
     """All exchange streams of a worker.
 
@@ -258,6 +293,7 @@ class Exchanges:
         self._lease_message = lease_message
         self._worker = worker
         self._streams: set[ExchangeStream] = set()
+        self._clients: dict[object, _ClientCalls] = {}
         self._leaving: str | None = None
 
     async def serve(self, context: Context) -> None:
@@ -278,12 +314,18 @@ class Exchanges:
                 self._executor.meters.call_refused(fault.reason)
             await abort(context, fault)
         self._streams.add(stream)
+        client = stream.client
+        stream.client_calls = self._clients.setdefault(client, stream.client_calls)
+        stream.client_calls.streams.append(stream)
         try:
             if self._leaving is not None:
                 stream.go_away(self._leaving)
             await stream.serve()
         finally:
             self._streams.discard(stream)
+            stream.client_calls.streams.remove(stream)
+            if not stream.client_calls.streams:
+                del self._clients[client]
 
     def _relieve(self) -> None:
         """End streams of the client that holds the most until all hold no more than they may."""
