@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
+import grpc
 import pytest
 from tests.conftest import BOUND
 from tests.control_plane.conftest import Running
@@ -78,3 +80,22 @@ async def test_a_request_that_waits_keeps_no_more_than_the_names_of_workers(
         assert set(waiter.avoided) == {"w1"}
         async with asyncio.timeout(BOUND):
             assert (await asked).worker.id == "w1", "it is tried again after a second"
+
+
+async def test_placements_that_one_tenant_never_uses_keep_no_other_tenant_out(
+    running: Running,
+) -> None:
+    async with worker(running.address) as w1:  # which has room for four leases
+        await serve_desk(running, w1)
+        for number in range(8):
+            request = leases_pb2.PlaceRequest(
+                tenant="greedy", session=f"s{number}", server_id="desk"
+            )
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await running.placement.Place(request, timeout=BOUND)
+        assert running.plane.state.placements.load("w1") == 4
+        placed = await running.placement.Place(
+            leases_pb2.PlaceRequest(tenant="modest", session="s", server_id="desk"), timeout=BOUND
+        )
+        assert placed.worker.id == "w1"
+        assert running.plane.state.placements.load("w1") == 4
