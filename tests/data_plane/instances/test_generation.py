@@ -109,21 +109,23 @@ async def test_leases_of_an_old_generation_stay_until_their_time_is_over(bench: 
     old = (await acquire(bench)).lease
     await bench.serve("db", shared=False, args=("--new",), lease_drain_timeout=2.0)
     caller = bench.caller()
-    assert (await caller.call("db", lease_id=old.id)).payload
+    assert (await caller.call("db", lease_id=old.id, session=old.session)).payload
     new = (await acquire(bench, "s2")).lease
     assert new.launch_hash != old.launch_hash
     await bench.plane.expect_report(lambda report: old.id in report.leases_lost)
-    fault = await caller.refused("db", lease_id=old.id)
+    fault = await caller.refused("db", lease_id=old.id, session=old.session)
     assert fault.reason is Reason.LEASE_REVOKED
     assert "configuration" in fault.message
-    assert (await caller.call("db", lease_id=new.id)).payload
+    assert (await caller.call("db", lease_id=new.id, session=new.session)).payload
 
 
 async def test_a_tool_taken_away_is_gone_for_old_leases_too(bench: Bench) -> None:
     spec = await bench.serve("db", shared=False)
     lease = (await acquire(bench)).lease
     await bench.push(bench.upsert(spec, exposed=[]))
-    assert (await bench.caller().refused("db", lease_id=lease.id)).reason is Reason.TOOL_NOT_FOUND
+    assert (
+        await bench.caller().refused("db", lease_id=lease.id, session=lease.session)
+    ).reason is Reason.TOOL_NOT_FOUND
 
 
 async def test_a_removed_server_refuses_at_once_and_revokes_when_its_calls_are_done(
@@ -133,7 +135,7 @@ async def test_a_removed_server_refuses_at_once_and_revokes_when_its_calls_are_d
     lease = (await acquire(bench)).lease
     bench.servers.holds = True
     caller = bench.caller()
-    call_id = await caller.begin("db", lease_id=lease.id)
+    call_id = await caller.begin("db", lease_id=lease.id, session=lease.session)
     await bench.until(lambda: bench.servers.opened[0].calls)
     await bench.push(removals=[key_to_wire(VariantKey("db"))])
     assert (await caller.refused("db", session="new")).reason is Reason.TOOL_NOT_FOUND
@@ -151,7 +153,7 @@ async def test_a_server_made_stateless_lets_old_leases_drain_and_shares_the_rest
     lease = (await acquire(bench)).lease
     await bench.serve("db", shared=True)
     caller = bench.caller()
-    assert (await caller.call("db", lease_id=lease.id)).payload
+    assert (await caller.call("db", lease_id=lease.id, session=lease.session)).payload
     assert (await caller.call("db")).payload
     assert {each.state for each in bench.servers.opened} == {"ready"}
 

@@ -184,7 +184,7 @@ async def test_a_lease_without_calls_ends_after_its_servers_idle_time_though_it_
         answer = await bench.leases.KeepAlive(request)
         renewed += not answer.renewals[0].HasField("error")
     assert renewed
-    fault = await bench.caller().refused("db", lease_id=lease.id)
+    fault = await bench.caller().refused("db", lease_id=lease.id, session=lease.session)
     assert fault.reason is Reason.LEASE_REVOKED
     assert "no call for the 2 s of idle_timeout" in fault.message
     assert not bench.servers.live
@@ -195,7 +195,7 @@ async def test_the_lease_of_an_old_instance_ends_when_its_call_is_done(bench: Be
     lease = await acquire(bench)
     bench.servers.holds = True
     caller = bench.caller()
-    call_id = await caller.begin("db", lease_id=lease.id)
+    call_id = await caller.begin("db", lease_id=lease.id, session=lease.session)
     await bench.until(lambda: bench.servers.opened[0].calls)
     await bench.serve("db", shared=False, instances=InstancePolicy(max_age=0.1))
     (live,) = bench.worker.pool.find("db", "").lives
@@ -204,7 +204,7 @@ async def test_the_lease_of_an_old_instance_ends_when_its_call_is_done(bench: Be
     bench.servers.opened[0].calls[0].answer(b"{}")
     assert (await caller.result(call_id)).payload == b"{}"
     await bench.until(lambda: bench.worker.leases.get(lease.id) is None)
-    fault = await caller.refused("db", lease_id=lease.id)
+    fault = await caller.refused("db", lease_id=lease.id, session=lease.session)
     assert (fault.reason, fault.started) == (Reason.LEASE_REVOKED, "no")
     assert "older than the 0.1 s of max_age" in fault.message
     assert (await acquire(bench)).id != lease.id
@@ -215,7 +215,10 @@ async def test_the_age_of_leases_of_a_replaced_generation_counts_on(bench: Bench
     lease = await acquire(bench)
     await bench.serve("db", shared=False, args=("--new",))
     await bench.until(lambda: bench.worker.leases.get(lease.id) is None)
-    assert "max_age" in (await bench.caller().refused("db", lease_id=lease.id)).message
+    assert (
+        "max_age"
+        in (await bench.caller().refused("db", lease_id=lease.id, session=lease.session)).message
+    )
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -26,7 +26,10 @@ async def acquire(bench: Bench, session: str = "s1", server_id: str = "db", **mo
 
 
 async def release(bench: Bench, lease: Any) -> None:
-    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id))
+    request = leases_pb2.ReleaseLeaseRequest(
+        lease_id=lease.id, tenant=lease.tenant, session=lease.session
+    )
+    await bench.leases.ReleaseLease(request)
 
 
 async def probe(bench: Bench, spec: Any) -> None:
@@ -76,7 +79,7 @@ async def test_a_lease_gets_a_spare_while_nothing_can_start(bench: Bench) -> Non
     bench.servers.gate = asyncio.Event()
     lease = await acquire(bench)
     assert lease.instance_id == bench.servers.opened[0].id
-    assert (await bench.caller().call("db", lease_id=lease.id)).payload
+    assert (await bench.caller().call("db", lease_id=lease.id, session=lease.session)).payload
     await bench.until(lambda: len(bench.servers.opened) == 2)  # its successor is on its way
     bench.servers.gate.set()
     await until_ready(bench, 2)
@@ -190,7 +193,7 @@ async def test_more_or_fewer_spares_are_a_matter_of_no_new_generation(bench: Ben
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=0))
     await until_ready(bench, 1)
     assert bench.servers.live[0].id == lease.instance_id
-    assert (await bench.caller().call("db", lease_id=lease.id)).payload
+    assert (await bench.caller().call("db", lease_id=lease.id, session=lease.session)).payload
     assert len(bench.servers.opened) == 4
 
 
@@ -230,7 +233,7 @@ async def test_a_lease_that_waits_for_a_spare_of_a_replaced_generation_still_get
     await bench.serve("db", shared=False, args=("--new",))
     bench.servers.gate.set()
     lease = await asked
-    assert (await bench.caller().call("db", lease_id=lease.id)).payload
+    assert (await bench.caller().call("db", lease_id=lease.id, session=lease.session)).payload
     await until_ready(bench, 1)
 
 
@@ -307,7 +310,9 @@ async def test_a_spare_of_before_a_change_of_tools_is_replaced_by_one_of_after_i
     await bench.until(lambda: old.state == "closed")
     await until_ready(bench, 1)
     lease = await acquire(bench)
-    result = await bench.caller().call("db", "other", arguments=b"{}", lease_id=lease.id)
+    result = await bench.caller().call(
+        "db", "other", arguments=b"{}", lease_id=lease.id, session=lease.session
+    )
     assert result.payload, result.status.message
 
 
@@ -320,8 +325,10 @@ async def test_a_spare_whose_tools_differ_from_its_start_is_not_replaced_for_eve
     assert report.problems[0].reason == "TOOL_DIFFERS"
     lease = await acquire(bench)
     caller = bench.caller()
-    assert (await caller.call("db", lease_id=lease.id)).payload
-    fault = await caller.refused("db", "other", lease_id=lease.id, arguments=b"{}")
+    assert (await caller.call("db", lease_id=lease.id, session=lease.session)).payload
+    fault = await caller.refused(
+        "db", "other", lease_id=lease.id, session=lease.session, arguments=b"{}"
+    )
     assert fault.reason is Reason.TOOL_DIFFERS
     await until_ready(bench, 2)
     assert len(bench.servers.opened) == 2
