@@ -87,17 +87,19 @@ def _goals(reached: Sequence[Reached]) -> Table:
 
 
 def draw(results: Results, folder: Path) -> None:
-    """Write `calls.png` and `calls.svg`: calls a second and CPU of each row.
+    """Write `calls.png` and `calls.svg`: calls a second and CPU of each row that made calls.
 
     Raises:
         ModuleNotFoundError: matplotlib is missing.
     """
+    rows = [row for row in ROWS if row.name in results and "1m" not in row.name]
+    if not rows:
+        return
     import matplotlib  # only a run that draws needs it
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = [row for row in ROWS if row.name in results and "1m" not in row.name]
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 0.42 * len(rows) + 1.6), sharey=True)
     names = [row.title for row in rows]
     _bars(left, [_median(results[row.name], lambda load: load.rate) for row in rows], rows)
