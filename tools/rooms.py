@@ -25,7 +25,6 @@ REASONS = {
     "leaseway.data_plane": "the folders of a worker, with the kit and its own processes",
     "leaseway": "the packages of the product, one contract over all",
     "leaseway.data_plane.core": "pure leaves that hardly know one another (7 arrows)",
-    "leaseway.data_plane.mcp.protocol": "one protocol in two eras, in seven floors",
 }
 
 

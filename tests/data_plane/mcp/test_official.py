@@ -17,7 +17,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 
-from leaseway.data_plane.mcp.protocol.handshake import CLIENT_INFO
+from leaseway.data_plane.mcp.protocol.features.handshake import CLIENT_INFO
 
 if TYPE_CHECKING:
     from .conftest import Bench

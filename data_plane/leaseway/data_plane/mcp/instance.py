@@ -19,7 +19,7 @@ from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, Prompts
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.process.stderr import StderrTail
-from leaseway.data_plane.mcp.protocol.era import params_head, refuse
+from leaseway.data_plane.mcp.protocol.messages.era import params_head, refuse
 from leaseway.data_plane.references.resolve import read_references
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
@@ -27,7 +27,7 @@ from leaseway.wire.errors import Fault, Reason
 if TYPE_CHECKING:
     from leaseway.data_plane.mcp.connect import Wanted
     from leaseway.data_plane.mcp.protocol.connection import Peer
-    from leaseway.data_plane.mcp.protocol.health import Patience
+    from leaseway.data_plane.mcp.protocol.features.health import Patience
     from leaseway.data_plane.mcp.session import Session
 
 _logger = logging.getLogger(__name__)

@@ -19,13 +19,17 @@ from leaseway.data_plane.core.desired_state import starts_in
 from leaseway.data_plane.core.ports import PromptsResources
 from leaseway.data_plane.mcp.connect import Wanted, connect
 from leaseway.data_plane.mcp.process.stderr import StderrTail
-from leaseway.data_plane.mcp.protocol import handshake
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.health import Patience, patience_of, until_mute
-from leaseway.data_plane.mcp.protocol.list_changes import listen_to_changes
-from leaseway.data_plane.mcp.protocol.listing import TOOLS, list_all, list_prompts_resources
-from leaseway.data_plane.mcp.protocol.server_requests import roots_result
-from leaseway.data_plane.mcp.protocol.subscriptions import Subscriptions
+from leaseway.data_plane.mcp.protocol.features import handshake
+from leaseway.data_plane.mcp.protocol.features.health import Patience, patience_of, until_mute
+from leaseway.data_plane.mcp.protocol.features.list_changes import listen_to_changes
+from leaseway.data_plane.mcp.protocol.features.listing import (
+    TOOLS,
+    list_all,
+    list_prompts_resources,
+)
+from leaseway.data_plane.mcp.protocol.features.subscriptions import Subscriptions
+from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
 from leaseway.data_plane.mcp.start_errors import Phase, start_fault
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.permissions import folders

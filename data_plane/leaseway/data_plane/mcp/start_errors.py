@@ -12,8 +12,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from leaseway.data_plane.mcp.process.stderr import StderrTail, telling_line
-from leaseway.data_plane.mcp.protocol.listing import ListingFailed
-from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Unanswered
+from leaseway.data_plane.mcp.protocol.features.listing import ListingFailed
+from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, Unanswered
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import redact

@@ -12,8 +12,8 @@ from yarl import URL
 
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
 from leaseway.data_plane.mcp.http import errors as answers
-from leaseway.data_plane.mcp.protocol.listing import list_prompts_resources
-from leaseway.data_plane.mcp.protocol.pending import RawRequest, Unanswered
+from leaseway.data_plane.mcp.protocol.features.listing import list_prompts_resources
+from leaseway.data_plane.mcp.protocol.messages.pending import RawRequest, Unanswered
 
 ERRORS = [
     TimeoutError(),

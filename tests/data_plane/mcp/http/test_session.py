@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.protocol.health import Patience
+from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.wire.errors import Reason
 
 if TYPE_CHECKING:

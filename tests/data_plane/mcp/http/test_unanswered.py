@@ -15,7 +15,7 @@ from tests.conftest import BOUND
 from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, Outcome, ToolRequest
 from leaseway.data_plane.mcp.http import notifications as http_telling
 from leaseway.data_plane.mcp.http.connection import HttpConnection
-from leaseway.data_plane.mcp.protocol.era import params_head
+from leaseway.data_plane.mcp.protocol.messages.era import params_head
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.mcp import ELICIT
 

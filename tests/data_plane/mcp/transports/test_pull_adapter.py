@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls import Outcome, ToolRequest
-from leaseway.data_plane.mcp.protocol.era import params_head
+from leaseway.data_plane.mcp.protocol.messages.era import params_head
 from leaseway.data_plane.mcp.protocol.stream_connection import MAX_QUEUED, StreamPeer
 from leaseway.data_plane.mcp.protocol.transport import PullTransport, Receipt
 from leaseway.data_plane.mcp.transports.pull_adapter import Pulled

@@ -13,8 +13,8 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.protocol.health import Patience
-from leaseway.data_plane.mcp.protocol.pending import RawRequest
+from leaseway.data_plane.mcp.protocol.features.health import Patience
+from leaseway.data_plane.mcp.protocol.messages.pending import RawRequest
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
 from leaseway.data_plane.mcp.transports.sse import SseTransport
 from leaseway.data_plane.mcp.transports.websocket import WebSocketTransport

@@ -28,9 +28,13 @@ from leaseway.data_plane.mcp.http.notifications import Telling, unanswered
 from leaseway.data_plane.mcp.http.param_headers import ParamHeaders
 from leaseway.data_plane.mcp.http.responses import AnswerReader, EventReader, PostedRequest
 from leaseway.data_plane.mcp.http.session_renewal import Renewal, SessionForgotten
-from leaseway.data_plane.mcp.protocol.codec import Envelope, encode_notification, request_key
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.pending import Pending, ToolCall
+from leaseway.data_plane.mcp.protocol.messages.codec import (
+    Envelope,
+    encode_notification,
+    request_key,
+)
+from leaseway.data_plane.mcp.protocol.messages.pending import Pending, ToolCall
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
 

@@ -11,7 +11,7 @@ import msgspec
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from yarl import URL
 
-from leaseway.data_plane.mcp.protocol.codec import Envelope, decode
+from leaseway.data_plane.mcp.protocol.messages.codec import Envelope, decode
 from leaseway.data_plane.mcp.protocol.transport import Receipt
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started

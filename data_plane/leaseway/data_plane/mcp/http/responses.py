@@ -15,8 +15,8 @@ from leaseway.data_plane.mcp.http import errors as answers
 from leaseway.data_plane.mcp.http.endpoint import SESSION_ID, HttpEndpoint
 from leaseway.data_plane.mcp.http.session_renewal import SessionForgotten
 from leaseway.data_plane.mcp.http.sse_parser import SseEvent, SseParser, SseTooLarge
-from leaseway.data_plane.mcp.protocol.codec import Envelope, decode
-from leaseway.data_plane.mcp.protocol.era import Era
+from leaseway.data_plane.mcp.protocol.messages.codec import Envelope, decode
+from leaseway.data_plane.mcp.protocol.messages.era import Era
 
 _TRIES: Final = 2
 """Times that a stream is continued in a row without anything new from it."""

@@ -17,7 +17,7 @@ import aiohttp
 
 from leaseway.data_plane.mcp.pods.api import PodFailure, Pods
 from leaseway.data_plane.mcp.pods.manifest import Manifest
-from leaseway.data_plane.mcp.protocol.lines import LineSplitter
+from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter
 from leaseway.data_plane.mcp.protocol.transport import PullTransport
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason

@@ -18,14 +18,14 @@ from mcp.shared.dispatcher import OnNotify, OnNotifyIntercept, OnRequest
 
 from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
-from leaseway.data_plane.mcp.protocol.codec import Envelope, encode_call, request_key
-from leaseway.data_plane.mcp.protocol.era import refuse
-from leaseway.data_plane.mcp.protocol.incoming import Inbox
 from leaseway.data_plane.mcp.protocol.liveness import Liveness
-from leaseway.data_plane.mcp.protocol.pending import Pending, ToolCall
+from leaseway.data_plane.mcp.protocol.messages.codec import Envelope, encode_call, request_key
+from leaseway.data_plane.mcp.protocol.messages.era import refuse
+from leaseway.data_plane.mcp.protocol.messages.incoming import Inbox
+from leaseway.data_plane.mcp.protocol.messages.pending import Pending, ToolCall
+from leaseway.data_plane.mcp.protocol.messages.server_requests_legacy import asked_of
+from leaseway.data_plane.mcp.protocol.messages.server_requests_modern import Rounds
 from leaseway.data_plane.mcp.protocol.requester import Requester
-from leaseway.data_plane.mcp.protocol.server_requests_legacy import asked_of
-from leaseway.data_plane.mcp.protocol.server_requests_modern import Rounds
 from leaseway.wire.errors import Fault, Reason, Started
 
 _logger = logging.getLogger(__name__)

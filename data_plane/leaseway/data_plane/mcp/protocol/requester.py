@@ -15,14 +15,17 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
 
-from leaseway.data_plane.mcp.protocol.codec import (
+from leaseway.data_plane.mcp.protocol.messages.codec import (
     encode_notification,
     encode_request,
     request_key,
 )
-from leaseway.data_plane.mcp.protocol.era import LEGACY, Era
-from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Pending, RawRequest
-from leaseway.data_plane.mcp.protocol.server_requests import LEGACY_CAPABILITIES, ROOTS_ALONE
+from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, Era
+from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, Pending, RawRequest
+from leaseway.data_plane.mcp.protocol.messages.server_requests import (
+    LEGACY_CAPABILITIES,
+    ROOTS_ALONE,
+)
 from leaseway.wire.errors import Fault, Started
 
 

@@ -11,10 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from leaseway.data_plane.core.calls import too_large
-from leaseway.data_plane.mcp.protocol.codec import decode, encode_notification, request_key
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.lines import reply_key
-from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Pending, ToolCall, no_result
+from leaseway.data_plane.mcp.protocol.messages.codec import decode, encode_notification, request_key
+from leaseway.data_plane.mcp.protocol.messages.lines import reply_key
+from leaseway.data_plane.mcp.protocol.messages.pending import (
+    ConnectionLost,
+    Pending,
+    ToolCall,
+    no_result,
+)
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Transport
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason

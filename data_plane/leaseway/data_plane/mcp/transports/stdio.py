@@ -11,7 +11,7 @@ from typing import Final
 
 from leaseway.data_plane.mcp.process.process import PATIENCE, ServerProcess
 from leaseway.data_plane.mcp.process.stderr import StderrTail, telling_line
-from leaseway.data_plane.mcp.protocol.lines import LineSplitter, LineTooLong
+from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter, LineTooLong
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason

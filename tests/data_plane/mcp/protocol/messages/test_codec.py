@@ -8,16 +8,16 @@ import msgspec
 import pytest
 
 from leaseway.data_plane.core.calls import ToolRequest
-from leaseway.data_plane.mcp.protocol.codec import (
+from leaseway.data_plane.mcp.protocol.features.handshake import era_of
+from leaseway.data_plane.mcp.protocol.messages.codec import (
     decode,
     encode_call,
     encode_request,
     read_flags,
     request_key,
 )
-from leaseway.data_plane.mcp.protocol.era import LEGACY, params_head
-from leaseway.data_plane.mcp.protocol.handshake import era_of
-from leaseway.data_plane.mcp.protocol.pending import _mcp_error
+from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, params_head
+from leaseway.data_plane.mcp.protocol.messages.pending import _mcp_error
 
 
 def request(arguments: bytes = b"{}", **more: object) -> ToolRequest:

@@ -22,8 +22,8 @@ from mcp_types import METHOD_NOT_FOUND
 
 from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.era import refuse
-from leaseway.data_plane.mcp.protocol.pending import ConnectionLost
+from leaseway.data_plane.mcp.protocol.messages.era import refuse
+from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from leaseway.data_plane.mcp.protocol.codec import request_key
+from leaseway.data_plane.mcp.protocol.messages.codec import request_key
 
 _KEPT: Final = 1024
 """Bytes of a too long line that are kept, of its begin and of its end each."""

@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.protocol.health import Patience, patience_of
+from leaseway.data_plane.mcp.protocol.features.health import Patience, patience_of
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason

@@ -11,7 +11,7 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls import Outcome
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.subscriptions import Subscriptions
+from leaseway.data_plane.mcp.protocol.features.subscriptions import Subscriptions
 from leaseway.wire.errors import Reason
 
 

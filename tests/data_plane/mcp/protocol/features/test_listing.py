@@ -10,8 +10,8 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND
 
-from leaseway.data_plane.mcp.protocol import listing
-from leaseway.data_plane.mcp.protocol.listing import (
+from leaseway.data_plane.mcp.protocol.features import listing
+from leaseway.data_plane.mcp.protocol.features.listing import (
     PROMPTS,
     RESOURCES,
     TEMPLATES,

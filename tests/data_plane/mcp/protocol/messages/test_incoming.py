@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from leaseway.data_plane.core.calls import ToolRequest
-from leaseway.data_plane.mcp.protocol.codec import decode
-from leaseway.data_plane.mcp.protocol.era import LEGACY
-from leaseway.data_plane.mcp.protocol.incoming import Inbox
-from leaseway.data_plane.mcp.protocol.pending import ToolCall
-from leaseway.data_plane.mcp.protocol.server_requests import roots_result
+from leaseway.data_plane.mcp.protocol.messages.codec import decode
+from leaseway.data_plane.mcp.protocol.messages.era import LEGACY
+from leaseway.data_plane.mcp.protocol.messages.incoming import Inbox
+from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
+from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
 from leaseway.wire.errors import Fault
 
 

@@ -13,14 +13,14 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRE
 
 from leaseway.data_plane.core.calls import Outcome, ToolRequest, too_large
 from leaseway.data_plane.core.media import may_hold_media
-from leaseway.data_plane.mcp.protocol.codec import Envelope, RpcError, read_flags
-from leaseway.data_plane.mcp.protocol.era import Era
-from leaseway.data_plane.mcp.protocol.server_requests import (
+from leaseway.data_plane.mcp.protocol.messages.codec import Envelope, RpcError, read_flags
+from leaseway.data_plane.mcp.protocol.messages.era import Era
+from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     input_required,
     lacking,
     url_questions,
 )
-from leaseway.data_plane.mcp.protocol.server_requests_modern import Rounds
+from leaseway.data_plane.mcp.protocol.messages.server_requests_modern import Rounds
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import LOG_LEVELS

@@ -22,15 +22,15 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
 
 from leaseway.data_plane.core.calls import SERVER_METHODS, OnUpdate
-from leaseway.data_plane.mcp.protocol.codec import (
+from leaseway.data_plane.mcp.protocol.messages.codec import (
     Envelope,
     encode_answer,
     encode_error,
     encode_result,
     request_key,
 )
-from leaseway.data_plane.mcp.protocol.pending import ToolCall
-from leaseway.data_plane.mcp.protocol.server_requests_legacy import LegacyAsks, SendAnswer
+from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
+from leaseway.data_plane.mcp.protocol.messages.server_requests_legacy import LegacyAsks, SendAnswer
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import ROOTS
 

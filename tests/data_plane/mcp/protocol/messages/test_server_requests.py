@@ -12,13 +12,17 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, ToolRequest, answerable
-from leaseway.data_plane.mcp.protocol.codec import decode, encode_call
-from leaseway.data_plane.mcp.protocol.era import LEGACY, params_head
-from leaseway.data_plane.mcp.protocol.handshake import era_of
-from leaseway.data_plane.mcp.protocol.pending import ToolCall
-from leaseway.data_plane.mcp.protocol.server_requests import lacking, params_of, url_questions
-from leaseway.data_plane.mcp.protocol.server_requests_legacy import LegacyAsks, asked_of
-from leaseway.data_plane.mcp.protocol.server_requests_modern import Rounds
+from leaseway.data_plane.mcp.protocol.features.handshake import era_of
+from leaseway.data_plane.mcp.protocol.messages.codec import decode, encode_call
+from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, params_head
+from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
+from leaseway.data_plane.mcp.protocol.messages.server_requests import (
+    lacking,
+    params_of,
+    url_questions,
+)
+from leaseway.data_plane.mcp.protocol.messages.server_requests_legacy import LegacyAsks, asked_of
+from leaseway.data_plane.mcp.protocol.messages.server_requests_modern import Rounds
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE

@@ -10,9 +10,9 @@ from mcp.client.session import ClientSession
 from mcp_types import ServerCapabilities, ToolsCapability
 from tests.conftest import BOUND
 
-from leaseway.data_plane.mcp.protocol import list_changes as listening
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.era import Era
+from leaseway.data_plane.mcp.protocol.features import list_changes as listening
+from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.wire.timing.backoff import Backoff
 
 

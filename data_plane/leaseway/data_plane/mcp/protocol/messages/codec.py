@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.data_plane.core.calls import ToolRequest
-from leaseway.data_plane.mcp.protocol.era import Era
+from leaseway.data_plane.mcp.protocol.messages.era import Era
 
 RequestKey = int | str
 _LONGEST_KEY: Final = 20

@@ -9,14 +9,14 @@ from typing import Final
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from leaseway.data_plane.core.calls import Ask
-from leaseway.data_plane.mcp.protocol.codec import (
+from leaseway.data_plane.mcp.protocol.messages.codec import (
     Envelope,
     encode_answer,
     encode_error,
     request_key,
 )
-from leaseway.data_plane.mcp.protocol.pending import ToolCall
-from leaseway.data_plane.mcp.protocol.server_requests import nobody_answers, params_of
+from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
+from leaseway.data_plane.mcp.protocol.messages.server_requests import nobody_answers, params_of
 
 SendAnswer = Callable[[bytes, ToolCall | None], None]
 """Sends a line to the server, which is the answer to a question of a call, if it is known which."""

@@ -16,7 +16,7 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, answerable
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.protocol.health import Patience
+from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 

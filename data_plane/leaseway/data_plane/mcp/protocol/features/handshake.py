@@ -19,9 +19,9 @@ from mcp_types import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from leaseway.data_plane.core.calls import NO_ANSWERS
-from leaseway.data_plane.mcp.protocol.era import Era
-from leaseway.data_plane.mcp.protocol.pending import ConnectionLost
-from leaseway.data_plane.mcp.protocol.server_requests import MODERN_CAPABILITIES
+from leaseway.data_plane.mcp.protocol.messages.era import Era
+from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost
+from leaseway.data_plane.mcp.protocol.messages.server_requests import MODERN_CAPABILITIES
 from leaseway.wire.messages.mcp import ROOTS
 from leaseway.wire.version import PACKAGE_VERSION
 

@@ -17,7 +17,7 @@ from typing import Final
 from mcp.shared.exceptions import MCPError
 
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.pending import ConnectionLost
+from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost
 from leaseway.spec.model import ServerSpec
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason

@@ -21,7 +21,7 @@ from mcp_types import METHOD_NOT_FOUND, ServerCapabilities
 
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, PromptsResources
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.pending import ConnectionLost, Unanswered
+from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, Unanswered
 from leaseway.wire.bounds import MAX_LISTED, MIB
 from leaseway.wire.secrets.redaction import redact
 

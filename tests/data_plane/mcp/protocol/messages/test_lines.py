@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.mcp.protocol.lines import LineSplitter, LineTooLong, reply_key
+from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter, LineTooLong, reply_key
 
 
 def splitter(limit: int, skipped: list[tuple[bytes, bytes, int]] | None = None) -> LineSplitter:
