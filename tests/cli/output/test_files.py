@@ -240,7 +240,7 @@ def test_a_folder_takes_each_part_of_a_resource(run: Run, client: _Client, tmp_p
     client.contents.append({"uri": "x://h/c"})
     done = run("resource", "x://h/", "--output", str(tmp_path))
     assert done.exit_code == 1
-    assert "a part that is no text and no base64" in done.stderr
+    assert "a part that is neither text nor base64" in done.stderr
 
 
 def test_a_disk_that_is_full_leaves_no_half_of_a_file(run: Run, client: _Client) -> None:

@@ -83,8 +83,8 @@ def _unread(found: Mapping[Source, Found]) -> Iterable[ConfigIssue]:
             yield _issue(source, "warning", IssueReason.MISSING_CONFIG, _missing(source))
         elif not _names_a_tenant(source):
             message = (
-                f"The name of the file {source.path} is no tenant's: use 1 to 64 characters of"
-                " a-z, A-Z, 0-9, '_' and '-'. It is left out."
+                f"The name of the file {source.path} is not a valid tenant name: use 1 to 64"
+                " characters of a-z, A-Z, 0-9, '_' and '-'. The file is skipped."
             )
             yield _issue(source, "error", IssueReason.BAD_VALUE, message)
 

@@ -173,7 +173,7 @@ class _Check:
         else:
             self._chain = Chain(0 if self.verdict.records == 1 else record["seq"] - 1)
             if self.verdict.records == 1:
-                self._fault("The file does not begin with the record that opens it.")
+                self._fault("The file does not begin with an opening record.")
 
     def _parsed(self, line: bytes) -> dict[str, Any] | None:
         try:

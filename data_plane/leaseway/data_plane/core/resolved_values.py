@@ -32,7 +32,7 @@ class Resolved:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     credentials: frozenset[str] = field(default=frozenset(), repr=False)
-    """Names of the headers that say who asks, and are not sent where nobody wants to know."""
+    """Names of the headers that carry credentials; anonymous requests go without."""
     query: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Added to the address of each HTTP request, as the last step before it is sent."""
     code: str = field(default="", repr=False)

@@ -64,7 +64,7 @@ class HttpToolClient:
         headers: The configured headers, resolved.
         query: Credentials that are a part of the address. They are added last, so that no error,
             log line or span can hold them.
-        credentials: Which of the headers say who asks.
+        credentials: Which of the headers carry credentials; anonymous requests go without.
         follow_redirects: Whether redirects of requests that change nothing are followed.
     """
 

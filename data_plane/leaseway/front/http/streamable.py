@@ -451,7 +451,9 @@ class HttpFront:
         except TooManySessions as refusal:
             raise _Refused(503, str(refusal), {"Retry-After": "10"}) from None
         if live is None:
-            raise _Refused(404, "This session has ended, or is none of ours: initialize anew.")
+            raise _Refused(
+                404, "This session has ended or never existed here. Send initialize again."
+            )
         live.push = partial(self._push, live)
         return live
 

@@ -265,7 +265,7 @@ class LeaseBook:
                 Reason.LEASE_EXPIRED,
                 f"The lease of session '{held.session}' for server '{held.server_id}' could not "
                 f"be renewed on worker '{held.worker.id}' within its {held.ttl:g} s. "
-                "Acquire it again; what its client knew is lost.",
+                "Acquire it again; what its server kept is lost.",
             ),
         )
 

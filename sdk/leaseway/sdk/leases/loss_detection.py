@@ -66,7 +66,7 @@ class LossJudge:
                 fault,
                 reason=Reason.LEASE_REVOKED,
                 message=f"Worker '{held.worker.id}' ends, and lease {held.lease_id} of server "
-                f"'{held.server_id}' ends with it. Acquire it again; what its client knew is "
+                f"'{held.server_id}' ends with it. Acquire it again; what its server kept is "
                 "lost.",
                 retry_delay=None,
             )
@@ -137,6 +137,6 @@ def _lost(held: Held) -> Fault:
     return Fault(
         Reason.LEASE_LOST,
         f"Worker '{held.worker.id}' is gone, and lease {held.lease_id} of server "
-        f"'{held.server_id}' with it. Acquire it again; what its client knew is lost.",
+        f"'{held.server_id}' with it. Acquire it again; what its server kept is lost.",
         metadata={"lease": held.lease_id, "server": held.server_id, "worker": held.worker.id},
     )

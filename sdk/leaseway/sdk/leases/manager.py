@@ -538,5 +538,5 @@ def _idle(held: Held) -> Fault:
         Reason.LEASE_RELEASED,
         f"Lease {held.lease_id} of session '{held.session}' for server '{held.server_id}' was "
         f"released: no call had run on it for {held.idle:g} s, its idle limit (client.session(key, "
-        "idle=...)). Acquire it again; what its client knew is lost.",
+        "idle=...)). Acquire it again; what its server kept is lost.",
     )

@@ -60,7 +60,7 @@ def test_a_folder_has_a_tenant_for_each_file(tmp_path: Path) -> None:
     assert [key.tenant for key in parsed.servers] == ["", "one", "two"]
     (issue,) = parsed.issues
     assert issue.file.endswith("bad name.yaml")
-    assert "is no tenant's" in issue.message
+    assert "is not a valid tenant name" in issue.message
 
 
 def test_a_file_that_cannot_be_read_refuses_everything(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class StartedProbe:
 
 @dataclass(frozen=True)
 class Outlook:
-    """How the tries of a variant stand that did not come up.
+    """How often a variant has failed to start, and when it is tried again.
 
     Attributes:
         failures: How many in a row have failed, at least 1.

@@ -193,7 +193,7 @@ def _pieces(result: ResourceResult, *, several: bool) -> list[Piece]:
         )
     pieces = [piece for part in parts if (piece := resource_piece(part)) is not None]
     if len(pieces) != len(parts) or not pieces:
-        raise CliFailure("The resource has a part that is no text and no base64; see --json.")
+        raise CliFailure("The resource has a part that is neither text nor base64; see --json.")
     return pieces
 
 

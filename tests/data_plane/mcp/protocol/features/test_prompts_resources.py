@@ -244,7 +244,7 @@ async def test_a_server_that_tells_of_no_changes_says_what_to_do(bench: Bench) -
                 fault = (await Follower(instance, "note://a").end).fault
         assert fault is not None
         assert fault.reason is Reason.SERVER_ERROR
-        assert "does not tell of changes" in fault.message
+        assert "does not report changes" in fault.message
 
 
 async def test_npms_reference_server_lists_reads_completes_and_tells(

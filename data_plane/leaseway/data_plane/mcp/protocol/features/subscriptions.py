@@ -288,8 +288,8 @@ class Subscriptions:
     def _not_offered(self) -> Fault:
         return Fault(
             Reason.SERVER_ERROR,
-            f"The server {self._server} does not tell of changes of its resources; read them "
-            "again instead.",
+            f"The server {self._server} does not report changes of its resources. Read them "
+            "again instead of subscribing.",
             metadata={"server": self._server, "code": str(METHOD_NOT_FOUND)},
         )
 
