@@ -341,9 +341,9 @@ async def worker_bench(
         capacity: The most leases that it takes.
         meter: Measures it.
         fields: Of its options, or parts of it: `known` (its vault), `storage`, `pace`,
-            `audit`.
+            `audit`. Or `interceptors` of its server, such as who calls.
     """
-    server = make_server()
+    server = make_server(interceptors=fields.pop("interceptors", ()))
     bound = bind(server, Endpoint("127.0.0.1", 0))
     async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
         bench = Bench(MemoryServers(), plane)

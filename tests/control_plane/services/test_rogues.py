@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import message_factory
-from google.protobuf.descriptor import FieldDescriptor
 from tests.conftest import BOUND
 from tests.control_plane.conftest import Running
 from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import worker
+from tests.hostile import TEXTS, calling, hostile, methods_of
 
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.timing.durations import duration
@@ -22,36 +20,10 @@ SERVICES = [
     catalog_pb2.DESCRIPTOR.services_by_name["CatalogService"],
     leases_pb2.DESCRIPTOR.services_by_name["PlacementService"],
 ]
-METHODS = {f"/{each.full_name}/{one.name}": one for each in SERVICES for one in each.methods}
-TEXTS = ("", "guessed-1", "x" * 70_000, "\x1b]0;t\x07\n../\u202e")
+METHODS = methods_of(SERVICES)
 _WAITS = 0.5
 _BROKEN = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE)
 LEASE = leases_pb2.Lease(id="L1", server_id="desk", tenant="default", session="s")
-LARGEST = {
-    FieldDescriptor.CPPTYPE_UINT64: 2**64 - 1,
-    FieldDescriptor.CPPTYPE_INT64: 2**63 - 1,
-    FieldDescriptor.CPPTYPE_UINT32: 2**32 - 1,
-    FieldDescriptor.CPPTYPE_INT32: 2**31 - 1,
-    FieldDescriptor.CPPTYPE_BOOL: True,
-}
-
-
-def hostile(method: Any, text: str) -> Any:
-    """Return a request with one text and the largest number wherever they fit."""
-    request = message_factory.GetMessageClass(method.input_type)()
-    for field in request.DESCRIPTOR.fields:
-        many = field.is_repeated
-        if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-            value: Any = text if field.type == FieldDescriptor.TYPE_STRING else text.encode()
-        elif field.cpp_type in LARGEST and field.type != FieldDescriptor.TYPE_ENUM:
-            value = LARGEST[field.cpp_type]
-        else:
-            continue
-        if many:
-            getattr(request, field.name).extend([value] * 3)
-        else:
-            setattr(request, field.name, value)
-    return request
 
 
 @pytest.mark.parametrize("full", sorted(METHODS))
@@ -60,18 +32,12 @@ async def test_whatever_a_caller_sends_is_answered_and_harms_nobody(
 ) -> None:
     running.load(spec("desk", shared=False))
     method = METHODS[full]
-    response = message_factory.GetMessageClass(method.output_type)
     async with worker(running.address) as w1, grpc.aio.insecure_channel(running.address) as channel:
         await w1.say(report=sync_pb2.Report(leases_gained=[LEASE]))
         await running.until(lambda state: "L1" in state.placements.leases)
         for text in TEXTS:
             request = hostile(method, text)
-            make = channel.unary_stream if method.server_streaming else channel.unary_unary
-            call: Any = make(
-                full,
-                request_serializer=type(request).SerializeToString,
-                response_deserializer=response.FromString,
-            )(request, timeout=_WAITS)
+            call = calling(channel, full, method, request, timeout=_WAITS)
             with suppress(grpc.aio.AioRpcError):
                 await (call.read() if method.server_streaming else call)
             if call.done():

@@ -148,10 +148,10 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     ) -> leases_pb2.ResolveLeasedResponse:
         check_client_version(request.client, "this worker")
         tenant, agent = request.tenant or DEFAULT_TENANT, request.client.agent
+        self._leases.check_holder(request.lease_id, tenant, request.session)
         lease = self._leases.get(request.lease_id)
         if lease is None:
-            raise self._leases.ended_fault(request.lease_id)
-        self._leases.check_holder(request.lease_id, tenant, request.session)
+            raise self._leases.ended_fault(request.lease_id, tenant)
         server_id = lease.key.server_id
         generation = self._pool.find(server_id, tenant, agent)
         toolset, judge = generation.variant.toolset, generation.variant.judge
