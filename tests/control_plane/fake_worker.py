@@ -124,6 +124,17 @@ class FakeWorker:
                 if message.WhichOneof("message") == "delta":
                     await self._apply(message.delta)
 
+    async def serve_until(self, server: str, *tools: str) -> None:
+        """Answer every probe with these tools until exactly this server is held."""
+        async with asyncio.timeout(BOUND):
+            while set(self.held) != {server}:
+                message = await self._next()
+                if message.WhichOneof("message") == "delta":
+                    await self._apply(message.delta)
+                elif message.WhichOneof("message") == "probe":
+                    result = sync_pb2.ProbeResult(id=message.probe.id, tools=recorded(*tools))
+                    await self.say(probe_result=result)
+
     async def ended(self) -> grpc.StatusCode:
         """Return how the stream ended."""
         async with asyncio.timeout(BOUND):

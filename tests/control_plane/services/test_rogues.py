@@ -9,10 +9,11 @@ import pytest
 from tests.conftest import BOUND
 from tests.control_plane.conftest import Running
 from tests.control_plane.core.builders import spec
-from tests.control_plane.fake_worker import worker
+from tests.control_plane.fake_worker import FakeWorker, recorded, worker
 from tests.hostile import TEXTS, calling, hostile, methods_of
 
-from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
+from leaseway.control_plane.sync.seal import Seal
+from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, spec_pb2, sync_pb2
 from leaseway.wire.timing.durations import duration
 
 SERVICES = [
@@ -80,3 +81,84 @@ async def test_a_worker_that_lies_about_leases_and_versions_harms_no_other(
             assert (found.worker.id, found.lease_id) == ("w1", "L1")
             assert "L1" not in running.plane.state.workers["w1"].twins_revoked
             assert "L2" in running.plane.state.workers["rogue"].twins_revoked
+
+
+def _poisoned(server_id: str, launch_hash: str) -> sync_pb2.Upsert:
+    """Return content that no control plane has sent, under a seal of whoever made it."""
+    made = sync_pb2.Upsert(
+        spec=spec_pb2.ServerSpec(key=spec_pb2.VariantKey(server_id=server_id), command="sh"),
+        hashes=sync_pb2.HeldHashes(
+            key=spec_pb2.VariantKey(server_id=server_id),
+            launch_hash=launch_hash,
+            exposure_hash="e",
+            toolset_hash="t",
+        ),
+        toolset=sync_pb2.Toolset(
+            recorded=recorded("poison"),
+            exposed=[sync_pb2.ExposedTool(original_name="poison", name=f"{server_id}_poison")],
+        ),
+    )
+    return Seal(b"the key of another deployment").stamp(made)
+
+
+def _listing(server_id: str, launch_hash: str, probe_id: int = 0) -> sync_pb2.ProbeResult:
+    return sync_pb2.ProbeResult(
+        id=probe_id,
+        key=spec_pb2.VariantKey(server_id=server_id),
+        launch_hash=launch_hash,
+        tools=recorded("poison"),
+    )
+
+
+async def _heard_out(running: Running, rogue: FakeWorker) -> None:
+    """Wait until the control plane has taken all that a worker has said so far."""
+    name = f"heard-{rogue.id}"
+    lease = leases_pb2.Lease(id=name, server_id=name, tenant="default", session=name)
+    await rogue.say(report=sync_pb2.Report(leases_gained=[lease]))
+    await running.until(lambda state: name in state.placements.leases)
+
+
+async def test_a_worker_that_lies_about_specs_and_toolsets_changes_nothing_for_others(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = spec("desk")
+    hashes = [desk.launch_hash, "0" * 64]
+    async with worker(running.address) as honest:
+        running.load(desk)
+        probe = (await honest.hear("probe")).probe
+        claims = [
+            sync_pb2.HeldHashes(
+                key=spec_pb2.VariantKey(server_id=server), launch_hash=one, toolset_hash="t"
+            )
+            for server, one in (("desk", hashes[0]), ("ghost", hashes[1]))
+        ]
+        async with worker(running.address, "rogue", held=claims, servers=["other"]) as rogue:
+            forged = [_poisoned(server, one) for server in ("desk", "ghost") for one in hashes]
+            await rogue.say(held=sync_pb2.Held(variants=forged))
+            await rogue.say(probe_result=_listing("desk", hashes[0], probe.id))
+            for server, one in (("desk", hashes[0]), ("desk", hashes[1]), ("ghost", hashes[1])):
+                await rogue.say(probe_result=_listing(server, one))
+            await _heard_out(running, rogue)
+        assert "no control plane with this key has sent" in caplog.text
+        assert "which it was not asked to try" in caplog.text
+        # What a worker says that it holds is waited for: the try was taken back and is made anew.
+        await honest.serve_until("desk", "open")
+        async with worker(running.address, "stranger", servers=["another"]) as stranger:
+            await stranger.say(probe_result=_listing("desk", hashes[0]))
+            running.load(desk, spec("other-desk"))
+            probe = (await honest.hear("probe")).probe
+            await stranger.say(probe_result=_listing("other-desk", probe.launch_hash, probe.id))
+            await _heard_out(running, stranger)
+        listed = sync_pb2.ProbeResult(id=probe.id, tools=recorded("open"))
+        await honest.say(probe_result=listed)
+        await honest.apply_until("desk", "other-desk")
+        for held in honest.held.values():
+            assert held.spec.command == probe.spec.command != "sh"
+            assert b"poison" not in held.SerializeToString()
+        tools = await running.catalog.ListTools(catalog_pb2.ListToolsRequest(), timeout=BOUND)
+        servers = await running.catalog.ListServers(catalog_pb2.ListServersRequest(), timeout=BOUND)
+        for answer in (tools, servers):
+            told = answer.SerializeToString()
+            assert b"desk" in told
+            assert b"poison" not in told
+            assert b"ghost" not in told

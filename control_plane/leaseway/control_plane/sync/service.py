@@ -243,7 +243,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 ]
                 act(lambda state, now: state.content_received(worker_id, variants, now))
             case "probe_result":
-                self._take_probe_result(message.probe_result)
+                self._take_probe_result(worker_id, message.probe_result)
             case "inspected":
                 self._plane.answered(message.inspected)
             case "approval_question":
@@ -287,8 +287,28 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         )
         return False
 
-    def _take_probe_result(self, result: sync_pb2.ProbeResult) -> None:
+    def _may_list(self, worker_id: str, result: sync_pb2.ProbeResult) -> bool:
+        """Return whether a listing is of a probe of this worker, or of a server that it was given.
+
+        The end of a probe that was taken back is no lie: it changes nothing.
+        """
+        state = self._plane.state
+        if result.id:
+            return not state.servers.probes.runs_elsewhere(result.id, worker_id)
+        record = state.workers.get(worker_id)
+        key = key_from_wire(result.key)
+        return record is not None and record.subscription.was_given(key, result.launch_hash)
+
+    def _take_probe_result(self, worker_id: str, result: sync_pb2.ProbeResult) -> None:
         outcome: Listing | Problem
+        if not self._may_list(worker_id, result):
+            _logger.warning(
+                "Worker %s says what server %s lists, which it was not asked to try and does not "
+                "serve; it is not taken.",
+                worker_id,
+                key_from_wire(result.key),
+            )
+            return
         if result.HasField("problem"):
             outcome = problem_from_wire(result.problem)
         else:

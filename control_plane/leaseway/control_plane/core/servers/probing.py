@@ -111,6 +111,11 @@ class ProbeSchedule:
             started.append((job, job.running))
         return started
 
+    def runs_elsewhere(self, probe_id: int, worker_id: str) -> bool:
+        """Return whether a probe is another worker's to answer."""
+        running = (job.running for job in self.jobs.values())
+        return any(one and one.id == probe_id and one.worker_id != worker_id for one in running)
+
     def ended(self, probe_id: int) -> ProbeJob | None:
         """Return the job whose running probe has ended, or None for one taken back."""
         for job in self.jobs.values():

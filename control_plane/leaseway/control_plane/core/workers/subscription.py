@@ -147,6 +147,14 @@ class Subscription:
         self.acked[key] = self.refused.pop(key)[1]
         return True
 
+    def was_given(self, key: VariantKey, launch_hash: str) -> bool:
+        """Return whether the worker has a launch of a variant, or has just been sent it."""
+        held = self.acked.get(key)
+        sent = self.pending.upserts if self.pending is not None else ()
+        return (held is not None and held.launch == launch_hash) or any(
+            (one.key, one.hashes.launch) == (key, launch_hash) for one in sent
+        )
+
     def has(self, served: Served) -> bool:
         """Return whether the worker has acknowledged exactly this content."""
         return self.acked.get(served.key) == served.hashes
