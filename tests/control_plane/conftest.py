@@ -80,8 +80,15 @@ SEAL = Seal(b"the key of these tests")
 @pytest.fixture
 async def running() -> AsyncIterator[Running]:
     """Serve a plane that expects one worker."""
+    async with serving() as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def serving(*interceptors: grpc.aio.ServerInterceptor) -> AsyncIterator[Running]:
+    """Serve a plane that expects one worker, behind some interceptors."""
     plane = Plane(epoch=7, expected_workers=1)
-    server = make_server()
+    server = make_server(interceptors=interceptors)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(plane), server)
     catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(plane), server)
     leases_pb2_grpc.add_PlacementServiceServicer_to_server(PlacementService(plane), server)

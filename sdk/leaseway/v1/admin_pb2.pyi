@@ -77,7 +77,9 @@ class Problem(_message.Message):
     worker_id: _builtins.str
     """The worker. Empty where it is about none."""
     reason: _builtins.str
-    """A constant in capitals that programs can compare."""
+    """A constant in capitals that programs can compare; of one that a caller
+    reports, a reason of the runbook.
+    """
     message: _builtins.str
     """What happened, where, and what to do, in sentences."""
     count: _builtins.int

@@ -358,22 +358,24 @@ async def test_servers_show_their_state_and_their_trouble(running: Running) -> N
 
 
 async def test_a_reported_problem_is_listed_and_an_empty_one_refused(running: Running) -> None:
-    problem = admin_pb2.Problem(scope="client", reason="SCHEMA_REFUSED", message="No $ref.")
+    problem = admin_pb2.Problem(scope="client", reason="PROVIDER_REFUSED", message="No $ref.")
     await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
     listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
-    assert [(one.reason, one.count) for one in listed.problems] == [("SCHEMA_REFUSED", 1)]
+    assert [(one.reason, one.count) for one in listed.problems] == [("PROVIDER_REFUSED", 1)]
     problem.subject = "echo"
     await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
     listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
     assert [one.subject for one in listed.problems] == ["echo", ""], "two, told apart by it"
     blank = admin_pb2.ReportProblemRequest(problem=admin_pb2.Problem())
     assert (await fault_of(running.admin.ReportProblem(blank))).reason is Reason.INVALID_REQUEST
-    for reason in ("no constant", "X" * 65, "TWO\nLINES"):
+    for reason in ("no constant", "X" * 65, "TWO\nLINES", "PROVIDER_REFUSE"):
         problem.reason = reason
         odd = admin_pb2.ReportProblemRequest(problem=problem)
         fault = await fault_of(running.admin.ReportProblem(odd))
         assert fault.reason is Reason.INVALID_REQUEST
-        assert "a constant in capitals" in fault.message
+        assert "one of the runbook" in fault.message
+        assert reason not in fault.message.split()
+    assert "such as PROVIDER_REFUSED" in fault.message
 
 
 async def test_a_callers_problem_never_passes_for_one_that_the_system_has_found(
@@ -381,7 +383,7 @@ async def test_a_callers_problem_never_passes_for_one_that_the_system_has_found(
 ) -> None:
     for scope in ("server", "worker", "workspace", ""):
         problem = admin_pb2.Problem(
-            scope=scope, server_id="a", worker_id="w" + scope, reason="X", message="Down."
+            scope=scope, server_id="a", worker_id="w" + scope, reason="INTERNAL", message="Down."
         )
         await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
     listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
@@ -391,7 +393,7 @@ async def test_a_callers_problem_never_passes_for_one_that_the_system_has_found(
 async def test_a_reported_problem_is_kept_short_whatever_a_caller_sends(running: Running) -> None:
     long = "x" * 100_000
     problem = admin_pb2.Problem(
-        scope=long, reason="X" * 64, message=long, server_id=long, worker_id=long, subject=long
+        scope=long, reason="INTERNAL", message=long, server_id=long, worker_id=long, subject=long
     )
     await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
     listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())

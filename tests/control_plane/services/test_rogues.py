@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 import grpc
 import pytest
 from tests.conftest import BOUND
-from tests.control_plane.conftest import Running
+from tests.control_plane.conftest import Running, serving
 from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import FakeWorker, recorded, worker
 from tests.hostile import TEXTS, calling, hostile, methods_of
 
 from leaseway.control_plane.sync.seal import Seal
+from leaseway.identity.authenticator import authenticator_for
+from leaseway.identity.interceptor import IdentityInterceptor
+from leaseway.identity.keys import add_key, make_key
+from leaseway.identity.principal import Role
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, spec_pb2, sync_pb2
+from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.timing.durations import duration
 
 SERVICES = [
@@ -162,3 +168,24 @@ async def test_a_worker_that_lies_about_specs_and_toolsets_changes_nothing_for_o
             assert b"desk" in told
             assert b"poison" not in told
             assert b"ghost" not in told
+
+
+async def test_a_problem_is_of_the_tenant_of_its_credential_whatever_it_says(
+    tmp_path: Path,
+) -> None:
+    keys = {}
+    for role, tenant in ((Role.CALLER, "rival"), (Role.OPERATOR, None)):
+        keys[role], record = make_key(roles=[role], tenant=tenant, agent=None, now=0.0)
+        add_key(tmp_path / "keys.json", record)
+    known = authenticator_for(None, keys=tmp_path / "keys.json")
+    async with serving(IdentityInterceptor(known)) as running:
+        problem = admin_pb2.Problem(tenant="acme", reason="PROVIDER_REFUSED", message="No $ref.")
+        request = admin_pb2.ReportProblemRequest(problem=problem)
+        rival, operator = (bearer_metadata(keys[role]) for role in (Role.CALLER, Role.OPERATOR))
+        await running.admin.ReportProblem(request, metadata=rival, timeout=BOUND)
+        listed = await running.admin.ListProblems(
+            admin_pb2.ListProblemsRequest(), metadata=operator, timeout=BOUND
+        )
+        assert [(one.tenant, one.reason) for one in listed.problems] == [
+            ("rival", "PROVIDER_REFUSED")
+        ]

@@ -71,7 +71,7 @@ async def test_watchers_see_tools_come_and_go(fake: FakeLeaseway) -> None:
 def test_operators_questions_are_answered(fake: FakeLeaseway) -> None:
     client = fake.client()
     client.session("one").acquire("desk")
-    client.report_problem("ODD", "Something is odd.", server="desk")
+    client.report_problem("PROVIDER_REFUSED", "Something is odd.", server="desk")
     assert client.status().ready
     assert [server.id for server in client.servers()] == ["desk", "tools"]
     assert [worker.id for worker in client.workers()] == ["fake-worker"]
@@ -79,7 +79,7 @@ def test_operators_questions_are_answered(fake: FakeLeaseway) -> None:
     assert client.revoke_lease(client.leases()[0].id)
     assert client.leases() == []
     assert client.logs("desk") == []
-    assert [problem.reason for problem in fake.problems] == ["ODD"]
+    assert [problem.reason for problem in fake.problems] == ["PROVIDER_REFUSED"]
     assert client.problems()[0].message == "Something is odd."
     assert {tool.server_id for tool in client.list_tools(["desk"])} == {"desk"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -19,16 +19,17 @@ from leaseway.control_plane.services.requests import check_client, page_of, time
 from leaseway.control_plane.sync.convert import problem_from_wire
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import SEES_ALL
+from leaseway.runbook import entries
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.events import Event, concerns, event_to_wire
+from leaseway.wire.names import nearest
 from leaseway.wire.status import abort
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _CONFIRMED_WITHIN: Final = 5.0
 """Seconds that a worker is given to say that a lease has ended."""
-_REASON: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _EVENTS_A_MESSAGE: Final = 200
 _CALLS: Final = 50
 _MOST_CALLS: Final = 200
@@ -118,8 +119,13 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         if not request.problem.reason or not request.problem.message:
             message = "A reported problem needs a reason and a message."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
-        if not _REASON.fullmatch(request.problem.reason):
-            message = "The reason of a problem is a constant in capitals, such as SCHEMA_REFUSED."
+        known = await asyncio.to_thread(entries)  # read from a file the first time
+        if request.problem.reason not in known:
+            near = nearest(request.problem.reason[:64], known)
+            message = (
+                "The reason of a reported problem is one of the runbook (`leaseway runbook` lists "
+                f"them), such as {', '.join(near) or 'PROVIDER_REFUSED'}."
+            )
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         # Whatever it says of itself: other scopes, and workers, are what the system itself found.
         problem = replace(problem_from_wire(request.problem), scope="client", worker_id="")

@@ -308,7 +308,7 @@ class AsyncClient(
         """Report a problem that this caller met, for operators to see.
 
         Args:
-            reason: A constant in capitals, such as `SCHEMA_REFUSED`.
+            reason: One of the runbook (docs/runbook.md), such as `PROVIDER_REFUSED`.
             message: What happened, where, and what to do; no secrets.
             server: The server's id, where it is about one.
             severity: `error` or `warning`.
