@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import click
-
 from leaseway.cli.errors import CliFailure
+from leaseway.cli.output.tables import say
 from leaseway.wire.names import nearest
 
 if TYPE_CHECKING:
@@ -30,4 +29,4 @@ async def require_servers(client: AsyncClient, server_ids: Iterable[str]) -> Non
             raise CliFailure(f"There is no server '{server_id}'. {hint}")
     failed = sorted({one.id for one in listed if one.id in wanted and one.state == "failed"})
     if failed:
-        click.echo(f"leaseway: Not up: {', '.join(failed)}; see `leaseway problems`.", err=True)
+        say(f"leaseway: Not up: {', '.join(failed)}; see `leaseway problems`.", err=True)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 
 from leaseway.cli.errors import CliFailure
+from leaseway.cli.output.tables import say
 
 Command = Callable[..., Any]
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -127,7 +128,7 @@ def _save(path: Path, piece: Piece, *, replace: bool) -> None:
     except OSError as error:
         raise CliFailure(f"{path} can't be written: {error.strerror}.") from None
     kind = f" ({piece.mime_type})" if piece.mime_type else ""
-    click.echo(f"leaseway: {path} has {len(piece.content)} bytes{kind}.", err=True)
+    say(f"leaseway: {path} has {len(piece.content)} bytes{kind}.", err=True)
 
 
 def _write(file: Any, content: bytes, made: Path | None) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leaseway.wire.visible_text import escaped_json
+from leaseway.wire.visible_text import escaped_json, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +22,11 @@ _GAP: Final = 2
 """What a drawn table has between two columns."""
 _WRAPPED: Final = 20
 """The least width at which a column is still read with ease; wider ones may be wrapped to that."""
+
+
+def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a text; whoever wrote parts of it, it cannot steer the terminal."""
+    click.echo(visible(text), err=err, nl=nl)
 
 
 def print_json(value: Any) -> None:
@@ -73,11 +78,11 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty:
     """
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
-        click.echo(empty, err=True)
+        say(empty, err=True)
     elif sys.stdout.isatty():
         _print_drawn(headers, cells)
     else:
-        click.echo(_columns([list(headers), *cells]))
+        say(_columns([list(headers), *cells]))
 
 
 def _cell(value: object) -> str:

@@ -9,7 +9,7 @@ import click
 
 from leaseway.cli.options.common import Connection, client_options, examples, json_option
 from leaseway.cli.options.connection import ask
-from leaseway.cli.output.tables import one_line, print_json, print_table
+from leaseway.cli.output.tables import one_line, print_json, print_table, say
 
 if TYPE_CHECKING:
     from leaseway.sdk import Approval, AsyncClient
@@ -94,7 +94,7 @@ def _decide(connection: Connection, approval_id: str, note: str, *, approve: boo
         end = f"may run once, within {left}: its caller makes it again."
     else:
         end = "is refused."
-    click.echo(one_line(f"The call of {what} with {decided.arguments} {end}"))
+    say(one_line(f"The call of {what} with {decided.arguments} {end}"))
 
 
 def _left(approval: Approval, now: datetime) -> str:

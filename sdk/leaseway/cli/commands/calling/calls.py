@@ -22,10 +22,9 @@ from leaseway.cli.options.connection import ask
 from leaseway.cli.options.tool_arguments import are_pairs, keep_texts, parse_arguments
 from leaseway.cli.output.content import describe_item, how_to_get, pieces_of
 from leaseway.cli.output.files import Output, output_options
-from leaseway.cli.output.tables import one_line, print_json, print_table
+from leaseway.cli.output.tables import one_line, print_json, print_table, say
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import LOG_LEVELS
-from leaseway.wire.visible_text import visible
 
 if TYPE_CHECKING:
     from leaseway.sdk import (
@@ -66,7 +65,7 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> No
         ]
         print_table(("NAME", "QUALIFIED NAME", "CALLS", "DESCRIPTION"), rows, "No tools.")
     if listed.pending:
-        click.echo(f"leaseway: Still starting: {', '.join(listed.pending)}.", err=True)
+        say(f"leaseway: Still starting: {', '.join(listed.pending)}.", err=True)
 
 
 @click.command(
@@ -182,13 +181,13 @@ def _callbacks(progress: bool | None, server_log: str | None) -> dict[str, Any]:
 
 def _print_progress(progress: float, total: float | None, message: str | None) -> None:
     far = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
-    click.echo(f"leaseway: Progress {far}{f': {one_line(message)}' if message else ''}", err=True)
+    say(f"leaseway: Progress {far}{f': {one_line(message)}' if message else ''}", err=True)
 
 
 def _print_log(level: str, logger: str | None, data: Any) -> None:
     said = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     where = f"{one_line(logger)}: " if logger else ""
-    click.echo(f"leaseway: The server logs {one_line(level)}: {where}{one_line(said)}", err=True)
+    say(f"leaseway: The server logs {one_line(level)}: {where}{one_line(said)}", err=True)
 
 
 def _read_stdin() -> str:
@@ -206,14 +205,14 @@ def _print_result(result: ToolResult, session: str | None, output: Output | None
     for sent in result.content:
         item = sent if isinstance(sent, dict) else {}  # a server may send anything
         if item.get("type") == "text":
-            click.echo(visible(item.get("text", "")), err=aside)
+            say(item.get("text", ""), err=aside)
         else:
             how = how_to_get(item, session) if output is None else ""
-            click.echo(describe_item(item, how), err=True)
+            say(describe_item(item, how), err=True)
     if not result.content and result.structured is not None and not aside:
         print_json(result.structured)
     if result.is_error:
-        click.echo("leaseway: The tool says that it failed.", err=True)
+        say("leaseway: The tool says that it failed.", err=True)
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

@@ -23,8 +23,7 @@ from leaseway.cli.options.connection import ask
 from leaseway.cli.options.tool_arguments import parse_texts
 from leaseway.cli.output.content import describe_item, resource_piece
 from leaseway.cli.output.files import Output, Piece, output_options
-from leaseway.cli.output.tables import one_line, print_json, print_table
-from leaseway.wire.visible_text import visible
+from leaseway.cli.output.tables import one_line, print_json, print_table, say
 
 if TYPE_CHECKING:
     from leaseway.sdk import (
@@ -108,10 +107,10 @@ def prompt(
         content = message.get("content")
         if isinstance(content, dict) and content.get("type") == "text":
             said = f"{message.get('role', 'unknown')}: {content.get('text', '')}"
-            click.echo(visible(said))
+            say(said)
         elif isinstance(content, dict):
             said = f"{message.get('role', 'unknown')}: {describe_item(content)}"
-            click.echo(visible(said), err=True)
+            say(said, err=True)
 
 
 @click.command()
@@ -179,7 +178,7 @@ def resource(
     elif as_json:
         return
     elif result.blob is not None and not sys.stdout.isatty():
-        click.echo(_pieces(result, several=False)[0].content, nl=False)
+        click.echo(_pieces(result, several=False)[0].content, nl=False)  # bytes
     else:
         _print_parts(result)
 
@@ -200,11 +199,11 @@ def _pieces(result: ResourceResult, *, several: bool) -> list[Piece]:
 def _print_parts(result: ResourceResult) -> None:
     for part in result.contents:
         if isinstance(part.get("text"), str):
-            click.echo(visible(part["text"]))
+            say(part["text"])
         else:
             facts = [str(part[key]) for key in ("mimeType", "uri") if key in part]
             about = one_line(" ".join(["bytes", *facts]))
-            click.echo(f"[{about}; --output PATH saves it]", err=True)
+            say(f"[{about}; --output PATH saves it]", err=True)
 
 
 async def _require(
@@ -216,7 +215,7 @@ async def _require(
 
 def _say_pending(pending: Sequence[str]) -> None:
     if pending:
-        click.echo(f"leaseway: Still starting: {', '.join(pending)}.", err=True)
+        say(f"leaseway: Still starting: {', '.join(pending)}.", err=True)
 
 
 def _about(item: Resource | ResourceTemplate) -> tuple[str, ...]:

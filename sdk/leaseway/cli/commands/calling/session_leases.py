@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-import click
-
-from leaseway.cli.output.tables import one_line
+from leaseway.cli.output.tables import one_line, say
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, Lease
@@ -33,14 +31,14 @@ async def tell_new_lease(client: AsyncClient, session: str | None, result: MayLe
     lease = result.new_lease
     if session is None or lease is None:
         return
-    click.echo(
+    say(
         f"leaseway: This began lease {lease.id} of server '{lease.server_id}' for session"
         f" '{one_line(session)}', on worker {lease.worker}: the server starts afresh.",
         err=True,
     )
     ended = await _last_end(client, session, lease)
     if ended:
-        click.echo(f"leaseway: The session's lease before it had ended: {ended}", err=True)
+        say(f"leaseway: The session's lease before it had ended: {ended}", err=True)
 
 
 async def _last_end(client: AsyncClient, session: str, lease: Lease) -> str:

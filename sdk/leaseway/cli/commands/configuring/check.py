@@ -9,7 +9,7 @@ import click
 from leaseway.cli.errors import FAILED
 from leaseway.cli.options.common import examples, json_option
 from leaseway.cli.options.config import described, existing_sources
-from leaseway.cli.output.tables import plain, print_json
+from leaseway.cli.output.tables import plain, print_json, say
 
 
 @click.command(
@@ -46,7 +46,7 @@ def check(config: tuple[str, ...], schema: bool, as_json: bool) -> int:
         print_issues(issues)
     errors = sum(issue.severity == "error" for issue in issues)
     if not as_json:
-        click.echo(_summary(described(sources), errors, len(issues) - errors), err=True)
+        say(_summary(described(sources), errors, len(issues) - errors), err=True)
     return FAILED if errors else 0
 
 
@@ -54,7 +54,7 @@ def print_issues(issues: Any, *, err: bool = False) -> None:
     """Print issues, one a line, each with its place and reason."""
     for issue in issues:
         place = ":".join(str(part) for part in (issue.file, issue.line, issue.column) if part)
-        click.echo(f"{place}: {issue.severity}: {issue.message} [{issue.reason}]", err=err)
+        say(f"{place}: {issue.severity}: {issue.message} [{issue.reason}]", err=err)
 
 
 def _summary(config: str, errors: int, warnings: int) -> str:

@@ -20,7 +20,7 @@ from leaseway.cli.options.config import (
     prefix_option,
 )
 from leaseway.cli.options.connection import ask
-from leaseway.cli.output.tables import plain, print_json, print_table
+from leaseway.cli.output.tables import plain, print_json, print_table, say
 from leaseway.wire.names import ALL_TENANTS, is_valid_name
 
 _OPENAPI_WORDS = 2
@@ -167,15 +167,15 @@ def _import_openapi(
     except DocumentUnavailable as error:
         raise CliFailure(str(error)) from None
     for skipped in imported.skipped:
-        click.echo(f"No tool: {skipped.operation}: {skipped.why}.", err=True)
+        say(f"No tool: {skipped.operation}: {skipped.why}.", err=True)
     if not imported.tools:
         raise CliFailure(f"{source} has no operation, among those chosen, that can be a tool.")
     text = native_server(imported, name or server_id(imported.title), source)
     if out is None:
-        click.echo(text, nl=False)
+        say(text, nl=False)
     else:
         _write_new(out, text)
-        click.echo(f"{out}: {len(imported.tools)} tools.", err=True)
+        say(f"{out}: {len(imported.tools)} tools.", err=True)
     return 0
 
 
@@ -195,10 +195,10 @@ def _import_client_file(file: Path, form: str, prefix: str, out: Path | None) ->
     if parsed.broken:
         return FAILED
     if out is None:
-        click.echo(native, nl=False)
+        say(native, nl=False)
     else:
         _write_new(out, native)
-        click.echo(f"{out}: {_taken_over(parsed)}", err=True)
+        say(f"{out}: {_taken_over(parsed)}", err=True)
     return 0
 
 

@@ -13,7 +13,7 @@ import click
 
 from leaseway.cli.errors import FAILED, USAGE, CliFailure
 from leaseway.cli.options.common import examples, json_option
-from leaseway.cli.output.tables import print_json, print_table
+from leaseway.cli.output.tables import print_json, print_table, say
 from leaseway.identity.keys import (
     DEFAULT_KEY_FILE,
     KEYS_VARIABLE,
@@ -94,8 +94,8 @@ def create(
         except ValueError as error:
             raise CliFailure(str(error), USAGE) from None
         add_key(path, record)
-    click.echo(made)
-    click.echo(
+    say(made)
+    say(
         f"leaseway: Key {record.id} is in {path}, as a hash. This is the only time that it is "
         "shown.",
         err=True,
@@ -138,7 +138,7 @@ def revoke(key_id: str, forget: bool, path: Path) -> None:
     """Revoke the key ID, within about a second, also for streams that are open."""
     with _sentences():
         revoke_key(path, key_id, time.time(), forget=forget)
-    click.echo(f"Key {key_id} is revoked.")
+    say(f"Key {key_id} is revoked.")
 
 
 def _described(record: KeyRecord, now: float) -> dict[str, object]:

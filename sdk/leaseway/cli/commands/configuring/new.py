@@ -11,6 +11,7 @@ import click
 
 from leaseway.cli.errors import FAILED, USAGE, CliFailure
 from leaseway.cli.options.common import examples
+from leaseway.cli.output.tables import say
 from leaseway.wire.names import is_valid_name
 
 _SERVER: Final = '''"""The MCP server {name}: say here what its tools are for."""
@@ -144,7 +145,7 @@ def server(name: str, folder: Path, force: bool) -> None:
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CliFailure(f"{error.filename} can't be written: {error.strerror}.") from None
-    click.echo(_CONFIGURATION.format(**words), nl=False)
+    say(_CONFIGURATION.format(**words), nl=False)
     listed = " and ".join(str(path) for path in files)
     where = "Workers find the module in the folder that they run in, or on PYTHONPATH ('env')."
-    click.echo(f"leaseway: Wrote {listed}. Add the above below 'servers:'. {where}", err=True)
+    say(f"leaseway: Wrote {listed}. Add the above below 'servers:'. {where}", err=True)

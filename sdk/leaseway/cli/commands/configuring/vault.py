@@ -15,7 +15,7 @@ import click
 from leaseway.cli.errors import FAILED, USAGE, CliFailure
 from leaseway.cli.options.common import examples, json_option
 from leaseway.cli.options.vault import vault_option
-from leaseway.cli.output.tables import print_json, print_table
+from leaseway.cli.output.tables import print_json, print_table, say
 from leaseway.vault.file import (
     MAX_VALUE,
     check_name,
@@ -68,7 +68,7 @@ def set_(name: str, more: tuple[str, ...], vault: VaultPlace) -> None:
     with _sentences():
         made_key = set_secret(vault, name, value)
     if made_key:
-        click.echo(
+        say(
             f"leaseway: The vault's new key is in {vault.key_file}. Keep a copy apart from the "
             "vault's: without it nobody can read the vault.",
             err=True,
@@ -122,7 +122,7 @@ def rotate(new_key_file: Path | None, vault: VaultPlace) -> None:
             f"the new one in {VAULT_NEW_KEY_VARIABLE}, or name a file for it by --new-key-file."
         )
     with _sentences():
-        click.echo(_rotate(vault, given, new_key_file), err=True)
+        say(_rotate(vault, given, new_key_file), err=True)
 
 
 def _rotate(place: VaultPlace, given: str | None, new_file: Path | None) -> str:

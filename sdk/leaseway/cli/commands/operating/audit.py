@@ -12,7 +12,7 @@ import click
 
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import examples, json_option
-from leaseway.cli.output.tables import json_line, one_line, print_json, print_table
+from leaseway.cli.output.tables import json_line, one_line, print_json, print_table, say
 
 AUDIT_VARIABLE: Final = "LEASEWAY_AUDIT"
 _POLL: Final = 0.25
@@ -56,11 +56,11 @@ def verify(folder: Path, as_json: bool) -> int:
     else:
         for run, verdict in verdicts.items():
             state = "NOT GOOD" if verdict.faults else "good"
-            click.echo(f"{run}: {verdict.records} records, {state}")
+            say(f"{run}: {verdict.records} records, {state}")
             for fault in verdict.faults:
-                click.echo(f"  {one_line(str(fault))}")
+                say(f"  {one_line(str(fault))}")
             for remark in verdict.remarks:
-                click.echo(f"  note: {one_line(remark)}")
+                say(f"  note: {one_line(remark)}")
     return FAILED if any(verdict.faults for verdict in verdicts.values()) else 0
 
 
@@ -104,10 +104,10 @@ def tail(folder: Path, lines: int, follow: bool) -> None:
     records = [record for path in newest for record in _records(path)]
     records.sort(key=lambda record: str(record.get("time")))
     for record in records[-lines:] if lines else []:
-        click.echo(json_line(record))
+        say(json_line(record))
     if follow:
         for record in _followed(folder, {path: path.stat().st_size for path in newest}):
-            click.echo(json_line(record))
+            say(json_line(record))
 
 
 def _runs(folder: Path) -> dict[str, list[Path]]:

@@ -21,7 +21,7 @@ from leaseway.cli.errors import FAILED, USAGE, CliFailure
 from leaseway.cli.options.common import Connection, client_options, examples, shared_key
 from leaseway.cli.options.config import ConfiguredCommand
 from leaseway.cli.options.connection import ask
-from leaseway.cli.output.tables import plain
+from leaseway.cli.output.tables import plain, say
 from leaseway.wire.secrets.redaction import Hidden, hide, redact
 from leaseway.wire.secrets.secret_names import looks_secret
 from leaseway.wire.version import PACKAGE_VERSION, PROTOCOL_VERSION
@@ -87,7 +87,7 @@ def dump(
         found[f"metrics-{number}.txt"] = _page(url)
     _write(target, found)
     del hidden  # until here, its values are redacted
-    click.echo(f"{target}: {len(found)} files. Look at it before you pass it on.")
+    say(f"{target}: {len(found)} files. Look at it before you pass it on.")
 
 
 async def _ask_all(client: AsyncClient) -> dict[str, str]:

@@ -14,8 +14,7 @@ from leaseway.cli.commands.unknown_names import require_servers
 from leaseway.cli.options.common import Connection, client_options, json_option
 from leaseway.cli.options.connection import ask
 from leaseway.cli.output import instances
-from leaseway.cli.output.tables import print_json, print_table
-from leaseway.wire.visible_text import visible
+from leaseway.cli.output.tables import print_json, print_table, say
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, InstanceLog, WorkerInfo
@@ -196,11 +195,11 @@ def logs(server: str, lines: int, as_json: bool, connection: Connection) -> None
         return
     for log in listed:
         process = f", pid {log.pid}" if log.pid else ""
-        click.echo(f"== {log.instance_id or 'worker'} on {log.worker} ({log.state}{process})")
+        say(f"== {log.instance_id or 'worker'} on {log.worker} ({log.state}{process})")
         for line in log.lines:
-            click.echo(visible(line))
+            say(line)
     if not listed:
-        click.echo(f"leaseway: No instance of '{server}' has written to stderr.", err=True)
+        say(f"leaseway: No instance of '{server}' has written to stderr.", err=True)
 
 
 def _show(

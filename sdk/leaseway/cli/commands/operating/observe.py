@@ -13,7 +13,7 @@ import click
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import Connection, client_options, examples, json_option
 from leaseway.cli.options.connection import ask
-from leaseway.cli.output.tables import json_line, one_line, print_json, print_table
+from leaseway.cli.output.tables import json_line, one_line, print_json, print_table, say
 from leaseway.wire.messages.events import KINDS
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def status(as_json: bool, connection: Connection) -> None:
         print_json(overview)
     else:
         for line in _status_lines(overview):
-            click.echo(line)
+            say(line)
     if not _is_well(overview):
         raise SystemExit(FAILED)
 
@@ -169,7 +169,7 @@ def events(
                 _print_event(event, as_json)
             if not found:
                 of = f" of server '{server}'" if server else ""
-                click.echo(f"leaseway: Nothing{of} is in the history. See --follow.", err=True)
+                say(f"leaseway: Nothing{of} is in the history. See --follow.", err=True)
             return
         stream = follow_events(
             client, server_id=server, kinds=kinds, last=last, on_lost=_tell_once()
@@ -189,20 +189,20 @@ def _tell_once() -> Callable[[], None]:
     def tell() -> None:
         if not told:
             told.append(True)
-            click.echo("leaseway: The control plane is unreachable; waiting for it.", err=True)
+            say("leaseway: The control plane is unreachable; waiting for it.", err=True)
 
     return tell
 
 
 def _print_event(event: EventInfo, as_json: bool) -> None:
     if as_json:
-        click.echo(json_line(event))
+        say(json_line(event))
         return
-    click.echo(_event_line(event))
+    say(_event_line(event))
     for line in event.details[:_DETAILS]:
-        click.echo(f"    {_line(line)}")
+        say(f"    {_line(line)}")
     if len(event.details) > _DETAILS:
-        click.echo(f"    and {len(event.details) - _DETAILS} more lines (--json has them)")
+        say(f"    and {len(event.details) - _DETAILS} more lines (--json has them)")
 
 
 def _event_line(event: EventInfo) -> str:
@@ -256,7 +256,7 @@ def trace(
 
     calls, silent = ask(connection, question)
     if silent:
-        click.echo(f"leaseway: No answer of {', '.join(silent)}.", err=True)
+        say(f"leaseway: No answer of {', '.join(silent)}.", err=True)
     if as_json:
         print_json(calls)
     elif calls:
@@ -289,9 +289,9 @@ def _print_calls(calls: Sequence[CallInfo]) -> None:
             ],
             "",
         )
-        click.echo()
+        say()
     for line in _waterfall(calls[0]):
-        click.echo(line)
+        say(line)
 
 
 def _waterfall(call: CallInfo) -> Iterator[str]:

@@ -6,7 +6,7 @@ import click
 
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import examples, json_option
-from leaseway.cli.output.tables import print_json, print_table
+from leaseway.cli.output.tables import print_json, print_table, say
 from leaseway.runbook import entries
 from leaseway.wire.names import nearest
 
@@ -35,6 +35,6 @@ def runbook(reason: str, as_json: bool) -> None:
     if as_json:
         print_json(entry)
         return
-    click.echo(f"{entry.reason} ({entry.group})")
+    say(f"{entry.reason} ({entry.group})")
     for title, text in (("Cause", entry.cause), ("Look at", entry.look), ("Do", entry.do)):
-        click.echo(f"  {title:8} {text}")
+        say(f"  {title:8} {text}")

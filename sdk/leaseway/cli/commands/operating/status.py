@@ -18,7 +18,7 @@ from leaseway.cli.options.common import (
     timeout_option,
 )
 from leaseway.cli.options.connection import ask
-from leaseway.cli.output.tables import print_json
+from leaseway.cli.output.tables import print_json, say
 from leaseway.wire.version import PACKAGE_VERSION, PROTOCOL_VERSION
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def wait(timeout: float, servers: tuple[str, ...], strict: bool, connection: Con
         ask(connection, question)
     except TimeoutError:
         raise _not_ready(connection, timeout, last[0] if last else None, down) from None
-    click.echo(f"ready {connection.address}")
+    say(f"ready {connection.address}")
     say_how_many_are_up(last[0])
 
 
@@ -99,7 +99,7 @@ def say_how_many_are_up(status: Status) -> None:
     """Say on stderr how many servers are up, where some are not."""
     if status.servers_up < status.servers:
         counts = f"{status.servers_up} of {status.servers}"
-        click.echo(f"leaseway: {counts} servers up (leaseway problems)", err=True)
+        say(f"leaseway: {counts} servers up (leaseway problems)", err=True)
 
 
 async def _down(client: AsyncClient, wanted: Collection[str], *, strict: bool) -> list[str]:
@@ -144,17 +144,17 @@ def version(as_json: bool, connection: Connection) -> None:
     if as_json:
         print_json(facts)
         return
-    click.echo(
+    say(
         f"leaseway {PACKAGE_VERSION} (protocol {PROTOCOL_VERSION}, Python "
         f"{facts['python_version']})"
     )
     there = facts["control_plane"]
     if there is None:
-        click.echo(f"no control plane at {connection.address}")
+        say(f"no control plane at {connection.address}")
     elif "error" in there:
-        click.echo(f"control plane at {there['address']}: {there['error']}")
+        say(f"control plane at {there['address']}: {there['error']}")
     else:
-        click.echo(
+        say(
             f"control plane at {there['address']}: {there['package_version']} "
             f"(protocol {there['protocol_version']})"
         )

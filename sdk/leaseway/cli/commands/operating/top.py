@@ -15,6 +15,7 @@ import click
 from leaseway.cli.options.common import Connection, client_options, examples
 from leaseway.cli.options.connection import ask
 from leaseway.cli.output.tables import print_table
+from leaseway.wire.visible_text import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -206,11 +207,11 @@ class _View:
             title = "The control plane is unreachable; waiting for it."
         elif self._after is not None and self._after.silent_workers:
             title += f"   no answer of {', '.join(self._after.silent_workers)}"
-        table = Table(title=title, box=SIMPLE_HEAD, title_justify="left")
+        table = Table(title=Text(visible(title)), box=SIMPLE_HEAD, title_justify="left")
         for place, header in enumerate(_HEADERS):
             table.add_column(header, justify="right" if place else "left")
         for row in _cells(self._rows()):
-            table.add_row(*(Text(cell) for cell in row))
+            table.add_row(*(Text(visible(cell)) for cell in row))
         return table
 
 

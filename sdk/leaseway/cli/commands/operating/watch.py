@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import click
-
 from leaseway.cli.options.common import Connection
 from leaseway.cli.options.connection import ask
+from leaseway.cli.output.tables import say
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient
@@ -54,16 +53,16 @@ async def _watch(
     known: Sequence[T] = ()
     found: Sequence[T] | None = await look(client)
     if not found:
-        click.echo(f"leaseway: {empty} Watching until Ctrl-C.", err=True)
+        say(f"leaseway: {empty} Watching until Ctrl-C.", err=True)
     told = False
     while True:
         if found is not None:
             for line in tell(known, found):
-                click.echo(line)
+                say(line)
             known, told = found, False
         elif not told:
             told = True
-            click.echo("leaseway: The control plane is unreachable; waiting for it.", err=True)
+            say("leaseway: The control plane is unreachable; waiting for it.", err=True)
         await asyncio.sleep(_EVERY)
         found = await _look_again(client, look)
 

@@ -29,6 +29,7 @@ from leaseway.cli.options.config import ConfiguredCommand, existing_sources, pre
 from leaseway.cli.options.front import FrontReach, front_options, tools_option
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
+from leaseway.cli.output.tables import say
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -117,7 +118,7 @@ def mcp_front(
         raise CliFailure(str(error), FAILED) from None
 
     def ready(address: str) -> None:
-        click.echo(f"ready {address}")
+        say(f"ready {address}")
         sys.stdout.flush()
 
     with closing(listener):

@@ -12,6 +12,7 @@ from leaseway.cli.commands.running import planes
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import Connection, client_options, examples, timeout_option
 from leaseway.cli.options.connection import ask
+from leaseway.cli.output.tables import say
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, WorkerInfo
@@ -60,7 +61,7 @@ def revoke(lease_id: str, server: str, session: str, reason: str, connection: Co
             "did. Look at: leaseway leases",
             FAILED,
         )
-    click.echo(f"Lease {revoked} has ended.")
+    say(f"Lease {revoked} has ended.")
 
 
 async def _find(client: AsyncClient, server: str, session: str) -> str:
@@ -88,7 +89,7 @@ def drain(worker_id: str, wait: bool, timeout: float, connection: Connection) ->
     async def question(client: AsyncClient) -> None:
         run = _run_of(worker_id, await client.workers())
         await client.drain_worker(worker_id)
-        click.echo(f"Worker {worker_id} drains.")
+        say(f"Worker {worker_id} drains.")
         if wait:
             async with asyncio.timeout(timeout):
                 await _wait_for_end(client, worker_id, run)
@@ -102,7 +103,7 @@ def drain(worker_id: str, wait: bool, timeout: float, connection: Connection) ->
             FAILED,
         ) from None
     if wait:
-        click.echo(f"Worker {worker_id} has ended.")
+        say(f"Worker {worker_id} has ended.")
 
 
 def _run_of(worker_id: str, workers: list[WorkerInfo]) -> str:

@@ -37,6 +37,7 @@ from leaseway.cli.options.config import (
 )
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_option
+from leaseway.cli.output.tables import say
 from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint
@@ -426,10 +427,10 @@ def _listening(
 
 def _announcer(*listeners: HttpListener | None) -> Callable[[str], None]:
     def announce(address: str) -> None:
-        click.echo(f"ready {address}")
+        say(f"ready {address}")
         for listener in listeners:
             if listener is not None:
-                click.echo(f"{listener.noun} {listener.url}")
+                say(f"{listener.noun} {listener.url}")
         sys.stdout.flush()
 
     return announce

@@ -41,10 +41,10 @@ from leaseway.cli.options.connection import connect
 from leaseway.cli.options.front import FrontReach, front_options
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
+from leaseway.cli.output.tables import say
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.visible_text import visible
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient
@@ -265,7 +265,7 @@ class _Up:
                 status = await wait_until_ready(
                     client, lambda _status: _tell_problems(client, told)
                 )
-                click.echo(f"ready {address}")
+                say(f"ready {address}")
                 self._announce_pages()
                 say_how_many_are_up(status)
                 await _announce_recoveries(client)
@@ -274,14 +274,14 @@ class _Up:
 
     def _announce_pages(self) -> None:
         if "console" in self._control_plane.pages:
-            click.echo(f"console {self._control_plane.pages['console']}")
+            say(f"console {self._control_plane.pages['console']}")
         for noun in ("metrics", "artifacts"):
             for child in (self._control_plane, *self._workers):
                 if noun in child.pages:
                     name = child.name.removeprefix("worker ").replace(" ", "-")
-                    click.echo(f"{noun} {child.pages[noun]} {name}")
+                    say(f"{noun} {child.pages[noun]} {name}")
         for front in self._fronts:
-            click.echo(f"mcp http://{front.address}/mcp {front.name}")
+            say(f"mcp http://{front.address}/mcp {front.name}")
 
     def _control_plane_arguments(self) -> list[str]:
         # A restarted control plane must be where its workers and callers know it.
@@ -360,7 +360,7 @@ class _Up:
                 f"The trace file {path} cannot be written: {error.strerror}.", USAGE
             ) from None
         self._environment.update(otlp_environment(collector.endpoint, token))
-        click.echo(
+        say(
             f"leaseway: Spans go to {path}. Your own process adds its spans with "
             f"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.endpoint} "
             f"OTEL_EXPORTER_OTLP_HEADERS={SPAN_HEADER}={token}",
@@ -402,7 +402,7 @@ async def _tell_problems(client: AsyncClient, told: set[tuple[str, ...]]) -> Non
         if identity not in told:
             told.add(identity)
             said = f"leaseway: {problem.severity}: {problem.message}"
-            click.echo(visible(said), err=True)
+            say(said, err=True)
 
 
 async def _announce_recoveries(client: AsyncClient) -> None:
@@ -417,7 +417,7 @@ async def _announce_recoveries(client: AsyncClient) -> None:
             states = dict.fromkeys(down, "")
         up = {each for each, state in states.items() if state in ("ready", "degraded")}
         for server_id in sorted(down & up):
-            click.echo(f"leaseway: server {server_id} is up", err=True)
+            say(f"leaseway: server {server_id} is up", err=True)
         down = states.keys() - up
         await asyncio.sleep(_LOOK_AGAIN)
 
