@@ -21,7 +21,8 @@ from leaseway.identity.rules import RULES
 from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2, sync_pb2
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.endpoint import Endpoint
-from leaseway.wire.channels.serving import HealthService, bind, enable_reflection, make_server
+from leaseway.wire.channels.health import HealthService, enable_reflection
+from leaseway.wire.channels.serving import bind, make_server
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_rpc_error
 

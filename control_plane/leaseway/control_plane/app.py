@@ -34,7 +34,8 @@ from leaseway.telemetry.tracing import configure_telemetry
 from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc, sync_pb2_grpc
 from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.endpoint import Endpoint
-from leaseway.wire.channels.serving import LIVE, HealthService, bind, enable_reflection, make_server
+from leaseway.wire.channels.health import LIVE, HealthService, enable_reflection
+from leaseway.wire.channels.serving import bind, make_server
 
 _logger = logging.getLogger(__name__)
 _NAME = "leaseway-control-plane"

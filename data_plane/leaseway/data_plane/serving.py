@@ -17,7 +17,7 @@ from leaseway.data_plane.services.execution import add_execution_service
 from leaseway.data_plane.sync.client import SyncClient
 from leaseway.data_plane.worker import Stop, Worker
 from leaseway.v1 import leases_pb2_grpc
-from leaseway.wire.channels.serving import LIVE, HealthService, enable_reflection
+from leaseway.wire.channels.health import LIVE, HealthService, enable_reflection
 
 _logger = logging.getLogger(__name__)
 _SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")

@@ -14,13 +14,8 @@ from tests.conftest import BOUND
 
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import Endpoint
-from leaseway.wire.channels.serving import (
-    CHANNEL_OPTIONS,
-    HealthService,
-    bind,
-    enable_reflection,
-    make_server,
-)
+from leaseway.wire.channels.health import HealthService, enable_reflection
+from leaseway.wire.channels.serving import CHANNEL_OPTIONS, bind, make_server
 
 LOOPBACK = Endpoint("127.0.0.1", 0)
 

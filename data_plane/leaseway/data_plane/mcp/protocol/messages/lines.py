@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from leaseway.data_plane.mcp.protocol.messages.codec import request_key
@@ -73,9 +73,11 @@ class LineSplitter:
         return lines
 
     def _begin_to_skip(self) -> None:
-        begun = b"".join(self._parts)
-        self._parts.clear()
-        self._head, self._tail = begun[:_KEPT], begun[-_KEPT:]
+        # Made whole, the line would be tens of megabytes that nobody reads.
+        parts = self._parts
+        self._head = b"".join(_enough(parts))[:_KEPT]
+        self._tail = b"".join(reversed(_enough(reversed(parts))))[-_KEPT:]
+        parts.clear()
         self._skipping = True
         self._check()
 
@@ -94,6 +96,18 @@ class LineSplitter:
     def _check(self) -> None:
         if self._size > self._skip_limit:
             raise LineTooLong
+
+
+def _enough(parts: Iterable[bytes]) -> list[bytes]:
+    """Return the first parts that together are as long as what is kept."""
+    taken: list[bytes] = []
+    size = 0
+    for part in parts:
+        taken.append(part)
+        size += len(part)
+        if size >= _KEPT:
+            break
+    return taken
 
 
 def reply_key(head: bytes, tail: bytes) -> int | str | None:
