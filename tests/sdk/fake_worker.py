@@ -237,10 +237,11 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
     def renew(self, request: leases_pb2.KeepAliveRequest) -> leases_pb2.KeepAliveResponse:
         self.renewals.append(list(request.lease_ids))
         answer = leases_pb2.KeepAliveResponse()
-        for lease_id in request.lease_ids:
+        for lease_id, session in zip(request.lease_ids, request.sessions, strict=True):
             renewal = answer.renewals.add(lease_id=lease_id)
             try:
                 self.check(lease_id)
+                assert self.leases[lease_id].session == session
                 renewal.ttl.CopyFrom(self.leases[lease_id].ttl)
             except Fault as fault:
                 renewal.error.CopyFrom(status_from_fault(fault))

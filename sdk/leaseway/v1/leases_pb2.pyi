@@ -501,18 +501,28 @@ class KeepAliveRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LEASE_IDS_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def lease_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The leases to renew. At most 1,024."""
+
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The session that holds each of them, in the same order: ids are counted and
+        so can be guessed. A lease of another one is LEASE_LOST. Clients of before
+        send none at all: that renews leases that were never renewed with their
+        session named, and says of the others how much time is left.
+        """
 
     def __init__(
         self,
         *,
         lease_ids: _abc.Iterable[_builtins.str] | None = ...,
+        sessions: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ids", b"lease_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ids", b"lease_ids", "sessions", b"sessions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -303,6 +303,35 @@ async def test_keep_alive_renews_what_is_held_and_explains_the_rest(bench: Bench
     assert fault_from_status(unknown.error).reason is Reason.LEASE_LOST
 
 
+async def test_a_stranger_of_the_tenant_cannot_prolong_a_lease_that_is_kept_by_its_session(
+    bench: Bench,
+) -> None:
+    async def renew(*sessions: str) -> Any:
+        request = leases_pb2.KeepAliveRequest(lease_ids=[lease.id], sessions=sessions)
+        (renewal,) = (await bench.leases.KeepAlive(request)).renewals
+        return renewal
+
+    await bench.serve("db", shared=False)
+    lease = (await acquire(bench, ttl=duration(30))).lease
+    assert seconds((await renew()).ttl) == 30, "a client of before names no session"
+    assert seconds((await renew("s1")).ttl) == 30
+    held = bench.worker.leases.get(lease.id)
+    end = held.expires_at
+    for guess in ("s2", ""):
+        assert fault_from_status((await renew(guess)).error).reason is Reason.LEASE_LOST
+    unnamed = await renew()
+    assert not unnamed.HasField("error"), "a client of before that shares the session goes on"
+    assert 0 < seconds(unnamed.ttl) <= 30
+    assert held.expires_at == end, "a stranger has prolonged it"
+    many = fault_from_status((await renew("s1", "s1")).error)
+    assert (many.reason, "1 leases and 2 sessions" in many.message) == (
+        Reason.INVALID_REQUEST,
+        True,
+    )
+    assert seconds((await renew("s1")).ttl) == 30
+    assert held.expires_at >= end
+
+
 async def test_leases_expire_by_themselves_and_the_control_plane_hears_of_it(
     bench: Bench,
 ) -> None:

@@ -231,6 +231,13 @@ _GUESSED_CALLS: list[tuple[Theft, Reason | None]] = [
     (lambda loot: {"request_state": loot.used_state}, Reason.INVALID_REQUEST),
     (lambda loot: {"request_state": loot.state[:-4] + "AAAA"}, Reason.INVALID_REQUEST),
 ]
+
+
+def _renewal(loot: Loot) -> Mapping[str, Any]:
+    """Return a renewal that names the session as its holder does."""
+    return {"lease_ids": [loot.lease], "sessions": [loot.session]}
+
+
 THEFTS: Mapping[str, list[tuple[Theft, Reason | None]]] = {
     path("CallTool"): _GUESSED_CALLS,
     path("CallToolStreaming"): [
@@ -243,6 +250,7 @@ THEFTS: Mapping[str, list[tuple[Theft, Reason | None]]] = {
         (lambda loot: {"cancels": [execution_pb2.Cancel(call_id=1)]}, None),
         (lambda loot: {"answers": [ANSWER]}, None),
         (lambda loot: {"keep_alive": {"lease_ids": [loot.lease, loot.ended]}}, Reason.LEASE_LOST),
+        (lambda loot: {"keep_alive": _renewal(loot)}, Reason.LEASE_LOST),
     ],
     path("ReadArtifact"): [
         (lambda loot: {"ref": loot.artifact, "session": loot.session}, Reason.ARTIFACT_LOST),

@@ -54,11 +54,11 @@ async def test_renewals_go_on_after_one_that_fails_oddly(
 ) -> None:
     renew, failed = Exchange.keep_alive, asyncio.Event()
 
-    async def fail_once(exchange: Exchange, leases: list[str]) -> object:
+    async def fail_once(exchange: Exchange, leases: list[str], sessions: list[str]) -> object:
         if not failed.is_set():
             failed.set()
             raise ValueError("odd")
-        return await renew(exchange, leases)
+        return await renew(exchange, leases, sessions)
 
     monkeypatch.setattr(Exchange, "keep_alive", fail_once)
     lease = await client.session("dialog").acquire("desk", ttl=60)

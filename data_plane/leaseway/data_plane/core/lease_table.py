@@ -52,6 +52,7 @@ class Lease:
         calls: Calls in flight.
         ends_by: From when on it ends as soon as no call is in flight, or None.
         why: Why it ends then, in a sentence.
+        renewed_by_session: Whether a renewal has named its session; since then only such do.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Lease:
     calls: int = 0
     ends_by: float | None = None
     why: str = ""
+    renewed_by_session: bool = False
 
     def is_due(self, now: float) -> bool:
         """Return whether nothing but a call in flight can keep it."""
@@ -217,11 +219,12 @@ class LeaseTable:
         """How many leases each tenant holds that holds any."""
         return self._per_tenant
 
-    def renew(self, lease_id: str, now: float) -> Lease | None:
+    def renew(self, lease_id: str, now: float, *, by_session: bool = False) -> Lease | None:
         """Renew a lease for the time to live granted; None where it is not held."""
         lease = self._leases.get(lease_id)
         if lease is not None:
             lease.expires_at = now + lease.ttl
+            lease.renewed_by_session = lease.renewed_by_session or by_session
         return lease
 
     def begin_call(self, lease: Lease, now: float) -> None:

@@ -225,16 +225,28 @@ class LeaseManager:
         if self._table.end_call(lease, self._clock()):
             self._tick()
 
-    def renew(self, lease_id: str) -> Lease:
-        """Renew a lease.
+    def renew(self, lease_id: str, session: str | None = None) -> float:
+        """Renew a lease; return its time to live from now on, in seconds.
+
+        Args:
+            lease_id: The lease.
+            session: Who holds it, or None where its client, one of before, does not say. That
+                renews no lease that its holder keeps alive by name.
 
         Raises:
             Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
         """
-        lease = self._table.renew(lease_id, self._clock())
+        now = self._clock()
+        held = self._table.get(lease_id)
+        if held is not None:
+            if session is None and held.renewed_by_session:
+                return max(0.0, held.expires_at - now)
+            if session not in (None, held.key.session):
+                raise not_theirs(lease_id, "of")
+        lease = self._table.renew(lease_id, now, by_session=session is not None)
         if lease is None:
             raise self.ended_fault(lease_id)
-        return lease
+        return lease.ttl
 
     def idle_for(self, lease_id: str) -> float | None:
         """Return for how long no call has run on a lease; None where it is not held.

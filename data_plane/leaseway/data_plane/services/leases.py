@@ -38,6 +38,7 @@ def renew_all(
         tenant: Whose they must be, or None for anybody's.
     """
     response = leases_pb2.KeepAliveResponse()
+    sessions = request.sessions
     for index, lease_id in enumerate(request.lease_ids):
         renewal = response.renewals.add(lease_id=lease_id)
         try:
@@ -45,8 +46,15 @@ def renew_all(
                 raise Fault(
                     Reason.INVALID_REQUEST, f"One keep-alive renews at most {_MOST} leases."
                 )
+            if sessions and len(sessions) != len(request.lease_ids):
+                raise Fault(
+                    Reason.INVALID_REQUEST,
+                    "A keep-alive names the session of each lease, or none; this one has "
+                    f"{len(request.lease_ids)} leases and {len(sessions)} sessions.",
+                )
             leases.check_tenant(lease_id, tenant or "")
-            renewal.ttl.CopyFrom(duration(leases.renew(lease_id).ttl))
+            ttl = leases.renew(lease_id, sessions[index] if sessions else None)
+            renewal.ttl.CopyFrom(duration(ttl))
         except Fault as fault:
             renewal.error.CopyFrom(status_from_fault(fault))
     return response

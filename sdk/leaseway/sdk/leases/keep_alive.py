@@ -20,7 +20,7 @@ from leaseway.wire.status import fault_from_status
 from leaseway.wire.timing.backoff import Backoff
 from leaseway.wire.timing.durations import seconds
 
-_MAX_IDS: Final = 1024
+_MAX_IDS: Final = 512  # with the longest sessions, what one message holds
 _AT_ONCE: Final = 32
 """Idle leases that are given back at the same time."""
 _RETRY: Final = Backoff(initial=0.1, maximum=2.0)
@@ -128,7 +128,9 @@ class Keepers:
             exchange = self._pool.link(worker).exchange
             try:
                 async with asyncio.timeout_at(last):
-                    answer = await exchange.keep_alive([lease.lease_id for lease in leases])
+                    answer = await exchange.keep_alive(
+                        [lease.lease_id for lease in leases], [lease.session for lease in leases]
+                    )
             except TimeoutError:
                 return
             known = {lease.lease_id: lease for lease in leases}

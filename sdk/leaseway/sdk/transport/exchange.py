@@ -169,8 +169,14 @@ class Exchange:
                 reply.exception()  # seen, so that the loop does not report it as forgotten
             raise
 
-    async def keep_alive(self, lease_ids: list[str]) -> leases_pb2.KeepAliveResponse:
+    async def keep_alive(
+        self, lease_ids: list[str], sessions: list[str]
+    ) -> leases_pb2.KeepAliveResponse:
         """Renew leases and wait for what became of them. One request at a time.
+
+        Args:
+            lease_ids: Which.
+            sessions: Who holds each of them.
 
         Raises:
             Fault: The stream was lost first.
@@ -178,7 +184,8 @@ class Exchange:
         if self.ended:
             raise self._lost(sent=False, cause=None)
         self._renewal = self._loop.create_future()
-        self._outbox.put(frame(_KEEP_ALIVE, leases_pb2.KeepAliveRequest(lease_ids=lease_ids)))
+        request = leases_pb2.KeepAliveRequest(lease_ids=lease_ids, sessions=sessions)
+        self._outbox.put(frame(_KEEP_ALIVE, request))
         try:
             return await self._renewal
         finally:

@@ -101,6 +101,20 @@ def test_listening_beyond_loopback_without_a_key_is_refused(
     assert plane.options is None
 
 
+@pytest.mark.parametrize("variable", ["LEASEWAY_KEY", "LEASEWAY_WORKER_KEY"])
+@pytest.mark.parametrize(
+    ("length", "address", "status"), [(15, "0.0.0.0", 2), (16, "0.0.0.0", 0), (1, "127.0.0.1", 0)]
+)
+def test_beyond_loopback_a_key_has_sixteen_characters_at_least(
+    run: Run, plane: _Plane, variable: str, length: int, address: str, status: int
+) -> None:
+    environment = {"LEASEWAY_KEY": "k" * 16, variable: "s" * length}
+    done = run("control-plane", "--listen", f"{address}:0", env=environment)
+    assert done.exit_code == status, done.stderr
+    assert (f"{variable} has 15 characters" in done.stderr) is (status == 2)
+    assert (plane.options is None) is (status == 2)
+
+
 @pytest.mark.parametrize("command", ["control-plane", "worker"])
 def test_metrics_are_announced_after_the_address(run: Run, plane: _Plane, command: str) -> None:
     done = run(command, "--metrics", "127.0.0.1:0")
