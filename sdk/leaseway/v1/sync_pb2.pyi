@@ -8,7 +8,6 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from leaseway.v1 import admin_pb2 as _admin_pb2
 from leaseway.v1 import catalog_pb2 as _catalog_pb2
 from leaseway.v1 import leases_pb2 as _leases_pb2
@@ -689,38 +688,15 @@ Global___Ack: _TypeAlias = Ack  # noqa: Y015
 
 @_typing.final
 class Refusal(_message.Message):
-    """Why one variant of a delta was not applied."""
+    """Why one variant of a delta was not applied. Its spec is wrong for this worker, and is not sent
+    to it again until it changes. A server that does not come up there is no refusal: its instances
+    and problems say so.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    class _Kind:
-        ValueType = _typing.NewType("ValueType", _builtins.int)
-        V: _TypeAlias = ValueType  # noqa: Y015
-
-    class _KindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[Refusal._Kind.ValueType], _builtins.type):
-        DESCRIPTOR: _descriptor.EnumDescriptor
-        KIND_UNSPECIFIED: Refusal._Kind.ValueType  # 0
-        """Not said; read as rejected."""
-        KIND_REJECTED: Refusal._Kind.ValueType  # 1
-        """The spec is wrong: it is not sent again until it changes."""
-        KIND_FAILED: Refusal._Kind.ValueType  # 2
-        """The worker tries again by itself and reports when it heals."""
-
-    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
-        """How it may end."""
-
-    KIND_UNSPECIFIED: Refusal.Kind.ValueType  # 0
-    """Not said; read as rejected."""
-    KIND_REJECTED: Refusal.Kind.ValueType  # 1
-    """The spec is wrong: it is not sent again until it changes."""
-    KIND_FAILED: Refusal.Kind.ValueType  # 2
-    """The worker tries again by itself and reports when it heals."""
-
     KEY_FIELD_NUMBER: _builtins.int
-    KIND_FIELD_NUMBER: _builtins.int
     PROBLEM_FIELD_NUMBER: _builtins.int
-    kind: Global___Refusal.Kind.ValueType
-    """How it may end."""
     @_builtins.property
     def key(self) -> _spec_pb2.VariantKey:
         """The variant."""
@@ -733,12 +709,11 @@ class Refusal(_message.Message):
         self,
         *,
         key: _spec_pb2.VariantKey | None = ...,
-        kind: Global___Refusal.Kind.ValueType = ...,
         problem: _admin_pb2.Problem | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "problem", b"problem"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "kind", b"kind", "problem", b"problem"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "problem", b"problem"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

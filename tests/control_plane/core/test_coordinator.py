@@ -474,7 +474,7 @@ def test_a_refused_variant_is_a_problem_and_is_not_sent_again_until_it_changes()
         state.probe_ended(probe.id, listing("echo"), START)
     ((worker_id, action),) = state.take_actions()
     assert isinstance(action, PushDelta)
-    refusal = Refusal(VariantKey("a"), "rejected", "BAD_SPEC", "cannot run this here")
+    refusal = Refusal(VariantKey("a"), "BAD_SPEC", "cannot run this here")
     state.nacked(worker_id, action.push.nonce, [refusal], START)
     state.acked(worker_id, action.push.nonce, START)
     assert exposed(state) == {"b_echo": "b"}
@@ -541,7 +541,7 @@ def test_a_refusals_problem_is_cleared_when_the_variant_is_taken() -> None:
     state.probe_ended(worker.probes.pop().id, listing("echo"), START)
     ((_, action),) = state.take_actions()
     assert isinstance(action, PushDelta)
-    refusal = Refusal(VariantKey("a"), "rejected", "BAD_SPEC", "cannot run this here")
+    refusal = Refusal(VariantKey("a"), "BAD_SPEC", "cannot run this here")
     state.nacked("w1", action.push.nonce, [refusal], START)
     state.acked("w1", action.push.nonce, START)
     assert [one.problem.reason for one in state.problems.open()] == ["BAD_SPEC"]

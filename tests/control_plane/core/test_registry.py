@@ -28,7 +28,7 @@ def take(worker: WorkerRecord, served: Registry, *, refused: Iterable[str] = ())
     """Have a worker acknowledge what it is sent, and refuse some of it."""
     push = worker.subscription.push(served.committed, removals=True)
     assert push is not None
-    refusals = [Refusal(VariantKey(name), "rejected", "BAD", "no") for name in refused]
+    refusals = [Refusal(VariantKey(name), "BAD", "no") for name in refused]
     worker.subscription.nack(push.nonce, refusals)
     assert worker.subscription.ack(push.nonce)
 

@@ -1,6 +1,6 @@
 """The rules of ack and nack (DESIGN §8) against a worker that answers as it likes.
 
-The worker applies, rejects or fails what it is sent, answers late, answers twice, and comes back
+The worker applies or refuses what it is sent, answers late, answers twice, and comes back
 on a new stream. It is compared with what the control plane believes of it after every message.
 """
 
@@ -46,45 +46,31 @@ class Message:
     held: Held
     nonce: int = 0
     refusals: tuple[Refusal, ...] = ()
-    healed: Refusal | None = None
 
     @property
     def is_ack(self) -> bool:
-        return not self.refusals and self.healed is None
+        return not self.refusals
 
 
 @dataclass
 class Worker:
-    """What it holds, what it tries again, and what it has said that was not yet heard."""
+    """What it holds, and what it has said that was not yet heard."""
 
     held: Held = field(default_factory=dict)
-    failing: dict[VariantKey, tuple[Refusal, Hashes]] = field(default_factory=dict)
     said: list[Message] = field(default_factory=list)
 
-    def take(self, push: Push, rejects: set[str], fails: set[str]) -> None:
+    def take(self, push: Push, refuses: set[str]) -> None:
         refusals = []
         for key in push.removals:
             self.held.pop(key, None)
-            self.failing.pop(key, None)
         for one in push.upserts:
-            self.failing.pop(one.key, None)
-            if self.held.get(one.key) == one.hashes:
-                continue  # it is told to stop trying something else
-            if one.key.server_id in rejects:
-                refusals.append(Refusal(one.key, "rejected", "BAD", f"{one.hashes} is bad"))
-            elif one.key.server_id in fails:
-                refusals.append(Refusal(one.key, "failed", "BUSY", f"{one.hashes} failed"))
-                self.failing[one.key] = (refusals[-1], one.hashes)
+            if one.key.server_id in refuses:
+                refusals.append(Refusal(one.key, "BAD", f"{one.hashes} is bad"))
             else:
                 self.held[one.key] = one.hashes
         if refusals:
             self.said.append(Message(dict(self.held), push.nonce, tuple(refusals)))
         self.said.append(Message(dict(self.held), push.nonce))
-
-    def heal(self, key: VariantKey) -> None:
-        refusal, hashes = self.failing.pop(key)
-        self.held[key] = hashes
-        self.said.append(Message(dict(self.held), healed=refusal))
 
 
 class Subscriptions(RuleBasedStateMachine):
@@ -104,11 +90,6 @@ class Subscriptions(RuleBasedStateMachine):
         """Begin a stream with a hello that names what the worker holds."""
         held = dict(self.worker.held)
         self.state = Subscription.begun(held, self.state)
-        self.standing = {
-            key: (refusal, hashes)
-            for key, (refusal, hashes) in self.standing.items()
-            if refusal.kind == "rejected"
-        }
         self.believed = held
         self.unanswered: list[Push] = []
         self.heard: list[Message] = []
@@ -137,10 +118,9 @@ class Subscriptions(RuleBasedStateMachine):
         assert (push.version, self.state.sent_version) == (self.snapshot.version,) * 2
         for one in push.upserts:
             assert self.snapshot.served[one.key] is one
-            refusal, hashes = self.standing.get(one.key, (None, None))
-            assert hashes != one.hashes  # not again until it changes
-            if refusal is None or refusal.kind == "rejected":
-                assert acked.get(one.key) != one.hashes  # nothing that it has
+            _, refused = self.standing.get(one.key, (None, None))
+            assert refused != one.hashes  # not again until it changes
+            assert acked.get(one.key) != one.hashes  # nothing that it has
         assert not push.removals or self.removals
         for key in push.removals:
             assert key not in self.snapshot.served
@@ -148,45 +128,32 @@ class Subscriptions(RuleBasedStateMachine):
         self.unanswered.append(push)
 
     def forget_refusals(self) -> None:
-        """What was rejected does not matter once the worker has what is wanted instead."""
-        for key, (refusal, _) in list(self.standing.items()):
-            wanted = self.snapshot.hashes.get(key)
-            if refusal.kind == "rejected" and wanted == self.believed.get(key):
+        """What was refused does not matter once the worker has what is wanted instead."""
+        for key in list(self.standing):
+            if self.snapshot.hashes.get(key) == self.believed.get(key):
                 del self.standing[key]
 
     @precondition(lambda self: self.unanswered)
-    @rule(rejects=SOME, fails=SOME)
-    def answer(self, rejects: set[str], fails: set[str]) -> None:
-        self.worker.take(self.unanswered.pop(), rejects, fails)
+    @rule(refuses=SOME)
+    def answer(self, refuses: set[str]) -> None:
+        self.worker.take(self.unanswered.pop(), refuses)
 
-    @rule(config=CONFIGS, rejects=SOME, fails=SOME)
-    def exchange(self, config: dict[str, str], rejects: set[str], fails: set[str]) -> None:
+    @rule(config=CONFIGS, refuses=SOME)
+    def exchange(self, config: dict[str, str], refuses: set[str]) -> None:
         """Commit, push, answer and hear, with nothing in between."""
         self.commit(config)
         self.push()
         if self.unanswered:
-            self.answer(rejects, fails)
+            self.answer(refuses)
         while self.worker.said:
             self.hear()
-
-    @precondition(lambda self: self.worker.failing)
-    @rule(data=st.data())
-    def heal(self, data: st.DataObject) -> None:
-        self.worker.heal(data.draw(st.sampled_from(sorted(self.worker.failing))))
 
     @precondition(lambda self: self.worker.said)
     @rule()
     def hear(self) -> None:
         message = self.worker.said.pop(0)
-        if message.healed is not None:
-            key = message.healed.key
-            stands = self.standing.get(key)
-            assert self.state.heal(key, "OTHER") is False
-            assert self.state.heal(key, message.healed.reason) is (stands is not None)
-            self.standing.pop(key, None)
-        else:
-            self.hear_answer(message)
-        if message.is_ack or message.healed is not None:
+        self.hear_answer(message)
+        if message.is_ack:
             self.believed = message.held
         self.heard.append(message)
 
@@ -221,7 +188,7 @@ class Subscriptions(RuleBasedStateMachine):
     def ignored(self, nonce: int) -> None:
         """Say a stale nonce: it is counted and changes nothing else."""
         before = {name: repr(value) for name, value in vars(self.state).items()}
-        refusal = Refusal(VariantKey("a"), "rejected", "BAD", "stale")
+        refusal = Refusal(VariantKey("a"), "BAD", "stale")
         assert not self.state.ack(nonce)
         assert not self.state.nack(nonce, [refusal])
         after = {name: repr(value) for name, value in vars(self.state).items()}
@@ -232,9 +199,8 @@ class Subscriptions(RuleBasedStateMachine):
     def reconnect(self, heard: bool) -> None:
         """End the stream; what was on its way is lost, and may have been applied."""
         if heard and self.unanswered:
-            self.worker.take(self.unanswered[0], set(), set())
+            self.worker.take(self.unanswered[0], set())
         self.worker.said.clear()
-        self.worker.failing.clear()  # what a new stream sends again is tried anew
         self.stream()
         first = self.state.push(self.snapshot, removals=self.removals)
         self.forget_refusals()
@@ -254,22 +220,19 @@ class Subscriptions(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Let everything be answered: worker and control plane end up of one mind."""
         self.removals = True
-        while self.unanswered or self.worker.said or self.worker.failing:
-            for key in list(self.worker.failing):
-                self.worker.heal(key)
+        while self.unanswered or self.worker.said:
             if self.worker.said:
                 self.hear()
             elif self.unanswered:
-                self.answer(set(), set())
+                self.answer(set())
         self.push()
         while self.unanswered or self.worker.said:
-            self.answer(set(), set()) if self.unanswered else self.hear()
+            self.answer(set()) if self.unanswered else self.hear()
             self.push()
         assert self.state.pending is None
         assert self.state.acked == self.worker.held
-        rejected = {key for key, (_, hashes) in self.standing.items()}
-        wanted = {k: v for k, v in self.snapshot.hashes.items() if k not in rejected}
-        assert {k: v for k, v in self.worker.held.items() if k not in rejected} == wanted
+        wanted = {k: v for k, v in self.snapshot.hashes.items() if k not in self.standing}
+        assert {k: v for k, v in self.worker.held.items() if k not in self.standing} == wanted
         for key, (_, hashes) in self.standing.items():
             assert self.snapshot.hashes[key] == hashes
 

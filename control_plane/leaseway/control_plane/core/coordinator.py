@@ -197,8 +197,7 @@ class Coordinator:
             if problem.reason == _MISSING_REFERENCE:
                 key = VariantKey(problem.server_id, problem.tenant)
                 self.servers.probes.hurry(key, now.mono)
-        if self.roster.report(record, report, now):
-            self._reveal(now)
+        self.roster.report(record, report, now)
         self.tick(now)
 
     def probe_ended(self, probe_id: int, outcome: Listing | Problem, now: Moment) -> None:

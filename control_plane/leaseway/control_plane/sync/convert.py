@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 from leaseway.control_plane.core.approvals import Question
 from leaseway.control_plane.core.moment import Moment
@@ -95,10 +95,8 @@ def lease_ends_from_wire(message: sync_pb2.Report) -> list[LeaseEnd]:
 
 def refusal_from_wire(message: sync_pb2.Refusal) -> Refusal:
     """Return why a worker did not apply one variant."""
-    failed = message.kind == sync_pb2.Refusal.KIND_FAILED
     problem = problem_from_wire(message.problem)
-    kind: Literal["rejected", "failed"] = "failed" if failed else "rejected"
-    return Refusal(key_from_wire(message.key), kind, problem.reason, problem.message)
+    return Refusal(key_from_wire(message.key), problem.reason, problem.message)
 
 
 def problem_from_wire(message: admin_pb2.Problem) -> Problem:

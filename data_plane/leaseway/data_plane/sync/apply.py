@@ -45,7 +45,6 @@ async def apply_delta(pool: Pool, delta: sync_pb2.Delta) -> list[sync_pb2.Refusa
                 refusals.append(
                     sync_pb2.Refusal(
                         key=upsert.spec.key,
-                        kind=sync_pb2.Refusal.KIND_REJECTED,
                         problem=convert.problem_message(problem, worker_id),
                     )
                 )

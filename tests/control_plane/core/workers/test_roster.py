@@ -51,8 +51,8 @@ def offered(*server_ids: str) -> tuple[Coordinator, Push]:
     return state, next_push(state)
 
 
-def refuse(state: Coordinator, push: Push, kind: str, reason: str) -> None:
-    refusal = Refusal(A, kind, reason, f"it is {reason}")  # type: ignore[arg-type]
+def refuse(state: Coordinator, push: Push, reason: str) -> None:
+    refusal = Refusal(A, reason, f"it is {reason}")
     state.nacked("w1", push.nonce, [refusal], START)
     state.acked("w1", push.nonce, START)
 
@@ -63,7 +63,7 @@ def reasons(state: Coordinator) -> list[str]:
 
 def test_taking_a_variant_closes_its_refusal_and_nothing_else() -> None:
     state, push = offered("a")
-    refuse(state, push, "rejected", "BAD")
+    refuse(state, push, "BAD")
     state.reported("w1", WorkerReport(problems=(DIFFERS,)), START)
     assert reasons(state) == ["BAD", "TOOL_DIFFERS"]
     load(state, spec("a", prefix="new_"))
@@ -73,35 +73,23 @@ def test_taking_a_variant_closes_its_refusal_and_nothing_else() -> None:
 
 def test_another_reason_for_the_same_variant_takes_the_place_of_the_first() -> None:
     state, push = offered("a")
-    refuse(state, push, "rejected", "BAD")
+    refuse(state, push, "BAD")
     load(state, spec("a", prefix="new_"))
-    refuse(state, next_push(state), "rejected", "WORSE")
+    refuse(state, next_push(state), "WORSE")
     assert reasons(state) == ["WORSE"]
-
-
-def test_a_failed_variant_heals_when_what_it_failed_for_is_mended() -> None:
-    state, push = offered("a")
-    refuse(state, push, "failed", "DISK_FULL")
-    state.reported("w1", WorkerReport(cleared=(DIFFERS,)), START)
-    assert reasons(state) == ["DISK_FULL"]
-    assert not state.visible.served
-    mended = Problem("worker", "DISK_FULL", "", "a")
-    state.reported("w1", WorkerReport(cleared=(mended,)), START)
-    assert reasons(state) == []
-    assert list(state.visible.served) == [A]
 
 
 def test_a_refusal_of_what_was_not_sent_is_no_problem() -> None:
     state, push = offered("a")
-    unknown = Refusal(VariantKey("other"), "rejected", "BAD", "never sent")
+    unknown = Refusal(VariantKey("other"), "BAD", "never sent")
     state.nacked("w1", push.nonce, [unknown], START)
-    state.nacked("w1", push.nonce + 1, [Refusal(A, "rejected", "BAD", "stale")], START)
+    state.nacked("w1", push.nonce + 1, [Refusal(A, "BAD", "stale")], START)
     assert reasons(state) == []
 
 
 def test_a_worker_that_rejoins_is_spared_what_it_rejected_and_the_problem_stays() -> None:
     state, push = offered("a", "b")
-    refuse(state, push, "rejected", "BAD")
+    refuse(state, push, "BAD")
     state.take_actions()
     held = {one.key: one.hashes for one in push.upserts if one.key != A}
     state.worker_left("w1", at(1))

@@ -51,9 +51,8 @@ def test_a_worker_that_refused_something_is_compared_by_what_it_has() -> None:
     worker = Subscription()
     push = worker.push(old, removals=True)
     assert push is not None
-    worker.nack(push.nonce, [Refusal(VariantKey("a"), "failed", "BUSY", "not now")])
+    worker.nack(push.nonce, [Refusal(VariantKey("a"), "BAD", "a is bad")])
     worker.ack(push.nonce)
-    assert worker.heal(VariantKey("a"), "BUSY")
     again = worker.push(new, removals=True)
     assert again is not None
     assert [one.key.server_id for one in again.upserts] == ["b"]
@@ -95,7 +94,7 @@ def test_the_good_ones_of_a_refused_delta_apply() -> None:
     state = snapshot(1, a="x", b="x")
     push = worker.push(state, removals=True)
     assert push is not None
-    refusal = Refusal(VariantKey("a"), "rejected", "BAD", "cannot be run here")
+    refusal = Refusal(VariantKey("a"), "BAD", "cannot be run here")
     worker.nack(push.nonce, [refusal])
     worker.ack(push.nonce)
     assert list(worker.acked) == [VariantKey("b")]
@@ -112,29 +111,17 @@ def test_the_good_ones_of_a_refused_delta_apply() -> None:
     assert worker.last_error == ""
 
 
-def test_a_failed_variant_heals_by_the_workers_word() -> None:
-    worker = Subscription()
-    state = snapshot(1, a="x")
-    push = worker.push(state, removals=True)
-    assert push is not None
-    worker.nack(push.nonce, [Refusal(VariantKey("a"), "failed", "DISK_FULL", "no room")])
-    worker.ack(push.nonce)
-    assert not worker.has(state.served[VariantKey("a")])
-    assert not worker.heal(VariantKey("a"), "SERVER_LOST")  # something else was mended
-    assert worker.heal(VariantKey("a"), "DISK_FULL")
-    assert worker.has(state.served[VariantKey("a")])
-    assert not worker.heal(VariantKey("a"), "DISK_FULL")
-
-
 def test_the_last_error_is_of_what_is_still_refused() -> None:
     worker = Subscription()
     push = worker.push(snapshot(1, a="x", b="x"), removals=True)
     assert push is not None
-    first = Refusal(VariantKey("a"), "rejected", "BAD", "a is bad")
-    worker.nack(push.nonce, [first, Refusal(VariantKey("b"), "failed", "BUSY", "b is busy")])
+    first = Refusal(VariantKey("a"), "BAD", "a is bad")
+    worker.nack(push.nonce, [first, Refusal(VariantKey("b"), "WORSE", "b is worse")])
     worker.ack(push.nonce)
-    assert worker.last_error == "b is busy"
-    worker.heal(VariantKey("b"), "BUSY")
+    assert worker.last_error == "b is worse"
+    changed = worker.push(snapshot(2, a="x", b="y"), removals=True)
+    assert changed is not None
+    worker.ack(changed.nonce)
     assert worker.last_error == "a is bad"
 
 
@@ -142,11 +129,7 @@ def test_what_was_rejected_is_not_sent_again_on_a_new_stream() -> None:
     before, state = Subscription(), snapshot(1, a="x", b="x")
     push = before.push(state, removals=True)
     assert push is not None
-    refusals = [
-        Refusal(VariantKey("a"), "rejected", "BAD", "a is bad"),
-        Refusal(VariantKey("b"), "failed", "BUSY", "b is busy"),
-    ]
-    assert before.nack(push.nonce, refusals)
+    assert before.nack(push.nonce, [Refusal(VariantKey("a"), "BAD", "a is bad")])
     after = Subscription.begun({}, before)
     first = after.push(state, removals=True)
     assert first is not None
@@ -159,7 +142,7 @@ def test_a_rejection_ends_when_the_worker_has_what_is_wanted_instead() -> None:
     worker = Subscription.begun(good.hashes)
     push = worker.push(snapshot(2, a="y"), removals=True)
     assert push is not None
-    worker.nack(push.nonce, [Refusal(VariantKey("a"), "rejected", "BAD", "a is bad")])
+    worker.nack(push.nonce, [Refusal(VariantKey("a"), "BAD", "a is bad")])
     worker.ack(push.nonce)
     undone = worker.push(snapshot(3, a="x"), removals=True)
     assert undone is not None

@@ -123,8 +123,8 @@ class Roster:
             self._drained[run] = now.mono + bounds.WORKER_LOST_AFTER
             self._forget(record.id)
 
-    def report(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> bool:
-        """Record what a worker says has changed; return whether a failed variant is served."""
+    def report(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> None:
+        """Record what a worker says has changed."""
         record.calls_in_flight = report.calls_in_flight
         if report.draining and not record.draining:
             record.draining = True
@@ -134,11 +134,10 @@ class Roster:
             record.has_instances(report.instances)
             self._note_spares(record.id, before, record.spares)
         self._take_leases(record, report)
-        healed = [self._clear_reported(record, problem) for problem in report.cleared]
-        self._show_refusals(record, now)
+        for problem in report.cleared:
+            self._clear_reported(record, problem)
         for problem in report.problems:
             self.problems.report(replace(problem, worker_id=record.id), now.unix)
-        return any(healed)
 
     def _take_leases(self, record: WorkerRecord, report: WorkerReport) -> None:
         ended = set(report.lost)
@@ -336,7 +335,7 @@ class Roster:
             problems = [_refusal_problem(record.id, refusal) for refusal in refused]
             self.problems.replace(f"refused:{record.id}", problems, now.unix)
 
-    def _clear_reported(self, record: WorkerRecord, problem: Problem) -> bool:
+    def _clear_reported(self, record: WorkerRecord, problem: Problem) -> None:
         self.problems.clear(
             scope=problem.scope,
             server_id=problem.server_id,
@@ -344,8 +343,6 @@ class Roster:
             worker_id=record.id,
             reason=problem.reason,
         )
-        key = VariantKey(problem.server_id, problem.tenant)
-        return record.subscription.heal(key, problem.reason)
 
     def _note_spares(
         self, worker_id: str, before: Collection[Launched], now: Collection[Launched]

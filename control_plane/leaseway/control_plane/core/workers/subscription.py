@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from leaseway.control_plane.core.catalog.snapshot import Delta, Snapshot, compute_delta
 from leaseway.control_plane.core.catalog.variants import Hashes, Served
@@ -27,14 +26,9 @@ class Push:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a worker did not apply one variant.
-
-    Attributes:
-        kind: `rejected` is not sent again until it changes; `failed` the worker tries again.
-    """
+    """Why a worker did not apply one variant, which is not sent again until it changes."""
 
     key: VariantKey
-    kind: Literal["rejected", "failed"]
     reason: str
     message: str
 
@@ -72,12 +66,11 @@ class Subscription:
 
         Args:
             held: What the worker says that it has.
-            before: The older stream of the same run of it, if there was one. What it rejected
+            before: The older stream of the same run of it, if there was one. What it refused
                 there is not sent again.
         """
         refused = before.refused if before is not None else {}
-        still = {key: entry for key, entry in refused.items() if entry[0].kind == "rejected"}
-        return cls(acked=dict(held), refused=still)
+        return cls(acked=dict(held), refused=dict(refused))
 
     @property
     def last_error(self) -> str:
@@ -139,14 +132,6 @@ class Subscription:
             self.refused[refusal.key] = (refusal, sent[refusal.key])
         return taken
 
-    def heal(self, key: VariantKey, reason: str) -> bool:
-        """Record a worker's report that what a variant failed for is mended: it has it now."""
-        refused = self.refused.get(key)
-        if refused is None or (refused[0].kind, refused[0].reason) != ("failed", reason):
-            return False
-        self.acked[key] = self.refused.pop(key)[1]
-        return True
-
     def was_given(self, key: VariantKey, launch_hash: str) -> bool:
         """Return whether the worker has a launch of a variant, or has just been sent it."""
         held = self.acked.get(key)
@@ -171,12 +156,9 @@ class Subscription:
         return compute_delta(snapshot, known, removals=True)
 
     def _forget_refusals(self, snapshot: Snapshot) -> None:
-        """Forget what was rejected where the worker has what takes its place already.
-
-        What failed is kept: the worker tries it again until it is told what it is to do instead.
-        """
-        for key, (refusal, _) in list(self.refused.items()):
-            if refusal.kind == "rejected" and snapshot.hashes.get(key) == self.acked.get(key):
+        """Forget what was refused where the worker has what takes its place already."""
+        for key in list(self.refused):
+            if snapshot.hashes.get(key) == self.acked.get(key):
                 del self.refused[key]
 
     def _refused_now(self, key: VariantKey, hashes: Hashes) -> bool:
