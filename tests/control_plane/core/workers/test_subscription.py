@@ -111,6 +111,23 @@ def test_the_good_ones_of_a_refused_delta_apply() -> None:
     assert worker.last_error == ""
 
 
+def test_what_a_worker_was_given_it_may_list_from_when_it_is_sent_until_it_is_removed() -> None:
+    key, launch = VariantKey("a"), spec("a").launch_hash
+    worker = Subscription()
+    assert not worker.was_given(key, launch)
+    push = worker.push(snapshot(1, a="x"), removals=True)
+    assert push is not None
+    assert worker.was_given(key, launch), "it may list before it acknowledges"
+    assert not worker.was_given(key, "another launch")
+    worker.ack(push.nonce)
+    assert worker.was_given(key, launch)
+    gone = worker.push(snapshot(2, b="x"), removals=True)
+    assert gone is not None
+    worker.ack(gone.nonce)
+    assert not worker.was_given(key, launch)
+    assert Subscription.begun(snapshot(1, a="x").hashes).was_given(key, launch)
+
+
 def test_the_last_error_is_of_what_is_still_refused() -> None:
     worker = Subscription()
     push = worker.push(snapshot(1, a="x", b="x"), removals=True)
