@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,6 +30,7 @@ SERVICES = [
 ]
 METHODS = methods_of(SERVICES)
 _WAITS = 0.5
+_FLOOD = 200
 _BROKEN = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAVAILABLE)
 LEASE = leases_pb2.Lease(id="L1", server_id="desk", tenant="default", session="s")
 
@@ -42,7 +44,8 @@ async def test_whatever_a_caller_sends_is_answered_and_harms_nobody(
     async with worker(running.address) as w1, grpc.aio.insecure_channel(running.address) as channel:
         await w1.say(report=sync_pb2.Report(leases_gained=[LEASE]))
         await running.until(lambda state: "L1" in state.placements.leases)
-        for text in TEXTS:
+
+        async def send(text: str) -> None:
             request = hostile(method, text)
             call = calling(channel, full, method, request, timeout=_WAITS)
             with suppress(grpc.aio.AioRpcError):
@@ -50,6 +53,10 @@ async def test_whatever_a_caller_sends_is_answered_and_harms_nobody(
             if call.done():
                 assert await call.code() not in _BROKEN, await call.details()
             call.cancel()
+
+        for text in TEXTS:
+            await send(text)
+        await asyncio.gather(*(send("guessed-1") for _ in range(_FLOOD)))
         stub = running.admin
         listed = await stub.ListWorkers(admin_pb2.ListWorkersRequest(), timeout=BOUND)
         assert [each.state for each in listed.workers] != ["draining"]
