@@ -267,6 +267,7 @@ class Worker:
             totals={
                 "leaseway.leases.waiting": lambda: leases.waiting,
                 "leaseway.calls.in_flight": lambda: self.executor.in_flight,
+                "leaseway.calls.waiting": lambda: self.executor.waiting,
                 "leaseway.exchange.streams": lambda: self._exchanges.open_streams,
                 "leaseway.exchange.queue.size": lambda: self._exchanges.queued_bytes,
                 "leaseway.artifacts": lambda: self.artifacts.held,

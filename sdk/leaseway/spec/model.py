@@ -206,6 +206,7 @@ class ServerSpec:
     instances: InstancePolicy = InstancePolicy()
     startup_timeout: float = bounds.STARTUP_TIMEOUT
     call_timeout: float = bounds.CALL_TIMEOUT
+    max_calls: int | None = None
     lease_drain_timeout: float = bounds.LEASE_DRAIN_TIMEOUT
     description: str = ""
     tools: NameFilter = NO_FILTER
@@ -278,6 +279,7 @@ class ServerSpec:
                 **{name: rules.as_data() for name, rules in self._other_filters() if rules},
                 **({"policy": asdict(self.policy)} if self.policy else {}),
                 **({"worker_labels": dict(self.worker_labels)} if self.worker_labels else {}),
+                **({"max_calls": self.max_calls} if self.max_calls else {}),
             }
         )
 

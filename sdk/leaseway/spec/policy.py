@@ -62,12 +62,17 @@ class Grant:
 
 @dataclass(frozen=True)
 class TenantLimits:
-    """How much one tenant may use of each worker; None is as much as there is."""
+    """How much one tenant may use of each worker; None is as much as there is.
+
+    Attributes:
+        weight: How many turns its calls have, where calls wait for one another.
+    """
 
     calls: Rate | None = None
     concurrent: int | None = None
     leases: int | None = None
     artifact_bytes: int | None = None
+    weight: int = 1
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,10 @@ class ServerPolicy:
 
     def limits_of(self, tenant: str) -> TenantLimits | None:
         return self.limits.get(tenant) or self.limits.get(OTHERS)
+
+    def weight_of(self, tenant: str) -> int:
+        limits = self.limits_of(tenant)
+        return limits.weight if limits is not None else 1
 
     def risk_of(self, tool: str, annotations: Mapping[str, Any]) -> Risk:
         """Return the risk of a tool: as configured, else as its own annotations say.

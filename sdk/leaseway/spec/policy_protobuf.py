@@ -45,6 +45,7 @@ def policy_to_wire(policy: ServerPolicy) -> spec_pb2.ServerPolicy:
                 concurrent=limits.concurrent or 0,
                 leases=limits.leases or 0,
                 artifact_bytes=limits.artifact_bytes or 0,
+                weight=limits.weight if limits.weight != 1 else 0,
             )
         )
     return message
@@ -62,6 +63,7 @@ def policy_from_wire(message: spec_pb2.ServerPolicy) -> ServerPolicy:
                 limits.concurrent or None,
                 limits.leases or None,
                 limits.artifact_bytes or None,
+                limits.weight or 1,
             )
             for tenant, limits in message.limits.items()
         },

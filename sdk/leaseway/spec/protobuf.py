@@ -96,6 +96,7 @@ def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
         cwd=spec.cwd,
         env_file=spec.env_file,
         worker_labels=spec.worker_labels,
+        max_calls=spec.max_calls or 0,
     )
     for name, value in spec.env.items():
         message.env[name].CopyFrom(_value_to_wire(value))
@@ -163,6 +164,7 @@ def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
         cwd=message.cwd,
         env_file=message.env_file,
         worker_labels=dict(message.worker_labels),
+        max_calls=message.max_calls or None,
     )
 
 

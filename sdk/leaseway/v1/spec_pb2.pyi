@@ -606,6 +606,7 @@ class ServerSpec(_message.Message):
     CWD_FIELD_NUMBER: _builtins.int
     ENV_FILE_FIELD_NUMBER: _builtins.int
     WORKER_LABELS_FIELD_NUMBER: _builtins.int
+    MAX_CALLS_FIELD_NUMBER: _builtins.int
     transport: _builtins.str
     """One of `stdio`, `streamable_http`, `sse`, `websocket`, `http_api`,
     `python`, `builtin`.
@@ -659,6 +660,10 @@ class ServerSpec(_message.Message):
     env_file: _builtins.str
     """A file of `NAME=VALUE` lines on the worker, whose variables a `stdio` server
     gets below those of `env`. Empty means none.
+    """
+    max_calls: _builtins.int
+    """Calls that one instance runs at once; the others wait, and tenants take
+    turns. Zero means no bound.
     """
     @_builtins.property
     def key(self) -> Global___VariantKey:
@@ -759,10 +764,11 @@ class ServerSpec(_message.Message):
         cwd: _builtins.str = ...,
         env_file: _builtins.str = ...,
         worker_labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        max_calls: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["builtin", b"builtin", "call_timeout", b"call_timeout", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "policy", b"policy", "sandbox", b"sandbox", "startup_timeout", b"startup_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "cwd", b"cwd", "description", b"description", "env", b"env", "env_file", b"env_file", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "image", b"image", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "module", b"module", "pod_template", b"pod_template", "policy", b"policy", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "security", b"security", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url", "worker_labels", b"worker_labels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "cwd", b"cwd", "description", b"description", "env", b"env", "env_file", b"env_file", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "image", b"image", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "max_calls", b"max_calls", "module", b"module", "pod_template", b"pod_template", "policy", b"policy", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "security", b"security", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url", "worker_labels", b"worker_labels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -921,12 +927,17 @@ class TenantLimits(_message.Message):
     CONCURRENT_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
     ARTIFACT_BYTES_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
     concurrent: _builtins.int
     """Calls under way at once. Zero means no bound."""
     leases: _builtins.int
     """Leases held at once. Zero means no bound of its own."""
     artifact_bytes: _builtins.int
     """Bytes of artifacts that are kept. Zero means no bound of its own."""
+    weight: _builtins.int
+    """How many turns its calls have where calls wait for one another, next to a
+    tenant with one. Zero means one.
+    """
     @_builtins.property
     def calls(self) -> Global___CallRate:
         """Calls of all its servers together. Unset means no bound."""
@@ -938,10 +949,11 @@ class TenantLimits(_message.Message):
         concurrent: _builtins.int = ...,
         leases: _builtins.int = ...,
         artifact_bytes: _builtins.int = ...,
+        weight: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_bytes", b"artifact_bytes", "calls", b"calls", "concurrent", b"concurrent", "leases", b"leases"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifact_bytes", b"artifact_bytes", "calls", b"calls", "concurrent", b"concurrent", "leases", b"leases", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,16 +22,19 @@ from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.recent import RecentCalls
 from leaseway.data_plane.calls.subscriptions import Following
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
+from leaseway.data_plane.core.call_turns import CallTurns
 from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest, answerable
+from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.lease_table import Lease, LeaseKey
 from leaseway.data_plane.core.policy import Counts
 from leaseway.data_plane.core.prompts_resources import SUBSCRIBE, AdmittedRequest, has_only_tools
-from leaseway.data_plane.core.toolset import CompiledToolset, ToolPlan
+from leaseway.data_plane.core.toolset import ToolPlan
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.identity.interceptor import caller
+from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.tracing import tracing_active
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
@@ -78,6 +81,7 @@ class Executor:
         self._traced = tracing_active()  # decided at start-up, like the exporters
         self._active: dict[int, ActiveCall] = {}
         self._unrecorded: list[tuple[ActiveCall, LiveInstance, ToolRequest]] = []
+        self._waiting: dict[int, tuple[ToolRequest, bool]] = {}
         self._last_number = 0
         self._deadlines = Deadlines(self._loop, self._active, self._expire)
         self._draining = False
@@ -90,6 +94,11 @@ class Executor:
     @property
     def in_flight(self) -> int:
         return len(self._active)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for others to end."""
+        return len(self._waiting)
 
     @property
     def counts(self) -> Counts:
@@ -121,7 +130,7 @@ class Executor:
                 if live is None:
                     self._wait_and_send(active)
                 else:
-                    self._send(active, live, generation.variant.toolset, plan)
+                    self._send(active, live, generation.variant, plan)
         except Fault as fault:
             active.fail(fault)
         except Exception:
@@ -189,14 +198,14 @@ class Executor:
         self,
         active: ActiveCall,
         live: LiveInstance,
-        toolset: CompiledToolset,
+        variant: HeldVariant,
         plan: ToolPlan | AdmittedRequest,
     ) -> None:
         call = active.call
         meta = _meta_of(active, live)
         if isinstance(plan, ToolPlan):
             label = plan.original_name
-            request = ToolRequest(label, live.head(toolset, label), active.arguments, meta)
+            request = ToolRequest(label, live.head(variant.toolset, label), active.arguments, meta)
             request.read_artifact = (
                 partial(self._read_artifact, active) if live.spec.http_tools else None
             )
@@ -225,12 +234,49 @@ class Executor:
         must_record = self._admission.permit_once_recorded(active)
         active.live = live
         live.calls += 1
+        if variant.spec.max_calls and not self._has_turn(active, live, variant.spec):
+            self._waiting[active.number] = request, must_record
+            active.event("waiting for its turn")
+        else:
+            self._run(active, live, request, must_record)
+
+    def _run(
+        self, active: ActiveCall, live: LiveInstance, request: ToolRequest, must_record: bool
+    ) -> None:
+        """Have the server run a call, once that is recorded where it must be."""
         if must_record:
             if not self._unrecorded:
                 self._loop.call_soon(self._record_and_send)
             self._unrecorded.append((active, live, request))
         else:
             active.sent(live.instance.call(request, active.done))
+
+    def _has_turn(self, active: ActiveCall, live: LiveInstance, spec: ServerSpec) -> bool:
+        """Return whether a call may run at once, on an instance that runs so many at most."""
+        if live.turns is None:
+            live.turns = CallTurns()
+        live.turns.most, live.turns.weight_of = spec.max_calls or 1, spec.policy.weight_of
+        return live.turns.begin(active, _tenant(active))
+
+    def _turn_ended(self, active: ActiveCall, live: LiveInstance, turns: CallTurns) -> None:
+        self._waiting.pop(active.number, None)
+        turns.end(active, _tenant(active))
+        if turns.waiting:
+            self._loop.call_soon(self._give_turns, live, turns)
+
+    def _give_turns(self, live: LiveInstance, turns: CallTurns) -> None:
+        """Have those run whose turn it is, now that others have ended."""
+        while (active := turns.next()) is not None:
+            request, must_record = self._waiting.pop(active.number)
+            active.mark("its turn has come")
+            active.sent_at = time.perf_counter()
+            try:
+                self._run(active, live, request, must_record)
+            except Fault as fault:
+                active.fail(fault)
+            except Exception:
+                _logger.exception("A call of %s failed in the worker.", live.spec.key)
+                active.fail(_internal())
 
     def _record_and_send(self) -> None:
         """Send the calls that must be recorded first: one write for those that came together."""
@@ -273,7 +319,7 @@ class Executor:
                 await self._confirm(active, generation, plan, use=True)
             active.task = None
             if not active.over:
-                self._send(active, live, generation.variant.toolset, plan)
+                self._send(active, live, generation.variant, plan)
         except Fault as fault:
             active.task = None
             active.fail(fault)
@@ -370,6 +416,8 @@ class Executor:
                 active.remember(self.recent)
         if active.live is not None:
             active.live.end_call()
+            if active.live.turns is not None:
+                self._turn_ended(active, active.live, active.live.turns)
         if active.lease is not None:
             self._leases.end_call(active.lease)
         if active.is_counted:
@@ -420,6 +468,10 @@ class Executor:
 
 def _internal() -> Fault:
     return Fault(Reason.INTERNAL, "The worker failed to run the call; its log says why.", "unknown")
+
+
+def _tenant(active: ActiveCall) -> str:
+    return active.call.tenant or DEFAULT_TENANT
 
 
 def _lease_key(call: execution_pb2.Call) -> LeaseKey:

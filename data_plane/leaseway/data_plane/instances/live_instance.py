@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
+from leaseway.data_plane.core.call_turns import CallTurns
 from leaseway.data_plane.core.instance_policy import Times
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import Resolved
@@ -44,6 +45,7 @@ class LiveInstance:
         instance: The MCP client.
         owner: Hears what happens; None while nobody has taken it.
         calls: Calls in flight.
+        turns: Orders its calls where it may run so many at once only; None before that is asked.
         followers: Subscriptions to its resources, which let it end but not rest.
         lease_id: The lease that it serves; empty for shared and spare ones.
         draining: Whether it is to end when its last call has.
@@ -73,6 +75,7 @@ class LiveInstance:
         "owner",
         "spec",
         "suspect",
+        "turns",
         "up_since",
     )
 
@@ -88,6 +91,7 @@ class LiveInstance:
         self.spec = spec
         self.owner = owner
         self.calls = 0
+        self.turns: CallTurns | None = None
         self.followers = 0
         self.lease_id = ""
         self.draining = False

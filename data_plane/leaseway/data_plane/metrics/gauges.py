@@ -38,6 +38,7 @@ class StateReaders:
 TOTALS: Final[Mapping[str, tuple[str, str]]] = {
     "leaseway.leases.waiting": ("{caller}", "Callers that wait for room for a lease."),
     "leaseway.calls.in_flight": ("{call}", "Calls that have not ended."),
+    "leaseway.calls.waiting": ("{call}", "Of these, those that wait for a turn on their server."),
     "leaseway.exchange.streams": ("{stream}", "Open exchange streams."),
     "leaseway.exchange.queue.size": (
         "By",

@@ -269,6 +269,7 @@ _SERVER: Final[Mapping[str, Schema]] = {
     "transform": _TRANSFORM,
     "startup_timeout": _DURATION,
     "call_timeout": _DURATION,
+    "max_calls": _whole(1, 4096),
     "lease_drain_timeout": _DURATION,
     "start": _choice("eager", "lazy"),
     "warm": _whole(0, 4096),
@@ -325,6 +326,7 @@ _TENANT: Final[Schema] = _object(
                 "concurrent": _whole(1, 1_000_000_000),
                 "leases": _whole(1, 1_000_000_000),
                 "artifact_bytes": {"type": ["integer", "string"]},
+                "weight": _whole(1, 1000),
             }
         ),
         "agents": {

@@ -50,6 +50,7 @@ _DAY: Final = 86_400.0
 _YEAR: Final = 365 * _DAY
 _INSTANT: Final = 0.001
 _MOST_INSTANCES: Final = 4_096
+_MOST_CALLS: Final = 4_096
 _MOST_MEMORY: Final = 1024**5
 _BASIC, _STRICT = "basic", "strict"
 
@@ -228,6 +229,7 @@ _KEYS: Final = (
     Key("transform", naming.transforms, "transforms"),
     Key("startup_timeout", duration(_INSTANT, _DAY), "startup_timeout"),
     Key("call_timeout", duration(_INSTANT, _DAY), "call_timeout"),
+    Key("max_calls", integer(1, _MOST_CALLS), "max_calls"),
     Key("lease_drain_timeout", duration(0, 7 * _DAY), "lease_drain_timeout"),
     Key("start", choice("eager", "lazy"), "instances.start"),
     Key("warm", integer(0, _MOST_INSTANCES), "instances.warm"),

@@ -33,6 +33,7 @@ _LONGEST_RULE: Final = 4_096
 _LONGEST_PATH: Final = 1_024
 _MOST_PATHS: Final = 100
 _MOST_CALLS: Final = 1_000_000_000
+_HEAVIEST: Final = 1_000
 _RATE: Final = re.compile(r"(\d{1,9})\s*(?:/|per)\s*(s|second|m|minute|h|hour|d|day)")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
@@ -287,6 +288,7 @@ _LIMIT_KEYS: Final = {
     "concurrent": Key("concurrent", integer(1, _MOST_CALLS), "concurrent"),
     "leases": Key("leases", integer(1, _MOST_CALLS), "leases"),
     "artifact_bytes": Key("artifact_bytes", size(1, TIB), "artifact_bytes"),
+    "weight": Key("weight", integer(1, _HEAVIEST), "weight"),
 }
 _AGENT_KEYS: Final = {"servers": Key("servers", _granted_to_agent, "servers")}
 _TENANT_KEYS: Final = {

@@ -1,0 +1,82 @@
+"""Turns of calls on an instance that may run no more at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leaseway.data_plane.core.call_turns import CallTurns
+
+WEIGHTS = {"a": 1, "b": 1, "heavy": 3}
+TENANTS = st.sampled_from(sorted(WEIGHTS))
+
+
+def turns_of(most: int) -> CallTurns:
+    turns = CallTurns()
+    turns.most, turns.weight_of = most, WEIGHTS.__getitem__
+    return turns
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 4),
+    st.lists(st.one_of(TENANTS, st.integers(0, 30)), max_size=60),
+)
+def test_each_call_runs_once_and_no_more_at_once_than_may(most: int, acts: list[str | int]) -> None:
+    """A name begins a call of that tenant; a number ends one of those that run or wait."""
+    turns = turns_of(most)
+    running: list[tuple[str, int]] = []
+    waiting: list[tuple[str, int]] = []
+    for number, act in enumerate(acts):
+        if isinstance(act, str):
+            call = (act, number)
+            (running if turns.begin(call, act) else waiting).append(call)
+        elif running or waiting:
+            known = running + waiting
+            call = known[act % len(known)]
+            turns.end(call, call[0])
+            (running if call in running else waiting).remove(call)
+        while (call := turns.next()) is not None:
+            waiting.remove(call)
+            assert all(other[1] > call[1] for other in waiting if other[0] == call[0])
+            running.append(call)
+        assert turns.running == len(running) <= most
+        assert turns.waiting is bool(waiting)
+        assert not waiting or len(running) == most
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 50))
+def test_tenants_that_all_wait_have_turns_by_their_weights(most: int, rounds: int) -> None:
+    turns = turns_of(most)
+    for number in range(200):
+        for tenant in WEIGHTS:
+            turns.begin((tenant, number), tenant)
+    had: Counter[str] = Counter()
+    running = [("a", 0), ("b", 0), ("heavy", 0), ("a", 1)][:most]
+    for _ in range(5 * rounds if rounds < 30 else 150):
+        turns.end(running[0], running.pop(0)[0])
+        call = turns.next()
+        had[call[0]] += 1
+        running.append(call)
+    for tenant, weight in WEIGHTS.items():
+        assert abs(had[tenant] - had.total() * weight / 5) <= 2
+
+
+def test_who_comes_to_a_flood_of_another_tenant_is_next() -> None:
+    turns = turns_of(1)
+    assert turns.begin(("a", 0), "a")
+    for number in range(1, 1000):
+        turns.begin(("a", number), "a")
+    turns.end(("a", 0), "a")
+    assert turns.next() == ("a", 1)
+    turns.begin(("b", 0), "b")
+    turns.end(("a", 1), "a")
+    assert turns.next() == ("b", 0)
+    turns.begin(("b", 1), "b")  # and one after the other, they have every second turn
+    turns.end(("b", 0), "b")
+    assert turns.next() == ("a", 2)
+    turns.end(("a", 2), "a")
+    assert turns.next() == ("b", 1)
