@@ -22,6 +22,7 @@ from aiohttp import web
 from tests.kubernetes.cluster import ADMIN, ApiRefused, Cluster
 
 _PROTOCOL = "v4.channel.k8s.io"
+_BETWEEN_WATCHES = 0.1
 
 
 class Kubelet:
@@ -70,15 +71,18 @@ class Kubelet:
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         headers = {"Authorization": f"Bearer {ADMIN}"}
         url = f"{self._cluster.url}{self._path}/pods?watch=true"
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http,
-            http.get(url, headers=headers, ssl=tls) as answer,
-        ):
-            async for line in answer.content:
-                pod = json.loads(line)["object"]
-                if pod["metadata"].get("labels", {}).get("app.kubernetes.io/managed-by"):
-                    with contextlib.suppress(ApiRefused):  # it was deleted meanwhile
-                        await self._see(pod)
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
+            while True:  # the API ends a watch whose cache is behind, and is asked again
+                async with http.get(url, ssl=tls) as answer:
+                    async for line in answer.content:
+                        await self._notice(json.loads(line)["object"])
+                await asyncio.sleep(_BETWEEN_WATCHES)
+
+    async def _notice(self, pod: dict[str, Any]) -> None:
+        if pod["metadata"].get("labels", {}).get("app.kubernetes.io/managed-by"):
+            with contextlib.suppress(ApiRefused):  # it was deleted meanwhile
+                await self._see(pod)
 
     async def _see(self, pod: dict[str, Any]) -> None:
         name = pod["metadata"]["name"]

@@ -158,6 +158,7 @@ async def test_a_right_that_is_missing_is_named(
         ("pods", "create", "refused POST pods (403"),
         ("pods", "watch", "refused watch pods (403"),
         ("secrets", "create", "refused POST secrets (403"),
+        ("pods/attach", "get", "can't be attached to (403"),
     ],
 )
 async def test_one_right_that_a_worker_lacks_is_named(
@@ -178,6 +179,48 @@ async def test_one_right_that_a_worker_lacks_is_named(
 
     assert said in found
     assert "403: give its service account that right" in found
+
+
+@pytest.mark.parametrize(
+    ("resource", "verb", "said"),
+    [
+        ("pods", "delete", "refused DELETE pods/leaseway-box-"),
+        ("pods", "deletecollection", "refused DELETE pods (403"),
+        ("secrets", "delete", "refused DELETE secrets/leaseway-box-"),
+        ("secrets", "deletecollection", "refused DELETE secrets (403"),
+    ],
+)
+async def test_a_worker_that_may_not_remove_pods_serves_and_says_so(
+    cluster: Cluster,
+    namespace: str,
+    helm: str,
+    node: Kubelet,
+    environment: dict[str, str],
+    tmp_path: Path,
+    resource: str,
+    verb: str,
+    said: str,
+) -> None:
+    grant(cluster, namespace, without(role_of_workers(helm), resource, verb), "worker")
+    entry = server(env={"GREETING": {"env": "HELLO"}})
+    async with running(tmp_path, {"box": entry}, environment=environment) as (system, client):
+        async with client.session("one") as one:
+            assert (await one.call_tool("box:next", {})).text == "1"
+        log = system.workers["worker-1"].log
+        await eventually(lambda: any(said in line for line in log))
+
+    assert any(said in line and "give its service account that right" in line for line in log)
+
+
+async def test_a_pod_that_no_node_takes_is_told_of(
+    cluster: Cluster, namespace: str, helm: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    grant(cluster, namespace, role_of_workers(helm), "worker")
+    entry = server(start="eager", startup_timeout=15)
+    async with running(tmp_path, {"box": entry}, environment=environment) as (_, client):
+        said = await problem_of(client)
+
+    assert "does not run: no node has taken it yet, 13.5 s after its start" in said
 
 
 async def problem_of(client: AsyncClient) -> str:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.data_plane.core.resolved_values import Resolved
-from leaseway.data_plane.mcp.pods.api import is_running, runs_pods, waiting
+from leaseway.data_plane.mcp.pods.api import is_running, placed, runs_pods, waiting
 from leaseway.data_plane.mcp.pods.manifest import (
     Manifest,
     Owner,
@@ -166,3 +166,8 @@ def test_a_worker_on_kubernetes_runs_pods_unless_it_is_told_otherwise() -> None:
     assert runs_pods({"LEASEWAY_CONTAINER_ENGINE": "kubernetes"})
     assert not runs_pods({"KUBERNETES_SERVICE_HOST": "x", "LEASEWAY_CONTAINER_ENGINE": "docker"})
     assert not runs_pods({})
+
+
+def test_how_far_a_pod_came_is_told() -> None:
+    assert placed({"metadata": {}}) == "no node has taken it yet"
+    assert placed({"spec": {"nodeName": "n1"}}) == "the node n1 has not started it yet"

@@ -34,6 +34,9 @@ from leaseway.data_plane.mcp.transports.websocket import WebSocketTransport
 from leaseway.data_plane.references.environment import child_environment
 from leaseway.spec.model import ServerSpec
 
+_POD_SHARE: Final = 0.9
+"""The part of a start's time that a pod has to come up."""
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -118,7 +121,9 @@ async def _in_pod(wanted: Wanted, pods: Pods) -> Connected:
     manifests = [("pods", pod)]
     if resolved.env:
         manifests.insert(0, ("secrets", secret_manifest(name, owner, resolved.env)))
-    transport = PodTransport(server, pods, name, manifests, wanted.stderr.feed)
+    # Less than the whole start may take: so the step that hung is told.
+    patience = spec.startup_timeout * _POD_SHARE
+    transport = PodTransport(server, pods, name, manifests, wanted.stderr.feed, patience)
     connected = _over(wanted, Pulled(server, transport, resolved.without_secrets))
     return replace(connected, warnings=pod_warnings(spec.limits))
 

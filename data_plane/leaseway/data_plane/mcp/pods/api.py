@@ -29,6 +29,7 @@ _UNBOUNDED: Final = aiohttp.ClientTimeout(total=None, sock_connect=10)
 _GRACE: Final = 2
 _REMOVAL_TRIES: Final = 60
 _BETWEEN_TRIES: Final = 5.0
+_BETWEEN_WATCHES: Final = 0.5
 _FATAL: Final = frozenset(
     {"CreateContainerConfigError", "ErrImageNeverPull", "InvalidImageName", "RunContainerError"}
 )
@@ -117,7 +118,7 @@ class Pods:
         Raises:
             PodFailure: It will not run.
         """
-        said = ("", "")
+        said = ""
         query = {"watch": "true", "fieldSelector": f"metadata.name={name}"}
         while True:
             async for pod in self._watch(query):
@@ -127,9 +128,11 @@ class Pods:
                 reason, message = waiting(status)
                 if status.get("phase") in ("Failed", "Succeeded") or reason in _FATAL:
                     raise PodFailure(f"the pod {name} does not run: {reason or 'ended'} {message}")
-                if reason and (reason, message) != said:
-                    said = (reason, message)
-                    yield f"{reason} {message}".strip()
+                why = f"{reason} {message}".strip() or placed(pod)
+                if why != said:
+                    said = why
+                    yield why
+            await asyncio.sleep(_BETWEEN_WATCHES)  # the API ends a watch when its cache is behind
 
     async def attach(self, name: str) -> aiohttp.ClientWebSocketResponse:
         """Return a websocket to the standard input and output of a pod's server.
@@ -297,6 +300,12 @@ def waiting(status: Mapping[str, Any]) -> tuple[str, str]:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return condition.get("reason") or "", (condition.get("message") or "")[:500]
     return "", ""
+
+
+def placed(pod: Mapping[str, Any]) -> str:
+    """Return how far a pod came that says nothing about itself."""
+    node = (pod.get("spec") or {}).get("nodeName")
+    return f"the node {node} has not started it yet" if node else "no node has taken it yet"
 
 
 async def _refusal(what: str, answer: aiohttp.ClientResponse) -> str:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import aiohttp
@@ -37,6 +37,7 @@ class PodTransport(PullTransport):
         name: The pod's name.
         manifests: What is made for it, in order, each with its plural.
         on_output: Takes what the server writes to its standard error, and why it does not run yet.
+        patience: How many seconds it may take until the server is attached to.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class PodTransport(PullTransport):
         name: str,
         manifests: Sequence[tuple[str, Manifest]],
         on_output: Callable[[bytes], None],
+        patience: float,
     ) -> None:
         self._server = server
         self._pods = pods
         self._name = name
         self._manifests = manifests
         self._on_output = on_output
+        self._patience = patience
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._lines = LineSplitter(bounds.MAX_LINE, self._skipped, 8 * bounds.MAX_LINE)
         self._messages: deque[bytes] = deque()
@@ -65,20 +68,37 @@ class PodTransport(PullTransport):
         """Make the pod, wait until its server runs, and attach to it.
 
         Raises:
-            Fault: SERVER_NOT_READY with the reason that the API gives.
+            Fault: SERVER_NOT_READY with the reason that the API gives, or what it waited for.
         """
+        waits_for = ""
         try:
-            for plural, manifest in self._manifests:
-                await self._pods.create(plural, manifest)
-            async for why in self._pods.until_running(self._name):
-                self._on_output(f"pod {self._name}: {why}\n".encode())
-            self._socket = await self._pods.attach(self._name)
+            async with asyncio.timeout(self._patience):
+                async for step in self._steps():
+                    waits_for = step
+        except TimeoutError:
+            why = f"{waits_for}, {self._patience:.3g} s after its start"
+            raise self._not_started(why) from None
         except PodFailure as failure:
-            raise Fault(
-                Reason.SERVER_NOT_READY,
-                f"The server {self._server} could not be started: {failure}.",
-                metadata={"server": self._server, "problem": "START_FAILED"},
-            ) from None
+            raise self._not_started(str(failure)) from None
+
+    async def _steps(self) -> AsyncIterator[str]:
+        """Bring the server up; yield before each step what it waits for."""
+        for plural, manifest in self._manifests:
+            yield f"the Kubernetes API did not answer POST {plural}"
+            await self._pods.create(plural, manifest)
+        yield f"the pod {self._name} was made, but a watch told nothing of it"
+        async for why in self._pods.until_running(self._name):
+            self._on_output(f"pod {self._name}: {why}\n".encode())
+            yield f"the pod {self._name} does not run: {why}"
+        yield f"the pod {self._name} runs, but it could not be attached to"
+        self._socket = await self._pods.attach(self._name)
+
+    def _not_started(self, why: str) -> Fault:
+        return Fault(
+            Reason.SERVER_NOT_READY,
+            f"The server {self._server} could not be started: {why}.",
+            metadata={"server": self._server, "problem": "START_FAILED"},
+        )
 
     async def disconnect(self) -> None:
         """Close its standard input and remove the pod."""
