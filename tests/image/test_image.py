@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from testcontainers.core.config import testcontainers_config
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.network import Network
 from tests.conftest import BOUND, absent
 from tests.e2e.system import eventually
 
@@ -29,7 +32,6 @@ servers:
     args: ['-m', 'leaseway.data_plane.kit']
     tools: { whitelist: [current_time] }
 """
-_HELD = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL")
 
 
 def docker(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -53,38 +55,43 @@ class Containers:
 
     Args:
         image: What they run.
-        network: Its name, which is also the beginning of theirs.
     """
 
-    def __init__(self, image: str, network: str) -> None:
+    def __init__(self, image: str) -> None:
         self._image = image
-        self.network = network
-        docker("network", "create", network)
-        self.names: list[str] = []
+        self._made: list[DockerContainer] = []
+        self.network = Network().create()
 
-    def start(self, name: str, *command: str, options: tuple[str, ...] = ()) -> str:
-        """Start a container; others find it by its short name."""
-        full = f"{self.network}-{name}"
-        joined = ("--network", self.network, "--network-alias", name, "--hostname", name)
-        key = ("--env", f"LEASEWAY_KEY={_KEY}")
-        docker("run", "-d", "--name", full, *joined, *key, *_HELD, *options, self._image, *command)
-        self.names.append(full)
-        return full
+    def start(self, name: str, *command: str, **options: Any) -> DockerContainer:
+        """Start a container; others find it by its name."""
+        made = (
+            DockerContainer(self._image, hostname=name, read_only=True, cap_drop=["ALL"], **options)
+            .with_command(list(command))
+            .with_env("LEASEWAY_KEY", _KEY)
+            .with_tmpfs_mount("/tmp")
+            .with_network(self.network)
+            .with_network_aliases(name)
+        )
+        self._made.append(made.start())
+        return made
 
-    def run(self, name: str, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in a container."""
-        return docker("exec", name, *command, check=False)
+    def cut_off(self, container: DockerContainer) -> None:
+        """Take a container out of the network; `network.connect` brings it back."""
+        networks = container.get_docker_client().client.networks
+        networks.get(self.network.name).disconnect(container.get_container_id())
 
     def remove(self) -> None:
         """Remove all of them."""
-        for name in self.names:
-            docker("rm", "--force", name, check=False)
-        docker("network", "rm", self.network, check=False)
+        for container in self._made:
+            container.stop()
+        self.network.remove()
 
 
 @pytest.fixture
-def containers(image: str) -> Iterator[Containers]:
-    made = Containers(image, f"leaseway-test-{secrets.token_hex(4)}")
+def containers(image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Containers]:
+    # Its own remover is an image that would have to be pulled.
+    monkeypatch.setattr(testcontainers_config, "ryuk_disabled", True)
+    made = Containers(image)
     try:
         yield made
     finally:
@@ -92,88 +99,81 @@ def containers(image: str) -> Iterator[Containers]:
 
 
 @pytest.fixture
-def system(containers: Containers, tmp_path: object) -> tuple[str, str]:
-    """Return a control plane and a worker, by their containers' names."""
+def system(containers: Containers) -> tuple[DockerContainer, DockerContainer]:
+    """Return a control plane and a worker."""
     # The configuration is written inside: what is mounted comes from the engine's machine.
     script = (
         'mkdir -p /tmp/c && printf %s "$CONFIG" > /tmp/c/mcp.yaml &&'
         " exec leaseway control-plane --config /tmp/c/mcp.yaml --listen 0.0.0.0:7600"
     )
-    plane = containers.start(
-        "plane",
-        "-c",
-        script,
-        options=("--env", f"CONFIG={_CONFIG}", "--entrypoint", "/bin/sh"),
-    )
+    plane = containers.start("plane", "-c", script, entrypoint="/bin/sh", env={"CONFIG": _CONFIG})
     worker = containers.start(
         "worker", "worker", "--control-plane", "plane:7600", "--listen", "0.0.0.0:7610"
     )
     return plane, worker
 
 
-def called(containers: Containers, name: str) -> subprocess.CompletedProcess[str]:
-    return containers.run(
-        name,
-        "leaseway",
-        "call",
-        "time:current_time",
-        "timezone=UTC",
-        "--timeout",
-        "5",
-        "--address",
-        "plane:7600",
-    )
+def told(container: DockerContainer, *command: str) -> str:
+    """Return what a command in a container writes."""
+    return container.exec(list(command)).output.decode()
+
+
+def called(plane: DockerContainer) -> tuple[bool, str]:
+    """Return whether a call goes through, and what the command wrote."""
+    command = "leaseway call time:current_time timezone=UTC --timeout 5 --address plane:7600"
+    outcome = plane.exec(command)
+    return outcome.exit_code == 0, outcome.output.decode()
 
 
 async def test_a_call_goes_from_one_container_through_another(
-    containers: Containers, system: tuple[str, str]
+    system: tuple[DockerContainer, DockerContainer],
 ) -> None:
     plane, _ = system
 
-    await eventually(lambda: called(containers, plane).returncode == 0)
+    await eventually(lambda: called(plane)[0])
 
 
 async def test_nothing_runs_as_root_or_can_write_to_the_image(
-    containers: Containers, system: tuple[str, str]
+    system: tuple[DockerContainer, DockerContainer],
 ) -> None:
     _, worker = system
 
-    assert containers.run(worker, "id", "-u").stdout.strip() == "10001"
+    assert told(worker, "id", "-u").strip() == "10001"
     for path in ("/x", "/opt/leaseway/x", "/etc/x"):
-        assert "Read-only" in containers.run(worker, "touch", path).stderr
-    assert docker("inspect", "-f", "{{.Config.User}}", worker).stdout.strip() == "10001:10001"
-    assert containers.run(worker, "cat", "/proc/1/comm").stdout.strip() == "tini"
+        assert "Read-only" in told(worker, "touch", path)
+    assert worker.get_wrapped_container().attrs["Config"]["User"] == "10001:10001"
+    assert told(worker, "cat", "/proc/1/comm").strip() == "tini"
 
 
 async def test_a_stop_ends_a_worker_in_order(
-    containers: Containers, system: tuple[str, str]
+    system: tuple[DockerContainer, DockerContainer],
 ) -> None:
     plane, worker = system
-    await eventually(lambda: called(containers, plane).returncode == 0)
+    await eventually(lambda: called(plane)[0])
 
-    await asyncio.to_thread(docker, "stop", "--time", "45", worker)
+    await asyncio.to_thread(worker.get_wrapped_container().stop, timeout=45)
 
-    assert docker("inspect", "-f", "{{.State.ExitCode}}", worker).stdout.strip() == "0"
-    assert "it received SIGTERM" in docker("logs", worker).stderr
+    assert worker.wait() == 0
+    assert b"it received SIGTERM" in worker.get_logs()[1]
 
 
 async def test_a_partition_is_told_by_name_and_heals(
-    containers: Containers, system: tuple[str, str]
+    containers: Containers, system: tuple[DockerContainer, DockerContainer]
 ) -> None:
     plane, worker = system
-    await eventually(lambda: called(containers, plane).returncode == 0)
+    await eventually(lambda: called(plane)[0])
 
-    docker("network", "disconnect", containers.network, worker)
+    containers.cut_off(worker)
 
     def refused() -> bool:
-        outcome = called(containers, plane)
-        return outcome.returncode != 0 and outcome.stderr.startswith("leaseway: ")
+        went_through, said = called(plane)
+        return not went_through and said.startswith("leaseway: ")
 
     await eventually(refused)
-    docker("network", "connect", "--alias", "worker", containers.network, worker)
-    await eventually(lambda: called(containers, plane).returncode == 0)
-    held = containers.run(plane, "leaseway", "workers", "--json", "--address", "plane:7600")
-    assert len(json.loads(held.stdout)) == 1
+    containers.network.connect(worker.get_container_id(), ["worker"])
+    await eventually(lambda: called(plane)[0])
+    held = told(plane, "leaseway", "workers", "--json", "--address", "plane:7600")
+    assert len(json.loads(held)) == 1
 
 
 def test_what_is_in_the_image_is_listed_with_its_versions(image: str) -> None:
