@@ -6,6 +6,7 @@ from benchmarks.rows import floor, front, official, own, peers
 from benchmarks.rows.row import Row
 from benchmarks.specials import (
     control_plane,
+    flooded,
     leases,
     memory,
     neighbour,
@@ -21,6 +22,7 @@ ROWS: tuple[Row, ...] = (*floor.ROWS, *official.ROWS, *own.ROWS, *front.ROWS, *p
 SPECIALS: tuple[Special, ...] = (
     *leases.SPECIALS,
     *neighbour.SPECIALS,
+    *flooded.SPECIALS,
     *control_plane.SPECIALS,
     *memory.SPECIALS,
     *templates.SPECIALS,

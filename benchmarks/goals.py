@@ -149,6 +149,8 @@ GOALS = (
     Goal("the same with a CEL rule", 0.7, False, _rates("ruled", "stdio", 32)),
     Goal("leased servers, policy and audit on, to without", 0.85, False,
          _rates("leased_audited", "leased", 32)),
+    Goal("p99 of a tenant's calls while another floods the server, to alone", 1.5, True,
+         _special("flooded", "p99_ratio")),
     Goal("HTTP server, 32 in flight, to the official client direct", 7, False,
          _rates("http", "official_http", 32)),
     Goal("a REST API as tools, 32 in flight, to streamable HTTP", 0.8, False,
