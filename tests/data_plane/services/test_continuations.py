@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from leaseway.data_plane.services.continuations import MAX_PARKED, Continuations
+from leaseway.data_plane.services.continuations import MAX_PARKED, MAX_TENANT_PARKED, Continuations
 from leaseway.data_plane.services.unary import UnarySink
 from leaseway.data_plane.testing.servers import AskRefused, MemoryAsk, MemoryCall
 from leaseway.v1 import execution_pb2
@@ -249,8 +250,15 @@ async def test_a_call_waits_for_a_while_only(held: Bench) -> None:
 
 async def test_calls_that_wait_have_a_bound(held: Bench) -> None:
     parking = held.worker.execution.parking = Continuations("w1", "i1")
-    for _ in range(MAX_PARKED):
-        parking.park(UnarySink(keep_events=False))
+    states = [
+        (parking.park(sink_of(tenant)), tenant)
+        for tenant, calls in (("acme", MAX_TENANT_PARKED), ("rival", MAX_TENANT_PARKED - 1))
+        for _ in range(calls)
+    ]
+    with pytest.raises(Fault, match=f"{MAX_TENANT_PARKED} calls of this tenant wait"):
+        parking.park(sink_of("acme"))
+    states.append((parking.park(sink_of("rival")), "rival"))
+    assert len(parking) == MAX_PARKED
     reply, call = await begin(held)
     call.ask(ELICIT)
     with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -259,8 +267,17 @@ async def test_calls_that_wait_have_a_bound(held: Bench) -> None:
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.OVERLOADED, "yes")
     assert call.cancelled
-    for state in tuple(parking._parked):
-        parking.resume(state, "default", {})
+    for state, tenant in states:
+        parking.resume(state, tenant, {})
+
+
+def sink_of(tenant: str) -> Any:
+    """Return the sink of a call that nobody runs."""
+    sink: Any = UnarySink(keep_events=False)
+    sink.active = SimpleNamespace(
+        call=execution_pb2.Call(tenant=tenant), asks=None, arguments=b"{}"
+    )
+    return sink
 
 
 async def test_a_state_names_its_worker_and_cannot_be_guessed(held: Bench) -> None:

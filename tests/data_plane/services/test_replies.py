@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.struct_pb2 import Struct
 from tests.conftest import BOUND
 
 from leaseway.data_plane.services import exchange, replies
@@ -322,6 +323,40 @@ async def test_calls_on_all_streams_of_a_client_are_bounded(
         other.cancel()
     exchanges = bench.worker.execution._exchanges
     await bench.until(lambda: not exchanges._clients)
+
+
+async def test_calls_without_a_stream_count_among_those_of_their_client(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_CLIENT_CALLS", 2)
+    await bench.serve("time")
+    await bench.until(lambda: bench.servers.opened)
+    bench.servers.holds = True
+    instance = bench.servers.opened[0]
+    request = execution_pb2.CallToolRequest(
+        server_id="time", tool="echo", arguments=_arguments("x"), inline_media=True
+    )
+    first = bench.execution.CallTool(request)
+    await bench.until(lambda: len(instance.calls) == 1)
+    streamed = bench.caller()
+    await streamed.begin("time")
+    await bench.until(lambda: len(instance.calls) == 2)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await asyncio.wait_for(bench.execution.CallTool(request), BOUND)
+    fault = fault_from_rpc_error(error.value)
+    assert fault is not None
+    assert (fault.reason, fault.started) == (Reason.OVERLOADED, "no")
+    instance.calls[0].answer(b'{"content":[]}')
+    await asyncio.wait_for(first, BOUND)
+    again = bench.execution.CallTool(request)
+    await bench.until(lambda: len(instance.calls) == 2)
+    again.cancel()
+
+
+def _arguments(text: str) -> Struct:
+    arguments = Struct()
+    arguments.update({"text": text})
+    return arguments
 
 
 def _caller(tenant: str, agent: str) -> Principal:

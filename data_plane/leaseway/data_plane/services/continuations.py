@@ -25,6 +25,9 @@ _logger = logging.getLogger(__name__)
 MAX_PARKED: Final = 64
 """Calls that may wait on a worker."""
 
+MAX_TENANT_PARKED: Final = 32
+"""Of one tenant."""
+
 MAX_PARKED_BYTES: Final = 64 * bounds.MIB
 """What they may hold together: arguments, questions, events and results. Beyond it the one that
 has waited longest is given up."""
@@ -90,12 +93,16 @@ class Continuations:
         """Have a call wait for its caller; return the state that continues it, once.
 
         Raises:
-            Fault: OVERLOADED: too many wait.
+            Fault: OVERLOADED: too many wait, of this tenant or of all.
         """
-        if len(self._parked) >= MAX_PARKED:
+        mine = sum(parked.tenant == collector.tenant for parked in self._parked.values())
+        if len(self._parked) >= MAX_PARKED or mine >= MAX_TENANT_PARKED:
+            most, whose = (
+                (MAX_PARKED, "") if mine < MAX_TENANT_PARKED else (mine, " of this tenant")
+            )
             raise Fault(
                 Reason.OVERLOADED,
-                f"{MAX_PARKED} calls wait for their callers' answers on worker "
+                f"{most} calls{whose} wait for their callers' answers on worker "
                 f"{self._worker_id}; try again later, or call over an exchange.",
                 "yes",
                 retry_delay=1.0,

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
@@ -22,6 +23,7 @@ from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.services.leases import renew_all
 from leaseway.data_plane.services.replies import Context, StreamWriter
 from leaseway.identity.interceptor import caller
+from leaseway.identity.principal import Principal
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -37,16 +39,18 @@ _COUNTED: Final = 4 * bounds.KIB
 
 
 class _ClientCalls:
-    """How many calls one client has in flight on all its streams; counted only when it must be."""
+    """How many calls one client has in flight, on its streams and without; counted only at need."""
 
     def __init__(self) -> None:
         self.streams: list[ExchangeStream] = []
+        self.unary = 0
         self._left = 0  # at least so many more may begin: those that end since only add to it
 
     def take(self) -> bool:
         """Return whether one more call may begin."""
         if self._left <= 0:
-            self._left = bounds.MAX_CLIENT_CALLS - sum(one.in_flight for one in self.streams)
+            under_way = self.unary + sum(one.in_flight for one in self.streams)
+            self._left = bounds.MAX_CLIENT_CALLS - under_way
             if self._left <= 0:
                 return False
         self._left -= 1
@@ -122,10 +126,8 @@ class ExchangeStream:
 
     @property
     def client(self) -> object:
-        """Whose it is: the tenant that the caller proved to be, else the connection it came on."""
-        if self._caller.tenant is not None:
-            return (self._caller.tenant,)  # of all its agents: tenants are to be fair to others
-        return (None, self._caller.agent) if self._is_bound else self.connection
+        """Whose it is."""
+        return _client(self._caller, self.connection)
 
     @property
     def connection(self) -> str:
@@ -254,6 +256,13 @@ class ExchangeStream:
         return _too_many("calls", bounds.MAX_CALLS_IN_FLIGHT)
 
 
+def _client(principal: Principal, connection: str) -> object:
+    """Return the tenant that a caller proved to be, else the connection that it came on."""
+    if principal.tenant is not None:
+        return (principal.tenant,)  # of all its agents: tenants are to be fair to others
+    return (None, principal.agent) if principal.agent is not None else connection
+
+
 def _too_many(what: str, limit: int) -> Fault:
     return Fault(
         Reason.OVERLOADED,
@@ -265,8 +274,8 @@ def _too_many(what: str, limit: int) -> Fault:
 def _too_many_of_client() -> Fault:
     return Fault(
         Reason.OVERLOADED,
-        f"More than {bounds.MAX_CLIENT_CALLS} calls of this client are under way on all its "
-        "streams to this worker; wait for some to end.",
+        f"More than {bounds.MAX_CLIENT_CALLS} calls of this client are under way on this "
+        "worker; wait for some to end.",
         retry_delay=0.1,
     )
 
@@ -324,8 +333,32 @@ class Exchanges:
         finally:
             self._streams.discard(stream)
             stream.client_calls.streams.remove(stream)
-            if not stream.client_calls.streams:
-                del self._clients[client]
+            self._forget(client)
+
+    @contextmanager
+    def counting(self, context: Context) -> Iterator[None]:
+        """Count a call without a stream among those of its client.
+
+        Raises:
+            Fault: OVERLOADED: the client has too many under way.
+        """
+        client = _client(caller(), str(context.peer()))
+        calls = self._clients.setdefault(client, _ClientCalls())
+        if not calls.take():
+            if self._executor.meters is not None:
+                self._executor.meters.call_refused(Reason.OVERLOADED)
+            raise _too_many_of_client()
+        calls.unary += 1
+        try:
+            yield
+        finally:
+            calls.unary -= 1
+            self._forget(client)
+
+    def _forget(self, client: object) -> None:
+        calls = self._clients[client]
+        if not calls.streams and not calls.unary:
+            del self._clients[client]
 
     def _relieve(self) -> None:
         """End streams of the client that holds the most until all hold no more than they may."""

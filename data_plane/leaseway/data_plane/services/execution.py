@@ -134,12 +134,13 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         self, request: execution_pb2.CallToolRequest, context: Context
     ) -> execution_pb2.CallToolResponse:
         try:
-            sink = await self._open(request, context, UnarySink(keep_events=False))
-            try:
-                await sink.turn()
-                return await self._reply(sink)
-            finally:
-                sink.leave("the caller does not wait any more")
+            with self._exchanges.counting(context):
+                sink = await self._open(request, context, UnarySink(keep_events=False))
+                try:
+                    await sink.turn()
+                    return await self._reply(sink)
+                finally:
+                    sink.leave("the caller does not wait any more")
         except Fault as fault:
             await abort(context, fault)
 
@@ -148,14 +149,15 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
     ) -> AsyncIterator[execution_pb2.CallToolStreamingResponse]:
         """Execute one call with progress and log messages before its result."""
         try:
-            sink = UnarySink(keep_events=True)
-            sink = await self._open(request.call, context, sink, log_level=request.log_level)
-            try:
-                async for event in sink.events():
-                    yield event
-                response = await self._reply(sink)
-            finally:
-                sink.leave("the caller's stream has ended")
+            with self._exchanges.counting(context):
+                sink = UnarySink(keep_events=True)
+                sink = await self._open(request.call, context, sink, log_level=request.log_level)
+                try:
+                    async for event in sink.events():
+                        yield event
+                    response = await self._reply(sink)
+                finally:
+                    sink.leave("the caller's stream has ended")
             yield execution_pb2.CallToolStreamingResponse(result=response)
         except Fault as fault:
             await abort(context, fault)
