@@ -371,10 +371,10 @@ def test_all_agents_of_a_tenant_pay_together(monkeypatch: pytest.MonkeyPatch) ->
     class Stream(exchange.ExchangeStream):
         held_bytes = 0
         is_given_up = False
+        connection = "ipv4:127.0.0.1:1"
 
         def __init__(self, who: Principal, held: int) -> None:
             self._caller = who
-            self._is_bound = True
             self.held_bytes = held
 
         def give_up(self, why: str) -> None:
