@@ -60,3 +60,12 @@ def test_the_standard_exporter_encodes_by_the_method_that_the_faster_one_replace
     finally:
         exporter.shutdown()
     assert asked == [1]
+
+
+def test_the_exporter_of_log_records_is_where_logs_over_otlp_look_for_it() -> None:
+    # Else `telemetry.logs_otlp` fails at the start of whoever sets an endpoint for logs.
+    from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter
+
+    assert issubclass(OTLPLogExporter, LogRecordExporter)
+    assert callable(BatchLogRecordProcessor)
