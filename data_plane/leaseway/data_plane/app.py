@@ -64,12 +64,17 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     exported = otlp_audit(options.id) if options.audit is not None else None
     audit = _audit(options, exported)
     # Before there is anything to count, and after, an unhandled SIGUSR1 would end the process.
+
+    def served() -> list[ServerSpec]:
+        variants = worker.pool.desired_state.variants if worker is not None else {}
+        return [variant.spec for variant in variants.values()]
+
     with diagnostics_on_signal(lambda: worker.counts() if worker is not None else {}):
         vault = WorkerVault(options.vault)
         await asyncio.to_thread(vault.refresh)
         async with (
             measuring(options.metrics, "leaseway-worker", instance=options.id) as meter,
-            _connections(options.id, vault) as open_instance,
+            _connections(options.id, vault, served) as open_instance,
             artifact_storage(options.artifacts) as storage,
             asyncio.TaskGroup() as group,
         ):
@@ -151,14 +156,16 @@ async def artifact_storage(
 
 
 @contextlib.asynccontextmanager
-async def _connections(worker_id: str, vault: WorkerVault) -> AsyncIterator[OpenInstance]:
+async def _connections(
+    worker_id: str, vault: WorkerVault, served: Callable[[], list[ServerSpec]]
+) -> AsyncIterator[OpenInstance]:
     """Yield what makes instances; afterwards no process of theirs is left."""
     numbers = itertools.count(1)
     reaper = Reaper()
     try:
         async with http_client() as http:
             pods = Pods(os.environ, http) if runs_pods(os.environ) else None
-            host = Host(os.environ, reaper, http, vault, pods)
+            host = Host(os.environ, reaper, http, vault, pods, served)
 
             def open_instance(
                 spec: ServerSpec,

@@ -46,6 +46,7 @@ class Bench:
         self.warned: list[tuple[str, str]] = []
         self.disconnected: list[str] = []
         self.instances: list[Instance] = []
+        self.served: list[ServerSpec] = []
 
     def stdio(self, server: str, *args: str, **spec: Any) -> ServerSpec:
         """Return the spec of one of the servers in tests/servers."""
@@ -65,7 +66,7 @@ class Bench:
     ) -> Instance:
         """Return an instance that has not been started."""
         environment = os.environ if environment is None else environment
-        host = Host(environment, self.reaper, self.http)
+        host = Host(environment, self.reaper, self.http, served=lambda: self.served)
         if "vault" in more:
             host = replace(host, vault=more.pop("vault"))
         instance = Instance(spec, host, self, instance_id=f"i{len(self.instances)}", **more)

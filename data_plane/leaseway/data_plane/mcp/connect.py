@@ -97,7 +97,9 @@ async def _connect_stdio(wanted: Wanted) -> Connected:
     else:
         environment = child_environment(host.environment, spec.inherit_env, resolved.env)
         cgroups = host.reaper.cgroups
-        launch = await prepare(spec, command, environment, cgroups, resolved.cwd)
+        launch = await prepare(
+            spec, command, environment, cgroups, resolved.cwd, others=host.served()
+        )
     process = await ServerProcess.start(wanted.server, launch, wanted.stderr, host.reaper)
     transport = StdioTransport(wanted.server, process, wanted.stderr)
     peer = StreamPeer(wanted.server, transport, wanted.on_tools_changed)

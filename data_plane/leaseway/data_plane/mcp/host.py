@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +11,7 @@ import aiohttp
 from leaseway.data_plane.mcp.pods.api import Pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.references.resolve import NO_VAULT, Vault
+from leaseway.spec.model import ServerSpec
 
 _IDLE: Final = 4.0
 """Seconds that an unused connection is kept: less than common servers keep theirs, since a request
@@ -27,6 +28,7 @@ class Host:
         http: The worker's pooled HTTP client.
         vault: Where secrets are that the environment does not have.
         pods: Runs servers that are images; None where an engine on this machine does.
+        served: Returns the servers that the worker serves at the moment.
     """
 
     environment: Mapping[str, str]
@@ -34,6 +36,7 @@ class Host:
     http: aiohttp.ClientSession
     vault: Vault = NO_VAULT
     pods: Pods | None = None
+    served: Callable[[], Iterable[ServerSpec]] = tuple
 
 
 def http_client() -> aiohttp.ClientSession:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.mcp.process.sandbox.mounts import Paths, permitted
+from leaseway.data_plane.mcp.process.sandbox.mounts import Paths, of_others, permitted
 from leaseway.data_plane.mcp.process.sandbox.trial import try_command
 from leaseway.data_plane.mcp.transports import stdio
 from leaseway.spec.model import Limits, Sandbox, ServerSpec, Value, VariantKey
@@ -157,6 +157,21 @@ class TestWithBubblewrap:
         assert await ask(bench, spec, "read", path=str(elsewhere)) in ("", "PermissionError")
         assert await ask(bench, spec, "read", path=str(plain)) == "content"
         assert elsewhere.read_text() == "content"
+
+    async def test_folders_of_other_servers_are_out_of_reach(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        for name in ("own", "other"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "note").write_text("kept")
+        sandbox = Sandbox(enabled=True)  # what its command line names below /tmp, it sees
+        spec = bench.stdio("nosy", str(tmp_path), sandbox=sandbox, cwd=str(tmp_path / "own"))
+        other = replace(bench.stdio("other"), cwd=str(tmp_path / "other"))
+        found = []
+        for bench.served in ([spec], [spec, other]):
+            asked = ("note", "../other/note")
+            found += [await ask(bench, spec, "read", path=path) for path in asked]
+        assert found == ["kept", "kept", "kept", "FileNotFoundError"]
 
     async def test_sockets_in_run_are_out_of_reach(self, bench: Bench) -> None:
         path = Path("/run") / f"leaseway-test-{os.getpid()}.sock"
@@ -398,3 +413,23 @@ def test_with_allowed_paths_the_places_of_data_are_empty_but_for_these() -> None
     readable = permitted(replace(permissions, write=False), "/home/ann")
     assert (readable.readable, readable.writable) == (found.writable, ())
     assert permitted(Permissions(denied_paths=(".env",)), "/work") == Paths(hidden=("/work/.env",))
+
+
+def test_what_a_server_was_given_itself_is_not_masked_as_another_ones() -> None:
+    def server(name: str, cwd: str = "", *writable: str) -> ServerSpec:
+        sandbox = Sandbox(enabled=True, writable_paths=writable)
+        return ServerSpec(VariantKey(name), "stdio", command="x", cwd=cwd, sandbox=sandbox)
+
+    spec = server("own", "/srv/own", "/data/shared")
+    others = [
+        spec,
+        server("a", "/srv/a", "/data/shared/part", "/data/shared"),
+        server("around", "/srv"),
+        server("program", "/opt/tool"),
+        server("script", "/data/scripts/deep"),
+        server("system", "/usr/lib/x", "/", "/etc", "/var"),
+        server("homes", "/home/ann", str(Path.home())),
+        server("home", "/home/ann/project", "relative"),
+    ]
+    command = ("/opt/tool/bin/run", "/data/scripts/deep/main.py")
+    assert of_others(spec, command, "/srv/own", others) == ("/home/ann/project", "/srv/a")

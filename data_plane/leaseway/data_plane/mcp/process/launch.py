@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,7 @@ from leaseway.data_plane.mcp.process.cgroups import Cgroup, Cgroups
 from leaseway.data_plane.mcp.process.containers import Container
 from leaseway.data_plane.mcp.process.limits import LimitPlan, plan_limits, this_host
 from leaseway.data_plane.mcp.process.sandbox.bubblewrap import look_around, sandboxed
-from leaseway.data_plane.mcp.process.sandbox.mounts import permitted
+from leaseway.data_plane.mcp.process.sandbox.mounts import of_others, permitted
 from leaseway.data_plane.mcp.process.sandbox.trial import TRIAL_TIMEOUT, disk
 from leaseway.spec.model import Limits, ServerSpec
 from leaseway.wire.errors import Fault, Reason
@@ -56,10 +56,12 @@ async def prepare(
     environment: Mapping[str, str],
     cgroups: Cgroups,
     cwd: str = "",
+    others: Iterable[ServerSpec] = (),
 ) -> Launch:
     """Return how to start a server; whoever gets a cgroup with it has to remove it.
 
-    A server with neither limits, sandbox nor folder is started as it stands.
+    A server with neither limits, sandbox nor folder is started as it stands. In a sandbox the
+    folders of the others are masked.
 
     Raises:
         Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND, START_FAILED,
@@ -82,7 +84,10 @@ async def prepare(
                 sandbox = spec.sandbox
                 if not permissions.write:
                     sandbox = replace(sandbox, writable_paths=())
-                more = permitted(permissions, cwd or str(Path.cwd()))
+                base = cwd or str(Path.cwd())
+                more = permitted(permissions, base)
+                masked = await disk.run(of_others, spec, whole, base, others)
+                more = more._replace(hidden=(*more.hidden, *masked))
                 look = await disk.run(look_around, server, sandbox, whole, cwd, more)
     except TimeoutError:
         raise _hanging(server, command[0]) from None

@@ -13,12 +13,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leaseway.spec.model import Sandbox
+from leaseway.spec.model import Sandbox, ServerSpec
 from leaseway.spec.permissions import Permissions, folders
 
 _PRIVATE: Final = tuple(Path(place) for place in ("/tmp", "/var/tmp", "/run"))  # noqa: S108
 _HOMES: Final = (Path("/home"), Path("/root"))
 _DATA: Final = (*_HOMES, *map(Path, ("/srv", "/mnt", "/media", "/data")))
+_HOLD_PROGRAMS: Final = frozenset(
+    map(Path, ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/sys", "/dev"))
+)
 _SYSTEM: Final = (*_PRIVATE, Path("/proc"), Path("/dev"))
 _NAME_SERVERS: Final = Path("/etc/resolv.conf")
 _BINARIES: Final = ("bin", ".bin", "sbin")
@@ -71,6 +74,50 @@ def permitted(permissions: Permissions, base: str) -> Paths:
     if permissions.write:
         return Paths(writable=shown, hidden=tuple(hidden), private=private)
     return Paths(readable=shown, hidden=tuple(hidden), private=private)
+
+
+def of_others(
+    spec: ServerSpec, command: Sequence[str], base: str, others: Iterable[ServerSpec]
+) -> tuple[str, ...]:
+    """Return the folders of other servers, which a sandboxed one may not see; looks at files.
+
+    They are where others start, what they may write and what their permissions allow. What the
+    server itself was given stays: its own such folders, those around and below them, and where its
+    command and the paths on its command line are. Folders of the system and homes stay as well,
+    since what the server needs may be there.
+
+    Args:
+        spec: The server in the sandbox.
+        command: Its command, its program as a path.
+        base: The folder that it starts in.
+        others: The servers of the worker; the server itself among them changes nothing.
+    """
+    own = {*_folders(spec, spec.cwd), *((base,) if spec.cwd else ())}
+    program = Path(command[0])
+    used = {*own, base, *map(str, (program, program.resolve()))}
+    used |= {argument for argument in command[1:] if argument.startswith("/")}
+    hidden = []
+    for folder in sorted({path for other in others for path in _folders(other, other.cwd)}):
+        path = Path(folder)
+        needed = any(_is_in(Path(os.path.normpath(each)), folder) for each in used)
+        if not needed and not any(_is_in(path, each) for each in own) and _is_data(path):
+            hidden.append(folder)
+    return tuple(hidden)
+
+
+def _folders(spec: ServerSpec, base: str) -> set[str]:
+    """Return a server's own folders, as far as they can be known before it starts."""
+    named = {spec.cwd, *spec.sandbox.writable_paths, *folders(spec.policy.permissions, base)}
+    return {os.path.normpath(path) for path in named if path.startswith("/")}
+
+
+def _is_data(path: Path) -> bool:
+    """Return whether a folder is neither of the system nor a home, nor around one."""
+    top = Path(*path.parts[:2])
+    if top in _HOLD_PROGRAMS or (path == top and top not in _DATA):
+        return False
+    homes = {Path.home(), *_HOMES}
+    return not (path.parent in _HOMES or any(_is_in(home, str(path)) for home in homes))
 
 
 def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, more: Paths) -> list[str]:
