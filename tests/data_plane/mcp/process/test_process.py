@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import gc
 import os
 import resource
 import signal
@@ -23,7 +24,7 @@ from tests.data_plane.mcp.conftest import SERVERS
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process import process
 from leaseway.data_plane.mcp.process.launch import Launch
-from leaseway.data_plane.mcp.process.process import ServerProcess
+from leaseway.data_plane.mcp.process.process import ServerProcess, handed_over
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.mcp.process.spawner import Spawner
 from leaseway.data_plane.mcp.process.stderr import StderrTail
@@ -304,3 +305,46 @@ async def test_a_reaper_inherits_nothing() -> None:
         folder = Path(f"/proc/{reaper.pid}/fd")
         await until(lambda: {entry.name for entry in folder.iterdir()} == {"0", "1", "2"})
         await reaper.close()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_pipe_that_uvloop_got_is_closed_once(cancelled: bool) -> None:
+    """A number that is closed again is by then that of what somebody else has opened."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def opened_and_closed() -> None:
+        reader, writer = os.pipe()
+        given = os.fdopen(reader, "rb", buffering=0)
+        end = handed_over(given)
+        number = end.fileno()
+        opening = asyncio.ensure_future(
+            asyncio.get_running_loop().connect_read_pipe(asyncio.Protocol, end)
+        )
+        if cancelled:
+            await asyncio.sleep(0)
+            opening.cancel()
+            await asyncio.wait([opening])
+        else:
+            (await opening)[0].close()
+        async with asyncio.timeout(BOUND):
+            while is_open(number):
+                await asyncio.sleep(0.001)
+        os.dup2(writer, number)
+        given.close()
+        end.close()
+        del given, end, opening
+        gc.collect()
+        assert is_open(number)
+        os.close(number)
+        os.close(writer)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        loop.run(opened_and_closed())
+
+
+def is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True

@@ -122,7 +122,7 @@ class ServerProcess:
         """Begin to read its standard error, which must never fill up."""
         assert self._popen.stderr is not None
         self._stderr_transport, _ = await self._loop.connect_read_pipe(
-            lambda: self._stderr, self._popen.stderr
+            lambda: self._stderr, handed_over(self._popen.stderr)
         )
 
     async def stop(self, patience: float = PATIENCE) -> None:
@@ -250,6 +250,21 @@ class ServerProcess:
     def _on_exit(self, status: int) -> None:
         if not self.exited.done():
             self.exited.set_result(status)
+
+
+def handed_over(pipe: IO[bytes]) -> IO[bytes]:
+    """Return an end of a pipe as a running loop is to get it, so that it is closed once.
+
+    uvloop closes the descriptor, and then the file object, whose number may by then be that of
+    what another thread has opened; where it is cancelled meanwhile, the file object goes on to
+    hold the number and closes it later. It gets a descriptor of its own, which no object closes.
+    """
+    if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
+        return pipe  # its transports close the object, and nothing else
+    own = os.dup(pipe.fileno())
+    mode = "wb" if pipe.writable() else "rb"
+    pipe.close()
+    return open(own, mode, buffering=0, closefd=False)
 
 
 class _StderrReader(asyncio.Protocol):

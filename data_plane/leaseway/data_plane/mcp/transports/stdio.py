@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from leaseway.data_plane.mcp.process.process import PATIENCE, ServerProcess
+from leaseway.data_plane.mcp.process.process import PATIENCE, ServerProcess, handed_over
 from leaseway.data_plane.mcp.process.stderr import StderrTail, telling_line
 from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter, LineTooLong
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
@@ -69,10 +69,10 @@ class StdioTransport(Transport):
         try:
             await process.open()
             self._writer, _ = await self._loop.connect_write_pipe(
-                lambda: _Writer(self), process.stdin
+                lambda: _Writer(self), handed_over(process.stdin)
             )
             self._reader, _ = await self._loop.connect_read_pipe(
-                lambda: _Reader(self), process.stdout
+                lambda: _Reader(self), handed_over(process.stdout)
             )
         except BaseException:
             for pipe, transport in ((process.stdin, self._writer), (process.stdout, self._reader)):
