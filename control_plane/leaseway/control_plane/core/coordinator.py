@@ -231,6 +231,7 @@ class Coordinator:
 
     def tick(self, now: Moment) -> None:
         self.roster.forget_lost(now)
+        self.roster.revoke_twins(now)
         self._give_up_content(now)
         self._settle(now)
         self.servers.give_up_overdue(now)

@@ -112,12 +112,28 @@ def test_twins_whose_ages_are_reported_the_other_way_round_later_are_not_both_re
     state.reported("w1", WorkerReport(gained=(first,)), at(1.2))
     state.reported("w2", WorkerReport(gained=(second,)), at(1.2))
     slow = replace(first, granted_at=at(1.3).mono)  # its report was on its way for 0.3 s
-    state.reported("w1", WorkerReport(gained=(slow,)), at(1.5))
-    told = [(name, one) for name, one in state.take_actions() if isinstance(one, RevokeLease)]
-    assert [(name, one.lease_id) for name, one in told] == [("w2", "L2")]
-    state.worker_joined(hello("w2", leases=(second,)), at(2))  # nobody knows what it heard
-    again = [one.lease_id for _, one in state.take_actions() if isinstance(one, RevokeLease)]
-    assert len(again) == 1
+    assert revoked(state) == []
+    state.tick(at(4))
+    assert revoked(state) == [("w2", "L2")]
+    state.reported("w1", WorkerReport(gained=(slow,)), at(4.1))
+    state.tick(at(7))
+    assert revoked(state) == []
+    state.worker_joined(hello("w2", leases=(second,)), at(8))  # nobody knows what it heard
+    state.tick(at(11))
+    assert len(revoked(state)) == 1
+
+
+def test_a_lease_stands_where_the_older_one_is_reported_as_ended_soon_after() -> None:
+    state = coordinator(expected_workers=2)
+    load(state, spec("a", shared=False))
+    for name in ("w1", "w2"):
+        state.worker_joined(hello(name), START)
+    failed, stands = (replace(lease(f"L{n}", f"w{n}"), granted_at=at(n).mono) for n in (1, 2))
+    state.reported("w1", WorkerReport(gained=(failed,)), at(2.1))
+    state.reported("w2", WorkerReport(gained=(stands,)), at(2.1))
+    state.reported("w1", WorkerReport(lost=("L1",)), at(2.2))  # its caller heard it before
+    state.tick(at(10))
+    assert revoked(state) == []
 
 
 def test_a_worker_that_was_to_drain_and_comes_back_on_a_new_stream_is_told_again() -> None:

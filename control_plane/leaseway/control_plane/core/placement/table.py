@@ -158,6 +158,10 @@ class PlacementTable:
     def knows(self, key: LeaseKey) -> bool:
         return key in self._by_key
 
+    def of_key(self, key: LeaseKey) -> tuple[HeldLease, ...]:
+        """Return the leases of a key, the oldest first."""
+        return tuple(self._by_key.get(key, ()))
+
     def places(self, key: LeaseKey) -> list[str]:
         """Return the workers that hold leases of a key, the oldest first, or have room reserved."""
         held = [lease.worker_id for lease in self._by_key.get(key, ())]

@@ -27,6 +27,9 @@ from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 
+_TWINS_FOR = 2.0
+"""Seconds for which two leases may have one key: workers report 0.1 s late, and more under load."""
+
 _LOST_SHOWN = 600.0
 """Seconds for which a lost worker is remembered, as an open problem too."""
 
@@ -59,6 +62,7 @@ class Roster:
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
     _left_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
     _spares: dict[Launched, set[str]] = field(default_factory=dict)  # the workers that have some
+    _twins: dict[LeaseKey, float] = field(default_factory=dict)  # when one of them is to end
 
     def queue_action(self, worker_id: str, action: Action) -> None:
         self._unsent.append((worker_id, action))
@@ -106,7 +110,7 @@ class Roster:
             if superseded or self.placements.is_fenced(lease):
                 self.fence(lease.id, lease.key)
         for twins in all_twins:
-            self._revoke_twin(twins)
+            self._note_twins(twins, now)
         return record
 
     def leave(self, record: WorkerRecord, now: Moment) -> None:
@@ -133,13 +137,13 @@ class Roster:
             before = record.spares
             record.has_instances(report.instances)
             self._note_spares(record.id, before, record.spares)
-        self._take_leases(record, report)
+        self._take_leases(record, report, now)
         for problem in report.cleared:
             self._clear_reported(record, problem)
         for problem in report.problems:
             self.problems.report(replace(problem, worker_id=record.id), now.unix)
 
-    def _take_leases(self, record: WorkerRecord, report: WorkerReport) -> None:
+    def _take_leases(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> None:
         ended = set(report.lost)
         for lease in report.gained:
             if lease.id in ended:  # it came and went: what was reserved for it is free
@@ -149,7 +153,7 @@ class Roster:
             record.twins_revoked.discard(lease_id)
         for lease in report.gained:
             if lease.id not in ended:
-                self._revoke_twin(self.placements.gained(lease))
+                self._note_twins(self.placements.gained(lease), now)
                 if self.placements.is_fenced(lease):
                     self.fence(lease.id, lease.key)
 
@@ -230,8 +234,24 @@ class Roster:
         for run in [run for run, until in self._drained.items() if until <= now.mono]:
             del self._drained[run]
 
+    def revoke_twins(self, now: Moment) -> None:
+        """Revoke the younger of two leases that have had one key for a while (DESIGN §5).
+
+        The lease of a worker that is gone or drains is no twin: its successor took its place. If
+        that worker comes back with it, the older one stands again. Nor is one that its worker was
+        told to end: ages are only as good as the delay of the report that they came with, and
+        where a later report has them the other way round, both would go.
+        """
+        for key in [key for key, at in self._twins.items() if at <= now.mono]:
+            del self._twins[key]
+            for lease in [one for one in self.placements.of_key(key) if self._stands(one)][1:]:
+                reason = "Another worker holds an older lease of the same session and server."
+                self.workers[lease.worker_id].twins_revoked.add(lease.id)
+                self.queue_action(lease.worker_id, RevokeLease(lease.id, reason))
+
     def deadlines(self) -> Iterator[float]:
-        """Yield when workers will count as lost, and when that is forgotten."""
+        """Yield when workers will count as lost, when that is forgotten, and when twins end."""
+        yield from self._twins.values()
         yield from map(_forgotten_at, self.lost.values())
         for record in self._away.values():
             if record.lost_at is not None:
@@ -310,18 +330,14 @@ class Roster:
         self.problems.report(problem, now.unix)
         raise WorkerRefused(message)
 
-    def _revoke_twin(self, twins: tuple[HeldLease, ...]) -> None:
-        """Revoke the younger of two leases with one key (DESIGN §5).
+    def _note_twins(self, twins: tuple[HeldLease, ...], now: Moment) -> None:
+        """Give the older of two leases with one key the time to be reported as ended.
 
-        The lease of a worker that is gone or drains is no twin: its successor took its place. If
-        that worker comes back with it, the older one stands again. Nor is one that its worker was
-        told to end: ages are only as good as the delay of the report that they came with, and
-        where a later report has them the other way round, both would go.
+        Its worker may have told the caller already that it could not start the server, whereupon
+        another worker granted the younger one.
         """
-        for lease in [lease for lease in twins if self._stands(lease)][1:]:
-            reason = "Another worker holds an older lease of the same session and server."
-            self.workers[lease.worker_id].twins_revoked.add(lease.id)
-            self.queue_action(lease.worker_id, RevokeLease(lease.id, reason))
+        if twins:
+            self._twins.setdefault(twins[0].key, now.mono + _TWINS_FOR)
 
     def _stands(self, lease: HeldLease) -> bool:
         record = self.workers[lease.worker_id]
