@@ -24,7 +24,6 @@ MOST_ROOMS = 14
 REASONS = {
     "leaseway.data_plane": "the folders of a worker, with the kit and its own processes",
     "leaseway": "the packages of the product, one contract over all",
-    "leaseway.data_plane.core": "pure leaves that hardly know one another (7 arrows)",
 }
 
 

@@ -25,8 +25,8 @@ from leaseway.data_plane.background import Background
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
-from leaseway.data_plane.core.artifact_index import Retention
-from leaseway.data_plane.core.lease_table import LeaseTable
+from leaseway.data_plane.core.artifacts.index import Retention
+from leaseway.data_plane.core.leases.table import LeaseTable
 from leaseway.data_plane.core.ports import OpenInstance
 from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.instances.context import WorkerContext

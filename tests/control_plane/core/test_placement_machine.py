@@ -34,7 +34,7 @@ from leaseway.control_plane.core.workers.actions import (
     WantContent,
 )
 from leaseway.control_plane.core.workers.records import WorkerAddress, WorkerRefused, WorkerReport
-from leaseway.data_plane.core import lease_table
+from leaseway.data_plane.core.leases import table as lease_table
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason

@@ -15,7 +15,7 @@ from tests.conftest import BOUND
 from tests.data_plane.conftest import Bench, worker_bench
 from yarl import URL
 
-from leaseway.data_plane.core.artifact_index import Artifact
+from leaseway.data_plane.core.artifacts.index import Artifact
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role

@@ -11,8 +11,8 @@ from tests.data_plane.artifact_calls import PNG, call, kept, read, refused, resu
 from tests.data_plane.conftest import Bench, worker_bench
 
 from leaseway.data_plane.artifacts.storage import DirectoryStorage, MemoryStorage
-from leaseway.data_plane.core.artifact_index import Retention
-from leaseway.data_plane.core.media import Kept, Media
+from leaseway.data_plane.core.artifacts.index import Retention
+from leaseway.data_plane.core.artifacts.media import Kept, Media
 from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds

@@ -98,7 +98,7 @@ def noting_calls() -> Iterator[list[str]]:
     `generations` is left out: what looks after instances reads it at times of its own.
     """
     called: list[str] = []
-    decides = ("calls/admission.py", "core/policy.py", "instances/pool.py", "spec/policy.py")
+    decides = ("calls/admission.py", "core/tools/policy.py", "instances/pool.py", "spec/policy.py")
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
         name = frame.f_code.co_name

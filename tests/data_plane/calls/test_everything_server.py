@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import SERVER_METHODS
+from leaseway.data_plane.core.calls.call import SERVER_METHODS
 from leaseway.v1 import execution_pb2
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 

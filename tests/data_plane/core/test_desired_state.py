@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.data_plane.core.desired_state import Changes, DesiredState, HeldVariant, Update, apply
-from leaseway.data_plane.core.toolset import CompiledToolset
+from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.spec.model import ServerSpec, VariantKey
 
 

@@ -15,7 +15,7 @@ from tests.conftest import BOUND
 from tests.servers import rest_api
 from tests.servers.rest_api import RestApi
 
-from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.http_tools.instance import HttpInstance
 from leaseway.data_plane.mcp.host import http_client
 from leaseway.data_plane.references.resolve import NO_VAULT

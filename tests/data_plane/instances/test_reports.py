@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leaseway.data_plane.core.lease_table import Lease, LeaseKey, LeaseTable
+from leaseway.data_plane.core.leases.table import Lease, LeaseKey, LeaseTable
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.spec.model import VariantKey
 

@@ -10,7 +10,7 @@ from tests.conftest import BOUND
 from tests.data_plane.conftest import worker_bench
 from tests.data_plane.leases.test_manager import Bench, acquire, refused
 
-from leaseway.data_plane.core.lease_table import Lease, LeaseKey, LeaseTable, NoRoom
+from leaseway.data_plane.core.leases.table import Lease, LeaseKey, LeaseTable, NoRoom
 from leaseway.data_plane.leases.waiters import Granted, WaitQueue
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.v1 import leases_pb2

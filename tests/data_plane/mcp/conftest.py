@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process.reaper import Reaper

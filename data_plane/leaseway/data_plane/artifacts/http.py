@@ -16,7 +16,7 @@ from typing import Final
 from aiohttp import web
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
-from leaseway.data_plane.core.artifact_index import Artifact
+from leaseway.data_plane.core.artifacts.index import Artifact
 from leaseway.identity.principal import Principal
 from leaseway.telemetry.http_listener import ArtifactsListener
 from leaseway.wire.errors import Fault, Reason

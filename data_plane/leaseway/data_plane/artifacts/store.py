@@ -16,9 +16,15 @@ from typing import BinaryIO, Final, Protocol
 
 from leaseway.data_plane.artifacts.storage import ArtifactStorage
 from leaseway.data_plane.background import Background, DiskThreads
-from leaseway.data_plane.core.artifact_index import Artifact, ArtifactIndex, Retention
-from leaseway.data_plane.core.calls import Outcome, PendingCall
-from leaseway.data_plane.core.media import BadMedia, Kept, Media, may_hold_media, replace_media
+from leaseway.data_plane.core.artifacts.index import Artifact, ArtifactIndex, Retention
+from leaseway.data_plane.core.artifacts.media import (
+    BadMedia,
+    Kept,
+    Media,
+    may_hold_media,
+    replace_media,
+)
+from leaseway.data_plane.core.calls.call import Outcome, PendingCall
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason

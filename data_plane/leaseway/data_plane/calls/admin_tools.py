@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.data_plane.core.calls import Outcome
-from leaseway.data_plane.core.lease_table import LeaseKey
-from leaseway.data_plane.core.toolset import Exposed, ToolPlan, compile_toolset
+from leaseway.data_plane.core.calls.call import Outcome
+from leaseway.data_plane.core.leases.table import LeaseKey
+from leaseway.data_plane.core.tools.toolset import Exposed, ToolPlan, compile_toolset
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.v1 import execution_pb2

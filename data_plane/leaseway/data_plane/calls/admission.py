@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from leaseway.data_plane.audit.record import Recorder
 from leaseway.data_plane.calls.call import ActiveCall
-from leaseway.data_plane.core.arguments import parse_arguments
-from leaseway.data_plane.core.policy import Counts, ToolPolicy, check_rules, reads_only
-from leaseway.data_plane.core.prompts_resources import AdmittedRequest, admit
-from leaseway.data_plane.core.toolset import ToolPlan, tool_not_found
+from leaseway.data_plane.core.tools.arguments import parse_arguments
+from leaseway.data_plane.core.tools.policy import Counts, ToolPolicy, check_rules, reads_only
+from leaseway.data_plane.core.tools.prompts_resources import AdmittedRequest, admit
+from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.wire.errors import Fault, Reason

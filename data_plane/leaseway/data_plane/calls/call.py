@@ -18,10 +18,10 @@ import msgspec
 from leaseway.data_plane.audit.record import AuditEntry
 from leaseway.data_plane.calls.recent import OK, TOOL_ERROR, PastCall, RecentCalls
 from leaseway.data_plane.calls.tracing import CallTrace
-from leaseway.data_plane.core.calls import Ask, Outcome, PendingCall, too_large
-from leaseway.data_plane.core.lease_table import Lease
-from leaseway.data_plane.core.media import DATA_MARK
-from leaseway.data_plane.core.policy import ToolPolicy
+from leaseway.data_plane.core.artifacts.media import DATA_MARK
+from leaseway.data_plane.core.calls.call import Ask, Outcome, PendingCall, too_large
+from leaseway.data_plane.core.leases.table import Lease
+from leaseway.data_plane.core.tools.policy import ToolPolicy
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import ToolTimer
 from leaseway.telemetry.tracing import is_sampled

@@ -22,13 +22,17 @@ from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.recent import RecentCalls
 from leaseway.data_plane.calls.subscriptions import Following
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
-from leaseway.data_plane.core.call_turns import CallTurns
-from leaseway.data_plane.core.calls import Outcome, PendingCall, ToolRequest, answerable
+from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest, answerable
+from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.desired_state import HeldVariant
-from leaseway.data_plane.core.lease_table import Lease, LeaseKey
-from leaseway.data_plane.core.policy import Counts
-from leaseway.data_plane.core.prompts_resources import SUBSCRIBE, AdmittedRequest, has_only_tools
-from leaseway.data_plane.core.toolset import ToolPlan
+from leaseway.data_plane.core.leases.table import Lease, LeaseKey
+from leaseway.data_plane.core.tools.policy import Counts
+from leaseway.data_plane.core.tools.prompts_resources import (
+    SUBSCRIBE,
+    AdmittedRequest,
+    has_only_tools,
+)
+from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool

@@ -10,9 +10,9 @@ import time
 from typing import Protocol
 
 from leaseway.data_plane.calls.call import ActiveCall
-from leaseway.data_plane.core.calls import Outcome, PendingCall
-from leaseway.data_plane.core.lease_table import Lease
-from leaseway.data_plane.core.prompts_resources import AdmittedRequest
+from leaseway.data_plane.core.calls.call import Outcome, PendingCall
+from leaseway.data_plane.core.leases.table import Lease
+from leaseway.data_plane.core.tools.prompts_resources import AdmittedRequest
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.metrics.instruments import SETTLED

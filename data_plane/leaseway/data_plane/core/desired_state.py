@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from leaseway.data_plane.core.policy import Judge
-from leaseway.data_plane.core.toolset import CompiledToolset
+from leaseway.data_plane.core.tools.policy import Judge
+from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.spec.model import ServerSpec, VariantKey
 
 

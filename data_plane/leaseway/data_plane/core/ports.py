@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from leaseway.data_plane.core.calls import ReadArtifact
+from leaseway.data_plane.core.calls.call import ReadArtifact
 from leaseway.wire.bounds import MIB
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.artifact_refs import is_reference

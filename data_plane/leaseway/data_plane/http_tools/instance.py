@@ -16,8 +16,14 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest, too_large
-from leaseway.data_plane.core.media import may_hold_media
+from leaseway.data_plane.core.artifacts.media import may_hold_media
+from leaseway.data_plane.core.calls.call import (
+    OnUpdate,
+    Outcome,
+    PendingCall,
+    ToolRequest,
+    too_large,
+)
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.http_tools.artifacts import read_artifacts

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from leaseway.data_plane.core.circuit_breaker import CircuitBreaker
 from leaseway.data_plane.core.desired_state import HeldVariant
-from leaseway.data_plane.core.instance_policy import spares_wanted
+from leaseway.data_plane.core.instances.circuit_breaker import CircuitBreaker
+from leaseway.data_plane.core.instances.instance_policy import spares_wanted
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.instances.context import WorkerContext

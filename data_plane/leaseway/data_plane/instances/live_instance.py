@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from leaseway.data_plane.core.call_turns import CallTurns
-from leaseway.data_plane.core.instance_policy import Times
+from leaseway.data_plane.core.calls.turns import CallTurns
+from leaseway.data_plane.core.instances.instance_policy import Times
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import Resolved
-from leaseway.data_plane.core.toolset import CompiledToolset, differing_tools, has_other_tools
+from leaseway.data_plane.core.tools.toolset import CompiledToolset, differing_tools, has_other_tools
 from leaseway.data_plane.metrics.instruments import WorkerMeters, start_time
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason

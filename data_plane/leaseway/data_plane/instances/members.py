@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from leaseway.data_plane.core.circuit_breaker import CircuitBreaker
 from leaseway.data_plane.core.desired_state import HeldVariant
+from leaseway.data_plane.core.instances.circuit_breaker import CircuitBreaker
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.live_instance import LiveInstance, LiveOwner

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from leaseway.data_plane.core.problems import LIMIT_REASONS, UNREACHABLE, Problem
-from leaseway.data_plane.core.toolset import CompiledToolset, describe_differences
+from leaseway.data_plane.core.tools.toolset import CompiledToolset, describe_differences
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.server.faults import RAISED

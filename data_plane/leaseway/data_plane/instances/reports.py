@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from leaseway.data_plane.core.lease_table import How, Lease
+from leaseway.data_plane.core.leases.table import How, Lease
 from leaseway.data_plane.core.problems import Problem, ProblemBook
 from leaseway.spec.model import VariantKey
 from leaseway.wire.messages.events import Event, History

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from leaseway.data_plane.background import Alarm
-from leaseway.data_plane.core.instance_policy import idle_at, old_at
+from leaseway.data_plane.core.instances.instance_policy import idle_at, old_at
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.members import LiveInstances

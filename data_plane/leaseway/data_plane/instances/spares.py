@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from leaseway.data_plane.background import Alarm
-from leaseway.data_plane.core.instance_policy import old_at, plan_spares, spares_wanted
+from leaseway.data_plane.core.instances.instance_policy import old_at, plan_spares, spares_wanted
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.members import LiveInstances

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.core.lease_table import Lease
+from leaseway.data_plane.core.leases.table import Lease
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.wire.errors import Fault, Reason

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from leaseway.data_plane.core.lease_errors import lease_ended, no_room, not_leasable, not_theirs
-from leaseway.data_plane.core.lease_table import How, Lease, LeaseKey, LeaseTable, NoRoom
+from leaseway.data_plane.core.leases.errors import lease_ended, no_room, not_leasable, not_theirs
+from leaseway.data_plane.core.leases.table import How, Lease, LeaseKey, LeaseTable, NoRoom
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool

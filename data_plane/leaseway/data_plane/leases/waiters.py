@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from leaseway.data_plane.core.lease_table import Lease, LeaseKey, NoRoom
+from leaseway.data_plane.core.leases.table import Lease, LeaseKey, NoRoom
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
 from leaseway.wire.turns import in_turn, one_too_many

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
-from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.mcp.host import Host

@@ -14,7 +14,7 @@ from dataclasses import replace
 from mcp.client.session import ClientSession
 from mcp_types import ServerCapabilities
 
-from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall
+from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.core.desired_state import starts_in
 from leaseway.data_plane.core.ports import PromptsResources
 from leaseway.data_plane.mcp.connect import Wanted, connect

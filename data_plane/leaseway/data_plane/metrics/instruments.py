@@ -20,7 +20,7 @@ from leaseway.wire.span_attributes import Attr
 from leaseway.wire.status import code_of
 
 if TYPE_CHECKING:
-    from leaseway.data_plane.core.lease_table import Lease
+    from leaseway.data_plane.core.leases.table import Lease
 
 _SHORT: Final = (0.001, 0.002, 0.005, *DURATIONS)
 """A lease that is held already, or is given a spare, takes milliseconds."""

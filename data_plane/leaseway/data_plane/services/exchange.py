@@ -18,7 +18,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.calls.executor import Executor
-from leaseway.data_plane.core.arguments import oversize_arguments
+from leaseway.data_plane.core.tools.arguments import oversize_arguments
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.services.leases import renew_all
 from leaseway.data_plane.services.replies import Context, StreamWriter

@@ -17,8 +17,8 @@ import grpc
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.calls.executor import Executor
-from leaseway.data_plane.core.lease_table import Lease
-from leaseway.data_plane.core.toolset import tool_not_found
+from leaseway.data_plane.core.leases.table import Lease
+from leaseway.data_plane.core.tools.toolset import tool_not_found
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.stderr_history import KeptLog
 from leaseway.data_plane.services.continuations import Continuations

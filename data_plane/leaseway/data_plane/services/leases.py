@@ -11,8 +11,8 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.calls.executor import Executor
-from leaseway.data_plane.core.lease_table import Lease, LeaseKey
-from leaseway.data_plane.core.toolset import tool_not_found
+from leaseway.data_plane.core.leases.table import Lease, LeaseKey
+from leaseway.data_plane.core.tools.toolset import tool_not_found
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.identity.interceptor import caller

@@ -16,8 +16,8 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.calls.call import ActiveCall
-from leaseway.data_plane.core.batching import Batching
-from leaseway.data_plane.core.calls import Ask
+from leaseway.data_plane.core.calls.batching import Batching
+from leaseway.data_plane.core.calls.call import Ask
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2

@@ -15,9 +15,9 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct, Value
 
 from leaseway.data_plane.calls.call import ActiveCall
-from leaseway.data_plane.core.arguments import has_many_values, oversize_arguments
-from leaseway.data_plane.core.calls import Ask
-from leaseway.data_plane.core.media import BadMedia, media_from_text
+from leaseway.data_plane.core.artifacts.media import BadMedia, media_from_text
+from leaseway.data_plane.core.calls.call import Ask
+from leaseway.data_plane.core.tools.arguments import has_many_values, oversize_arguments
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.data_plane.core.desired_state import HeldVariant, Update
-from leaseway.data_plane.core.lease_table import Lease
+from leaseway.data_plane.core.leases.table import Lease
 from leaseway.data_plane.core.problems import Problem
-from leaseway.data_plane.core.prompts_resources import CompiledPromptsResources, compile_prompts
-from leaseway.data_plane.core.toolset import CompiledToolset, Exposed, compile_toolset
+from leaseway.data_plane.core.tools.prompts_resources import (
+    CompiledPromptsResources,
+    compile_prompts,
+)
+from leaseway.data_plane.core.tools.toolset import CompiledToolset, Exposed, compile_toolset
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.leases.manager import LeaseManager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from leaseway.data_plane.core.lease_table import Lease
+from leaseway.data_plane.core.leases.table import Lease
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.sync import convert

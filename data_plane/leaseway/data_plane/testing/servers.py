@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from mcp_types import METHOD_NOT_FOUND
 
-from leaseway.data_plane.core.calls import Ask, OnUpdate, Outcome, ToolRequest
+from leaseway.data_plane.core.calls.call import Ask, OnUpdate, Outcome, ToolRequest
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.mcp.protocol.messages.server_requests import nobody_answers

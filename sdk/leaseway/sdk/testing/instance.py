@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, Final
 
 from leaseway.data_plane.calls.call import ActiveCall
-from leaseway.data_plane.core.calls import Ask, OnUpdate, Outcome, ToolRequest, too_large
-from leaseway.data_plane.core.media import may_hold_media
+from leaseway.data_plane.core.artifacts.media import may_hold_media
+from leaseway.data_plane.core.calls.call import Ask, OnUpdate, Outcome, ToolRequest, too_large
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
 from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.references.resolve import resolve

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
-from leaseway.data_plane.core.lease_table import How
+from leaseway.data_plane.core.leases.table import How
 from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.leases.book import Lease
 from leaseway.sdk.operators.views import LeaseInfo

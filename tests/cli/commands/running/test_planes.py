@@ -15,7 +15,7 @@ from click.testing import Result
 
 from leaseway.control_plane import app as control_plane_app
 from leaseway.data_plane import app as worker_app
-from leaseway.data_plane.core.artifact_index import Retention
+from leaseway.data_plane.core.artifacts.index import Retention
 from leaseway.data_plane.worker import WorkerOptions
 from leaseway.vault.key import VaultPlace
 from leaseway.wire.channels.endpoint import Endpoint

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, Outcome, ToolRequest
+from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, Outcome, ToolRequest
 from leaseway.data_plane.mcp.http import notifications as http_telling
 from leaseway.data_plane.mcp.http.connection import HttpConnection
 from leaseway.data_plane.mcp.protocol.messages.era import params_head

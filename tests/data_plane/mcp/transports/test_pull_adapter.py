@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import Outcome, ToolRequest
+from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.era import params_head
 from leaseway.data_plane.mcp.protocol.stream_connection import MAX_QUEUED, StreamPeer
 from leaseway.data_plane.mcp.protocol.transport import PullTransport, Receipt

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import Outcome, ToolRequest
+from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.wire.errors import Reason
 
 if TYPE_CHECKING:

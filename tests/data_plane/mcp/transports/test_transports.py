@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, answerable
+from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, answerable
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds

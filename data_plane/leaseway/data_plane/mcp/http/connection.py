@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST
 
 from leaseway.data_plane.background import shielded
-from leaseway.data_plane.core.calls import ToolRequest
+from leaseway.data_plane.core.calls.call import ToolRequest
 from leaseway.data_plane.core.problems import UNREACHABLE
 from leaseway.data_plane.mcp.http import errors as answers
 from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint, RequestBody

@@ -13,7 +13,7 @@ from mcp.shared.inbound import (
     x_mcp_header_map,
 )
 
-from leaseway.data_plane.core.calls import ToolRequest
+from leaseway.data_plane.core.calls.call import ToolRequest
 
 _logger = logging.getLogger(__name__)
 

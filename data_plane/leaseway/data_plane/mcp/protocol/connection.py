@@ -16,7 +16,7 @@ import anyio
 import anyio.abc
 from mcp.shared.dispatcher import OnNotify, OnNotifyIntercept, OnRequest
 
-from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
 from leaseway.data_plane.mcp.protocol.liveness import Liveness
 from leaseway.data_plane.mcp.protocol.messages.codec import Envelope, encode_call, request_key

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from leaseway.data_plane.core.calls import too_large
+from leaseway.data_plane.core.calls.call import too_large
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.messages.codec import decode, encode_notification, request_key
 from leaseway.data_plane.mcp.protocol.messages.lines import reply_key

@@ -270,7 +270,7 @@ def worker(
     """
     credentials.require_for(listen)
     from leaseway.data_plane.app import run
-    from leaseway.data_plane.core.artifact_index import Retention
+    from leaseway.data_plane.core.artifacts.index import Retention
     from leaseway.data_plane.worker import WorkerOptions
 
     with (

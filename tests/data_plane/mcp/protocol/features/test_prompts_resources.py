@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conftest import ServerCommand
 
-from leaseway.data_plane.core.calls import Outcome, ToolRequest
+from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Reason

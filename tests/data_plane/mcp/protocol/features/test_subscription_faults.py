@@ -9,7 +9,7 @@ from mcp.client.session import ClientSession
 from mcp_types import ResourcesCapability, ServerCapabilities
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import Outcome
+from leaseway.data_plane.core.calls.call import Outcome
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features.subscriptions import Subscriptions
 from leaseway.wire.errors import Reason

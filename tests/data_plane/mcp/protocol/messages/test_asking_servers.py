@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, answerable
+from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, answerable
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.wire.errors import Reason

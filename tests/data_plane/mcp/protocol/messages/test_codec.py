@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from leaseway.data_plane.core.calls import ToolRequest
+from leaseway.data_plane.core.calls.call import ToolRequest
 from leaseway.data_plane.mcp.protocol.features.handshake import era_of
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     decode,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leaseway.data_plane.core.calls import ToolRequest
+from leaseway.data_plane.core.calls.call import ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.codec import decode
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY
 from leaseway.data_plane.mcp.protocol.messages.incoming import Inbox

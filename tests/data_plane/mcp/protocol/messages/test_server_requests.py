@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, ToolRequest, answerable
+from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, ToolRequest, answerable
 from leaseway.data_plane.mcp.protocol.features.handshake import era_of
 from leaseway.data_plane.mcp.protocol.messages.codec import decode, encode_call
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, params_head

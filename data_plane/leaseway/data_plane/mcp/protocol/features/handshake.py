@@ -18,7 +18,7 @@ from mcp_types import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
-from leaseway.data_plane.core.calls import NO_ANSWERS
+from leaseway.data_plane.core.calls.call import NO_ANSWERS
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost
 from leaseway.data_plane.mcp.protocol.messages.server_requests import MODERN_CAPABILITIES

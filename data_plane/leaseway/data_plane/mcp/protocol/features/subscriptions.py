@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourceUpdated
 from mcp_types import METHOD_NOT_FOUND
 
-from leaseway.data_plane.core.calls import OnUpdate, Outcome, PendingCall
+from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.messages.era import refuse
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost

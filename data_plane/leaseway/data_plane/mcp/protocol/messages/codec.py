@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.data_plane.core.calls import ToolRequest
+from leaseway.data_plane.core.calls.call import ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 
 RequestKey = int | str

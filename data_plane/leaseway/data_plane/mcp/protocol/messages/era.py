@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from leaseway.data_plane.core.calls import Answers, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls.call import Answers, Outcome, PendingCall, ToolRequest
 from leaseway.wire.errors import Fault
 
 

@@ -21,7 +21,7 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
 
-from leaseway.data_plane.core.calls import SERVER_METHODS, OnUpdate
+from leaseway.data_plane.core.calls.call import SERVER_METHODS, OnUpdate
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     Envelope,
     encode_answer,

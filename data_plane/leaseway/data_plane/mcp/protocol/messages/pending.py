@@ -11,8 +11,8 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRED
 
-from leaseway.data_plane.core.calls import Outcome, ToolRequest, too_large
-from leaseway.data_plane.core.media import may_hold_media
+from leaseway.data_plane.core.artifacts.media import may_hold_media
+from leaseway.data_plane.core.calls.call import Outcome, ToolRequest, too_large
 from leaseway.data_plane.mcp.protocol.messages.codec import Envelope, RpcError, read_flags
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from mcp_types import MISSING_REQUIRED_CLIENT_CAPABILITY, URL_ELICITATION_REQUIRED
 
-from leaseway.data_plane.core.calls import Answers
+from leaseway.data_plane.core.calls.call import Answers
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 

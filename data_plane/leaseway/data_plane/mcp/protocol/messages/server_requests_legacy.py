@@ -8,7 +8,7 @@ from typing import Final
 
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
-from leaseway.data_plane.core.calls import Ask
+from leaseway.data_plane.core.calls.call import Ask
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     Envelope,
     encode_answer,

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from mcp_types import INTERNAL_ERROR
 
-from leaseway.data_plane.core.calls import SERVER_METHODS, Ask, ToolRequest
+from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.server_requests import input_required, params_of
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.errors import Fault, Reason

@@ -12,8 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.data_plane.core.arguments import ArgumentCheck, SchemaNotCompiled
-from leaseway.data_plane.core.prompts_resources import NOTHING_BUT_TOOLS, CompiledPromptsResources
+from leaseway.data_plane.core.tools.arguments import ArgumentCheck, SchemaNotCompiled
+from leaseway.data_plane.core.tools.prompts_resources import (
+    NOTHING_BUT_TOOLS,
+    CompiledPromptsResources,
+)
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import nearest
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leaseway.data_plane.core.prompts_resources import (
+from leaseway.data_plane.core.tools.prompts_resources import (
     SUBSCRIBE,
     AdmittedRequest,
     CompiledPromptsResources,

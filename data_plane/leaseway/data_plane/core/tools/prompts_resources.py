@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.data_plane.core.arguments import parse_arguments
+from leaseway.data_plane.core.tools.arguments import parse_arguments
 from leaseway.spec.uri_filters import ALL_URIS, UriFilter
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.policy import Counts, TokenBuckets, ToolPolicy
+from leaseway.data_plane.core.tools.policy import Counts, TokenBuckets, ToolPolicy
 from leaseway.spec.policy import Rate, TenantLimits
 from leaseway.wire.errors import Fault, Reason
 

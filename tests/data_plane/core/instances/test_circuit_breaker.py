@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.circuit_breaker import OPENS_AFTER, STEADY, CircuitBreaker
+from leaseway.data_plane.core.instances.circuit_breaker import OPENS_AFTER, STEADY, CircuitBreaker
 
 
 def delay(attempt: int) -> float:

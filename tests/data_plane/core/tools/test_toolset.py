@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from leaseway.data_plane.core.toolset import (
+from leaseway.data_plane.core.tools.toolset import (
     CompiledToolset,
     Exposed,
     compile_toolset,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.data_plane.core.lease_errors import lease_ended, not_theirs
-from leaseway.data_plane.core.lease_table import Ended, How
+from leaseway.data_plane.core.leases.errors import lease_ended, not_theirs
+from leaseway.data_plane.core.leases.table import Ended, How
 from leaseway.wire.errors import Reason
 
 

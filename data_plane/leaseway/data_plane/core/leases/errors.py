@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leaseway.data_plane.core.lease_table import Ended, How, NoRoom
+from leaseway.data_plane.core.leases.table import Ended, How, NoRoom
 from leaseway.wire.errors import Fault, Reason
 
 _REASONS: Final[dict[How, Reason]] = {

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leaseway.data_plane.core.lease_table import Ended, Lease, LeaseKey, LeaseTable, NoRoom
+from leaseway.data_plane.core.leases.table import Ended, Lease, LeaseKey, LeaseTable, NoRoom
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from leaseway.data_plane.core.toolset import ToolPlan
+from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.spec.permissions import EVERYTHING, Permissions, expressions
 from leaseway.spec.policy import OTHERS, Rate, Risk, ServerPolicy, TenantLimits
 from leaseway.spec.rules import DeniesAll, Expression, RuleNotCompiled, compile_expression

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.call_turns import CallTurns
+from leaseway.data_plane.core.calls.turns import CallTurns
 
 WEIGHTS = {"a": 1, "b": 1, "heavy": 3}
 TENANTS = st.sampled_from(sorted(WEIGHTS))

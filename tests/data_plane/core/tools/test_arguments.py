@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.arguments import (
+from leaseway.data_plane.core.tools.arguments import (
     ArgumentCheck,
     SchemaNotCompiled,
     has_many_values,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.media import (
+from leaseway.data_plane.core.artifacts.media import (
     BadMedia,
     Kept,
     Media,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from leaseway.data_plane.core.artifact_index import Artifact, ArtifactIndex, Retention
+from leaseway.data_plane.core.artifacts.index import Artifact, ArtifactIndex, Retention
 
 
 def artifact(number: int, at: float = 0.0, size: int = 10, session: str = "s") -> Artifact:
