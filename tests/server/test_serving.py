@@ -152,6 +152,12 @@ async def test_a_thread_that_blocks_holds_up_no_ping() -> None:
         ("weather", "NoName", "The class NoName of weather lacks server_name; write it."),
         ("weather", "NoBase", "does not call super().__init__(transport, config)"),
         ("weather", "BadList", "TypeError: list_tools() has the tool 'a' twice"),
+        (
+            "weather",
+            "BadName",
+            "weather.py, line {named_badly}: TypeError: list_tools() has a tool",
+        ),
+        ("weather", "BadHint", "weather.py, line {hinted}: TypeError: a type hint of the tool"),
         ("weather", "BadStart", ", in start: ValueError: no such database"),
         ("broken", "Weather", "broken.py, line 2: SyntaxError: invalid syntax"),
         ("needs", "Weather", "needs.py, line 1, in <module>: ModuleNotFoundError: No module named"),
@@ -172,8 +178,59 @@ def test_the_last_line_says_why_a_class_was_not_served(
         timeout=BOUND,
     )
     assert ended.returncode == 1
+    for method in ("named_badly", "hinted"):
+        words = words.replace("{" + method + "}", place_of(method))
     assert words in ended.stderr.splitlines()[-1]
     assert ended.stdout == ""
+
+
+def place_of(method: str) -> str:
+    """The line of a method of weather.py, where its decorator stands."""
+    lines = (FOLDER / "weather.py").read_text().splitlines()
+    above = next(at for at, line in enumerate(lines) if f"def {method}(" in line)
+    return f"{above}, in {method}"
+
+
+async def test_what_cannot_be_sent_fails_its_call_and_no_other() -> None:
+    async with served("Harsh") as client:
+        for name, words in [
+            ("broken_text", ", in broken_text: TypeError: a result that JSON can't hold"),
+            ("broken_structure", ", in broken_structure: TypeError: a result that JSON can't hold"),
+            ("broken_refusal", "no file \\udcff"),
+            ("broken_progress", ", in broken_progress: TypeError: a notification that JSON can't"),
+            ("leaves", ", in leaves: SystemExit: 3"),
+            ("leaves_the_loop", ", in leaves_the_loop: SystemExit: 3"),
+        ]:
+            result = await client.call_tool(name, {})
+            assert result.is_error
+            assert words in text(result)
+        assert text(await client.call_tool("fixed", {"number": 1})) == "1"
+
+
+async def test_what_a_generator_yields_is_a_list_made_where_the_generator_may_block() -> None:
+    async with served("Harsh") as client:
+        parts = json.loads(text(await client.call_tool("parts", {"count": 2})))
+        assert [part == "MainThread" for part in parts] == [False, False]
+        assert text(await client.call_tool("later_parts", {"count": 2})) == "[0, 1]"
+        many = await client.call_tool("later_parts", {"count": 100_001})
+        assert text(many) == "The tool yields more than 100,000 parts."
+        assert (await client.call_tool("parts", {"count": 100_001})).is_error
+
+
+async def test_a_value_that_its_type_refuses_is_the_callers_mistake(tmp_path: Path) -> None:
+    log = tmp_path / "err"
+    async with served("Harsh", errlog=log) as client:
+        assert text(await client.call_tool("day", {"date": "2024-01-01"})) == "Monday"
+        wrong = await client.call_tool("day", {"date": "soon"})
+        assert wrong.is_error
+        assert text(wrong).startswith("The argument date is wrong: Input should be a valid date")
+    assert "a call raised" not in log.read_text()
+
+
+async def test_static_and_class_methods_may_be_tools() -> None:
+    async with served("Harsh") as client:
+        assert text(await client.call_tool("of_the_class", {"number": 2})) == "harsh 2"
+        assert text(await client.call_tool("fixed", {"number": 1})) == "1"
 
 
 def test_importing_the_base_class_loads_nothing_but_the_standard_library() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import os
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from leaseway.server import BaseMCPServer, Resource, Tool, ToolError, tool
+from leaseway.server import BaseMCPServer, Resource, Tool, ToolError, ToolResult, tool
 
 
 class Forecast(TypedDict):
@@ -83,6 +85,61 @@ class Weather(BaseMCPServer):
         return contents[uri]
 
 
+class Harsh(BaseMCPServer):
+    """Tools that return, raise and say what cannot be sent as it is."""
+
+    server_name = "harsh"
+
+    @tool
+    def broken_text(self) -> str:
+        return "\ud800"
+
+    @tool
+    def broken_structure(self) -> ToolResult:
+        return ToolResult("text", {"a": object()})
+
+    @tool
+    def broken_refusal(self) -> str:
+        raise ToolError("no file \udcff")
+
+    @tool
+    def broken_progress(self) -> str:
+        self.report_progress(1, 2, "\ud800")
+        return "done"
+
+    @tool
+    def leaves(self) -> str:
+        raise SystemExit(3)
+
+    @tool
+    async def leaves_the_loop(self) -> str:
+        raise SystemExit(3)
+
+    @tool
+    def parts(self, count: int) -> Iterator[str]:
+        for _ in range(count):
+            yield threading.current_thread().name
+
+    @tool
+    async def later_parts(self, count: int) -> AsyncIterator[int]:
+        for number in range(count):
+            yield number
+
+    @tool
+    def day(self, date: datetime.date) -> str:
+        return date.strftime("%A")
+
+    @staticmethod
+    @tool(name="fixed")
+    def a_static_one(number: int) -> int:
+        return number
+
+    @tool(name="of_the_class")
+    @classmethod
+    def a_class_one(cls, number: int) -> str:
+        return f"{cls.server_name} {number}"
+
+
 class ByName(BaseMCPServer):
     """In the form of its own transport and config, with handle_tool."""
 
@@ -122,6 +179,17 @@ class NoBase(BaseMCPServer):
 
     def __init__(self) -> None:
         pass
+
+
+class BadName(Weather):
+    @tool(name="no name")
+    def named_badly(self) -> None: ...
+
+
+class BadHint(Weather):
+    @tool
+    def hinted(self, when: Unknown) -> None:  # type: ignore[name-defined]  # noqa: F821
+        ...
 
 
 class BadStart(Weather):

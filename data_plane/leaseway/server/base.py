@@ -123,7 +123,7 @@ def tool(
 
     def mark(method: _Function) -> _Function:
         marked = Marked(name or method.__name__, description, title, dict(annotations or {}))
-        setattr(method, _MARK, marked)
+        setattr(_function_of(method), _MARK, marked)
         return method
 
     return mark if function is None else mark(function)
@@ -131,8 +131,12 @@ def tool(
 
 def mark_of(function: Any) -> Marked | None:
     """Return what `@tool` says about a function, or None."""
-    marked = getattr(function, _MARK, None)
+    marked = getattr(_function_of(function), _MARK, None)
     return marked if isinstance(marked, Marked) else None
+
+
+def _function_of(member: Any) -> Any:
+    return member.__func__ if isinstance(member, staticmethod | classmethod) else member
 
 
 class BaseMCPServer(ABC):

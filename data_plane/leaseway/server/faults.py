@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sysconfig
 import traceback
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 RAISED: Final = "leaseway.server: a call raised: "
 """How the line begins that follows the traceback of a call; a worker makes a problem of it."""
@@ -16,6 +18,27 @@ _LIBRARIES: Final = tuple(
     for path in {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")}
 )
 _OWN: Final = os.path.dirname(os.path.realpath(__file__)) + os.sep  # noqa: PTH120
+
+
+class MisfitError(TypeError):
+    """What a server defines or returns can't be used. Nothing raised it where it stands.
+
+    Attributes:
+        place: Where it stands, as `place_of` returns it; empty where that is not known.
+    """
+
+    def __init__(self, text: str, place: str = "") -> None:
+        super().__init__(text)
+        self.place = place
+
+
+def place_of(function: Callable[..., Any] | None) -> str:
+    """Return `FILE, line N, in NAME` of a function; "" where that is not known."""
+    unwrapped = inspect.unwrap(function) if function is not None else None
+    code = getattr(unwrapped, "__code__", None)
+    if code is None:
+        return ""
+    return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
 
 
 def describe(error: BaseException, home: str | None = None) -> str:
@@ -31,11 +54,15 @@ def describe(error: BaseException, home: str | None = None) -> str:
     name, text = type(error).__name__, " ".join(str(error).split())[:_MAX_TEXT]
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {name}: {error.msg}"
+    if isinstance(error, MisfitError):
+        name = "TypeError"
     what = f"{name}: {text}" if text else name
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return what
     own = [frame for frame in frames if _is_own(frame.filename, home)]
+    if isinstance(error, MisfitError) and not own:
+        return f"{error.place}: {what}" if error.place else what
     frame = (own or frames)[-1]
     return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {what}"
 

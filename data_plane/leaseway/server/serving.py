@@ -6,13 +6,14 @@ import asyncio
 import base64
 import contextvars
 import inspect
+import itertools
 import json
 import sys
 import traceback
 import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, redirect_stdout
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,13 +26,14 @@ from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from leaseway.server.base import BaseMCPServer, Tool, ToolError, ToolResult
 from leaseway.server.definitions import tools_by_name
-from leaseway.server.faults import RAISED, describe
+from leaseway.server.faults import RAISED, MisfitError, describe, place_of
 
 _MAX_WAITING: Final = 64
+_MAX_PARTS: Final = 100_000
 
 
 @dataclass
@@ -85,7 +87,12 @@ class StdioNotifier:
         return "stdio"
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Leave a notification for the call under way."""
+        """Leave a notification for the call under way.
+
+        Raises:
+            MisfitError: JSON can't hold it.
+        """
+        _check_json(params, "a notification")
         call = _call.get()
         if call is not None:
             call.leave(method, params)
@@ -115,7 +122,9 @@ class _Adapter:
     async def on_list_tools(self, _context: Any, _params: Any) -> types.ListToolsResult:
         async with self._faults("list its tools"):
             tools = [_definition(tool) for tool in (await self.tools()).values()]
-            return types.ListToolsResult(tools=tools, ttl_ms=0, cache_scope="public")
+            listed = types.ListToolsResult(tools=tools, ttl_ms=0, cache_scope="public")
+            _check_json(listed, "a list of tools")
+            return listed
 
     async def on_call_tool(
         self, context: Any, params: types.CallToolRequestParams
@@ -127,12 +136,17 @@ class _Adapter:
         arguments = dict(params.arguments or {})
         try:
             self._check(tool, arguments)
-            return _result(await self._in_call(context, self._called(tool, arguments)))
+            returned = await self._in_call(context, self._called(tool, arguments))
+            try:
+                return _result(returned)
+            except MisfitError as error:
+                error.place = place_of(tool.function or self._server.handle_tool)
+                raise
         except ToolError as refusal:
-            return _text_result(str(refusal), is_error=True)
+            return _text_result(_plain(refusal), is_error=True)
         except MCPError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             text = f"The tool {tool.name} failed: {self._traced(error)}"
             return _text_result(text, is_error=True)
 
@@ -149,7 +163,9 @@ class _Adapter:
                 )
                 for each in listed
             ]
-            return types.ListResourcesResult(resources=resources, ttl_ms=0, cache_scope="public")
+            found = types.ListResourcesResult(resources=resources, ttl_ms=0, cache_scope="public")
+            _check_json(found, "a list of resources")
+            return found
 
     async def on_read_resource(
         self, context: Any, params: types.ReadResourceRequestParams
@@ -162,6 +178,8 @@ class _Adapter:
         async with self._faults(f"read {uri:.200}"):
             method = self._server.read_resource
             content = await self._in_call(context, _like(method, read))
+            if isinstance(content, str):
+                _check_json(content, "a text")
             listed = await self.run(self._server.list_resources)
         mime_type = next((each.mime_type for each in listed if each.uri == uri), None)
         return types.ReadResourceResult(
@@ -178,9 +196,9 @@ class _Adapter:
     def _called(self, tool: Tool, arguments: dict[str, Any]) -> Callable[[], Any]:
         function = tool.function
         if function is not None:
-            return _like(function, lambda: function(arguments))
+            return _like(function, lambda: _drained(function(arguments)))
         handle = self._server.handle_tool
-        return _like(handle, lambda: handle(tool.name, arguments))
+        return _like(handle, lambda: _drained(handle(tool.name, arguments)))
 
     async def _in_call(self, context: Any, function: Callable[[], Any]) -> Any:
         """Run a handler; what it notifies goes out while it works, and before its result."""
@@ -190,7 +208,8 @@ class _Adapter:
             async with anyio.create_task_group() as group:
                 group.start_soon(call.pump)
                 try:
-                    return await self.run(function)
+                    outcome: Any = await self.run(function)
+                    return await _drained_here(outcome) if inspect.isasyncgen(outcome) else outcome
                 finally:
                     group.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
@@ -210,10 +229,10 @@ class _Adapter:
             what = f"The argument {where} is wrong" if where else "The arguments are wrong"
             raise ToolError(f"{what}: {error.message}.")
 
-    def _traced(self, error: Exception) -> str:
+    def _traced(self, error: BaseException) -> str:
         """Write a traceback to the log, and return what it comes to."""
         traceback.print_exception(error)
-        place = describe(error, self._home)
+        place = _plain(describe(error, self._home))
         print(f"{RAISED}{place}", file=sys.stderr, flush=True)  # noqa: T201
         return place
 
@@ -224,8 +243,8 @@ class _Adapter:
         except MCPError:
             raise
         except ToolError as refusal:
-            raise MCPError(types.INVALID_PARAMS, str(refusal)) from None
-        except Exception as error:
+            raise MCPError(types.INVALID_PARAMS, _plain(refusal)) from None
+        except (Exception, SystemExit) as error:
             text = f"The server could not {doing}: {self._traced(error)}"
             raise MCPError(types.INTERNAL_ERROR, text) from None
 
@@ -282,6 +301,31 @@ def _like(method: Callable[..., Any], call: Callable[[], Any]) -> Callable[[], A
     return run
 
 
+def _drained(outcome: Any) -> Any:
+    """Return what a generator yields as a list, in the thread that called it."""
+    if not inspect.isgenerator(outcome):
+        return outcome
+    parts = list(itertools.islice(outcome, _MAX_PARTS + 1))
+    outcome.close()
+    return _bounded(parts)
+
+
+async def _drained_here(outcome: AsyncGenerator[Any, Any]) -> list[Any]:
+    parts: list[Any] = []
+    async with aclosing(outcome):
+        async for part in outcome:
+            parts.append(part)
+            if len(parts) > _MAX_PARTS:
+                break
+    return _bounded(parts)
+
+
+def _bounded(parts: list[Any]) -> list[Any]:
+    if len(parts) > _MAX_PARTS:
+        raise ToolError(f"The tool yields more than {_MAX_PARTS:,} parts.")
+    return parts
+
+
 def _definition(tool: Tool) -> types.Tool:
     return types.Tool(
         name=tool.name,
@@ -296,6 +340,13 @@ def _definition(tool: Tool) -> types.Tool:
 
 
 def _result(returned: Any) -> types.CallToolResult:
+    result = _made(returned)
+    # The writer would fail on it, and with it the server for everybody.
+    _check_json(result, "a result")
+    return result
+
+
+def _made(returned: Any) -> types.CallToolResult:
     if isinstance(returned, types.CallToolResult):
         return returned
     if isinstance(returned, ToolResult):
@@ -308,15 +359,29 @@ def _result(returned: Any) -> types.CallToolResult:
         try:
             return types.CallToolResult.model_validate(dict(returned))
         except ValidationError as error:
-            raise TypeError(f"a result with 'content' that is not MCP's ({error!s:.300})") from None
+            raise MisfitError(
+                f"a result with 'content' that is not MCP's ({error!s:.300})"
+            ) from None
     try:
         data = to_jsonable_python(returned)
         text = json.dumps(data, ensure_ascii=False, allow_nan=False)
     except (PydanticSerializationError, ValueError) as error:
-        raise TypeError(
+        raise MisfitError(
             f"a result that JSON can't hold, a {type(returned).__name__} ({error!s:.300})"
         ) from None
     return _text_result(text, data if isinstance(data, dict) else None)
+
+
+def _check_json(value: Any, what: str) -> None:
+    try:
+        to_json(value)
+    except (PydanticSerializationError, ValueError) as error:
+        raise MisfitError(f"{what} that JSON can't hold ({error!s:.300})") from None
+
+
+def _plain(text: object) -> str:
+    """Return a text that can be sent: of file names, some hold what is no character."""
+    return str(text).encode(errors="backslashreplace").decode()
 
 
 def _is_of_mcp(returned: Mapping[Any, Any]) -> bool:
