@@ -56,6 +56,11 @@ class Tools:
     def write(self, path):
         return Path(path).write_text("written")
 
+    def opened_to_write(self, path):
+        """Open what is there for writing, and write nothing."""
+        os.close(os.open(path, os.O_WRONLY))
+        return "opened"
+
     def connect(self, port):
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
         return "connected"

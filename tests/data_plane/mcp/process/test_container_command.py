@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import csv
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leaseway.data_plane.core.resolved_values import Resolved
 from leaseway.data_plane.mcp.process.container_command import (
     client_environment,
     removal,
     run_command,
 )
-from leaseway.data_plane.mcp.process.containers import is_gone, process_identity
+from leaseway.data_plane.mcp.process.containers import Containers, is_gone, process_identity
 from leaseway.data_plane.mcp.process.exit_status import describe_container
 from leaseway.data_plane.mcp.process.stderr import telling_line
 from leaseway.spec.images import image_fault
-from leaseway.spec.model import Limits, Sandbox
+from leaseway.spec.model import Limits, Sandbox, ServerSpec, VariantKey
+from leaseway.wire.errors import Fault
 
 _OPEN = (Limits(), Sandbox())
 
@@ -54,7 +58,27 @@ def test_values_of_variables_are_not_in_the_command() -> None:
 
 def test_a_variable_that_the_client_needs_itself_goes_by_the_command() -> None:
     assert "PATH=/opt/bin" in made(variables={"PATH": "/opt/bin"})
-    assert client_environment({"PATH": "/bin", "SECRET_KEY": "x"}) == {"PATH": "/bin"}
+    given = {"PATH": "/bin", "CONTAINERS_CONF": "/c", "DOCKER_HOST": "h", "XDG_RUNTIME_DIR": "/r"}
+    assert client_environment({**given, "SECRET_KEY": "x", "CONTAINERSHIP": "y"}) == given
+
+
+async def test_no_variable_of_a_container_decides_what_its_client_loads_on_the_worker(
+    tmp_path: Path,
+) -> None:
+    engine = tmp_path / "docker"
+    engine.write_text("#!/bin/sh\n")
+    engine.chmod(0o755)
+    spec = ServerSpec(VariantKey("x"), "stdio", image="image:1")
+    odd = {"LD_PRELOAD": "/srv/x.so", "LD_AUDIT": "/srv/y.so", "HOME": "/srv", "GODEBUG": "x=1"}
+    prepared = Containers({"PATH": str(tmp_path)}, "token").prepare(
+        spec, Resolved(image="image:1", env={**odd, "MODE": "x"})
+    )
+    assert dict(prepared.environment) == {"MODE": "x", "PATH": str(tmp_path)}
+    for name, value in odd.items():
+        assert f"{name}={value}" in prepared.command
+    hidden = Resolved(image="image:1", env=odd, secrets=frozenset({"/srv/x.so"}))
+    with pytest.raises(Fault, match="takes LD_PRELOAD for its own"):
+        Containers({"PATH": str(tmp_path)}, "token").prepare(spec, hidden)
 
 
 def test_limits_are_the_engines() -> None:

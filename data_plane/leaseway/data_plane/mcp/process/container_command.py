@@ -18,8 +18,13 @@ OWNER_LABEL: Final = "leaseway.owner"
 ENGINE_STATUS: Final = 125
 """What an engine's client ends with where the engine itself could not run the container."""
 
-_OF_THE_CLIENT: Final = re.compile("(CONTAINER|DOCKER)_[A-Z_]+|HOME|PATH|XDG_RUNTIME_DIR")
+_OF_THE_CLIENT: Final = re.compile(
+    "(CONTAINERS?|DOCKER)_[A-Z_]+|DBUS_SESSION_BUS_ADDRESS|HOME|PATH|XDG_RUNTIME_DIR"
+)
 """What an engine's client itself takes from its environment."""
+
+_OF_ITS_START: Final = re.compile("LD_[A-Z0-9_]+|GCONV_PATH|GODEBUG|SSLKEYLOGFILE")
+"""What decides which code a program loads, or where it writes: the client runs on the worker."""
 
 
 def container_name(server: str) -> str:
@@ -34,7 +39,11 @@ def client_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def taken_names(variables: Collection[str]) -> list[str]:
     """Return those of a container's variables that its engine's client takes for its own."""
-    return sorted(name for name in variables if _OF_THE_CLIENT.fullmatch(name))
+    return sorted(
+        name
+        for name in variables
+        if _OF_THE_CLIENT.fullmatch(name) or _OF_ITS_START.fullmatch(name)
+    )
 
 
 def run_command(

@@ -102,7 +102,8 @@ class Containers:
         fault = image_fault(image)
         if fault is not None:
             raise _fault(server, "START_FAILED", f"its 'image' {fault}")
-        for name in taken_names(variables):
+        taken = taken_names(variables)
+        for name in taken:
             if variables[name] in resolved.secrets:
                 text = (
                     f"the engine's client takes {name} for its own; hand its value over in another"
@@ -117,7 +118,9 @@ class Containers:
             sandbox=spec.sandbox,
             folder=resolved.cwd,
         )
-        environment = {**variables, **client_environment(self._environ)}
+        # The client runs on the worker: nothing of a container's decides what it is and does there.
+        handed = {name: text for name, text in variables.items() if name not in taken}
+        environment = {**handed, **client_environment(self._environ)}
         return Container(name, image, words, environment, removal(engine, name))
 
     def last_rites(self) -> Mapping[str, object] | None:

@@ -131,6 +131,8 @@ def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, more: Paths) -> l
     """
     hides_homes = sandbox.strict or bool(more.private)
     arguments = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    for name in _switches():
+        arguments += ["--ro-bind-try", name, name]
     private = _private(sandbox, more)
     for place in private:
         arguments += ["--tmpfs", str(place)]
@@ -145,6 +147,23 @@ def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, more: Paths) -> l
         arguments += _mask(path)
     # The trial of the sandbox begins elsewhere.
     return [*arguments, *(("--chdir", cwd) if cwd else ())]
+
+
+def _switches() -> Iterable[str]:
+    """Yield what the kernel offers root in /proc, such as /proc/sys: to be read only.
+
+    It is the machine's, also in a /proc of the sandbox's own, and root may write it as the owner of
+    the files, without any capability. Nobody else may.
+    """
+    if os.geteuid() != 0:
+        return
+    with contextlib.suppress(OSError), os.scandir("/proc") as entries:
+        for entry in entries:
+            if entry.name.isdecimal() or entry.is_symlink():
+                continue
+            with contextlib.suppress(OSError):
+                if entry.is_dir() or entry.stat().st_mode & 0o222:
+                    yield entry.path
 
 
 def _private(sandbox: Sandbox, more: Paths) -> tuple[Path, ...]:
