@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,6 +164,19 @@ async def test_a_server_that_never_answers_fails_at_the_startup_timeout(bench: B
         fault = await bench.fails(bench.stdio("faulty", "mute", startup_timeout=0.5))
     assert fault.metadata["problem"] == "START_TIMEOUT"
     assert "0.5 s" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"), [(("echo", "usage"), "EXITED"), (("yes",), "START_TIMEOUT")]
+)
+async def test_a_program_that_is_no_mcp_server_is_said_to_send_no_json_rpc(
+    bench: Bench, command: tuple[str, ...], problem: str
+) -> None:
+    spec = bench.stdio("faulty", "mute", startup_timeout=2 if problem != "EXITED" else 60)
+    async with asyncio.timeout(BOUND):
+        fault = await bench.fails(replace(spec, command=command[0], args=command[1:]))
+    assert fault.metadata["problem"] == problem
+    assert "It also sent what is no JSON-RPC message: check that its command" in fault.message
 
 
 @pytest.mark.parametrize(

@@ -152,4 +152,4 @@ class Session:
 
     def start_fault(self, error: BaseException, stderr: StderrTail) -> Fault:
         """Return the fault that says why a start, or a listing, failed."""
-        return start_fault(self._spec, error, self._phase, stderr)
+        return start_fault(self._spec, error, self._phase, stderr, self.peer.garbage)

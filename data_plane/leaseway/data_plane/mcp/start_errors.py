@@ -39,8 +39,18 @@ def first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def start_fault(spec: ServerSpec, error: BaseException, phase: Phase, stderr: StderrTail) -> Fault:
-    """Return the fault that says why a server did not start or list."""
+def start_fault(
+    spec: ServerSpec, error: BaseException, phase: Phase, stderr: StderrTail, garbage: int = 0
+) -> Fault:
+    """Return the fault that says why a server did not start or list.
+
+    Args:
+        spec: The server.
+        error: What ended the start.
+        phase: How far it was.
+        stderr: What the server wrote there.
+        garbage: How much it sent that is no message.
+    """
     cause = first_cause(error)
     if isinstance(cause, Fault):
         return cause
@@ -52,6 +62,11 @@ def start_fault(spec: ServerSpec, error: BaseException, phase: Phase, stderr: St
         metadata["stderr"] = last_words
         if "wrote last" not in text:
             text += f" It wrote last: {telling_line(last_words)}"
+    if garbage and phase != "list":
+        text += (
+            " It also sent what is no JSON-RPC message: check that its command starts an MCP server"
+            " that logs to its standard error."
+        )
     return Fault(Reason.SERVER_NOT_READY, text, metadata=metadata)
 
 

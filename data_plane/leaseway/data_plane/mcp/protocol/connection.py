@@ -40,9 +40,11 @@ class Peer(Requester):
         signs: When something last came from the server.
         late_replies: Answers that nobody waited for any more, second ones among them.
         stray_replies: Answers to what was never asked.
+        garbage: What came and was no message at all.
     """
 
     transport_type = ""
+    garbage = 0
 
     def __init__(self, server: str, on_tools_changed: Callable[[], None]) -> None:
         super().__init__(server)

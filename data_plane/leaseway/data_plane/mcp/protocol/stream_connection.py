@@ -53,7 +53,6 @@ class StreamPeer(Peer):
         self.transport_type = transport.transport_type
         super().__init__(server, on_tools_changed)
         self.transport = transport
-        self.garbage = 0
         self._ending = False
         self._untold = 0
 

@@ -251,8 +251,9 @@ def no_result(server: str) -> Fault:
     """Return the fault for an answer that can't be a result."""
     return Fault(
         Reason.SERVER_ERROR,
-        f"The server {server} answered a tool call with something that is no MCP result: it must "
-        "be a JSON object in UTF-8 whose isError, if there, is true or false.",
+        f"The server {server} answered a request with something that is no MCP result: it must "
+        "be a JSON object in UTF-8, without halves of surrogate pairs, whose isError, if there, is "
+        "true or false.",
         started="yes",
         metadata={"server": server, "code": str(INTERNAL_ERROR)},
     )
