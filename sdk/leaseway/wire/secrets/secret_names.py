@@ -28,6 +28,7 @@ _ORDINARY: Final = re.compile(
 )
 _LEAST_UNNAMED: Final = 8
 """Characters of a secret in a variable whose name does not look like one."""
+_HEX: Final = re.compile("%[0-9A-F]{2}")
 _LEAST_ENCODED: Final = 6
 """Bytes; the base64 of less is found in ordinary text."""
 
@@ -52,7 +53,7 @@ def secret_forms(values: Iterable[str]) -> frozenset[str]:
     """Return values with what is secret inside of them, in each encoding that servers use.
 
     Inside are the lines of a value, the token behind `Bearer`, and the password in a URL. The
-    encodings are JSON, Python and HTML strings, percent encoding and base64.
+    encodings are JSON, Python and HTML strings, percent encoding, base64 and hexadecimal digits.
     """
     return frozenset(
         form for value in values for part in _secret_parts(value) for form in _encodings(part)
@@ -74,6 +75,25 @@ def _secret_parts(value: str) -> Iterator[str]:
             yield from (password, unquote(password))
 
 
+def _json_of_others(part: str) -> Iterator[str]:
+    """Yield strings of JSON as PHP, Go, Gson and .NET write them, with more escapes than needed."""
+    for plain in (json.dumps(part)[1:-1], json.dumps(part, ensure_ascii=False)[1:-1]):
+        yield plain.replace("/", "\\/")
+        for escaped, form in (("<>&", "x"), ("<>&='", "x"), ("<>&'+`", "X")):
+            numbered = {ord(each): f"\\u{ord(each):04{form}}" for each in escaped}
+            yield (text := plain.translate(numbered))
+            yield text.replace('\\"', "\\u0022")
+
+
+def _markup(part: str) -> Iterator[str]:
+    """Yield what HTML and XML make of a text, quotes by name and by number."""
+    yield html.escape(part, quote=False)
+    yield (named := html.escape(part))
+    yield named.replace("&#x27;", "&#39;")
+    yield named.replace("&#x27;", "&#39;").replace("&quot;", "&#34;")
+    yield named.replace("&#x27;", "&apos;")
+
+
 def _encodings(part: str) -> Iterator[str]:
     raw = part.encode(errors="replace")
     yield part
@@ -81,11 +101,15 @@ def _encodings(part: str) -> Iterator[str]:
     yield json.dumps(json.dumps(part)[1:-1])[1:-1]  # JSON inside a string of JSON
     yield json.dumps(part, ensure_ascii=False)[1:-1]
     yield repr(part)[1:-1]
-    yield html.escape(part)
-    yield quote(raw)
-    yield quote(raw, safe="")
-    yield quote_plus(raw)
+    yield from _json_of_others(part)
+    yield from _markup(part)
+    for quoted in (quote(raw), quote(raw, safe=""), quote_plus(raw), quote(raw, safe="!'()*")):
+        yield quoted
+        yield _HEX.sub(lambda found: found[0].lower(), quoted)
+    yield quote(quote(raw, safe=""))  # an address inside an address
     if len(raw) >= _LEAST_ENCODED:
+        yield raw.hex()
+        yield raw.hex().upper()
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             for before in range(3):  # as `user:` stands before a password
                 skipped = -before % 3  # these share characters with what stands before
