@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -156,3 +157,20 @@ async def test_tenants_that_a_file_names_are_among_what_it_declares() -> None:
     parsed = await take_config(plane, {SYSTEM: text})
     assert parsed is not None
     assert parsed.declared == {"servers.a", "tenants.acme"}
+
+
+async def test_each_operation_that_is_no_tool_is_a_problem_of_its_own(tmp_path: Path) -> None:
+    document = {
+        "openapi": "3.0.3",
+        "servers": [{"url": "http://127.0.0.1:1"}],
+        "paths": {"/a": {"get": {}, "trace": {}}, "/b/{id}": {"get": {}}, "/c/{id}": {"put": {}}},
+    }
+    (tmp_path / "api.json").write_text(json.dumps(document))
+    text = "version: 1\nservers:\n  s: { transport: http_api, openapi: api.json }\n"
+    plane = Plane(epoch=1)
+    await take_config(plane, {Source("system", tmp_path / "mcp.yaml"): text})
+    told = [one.problem.message for one in plane.state.problems.open()]
+    assert [sum(operation in each for each in told) for operation in ("TRACE /a", "/b", "/c")] == [
+        1, 1, 1,
+    ]  # fmt: skip
+    assert len(told) == 3

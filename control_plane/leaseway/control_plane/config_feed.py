@@ -15,7 +15,12 @@ from opentelemetry.trace import Span
 from leaseway.control_plane.config.kubernetes.resources import resource_path
 from leaseway.control_plane.config.layers.sources import Source, parse_sources
 from leaseway.control_plane.config.loading import Found, parse_found
-from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
+from leaseway.control_plane.config.schema.issues import (
+    ConfigIssue,
+    IssueReason,
+    ParsedConfig,
+    problems_of,
+)
 from leaseway.control_plane.config.watch.all_files import watch_sources
 from leaseway.control_plane.plane import Plane
 from leaseway.telemetry.tracing import traceparent_of, tracer
@@ -177,7 +182,7 @@ async def take_config(
         if plane.meters is not None:
             plane.meters.reloaded(taken=not parsed.broken)
         if parsed.broken:
-            problems = [issue.problem for issue in parsed.issues]
+            problems = problems_of(parsed.issues)
             _logger.error(
                 "the configuration was refused; what was served goes on", extra=_at(files)
             )
@@ -188,7 +193,7 @@ async def take_config(
             _logger.warning("a configuration file is missing", extra=_at(files))
         servers = len({key.server_id for key in parsed.servers})
         _logger.info("configuration loaded", extra={**_at(files), "servers": servers})
-        problems = [issue.problem for issue in parsed.issues]
+        problems = problems_of(parsed.issues)
         plane.events.reloaded(
             parsed.servers,
             files,
@@ -207,7 +212,7 @@ def _named(source: Source) -> str:
 
 def _hand_over(plane: Plane, parsed: ParsedConfig, span: Span) -> None:
     trace = traceparent_of(span)
-    problems = [issue.problem for issue in parsed.issues]
+    problems = problems_of(parsed.issues)
     with tracer(__name__).start_as_current_span("diff"):
         plane.configure(
             lambda state, now: state.config_loaded(

@@ -140,6 +140,37 @@ def test_what_a_layer_says_of_the_names_of_all_servers_holds_for_other_clients_f
     assert prefixes(load_sources(parse_sources(words))) == {"a": ["_x"], "b": ["_x"]}
 
 
+def test_a_name_with_other_characters_becomes_an_id() -> None:
+    names = ["Brave Search", "io.github.acme/mail-mcp", "docs", "docs!", "\N{GRINNING FACE}"]
+    parsed = mcp_servers(**{name: {"command": "x"} for name in names})
+    assert {key.server_id for key in parsed.servers} == {
+        "Brave_Search",
+        "io_github_acme_mail-mcp",
+        "docs",
+    }
+    renamed = [issue for issue in parsed.issues if issue.reason == "SERVER_RENAMED"]
+    assert [issue.server_id for issue in renamed] == ["Brave_Search", "io_github_acme_mail-mcp"]
+    assert "'Brave Search' is called 'Brave_Search' here" in renamed[0].message
+    # One whose id another has, or that leaves nothing, is refused by its own name.
+    assert parsed.rejected == {"docs!", "\N{GRINNING FACE}"}
+
+
+def test_claude_settings_switch_a_server_whose_name_became_an_id() -> None:
+    servers = {"my mail": {"command": "x"}, "my disk": {"command": "x"}}
+    settings = {"mcpServers": servers, "disabledMcpjsonServers": ["my mail"]}
+    parsed = parse_text(json.dumps(settings), ".claude/settings.local.json")
+    assert list(parsed.servers) == [VariantKey("my_disk")]
+
+
+@pytest.mark.parametrize("name", ["api.json", "mcp.json", "api.yaml"])
+def test_an_openapi_document_in_the_place_of_a_configuration_is_called_one(name: str) -> None:
+    document = {"openapi": "3.0.3", "servers": [{"url": "http://a.example"}], "paths": {}}
+    parsed = parse_text(json.dumps(document), name)
+    (issue,) = parsed.issues
+    assert parsed.broken
+    assert "`leaseway import openapi FILE`" in issue.message
+
+
 def test_a_client_without_servers_has_none() -> None:
     parsed = parse_text('{"theme": "dark"}', "/home/u/.kode.json")
     assert (parsed.servers, parsed.issues, parsed.broken) == ({}, (), False)

@@ -6,7 +6,8 @@ because the file belongs to the client; what the server cannot run without is an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -26,6 +27,7 @@ from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import unique_entries
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Position, Table, Tree
 from leaseway.spec.model import Transform
+from leaseway.wire.names import is_valid_name
 
 _RENAMED: Final[Mapping[str, str]] = {
     "type": "transport",
@@ -44,6 +46,7 @@ _TRANSPORTS: Final[Mapping[str, str]] = {
     "local": "stdio",
 }
 _REWIRED: Final = frozenset({"command", "args", "env", "url", "headers", "cwd"})
+_NO_ID: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _MILLISECONDS: Final = 1_000.0
 """From here on a `timeout` counts them, as some clients write; below, seconds."""
 
@@ -75,7 +78,8 @@ def read_clients(
             message = f"{shown(place.key)} must be a mapping of servers."
             place.fatal(node.at, IssueReason.WRONG_TYPE, message)
             return None
-        entries = tuple(_server(entry, place, implied) for entry in server_entries(node, place))
+        named = _with_ids(server_entries(node, place), place)
+        entries = tuple(_server(entry, place, implied) for entry in named)
         return Document(form, root, node.at, entries, implied=names)
 
     return read
@@ -150,6 +154,25 @@ def _input_names(node: Tree) -> Iterator[str]:
                 yield str(entry.value.text)
 
 
+def _with_ids(entries: Sequence[Entry], servers: Where) -> Iterator[Entry]:
+    """Yield servers by names that are ids here; clients write spaces, dots and slashes, too."""
+    taken = {entry.name for entry in entries}
+    for entry in entries:
+        made = _id_of(entry.name)
+        if is_valid_name(entry.name) or not is_valid_name(made) or made in taken:
+            yield entry
+            continue
+        taken.add(made)
+        place = replace(servers.child(made, entry.value.at), server_id=made)
+        message = f"The server {shown(entry.name)} is called {shown(made)} here, as ids are made."
+        place.warning(entry.at, IssueReason.SERVER_RENAMED, message)
+        yield replace(entry, name=made)
+
+
+def _id_of(name: str) -> str:
+    return name if is_valid_name(name) else _NO_ID.sub("_", name).strip("_")
+
+
 def _server(entry: Entry, servers: Where, implied: Implied) -> Entry:
     where = replace(servers.child(entry.name, entry.value.at), server_id=entry.name)
     if not isinstance(entry.value, Table):
@@ -221,7 +244,7 @@ def _switches(table: Table, where: Where) -> Iterator[tuple[str, Leaf]]:
         node, _ = _find(table, [key], where)
         for item in node.items[:1_000] if isinstance(node, Items) else ():
             if isinstance(item, Leaf) and isinstance(item.value, str):
-                yield item.value, replace(item, value=enabled)
+                yield _id_of(item.value), replace(item, value=enabled)
 
 
 def _switched(entry: Entry, switch: Leaf | None) -> Entry:

@@ -16,7 +16,7 @@ from leaseway.control_plane.config.layers.document import (
     read_root,
 )
 from leaseway.control_plane.config.layers.parse import Layer, LayerKind, parse_layers
-from leaseway.control_plane.config.schema.issues import IssueLog, ParsedConfig, Where
+from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, ParsedConfig, Where
 from leaseway.control_plane.config.tree.load import is_json
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table
 
@@ -57,6 +57,8 @@ def _reader_of(root: Table, layer: Layer) -> DocumentReader:
     json_file = is_json(layer.path)
     implied = _IMPLIED.get(layer.kind, "always")
     bare = layer.bare
+    if "paths" in values and ("openapi" in values or "swagger" in values):
+        return _refuse_openapi
     if name.startswith("settings") and json_file and any(key in values for key in _CLAUDE_SETTINGS):
         return read_claude_settings(implied, bare=bare)
     if "mcpServers" in values and ("version" not in values or json_file):
@@ -74,6 +76,14 @@ def _reader_of(root: Table, layer: Layer) -> DocumentReader:
     if json_file and name.startswith("settings") and "servers" not in values:
         return read_claude_settings(implied, bare=bare)
     return read_native
+
+
+def _refuse_openapi(root: Table, where: Where) -> None:
+    message = (
+        "This is an OpenAPI document and no configuration: name it under 'openapi' of a server with"
+        " 'transport: http_api', or write such a server by `leaseway import openapi FILE`."
+    )
+    where.fatal(root.at, IssueReason.BAD_VALUE, message)
 
 
 def _holds_servers(node: object) -> bool:

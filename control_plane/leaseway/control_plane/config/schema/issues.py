@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal
 
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
-from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.problems import Problem, ProblemKey
 from leaseway.spec.model import ServerSpec, VariantKey
 
 MAX_ISSUES: Final = 1_000
@@ -31,6 +32,7 @@ class IssueReason(StrEnum):
     DUPLICATE_KEY = "DUPLICATE_KEY"
     DUPLICATE_SERVER = "DUPLICATE_SERVER"
     INVALID_SERVER_ID = "INVALID_SERVER_ID"
+    SERVER_RENAMED = "SERVER_RENAMED"
     WRONG_TYPE = "WRONG_TYPE"
     BAD_VALUE = "BAD_VALUE"
     BAD_PATTERN = "BAD_PATTERN"
@@ -103,6 +105,22 @@ class ConfigIssue:
             severity=self.severity,
             subject=self.key,
         )
+
+
+def problems_of(issues: Iterable[ConfigIssue]) -> list[Problem]:
+    """Return issues for the table of open problems, which keeps one for each subject.
+
+    Several at one key with one reason, such as an OpenAPI document's operations that can't be
+    tools, are numbered from the second on.
+    """
+    met: Counter[ProblemKey] = Counter()
+    problems: list[Problem] = []
+    for problem in (issue.problem for issue in issues):
+        met[problem.key] += 1
+        number = met[problem.key]
+        subject = problem.subject if number == 1 else f"{problem.subject} ({number})"
+        problems.append(replace(problem, subject=subject))
+    return problems
 
 
 @dataclass(frozen=True)
