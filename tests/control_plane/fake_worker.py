@@ -48,6 +48,7 @@ class FakeWorker:
         self.held: dict[str, sync_pb2.Upsert] = {}
         self.parts = 0
         self.operated: list[sync_pb2.OperatorAction] = []
+        self.refused: list[sync_pb2.RefusedRpc] = []
 
     async def join(self, **hello: object) -> sync_pb2.Welcome:
         """Say hello and return the welcome."""
@@ -89,9 +90,13 @@ class FakeWorker:
                     await self._apply(message.delta)
                 if heard == "operator_action":
                     self.operated.append(message.operator_action)
+                if heard == "refused_rpc":
+                    self.refused.append(message.refused_rpc)
                 if heard == kind:
                     return message
-                assert heard in ("delta", "operator_action"), f"heard {heard}, not {kind}"
+                assert heard in ("delta", "operator_action", "refused_rpc"), (
+                    f"heard {heard}, not {kind}"
+                )
 
     async def serve(
         self,

@@ -121,6 +121,7 @@ class SyncResponse(_message.Message):
     APPROVAL_ANSWER_FIELD_NUMBER: _builtins.int
     APPROVAL_DECISION_FIELD_NUMBER: _builtins.int
     OPERATOR_ACTION_FIELD_NUMBER: _builtins.int
+    REFUSED_RPC_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome:
         """The first message of a stream."""
@@ -171,6 +172,10 @@ class SyncResponse(_message.Message):
         is about. A worker of before ignores it.
         """
 
+    @_builtins.property
+    def refused_rpc(self) -> Global___RefusedRpc:
+        """RPCs that were refused, for the worker's audit. A worker of before ignores it."""
+
     def __init__(
         self,
         *,
@@ -186,12 +191,13 @@ class SyncResponse(_message.Message):
         approval_answer: Global___ApprovalAnswer | None = ...,
         approval_decision: Global___ApprovalDecision | None = ...,
         operator_action: Global___OperatorAction | None = ...,
+        refused_rpc: Global___RefusedRpc | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_answer", b"approval_answer", "approval_decision", b"approval_decision", "cancel_probe", b"cancel_probe", "delta", b"delta", "drain", b"drain", "inspect", b"inspect", "message", b"message", "operator_action", b"operator_action", "part", b"part", "probe", b"probe", "refused_rpc", b"refused_rpc", "revoke", b"revoke", "want", b"want", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["welcome", "delta", "want", "probe", "cancel_probe", "drain", "revoke", "part", "inspect", "approval_answer", "approval_decision", "operator_action", "refused_rpc"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1313,6 +1319,44 @@ class ApprovalDecision(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApprovalDecision: _TypeAlias = ApprovalDecision  # noqa: Y015
+
+@_typing.final
+class RefusedRpc(_message.Message):
+    """RPCs that the control plane refused for what their sender proved to be. Alike ones come as one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RPC_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
+    rpc: _builtins.str
+    """`Service/Method`. Empty for one that there is not."""
+    by: _builtins.str
+    """The credential. Empty where none was proved."""
+    peer: _builtins.str
+    """The address that they came from, without its port."""
+    outcome: _builtins.str
+    """Why, as a reason."""
+    times: _builtins.int
+    """How many there were."""
+    def __init__(
+        self,
+        *,
+        rpc: _builtins.str = ...,
+        by: _builtins.str = ...,
+        peer: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        times: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "outcome", b"outcome", "peer", b"peer", "rpc", b"rpc", "times", b"times"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefusedRpc: _TypeAlias = RefusedRpc  # noqa: Y015
 
 @_typing.final
 class OperatorAction(_message.Message):

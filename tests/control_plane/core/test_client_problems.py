@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.control_plane.core.builders import at, listing, load, spec
-from tests.control_plane.core.test_coordinator import FakeWorker, answer, run, started
+from tests.control_plane.core.fake_worker import FakeWorker, answer, run, started
 
 from leaseway.control_plane.core.catalog.listing import Listing, Recorded
 from leaseway.control_plane.core.client_problems import KEPT_FOR, MAX_MET
@@ -25,7 +25,7 @@ def shown(state: Coordinator) -> list[str]:
 def relist(state: Coordinator, worker: FakeWorker, new: Listing, seconds: float = 1.0) -> None:
     """Have server `a` list something else, and serve it."""
     key = spec("a").key
-    state.relisted(key, spec("a").launch_hash, new, at(seconds))
+    state.relisted("w1", key, spec("a").launch_hash, new, at(seconds))
     state.tick(at(seconds + 0.1))
     run(state, [worker], at(seconds + 0.1))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -18,100 +17,20 @@ from tests.control_plane.core.builders import (
     load,
     spec,
 )
+from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, exposed, run, started
 
-from leaseway.control_plane.core.catalog.listing import Listing
-from leaseway.control_plane.core.catalog.variants import Hashes, Served
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import (
-    CancelProbe,
     PushDelta,
     RevokeLease,
     StartProbe,
-    WantContent,
 )
 from leaseway.control_plane.core.workers.records import WorkerRefused, WorkerReport
 from leaseway.control_plane.core.workers.subscription import Refusal
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire import bounds
-
-FAILED = Problem("server", "START_FAILED", "Server 'a' exited at once.")
-
-
-class FakeWorker:
-    """Applies what it is sent, as a real worker would, and remembers it."""
-
-    def __init__(self, worker_id: str = "w1") -> None:
-        self.id = worker_id
-        self.held: dict[VariantKey, Served] = {}
-        self.version = 0
-        self.probes: list[StartProbe] = []
-        self.cancelled: list[int] = []
-        self.wanted: list[VariantKey] = []
-        self.revoked: list[str] = []
-        self.upserts = 0
-
-    def hashes(self) -> dict[VariantKey, Hashes]:
-        return {key: served.hashes for key, served in self.held.items()}
-
-
-def run(state: Coordinator, workers: Iterable[FakeWorker], now: Moment = START) -> None:
-    """Let workers take everything that is said to them, and acknowledge it."""
-    by_id = {worker.id: worker for worker in workers}
-    while actions := state.take_actions():
-        for worker_id, action in actions:
-            worker = by_id[worker_id]
-            match action:
-                case PushDelta(push):
-                    for served in push.upserts:
-                        worker.held[served.key] = served
-                        worker.upserts += 1
-                    for key in push.removals:
-                        worker.held.pop(key, None)
-                    assert push.version >= worker.version
-                    worker.version = push.version
-                    state.acked(worker_id, push.nonce, now)
-                case StartProbe():
-                    worker.probes.append(action)
-                case CancelProbe(probe_id):
-                    worker.cancelled.append(probe_id)
-                case WantContent(keys):
-                    worker.wanted += keys
-                    held = [worker.held[key] for key in keys]
-                    state.content_received(worker_id, held, now)
-                case RevokeLease(lease_id, _):
-                    worker.revoked.append(lease_id)
-                case _:
-                    raise AssertionError(action)
-
-
-def answer(
-    state: Coordinator, worker: FakeWorker, outcome: Listing | Problem, now: Moment = START
-) -> None:
-    """Have a worker end its oldest probe."""
-    state.probe_ended(worker.probes.pop(0).id, outcome, now)
-    run(state, [worker], now)
-
-
-def exposed(state: Coordinator) -> dict[str, str]:
-    """Return what a client sees: exposed name to server id."""
-    return {
-        name: target.served.key.server_id
-        for name, target in state.visible.view("default").tools.items()
-    }
-
-
-def started(*specs: ServerSpec) -> tuple[Coordinator, FakeWorker]:
-    """Return a coordinator and a worker that serves these, each with the tool `echo`."""
-    state, worker = coordinator(), FakeWorker()
-    load(state, *specs)
-    state.worker_joined(hello(), START)
-    run(state, [worker])
-    while worker.probes:
-        answer(state, worker, listing("echo"))
-    return state, worker
 
 
 def test_a_server_is_listed_once_a_worker_has_acknowledged_it() -> None:
@@ -290,97 +209,16 @@ def test_a_removed_server_is_removed_from_workers() -> None:
     assert list(worker.held) == [VariantKey("b")]
 
 
-def test_a_restarted_control_plane_knows_all_again_without_a_probe() -> None:
-    before, worker = started(spec("a"), spec("b"))
-    state = coordinator()
-    load(state, spec("a"), spec("b"))
-    joined = hello(
-        held=worker.hashes(),
-        highest_version=before.visible.version,
-        leases=(lease("L1", "w1"),),
-    )
-    upserts = worker.upserts
-    state.worker_joined(joined, at(1))
-    run(state, [worker], at(1))
-    assert worker.probes == []
-    assert worker.upserts == upserts
-    assert exposed(state) == {"a_echo": "a", "b_echo": "b"}
-    assert list(state.placements.leases) == ["L1"]
-    assert state.visible.version > before.visible.version
-
-
-def test_a_worker_that_comes_back_up_to_date_makes_no_new_version() -> None:
-    state, worker = started(spec("a"))
-    before = state.committed
-    state.worker_left("w1", at(1))
-    up_to_date = hello(held=worker.hashes(), highest_version=before.version)
-    state.worker_joined(replace(up_to_date, highest_epoch=state.epoch), at(2))
-    run(state, [worker], at(2))
-    load(state, spec("a"), now=at(3))
-    run(state, [worker], at(3))
-    assert state.committed is before
-    assert exposed(state) == {"a_echo": "a"}
-    state.worker_left("w1", at(4))
-    state.worker_joined(replace(up_to_date, highest_epoch=state.epoch + 1), at(5))
-    assert state.committed.version > before.version
-
-
-def test_the_version_never_falls_even_when_the_clock_does() -> None:
-    state, worker = coordinator(), FakeWorker()
-    load(state, spec("a"))
-    ahead = 2**62
-    state.worker_joined(hello(highest_version=ahead), START)
-    run(state, [worker])
-    assert state.visible.version > ahead
-
-
-def test_a_restart_with_a_broken_file_serves_what_workers_hold() -> None:
-    _, worker = started(spec("a"))
-    state = coordinator()
-    state.config_failed([Problem("workspace", "BAD_YAML", "mcp.yaml:1:1: no")], at(1))
-    state.worker_joined(hello(held=worker.hashes()), at(1))
-    run(state, [worker], at(1))
-    assert exposed(state) == {"a_echo": "a"}
-    load(state, spec("a", prefix="p_"), now=at(2))
-    run(state, [worker], at(2))
-    assert worker.probes == []
-    assert exposed(state) == {"p_echo": "a"}
-
-
-def test_a_relisting_while_the_rules_are_unknown_exposes_nothing_new() -> None:
-    _, worker = started(spec("a"))
-    state = coordinator()
-    state.config_failed([], at(1))
-    state.worker_joined(hello(held=worker.hashes()), at(1))
-    run(state, [worker], at(1))
-    state.relisted(VariantKey("a"), spec("a").launch_hash, listing("echo", "secret"), at(2))
-    run(state, [worker], at(2))
-    assert exposed(state) == {"a_echo": "a"}
-
-
-def test_nothing_is_removed_before_workers_had_time_to_say_what_they_hold() -> None:
-    _, worker = started(spec("a"))
-    state = coordinator(expected_workers=0)
-    load(state)
-    joined = hello(held=worker.hashes(), highest_version=worker.version)
-    state.worker_joined(joined, at(0))
-    run(state, [worker], at(0))
-    assert list(worker.held) == [VariantKey("a")]
-    state.tick(at(3.1))
-    run(state, [worker], at(3.1))
-    assert worker.held == {}
-
-
 def test_a_relisting_commits_and_a_failed_one_changes_nothing() -> None:
     state, worker = started(spec("a"))
     launch = spec("a").launch_hash
-    state.relisted(VariantKey("a"), launch, listing("echo", "more"), START)
+    state.relisted("w1", VariantKey("a"), launch, listing("echo", "more"), START)
     run(state, [worker])
     assert exposed(state) == {"a_echo": "a", "a_more": "a"}
-    state.relisted(VariantKey("a"), launch, FAILED, START)
+    state.relisted("w1", VariantKey("a"), launch, FAILED, START)
     run(state, [worker])
     assert exposed(state) == {"a_echo": "a", "a_more": "a"}
-    state.relisted(VariantKey("a"), "another launch", listing(), START)
+    state.relisted("w1", VariantKey("a"), "another launch", listing(), START)
     run(state, [worker])
     assert len(exposed(state)) == 2
 
@@ -541,7 +379,7 @@ def test_a_refusals_problem_is_cleared_when_the_variant_is_taken() -> None:
 def test_an_equal_relisting_makes_no_registry_version() -> None:
     state, worker = started(spec("a"))
     version = state.committed.version
-    state.relisted(VariantKey("a"), spec("a").launch_hash, listing("echo"), START)
+    state.relisted("w1", VariantKey("a"), spec("a").launch_hash, listing("echo"), START)
     run(state, [worker])
     assert state.committed.version == version
 

@@ -8,7 +8,7 @@ from typing import Literal
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.control_plane.core.builders import START, at, coordinator, hello, listing, spec
-from tests.control_plane.core.test_coordinator import FakeWorker, exposed, run
+from tests.control_plane.core.fake_worker import FakeWorker, exposed, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
@@ -61,7 +61,7 @@ class System:
         if trouble == "not listing again":
             good = self.state.servers.last_known_good[CULPRIT]
             problem = Problem("server", "LIST_FAILED", "It did not answer.")
-            self.state.relisted(CULPRIT, good.launch_hash, problem, now)
+            self.state.relisted("w1", CULPRIT, good.launch_hash, problem, now)
         self.state.tick(Moment(now.mono + 0.1, now.unix + 0.1))
         self._settle(trouble, now)
 

@@ -14,7 +14,7 @@ from tests.control_plane.core.builders import (
     recorded,
     spec,
 )
-from tests.control_plane.core.test_coordinator import FakeWorker, answer, run
+from tests.control_plane.core.fake_worker import FakeWorker, answer, run
 
 from leaseway.control_plane.core.catalog.listing import Listing
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -113,8 +113,9 @@ def test_a_relisting_while_the_rules_are_unknown_exposes_no_new_prompt() -> None
         prompts=recorded("ask", "new"),
         resources=recorded("file:///new", "file:///secret", member="uri"),
     )
-    state.relisted(VariantKey("a"), LIMITED.launch_hash, more, at(2))
+    state.relisted("w1", VariantKey("a"), LIMITED.launch_hash, more, at(2))
     run(state, [worker], at(2))
+    answer(state, worker, more, at(2))
     assert list(prompts(state)) == ["a_ask"]
     assert uris(state) == [("a", "file:///new"), ("a", "file:///{name}")]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.control_plane.core.builders import at, coordinator, hello, listing, load, spec
-from tests.control_plane.core.test_coordinator import FakeWorker, run
+from tests.control_plane.core.fake_worker import FakeWorker, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, Placement

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests.control_plane.core.builders import START, coordinator, hello, listing, spec
-from tests.control_plane.core.test_coordinator import FAILED, FakeWorker, answer, run
+from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denied, Waiting

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.control_plane.core.builders import START, at, coordinator, hello, listing, spec
-from tests.control_plane.core.test_coordinator import FakeWorker, answer, run
+from tests.control_plane.core.fake_worker import FakeWorker, answer, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denied, Waiting

@@ -177,6 +177,50 @@ async def test_a_worker_that_lies_about_specs_and_toolsets_changes_nothing_for_o
             assert b"ghost" not in told
 
 
+async def test_a_worker_that_was_given_a_server_cannot_say_alone_what_it_lists(
+    running: Running,
+) -> None:
+    """Neither by a list that it says has changed, nor by content that it changed on its disk."""
+    desk = spec("desk")
+    async with worker(running.address) as honest:
+        running.load(desk)
+        await honest.serve_until("desk", "open")
+        async with worker(running.address, "rogue") as rogue:
+            await rogue.apply_until("desk")
+            await rogue.say(probe_result=_listing("desk", desk.launch_hash))
+            asked = (await honest.hear("probe")).probe
+            assert asked.relist
+            listed = sync_pb2.ProbeResult(
+                id=asked.id, tools=recorded("open"), protocol_version="2025-11-25"
+            )
+            await honest.say(probe_result=listed)
+            await running.until(lambda state: state.problems.open())
+            [found] = running.plane.state.problems.open()
+            assert (found.problem.reason, found.problem.worker_id) == ("LISTS_DIFFER", "rogue")
+            changed = sync_pb2.Upsert()
+            changed.CopyFrom(rogue.held["desk"])
+            changed.toolset.recorded[0].CopyFrom(recorded("poison")[0])
+            changed.hashes.toolset_hash = "t"
+        tools = await running.catalog.ListTools(catalog_pb2.ListToolsRequest(), timeout=BOUND)
+        assert [tool.name for tool in tools.tools] == ["desk_open"]
+    async with serving() as restarted:
+        restarted.load(desk)
+        claims = [changed.hashes]
+        async with (
+            worker(restarted.address, held=[honest.held["desk"].hashes]) as back,
+            worker(restarted.address, "rogue", held=claims) as rogue,
+        ):
+            await back.hear("want")
+            await rogue.hear("want")
+            await rogue.say(held=sync_pb2.Held(variants=[changed]))
+            await back.say(held=sync_pb2.Held(variants=[honest.held["desk"]]))
+            await back.hear("delta")
+            await restarted.until(lambda state: state.ready)
+            tools = await restarted.catalog.ListTools(catalog_pb2.ListToolsRequest(), timeout=BOUND)
+            assert [tool.name for tool in tools.tools] == ["desk_open"]
+            assert restarted.plane.state.servers.probes._next_id == 1, "nothing was tried again"
+
+
 async def test_a_problem_is_of_the_tenant_of_its_credential_whatever_it_says(
     tmp_path: Path,
 ) -> None:

@@ -14,6 +14,7 @@ from leaseway.sdk import (
     ArtifactLost,
     InvalidArguments,
     PermissionDenied,
+    ServerError,
     ToolNotFound,
 )
 from leaseway.sdk.testing import FakeLeaseway, Media, Reply
@@ -176,6 +177,24 @@ def test_an_exception_of_a_tool_is_a_result_and_a_leaseway_error_is_that_error(
     with pytest.raises(PermissionDenied, match="Not you") as caught:
         client.call_tool("fail", {"kind": "error"})
     assert caught.value.metadata["tool"] == "fail"
+
+
+def test_a_function_that_leaves_the_process_fails_its_call_and_ends_nothing(
+    fake: FakeLeaseway,
+) -> None:
+    @fake.tool
+    async def leave() -> str:
+        raise SystemExit("no arguments")
+
+    @fake.prompt()
+    async def leave_too() -> str:
+        raise SystemExit(3)
+
+    client = fake.client()
+    left = client.call_tool("leave")
+    assert (left.is_error, left.text) == (True, "no arguments")
+    with pytest.raises(ServerError, match="failed: 3"):
+        client.get_prompt("leave_too")
 
 
 async def test_media_come_by_reference_unless_they_are_wanted_in_place(fake: FakeLeaseway) -> None:

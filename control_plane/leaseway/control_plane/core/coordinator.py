@@ -142,7 +142,7 @@ class Coordinator:
             not self.settled and not self._elected
         ):  # starting up: nothing can have been fenced by this one yet
             self.epoch = max(self.epoch, hello.highest_epoch)
-        self.servers.probes.worker_gone(record.id)  # they ended with its older stream
+        self.servers.worker_gone(record.id)  # they ended with its older stream
         self._ask_for_content(record, now)
         self._replan = True
         if self.registry.outrun(hello.highest_version, foreign=foreign):
@@ -154,7 +154,7 @@ class Coordinator:
         record = self.workers.get(worker_id)
         if record is None:
             return
-        self.servers.probes.worker_gone(worker_id)
+        self.servers.worker_gone(worker_id)
         if record.owed:
             self._owes_nothing(record, now)
         self.roster.leave(record, now)
@@ -205,10 +205,15 @@ class Coordinator:
         self.tick(now)
 
     def relisted(
-        self, key: VariantKey, launch_hash: str, outcome: Listing | Problem, now: Moment
+        self,
+        worker_id: str,
+        key: VariantKey,
+        launch_hash: str,
+        outcome: Listing | Problem,
+        now: Moment,
     ) -> None:
-        """Record a new listing of a live shared instance."""
-        self.servers.relisted(key, launch_hash, outcome, now)
+        """Record what a worker says, unasked, of a live shared instance that it listed again."""
+        self.servers.relisted(worker_id, key, launch_hash, outcome, now)
         self.tick(now)
 
     # Callers and operators.
@@ -391,8 +396,16 @@ class Coordinator:
             record.id: record.hello.scope for record in self.workers.values() if record.takes_work
         }
         silent = {one for one in able if not self.workers[one].subscription.acked_version}
-        for job, probe in self.servers.probes.start(able, now.mono, silent):
-            self.roster.queue_action(probe.worker_id, StartProbe(probe.id, job.spec, job.trace))
+        for job, probe in self.servers.probes.start(able, now.mono, silent, self._holders):
+            start = StartProbe(probe.id, job.spec, job.trace, probe.relist)
+            self.roster.queue_action(probe.worker_id, start)
+
+    def _holders(self, spec: ServerSpec) -> list[str]:
+        return [
+            record.id
+            for record in self.workers.values()
+            if record.subscription.was_given(spec.key, spec.launch_hash)
+        ]
 
     def _look_for_workers(self, now: Moment) -> None:
         """See anew, where workers or servers are others, which servers no worker may be given."""

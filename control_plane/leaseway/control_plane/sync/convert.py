@@ -128,6 +128,7 @@ def action_to_wire(
                 spec=spec_to_wire(action.spec),
                 launch_hash=action.spec.launch_hash,
                 traceparent=action.trace,
+                relist=action.relist,
             )
             return sync_pb2.SyncResponse(probe=probe)
         case CancelProbe(probe_id):

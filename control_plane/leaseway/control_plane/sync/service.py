@@ -321,7 +321,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         else:
             key = key_from_wire(result.key)
             self._plane.act(
-                lambda state, now: state.relisted(key, result.launch_hash, outcome, now)
+                lambda state, now: state.relisted(worker_id, key, result.launch_hash, outcome, now)
             )
 
 

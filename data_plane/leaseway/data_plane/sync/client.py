@@ -60,7 +60,7 @@ def _nothing_to_see(question: sync_pb2.Inspect) -> sync_pb2.Inspected:
     return sync_pb2.Inspected(id=question.id)
 
 
-Recorded = sync_pb2.ApprovalDecision | sync_pb2.OperatorAction
+Recorded = sync_pb2.ApprovalDecision | sync_pb2.OperatorAction | sync_pb2.RefusedRpc
 
 
 class SyncClient:
@@ -327,10 +327,8 @@ class SyncClient:
                 waiting = self._approvals.get(message.approval_answer.id)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(message.approval_answer)
-            case "approval_decision":
-                self._on_record(message.approval_decision)
-            case "operator_action":
-                self._on_record(message.operator_action)
+            case "approval_decision" | "operator_action" | "refused_rpc" as kind:
+                self._on_record(getattr(message, kind))
             case kind:
                 _logger.warning("The control plane sent %s, which this worker ignores.", kind)
 

@@ -32,8 +32,10 @@ _tracer = tracer("leaseway.data_plane")
 _LEAST_TO_LIST: Final = 1.0
 """Seconds that a server has to list prompts and resources, however long its start took."""
 
-_BETWEEN_LISTINGS: Final = Backoff(1.0, 30.0)
+_BETWEEN_LISTINGS: Final = Backoff(0.5, 30.0)
 """Between two listings of a server that says, again and again, that its tools changed."""
+_PROMPT_LISTINGS: Final = 4
+"""So many in a row come with the shortest pause; clients hear of a few changes at once."""
 
 
 class Prober:
@@ -221,7 +223,8 @@ class Prober:
                         await self._relist_leased(generation, live)
                     else:
                         await self._relist_and_send(generation, live)
-                await asyncio.sleep(_BETWEEN_LISTINGS.ceiling(listings))
+                pauses = max(0, listings - _PROMPT_LISTINGS)
+                await asyncio.sleep(_BETWEEN_LISTINGS.ceiling(pauses))
                 listings += 1
         finally:
             del self._relisting[generation]

@@ -297,7 +297,7 @@ class FunctionInstance:
             raise
         except LeasewayError as error:
             raise fault_of(error) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # which would end the loop of all planes
             return failure(error)
         return result_of(value)
 

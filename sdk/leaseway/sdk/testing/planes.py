@@ -269,7 +269,7 @@ class Planes:
 def _relisted(
     key: VariantKey, launch_hash: str, listing: Listing, state: Coordinator, now: Moment
 ) -> None:
-    state.relisted(key, launch_hash, listing, now)
+    state.relisted(_WORKER, key, launch_hash, listing, now)
 
 
 class _Settled(grpc.aio.ServerInterceptor):

@@ -85,7 +85,7 @@ class FakePrompt:
             value = await made if inspect.isawaitable(made) else made
         except Fault:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failure(f"Prompt '{self.name}'", error) from error
         messages = [_message(value)] if isinstance(value, str) else list(value)
         return {"description": self.description, "messages": messages}
@@ -124,7 +124,7 @@ class FakeResource:
         """
         try:
             content = self.content() if callable(self.content) else self.content
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failure(f"Resource '{self.uri}'", error) from error
         item: dict[str, Any] = {"uri": self.uri, "mimeType": self.mime_type}
         if isinstance(content, str):
@@ -239,7 +239,7 @@ def _takes_context(annotation: object) -> bool:
     return annotation is CallContext
 
 
-def _failure(what: str, error: Exception) -> Fault:
+def _failure(what: str, error: BaseException) -> Fault:
     """Return what a server answers whose function raised."""
     if isinstance(error, LeasewayError):
         return fault_of(error)

@@ -73,7 +73,7 @@ def result_of(value: Any) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "structuredContent": structured}
 
 
-def failure(error: Exception) -> dict[str, Any]:
+def failure(error: BaseException) -> dict[str, Any]:
     """Return the result of a tool that raised: the text of its exception, for the model."""
     text = str(error) or type(error).__name__
     return {"content": [{"type": "text", "text": text}], "isError": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.control_plane.core.builders import START, coordinator, hello, lease, load, spec
-from tests.control_plane.core.test_coordinator import FakeWorker, answer, exposed, run, started
+from tests.control_plane.core.fake_worker import FakeWorker, answer, exposed, run, started
 
 from leaseway.control_plane.core.catalog.admin_toolset import ADMIN, with_admin
 from leaseway.control_plane.core.catalog.listing import Listing

@@ -7,13 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.control_plane.core.builders import at, coordinator, hello, lease, listing, load, spec
-from tests.control_plane.core.test_coordinator import FakeWorker, run
+from tests.control_plane.core.fake_worker import FakeWorker, run
 
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope, unplaced
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denied
 from leaseway.control_plane.core.placement.table import LeaseKey, Placement
-from leaseway.control_plane.core.queries.place import place
+from leaseway.control_plane.core.queries.place import not_served, place
 from leaseway.control_plane.core.queries.standing import standing
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
@@ -193,3 +193,20 @@ def test_a_worker_takes_a_server_exactly_where_nothing_speaks_against_it(
     assert scope.among(frozenset(asked.items())).takes(one) == takes
     assert (one.key in unplaced([one], {"w": scope})) != takes
     assert unplaced([one], {}) == {}
+
+
+def test_why_no_worker_may_have_it_is_told_to_the_tenant_whose_variant_it_is() -> None:
+    """Another tenant has the server, too, and learns nothing of labels that are not its own."""
+    secret = replace(
+        render(), key=VariantKey("render", "acme"), worker_labels={"pool": "acme-only"}
+    )
+    state = coordinator(1)
+    load(state, replace(render(), worker_labels={}), secret)
+    worker = FakeWorker("w0")
+    state.worker_joined(hello("w0"), at(0))
+    run(state, [worker])
+    state.probe_ended(worker.probes.pop(0).id, listing("draw"), at(0))
+    run(state, [worker])
+    assert not_served(state, VariantKey("render", "acme")).message.count("acme-only")
+    told = not_served(state, RENDER)
+    assert "acme" not in told.message

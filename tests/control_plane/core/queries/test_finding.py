@@ -14,8 +14,8 @@ from tests.control_plane.core.builders import (
     offering,
     spec,
 )
+from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run, started
 from tests.control_plane.core.queries.test_place import never_up
-from tests.control_plane.core.test_coordinator import FAILED, FakeWorker, answer, run, started
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS
 from leaseway.control_plane.core.catalog.listing import Listing

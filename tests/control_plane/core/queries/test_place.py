@@ -15,7 +15,7 @@ from tests.control_plane.core.builders import (
     load,
     spec,
 )
-from tests.control_plane.core.test_coordinator import FAILED, FakeWorker, answer, run, started
+from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run, started
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denied

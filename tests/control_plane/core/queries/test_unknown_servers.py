@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.control_plane.core.builders import START, at, coordinator, load, spec
+from tests.control_plane.core.fake_worker import started
 from tests.control_plane.core.queries.test_place import never_up
-from tests.control_plane.core.test_coordinator import started
 
 from leaseway.control_plane.core.denial import Denied
 from leaseway.control_plane.core.queries.resolve import unknown_server

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.control_plane.core.builders import at, coordinator, hello, listing, load, spec
-from tests.control_plane.core.test_coordinator import FAILED, FakeWorker, run
+from tests.control_plane.core.fake_worker import FAILED, FakeWorker, run
 
 from leaseway.control_plane.core.catalog.listing import Listing
 from leaseway.control_plane.core.coordinator import Coordinator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.control_plane.core.builders import at, hello, spec
-from tests.control_plane.core.test_coordinator import FakeWorker, run, started
+from tests.control_plane.core.fake_worker import FakeWorker, run, started
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment

@@ -1,12 +1,12 @@
 """Which worker is to hold a lease: reservations and what workers report (DESIGN §5).
 
 The control plane reserves, the worker grants. A reservation counts a unit of the worker's
-capacity until the lease is reported or 10 s have passed.
+capacity until the lease is reported or 10 s have passed. Here twins are noticed, two leases for one
+session and server; `core/workers/roster.py` has the younger revoked.
 
-The workers with room for a lease, the least loaded first, in an order that is kept.
-
-A fleet of hundreds is not sorted, nor walked, for each lease: a change of one worker's load moves
-that worker, and who chooses begins at the front and mostly ends there.
+A fleet of hundreds is not sorted, nor walked, for each lease: workers with room are kept in order,
+the least loaded first. A change of one worker's load moves that worker, and who chooses begins at
+the front and mostly ends there.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def _no_room(state: Coordinator, key: LeaseKey) -> Denied:
     served = state.visible.view(key.tenant).servers[key.server_id]
     able = [record.id for record in state.serving(served) if record.takes_work]
     if not able:
-        return not_served(state, key.server_id)
+        return not_served(state, served.key)
     return no_room(state.placements, key, able, served.spec.instances.max_instances)
 
 
@@ -195,11 +195,15 @@ def pending_for(state: Coordinator, tenant: str) -> list[str]:
     return sorted(name for name, key in variants_of(state, tenant).items() if key in waiting)
 
 
-def not_served(state: Coordinator, server_id: str) -> Denied:
-    """Return the refusal for a listed server that no worker serves at the moment."""
-    for key, problem in state.servers.unplaced.items():
-        if key.server_id == server_id:
-            return _unplaced(server_id, problem.message)
+def not_served(state: Coordinator, key: VariantKey) -> Denied:
+    """Return the refusal for a listed server that no worker serves at the moment.
+
+    Why is said of this very variant: what other tenants have of the server is theirs to know.
+    """
+    server_id = key.server_id
+    problem = state.servers.unplaced.get(key)
+    if problem is not None:
+        return _unplaced(server_id, problem.message)
     message = (
         f"Server '{server_id}' is configured, but no connected worker serves it at the moment."
         " Look at `leaseway workers` and `leaseway problems`."
@@ -222,8 +226,8 @@ def no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> W
     if key is not None and failure is not None:
         outlook = state.servers.probes.outlook(key, now.mono)
         return _not_ready(server_id, failure.message, outlook)
-    if key in state.servers.unplaced or key in state.servers.last_known_good:
-        return not_served(state, server_id)
+    if key is not None and (key in state.servers.unplaced or key in state.servers.last_known_good):
+        return not_served(state, key)
     own = VariantKey(server_id, tenant)
     refused = server_id in state.servers.rejected and not state.visible.is_restricted
     if refused or own in state.servers.refused:

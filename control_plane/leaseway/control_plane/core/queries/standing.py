@@ -9,6 +9,7 @@ from typing import Literal
 from leaseway.control_plane.core.catalog.tenant_hiding import is_stand_in
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.coordinator import Coordinator
+from leaseway.control_plane.core.queries.place import variants_of
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
 
@@ -63,13 +64,20 @@ def standing(state: Coordinator, key: VariantKey) -> Standing:
     return Standing("ready" if whole else "degraded", up, len(workers))
 
 
-def servers_up(state: Coordinator) -> tuple[int, int]:
+def servers_up(state: Coordinator, tenant: str | None = None) -> tuple[int, int]:
     """Return how many configured servers callers find somewhere, and how many there are.
 
     A server of which tenants have variants of their own is up where all of these are.
+
+    Args:
+        state: What is known.
+        tenant: Whose servers are counted; None for all there are.
     """
-    wanted = {key for key, spec in (state.servers.desired or {}).items() if not spec.hidden}
-    wanted |= {VariantKey(each) for each in state.servers.rejected}
+    if tenant is not None:
+        wanted = set(variants_of(state, tenant).values())
+    else:
+        wanted = {key for key, spec in (state.servers.desired or {}).items() if not spec.hidden}
+        wanted |= {VariantKey(each) for each in state.servers.rejected}
     down = {key.server_id for key in wanted if not standing(state, key).is_up}
     ids = {key.server_id for key in wanted}
     return len(ids - down), len(ids)

@@ -2,6 +2,9 @@
 
 Only a new launch hash is probed, by one worker. A probe that fails is tried again with backoff
 and full jitter, elsewhere if there is an elsewhere; one whose spec has moved on is taken back.
+
+What a worker says unasked of a server's list, and was not the one to try it, is a claim: another
+worker is asked, and what that one lists is taken.
 """
 
 from __future__ import annotations
@@ -9,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+from leaseway.control_plane.core.catalog.listing import Listing
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.timing.backoff import Backoff
 
 _RETRY = Backoff(initial=0.5, maximum=30.0)
+_BETWEEN_CLAIMS = 10.0
+"""Seconds between two times that others are asked what a server lists, as a worker claims much."""
 _ANSWER_GRACE = 10.0
 """How much longer than its startup timeout a worker may take to answer."""
 
@@ -26,6 +32,15 @@ class StartedProbe:
     id: int
     worker_id: str
     deadline: float
+    relist: bool = False  # of an instance that is up there, without another start
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a server lists now, as a worker says that was not asked."""
+
+    worker_id: str
+    listing: Listing
 
 
 @dataclass(frozen=True)
@@ -43,7 +58,13 @@ class Outlook:
 
 @dataclass
 class ProbeJob:
-    """A variant that has to be tried until it lists or its spec moves on."""
+    """A variant that has to be tried until it lists or its spec moves on.
+
+    Attributes:
+        claim: What others are asked about; None where the variant is to come up at first.
+        later: A claim that came while another worker was answering.
+        is_fresh: Whether a claim needs a start, as there was no instance to list again.
+    """
 
     spec: ServerSpec
     trace: str
@@ -51,6 +72,9 @@ class ProbeJob:
     not_before: float = 0.0
     running: StartedProbe | None = None
     last_worker: str = ""
+    claim: Claim | None = None
+    later: Claim | None = None
+    is_fresh: bool = False
 
 
 @dataclass
@@ -60,6 +84,7 @@ class ProbeSchedule:
     delay: Callable[[int], float] = _RETRY.delay
     jobs: dict[VariantKey, ProbeJob] = field(default_factory=dict)
     _next_id: int = 1
+    _claimed: dict[VariantKey, float] = field(default_factory=dict)  # when others are to be asked
 
     def want(self, spec: ServerSpec, trace: str) -> StartedProbe | None:
         """Queue a probe of a spec; return the probe of an older launch hash to take back."""
@@ -69,6 +94,32 @@ class ProbeSchedule:
             return None
         self.jobs[spec.key] = ProbeJob(spec, trace)
         return job.running if job else None
+
+    def ask_others(self, spec: ServerSpec, claim: Claim, now: float) -> None:
+        """Ask another worker what a server lists, or the only one that there is."""
+        job = self.jobs.get(spec.key)
+        if job is None:
+            last = self._claimed.get(spec.key)
+            at = now if last is None else max(now, last + _BETWEEN_CLAIMS)
+            self._claimed[spec.key] = at
+            self.jobs[spec.key] = ProbeJob(spec, "", not_before=at, claim=claim)
+        elif job.claim is not None and job.running is not None:
+            job.later = claim
+        elif job.claim is not None:
+            job.claim = claim
+
+    def exposed_anew(self, spec: ServerSpec) -> StartedProbe | None:
+        """Forget the tries of a variant that is up again; return the one to take back."""
+        job = self.jobs.get(spec.key)
+        if job is None or job.claim is None or job.spec.launch_hash != spec.launch_hash:
+            return self.drop(spec.key)
+        job.spec = spec
+        return None
+
+    def forget_claims(self, wanted: Collection[VariantKey]) -> None:
+        """Forget when others were asked about variants that are not wanted any more."""
+        for key in [key for key in self._claimed if key not in wanted]:
+            del self._claimed[key]
 
     def drop(self, key: VariantKey) -> StartedProbe | None:
         """Forget a variant; return its probe to take back."""
@@ -80,6 +131,7 @@ class ProbeSchedule:
         workers: Mapping[str, WorkerScope],
         now: float,
         silent: Collection[str] = (),
+        holders: Callable[[ServerSpec], Collection[str]] = lambda _spec: (),
     ) -> list[tuple[ProbeJob, StartedProbe]]:
         """Start what is due on workers with room, spread evenly; return what was started.
 
@@ -87,6 +139,7 @@ class ProbeSchedule:
             workers: Which there are, and what they may have.
             now: The time.
             silent: Those that have not acknowledged anything since they joined: they come last.
+            holders: Returns those that have a server, and may list it without a start.
         """
         running = dict.fromkeys(workers, 0)
         for job in self.jobs.values():
@@ -100,13 +153,23 @@ class ProbeSchedule:
             if not free:
                 break
             able = [worker for worker in free if workers[worker].takes(job.spec)]
+            if job.claim is not None:
+                able = _others(job.claim.worker_id, able, workers, job.spec)
             if not able:
                 continue
-            worker_id = min(able, key=lambda w: (w in silent, w == job.last_worker, running[w], w))
+            asked = job.claim is not None and not job.is_fresh
+            listing = set(holders(job.spec)) if asked else set()
+            last = job.last_worker
+
+            def order(w: str, listing: set[str] = listing, last: str = last) -> tuple[object, ...]:
+                return w in silent, w == last, w not in listing, running[w], w
+
+            worker_id = min(able, key=order)
             running[worker_id] += 1
             job.last_worker = worker_id
             deadline = now + job.spec.startup_timeout + _ANSWER_GRACE
-            job.running = StartedProbe(self._next_id, worker_id, deadline)
+            relist = worker_id in listing
+            job.running = StartedProbe(self._next_id, worker_id, deadline, relist)
             self._next_id += 1
             started.append((job, job.running))
         return started
@@ -138,7 +201,7 @@ class ProbeSchedule:
     def outlook(self, key: VariantKey, now: float) -> Outlook | None:
         """Return how the tries of a variant stand; None where none of its spec has failed."""
         job = self.jobs.get(key)
-        if job is None or not job.attempt:
+        if job is None or not job.attempt or job.claim is not None:
             return None
         return Outlook(job.attempt, None if job.running else max(0.0, job.not_before - now))
 
@@ -163,3 +226,12 @@ class ProbeSchedule:
     @property
     def busy(self) -> bool:
         return any(job.running for job in self.jobs.values())
+
+
+def _others(
+    claimer: str, able: list[str], workers: Mapping[str, WorkerScope], spec: ServerSpec
+) -> list[str]:
+    """Return who may be asked about a claim: the claimer where nobody else takes the server."""
+    if any(scope.takes(spec) for worker, scope in workers.items() if worker != claimer):
+        return [worker for worker in able if worker != claimer]
+    return able

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from leaseway.control_plane.core.catalog.listing import Listing
 from leaseway.control_plane.core.catalog.tenant_hiding import TenantSpecs, common_of
@@ -21,8 +22,11 @@ from leaseway.control_plane.core.catalog.variants import (
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope, unplaced
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem, ProblemTable
-from leaseway.control_plane.core.servers.probing import ProbeJob, ProbeSchedule, StartedProbe
+from leaseway.control_plane.core.servers.probing import Claim, ProbeJob, ProbeSchedule, StartedProbe
 from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+
+_TRIES_OF_CLAIM: Final = 3
+_LISTS_DIFFER: Final = "LISTS_DIFFER"
 
 
 @dataclass
@@ -41,6 +45,7 @@ class Servers:
         withdrawn: Probes to take back, for the owner to send.
         unplaced: Variants that no worker may be given, and why.
         troubled: Variants that have an open problem of a try or a listing that failed.
+        tried_by: Which worker, that has not left since, was the last to be asked what one lists.
     """
 
     problems: ProblemTable
@@ -54,6 +59,7 @@ class Servers:
     withdrawn: list[StartedProbe] = field(default_factory=list)
     unplaced: dict[VariantKey, Problem] = field(default_factory=dict)
     troubled: set[VariantKey] = field(default_factory=set)
+    tried_by: dict[VariantKey, str] = field(default_factory=dict)
     _of_tenants: TenantSpecs = field(default_factory=TenantSpecs)
     _kept_out: frozenset[VariantKey] = frozenset()
     _on_common: frozenset[VariantKey] = frozenset()
@@ -148,6 +154,10 @@ class Servers:
         if job is None:
             return
         if isinstance(outcome, Listing):
+            self.tried_by[job.spec.key] = job.last_worker
+        if job.claim is not None:
+            self._asked_about(job, job.claim, outcome, now)
+        elif isinstance(outcome, Listing):
             self.probes.drop(job.spec.key)
             self.failures.pop(job.spec.key, None)
             self._listed(job.spec.key, make_good(job.spec, outcome), now)
@@ -158,16 +168,39 @@ class Servers:
             self._failed(job, _on_worker(outcome, job.last_worker), now)
 
     def relisted(
-        self, key: VariantKey, launch_hash: str, outcome: Listing | Problem, now: Moment
+        self,
+        worker_id: str,
+        key: VariantKey,
+        launch_hash: str,
+        outcome: Listing | Problem,
+        now: Moment,
     ) -> None:
-        """Record a new listing of a live shared instance; a failed one changes no tool."""
+        """Record what a worker says, unasked, of a live shared instance that it listed again.
+
+        What the worker says that was asked last is taken; of another one it is a claim. A listing
+        that failed changes no tool.
+        """
         good = self.last_known_good.get(key)
         if good is None or good.launch_hash != launch_hash:
             return
-        if isinstance(outcome, Listing):
-            self._listed(key, relist(good, outcome), now)
-        else:
+        if not isinstance(outcome, Listing):
             self._show_trouble(key, outcome, now)
+        elif self.tried_by.get(key) == worker_id:
+            self._listed(key, relist(good, outcome), now)
+        elif outcome.digest == good.listing.digest:
+            self._end_trouble(key, now)
+            self._end_doubt(key, worker_id)
+        else:
+            wanted = (self.desired or {}).get(key)
+            spec = good.spec if wanted is None else wanted
+            if spec.launch_hash == launch_hash:
+                self.probes.ask_others(spec, Claim(worker_id, outcome), now.mono)
+
+    def worker_gone(self, worker_id: str) -> None:
+        """Retry elsewhere the probes of a worker that left; what it says later is a claim."""
+        self.probes.worker_gone(worker_id)
+        for key in [key for key, tried_by in self.tried_by.items() if tried_by == worker_id]:
+            del self.tried_by[key]
 
     def give_up_overdue(self, now: Moment) -> None:
         """Retry probes that no worker answered."""
@@ -181,7 +214,10 @@ class Servers:
                 " is repeated; look at that worker's log if this stays."
             )
             problem = Problem("server", "PROBE_OVERDUE", message, key.server_id, key.tenant)
-            self._failed(job, problem, now)
+            if job.claim is not None:
+                self._asked_about(job, job.claim, problem, now)
+            else:
+                self._failed(job, problem, now)
 
     def without_result(self) -> set[VariantKey]:
         """Return the variants whose first try has not ended."""
@@ -214,6 +250,9 @@ class Servers:
             self.changed = True
         for key in [key for key in self.probes.jobs if key not in desired]:
             self._withdraw(self.probes.drop(key))
+        self.probes.forget_claims(self.last_known_good)
+        for key in [key for key in self.tried_by if key not in self.last_known_good]:
+            del self.tried_by[key]
         known = self.failures.keys() | (self.troubled - self.last_known_good.keys())
         for key in known - desired.keys():
             self._forgive(key, now)
@@ -245,7 +284,7 @@ class Servers:
             self._listed(spec.key, make_good(spec, common.listing), now)
 
     def _expose_anew(self, good: LastKnownGood, spec: ServerSpec, now: Moment) -> None:
-        self._withdraw(self.probes.drop(spec.key))
+        self._withdraw(self.probes.exposed_anew(spec))
         self._forgive(spec.key, now)  # the change that failed was undone
         if good.rules_known and good.spec == spec:
             return
@@ -270,6 +309,52 @@ class Servers:
         self.changed = self.changed or good != self.last_known_good.get(key)
         self.last_known_good[key] = good
         self.problems.replace(f"exposure:{key}", problems, now.unix)
+
+    def _asked_about(
+        self, job: ProbeJob, claim: Claim, outcome: Listing | Problem, now: Moment
+    ) -> None:
+        """Take what a worker that was asked about a claim lists; a failed try is made again."""
+        key = job.spec.key
+        good = self.last_known_good.get(key)
+        if isinstance(outcome, Problem):
+            job.is_fresh = True
+            self.probes.retry(job, now.mono)
+            if job.attempt < _TRIES_OF_CLAIM and job.last_worker != claim.worker_id:
+                return
+        self.probes.drop(key)
+        if good is None or good.launch_hash != job.spec.launch_hash:
+            return
+        if isinstance(outcome, Listing):
+            self._listed(key, relist(good, outcome), now)
+        newest = job.later or claim
+        if isinstance(outcome, Listing) and outcome.digest == newest.listing.digest:
+            self._end_doubt(key, newest.worker_id)
+        elif job.later is not None:
+            self.probes.ask_others(job.spec, job.later, now.mono)
+        else:
+            self._doubt(key, claim.worker_id, job.last_worker, now)
+
+    def _doubt(self, key: VariantKey, claimer: str, asked: str, now: Moment) -> None:
+        if asked == claimer:
+            return  # a server whose list changed once more, or that is gone: it is said again
+        message = (
+            f"Worker '{claimer}' says that server '{key}' lists something else than what is known"
+            f" of it; worker '{asked}', which was asked, does not say so. What is known stays. See"
+            " whether the server lists the same on both, and whether that worker is yours."
+        )
+        problem = Problem(
+            "server", _LISTS_DIFFER, message, key.server_id, key.tenant, claimer, "warning"
+        )
+        self.problems.report(problem, now.unix)
+
+    def _end_doubt(self, key: VariantKey, claimer: str) -> None:
+        self.problems.clear(
+            scope="server",
+            server_id=key.server_id,
+            tenant=key.tenant,
+            worker_id=claimer,
+            reason=_LISTS_DIFFER,
+        )
 
     def _failed(self, job: ProbeJob, problem: Problem, now: Moment) -> None:
         key = job.spec.key

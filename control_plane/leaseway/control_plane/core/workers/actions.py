@@ -25,11 +25,15 @@ class WantContent:
 
 @dataclass(frozen=True)
 class StartProbe:
-    """Try a server. `trace` is the traceparent of the reload behind it, or empty."""
+    """Try a server. `trace` is the traceparent of the reload behind it, or empty.
+
+    With `relist`, an instance that is up is asked again, and none is started.
+    """
 
     id: int
     spec: ServerSpec
     trace: str = ""
+    relist: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,102 @@
+"""A control plane that starts again: what workers hold tells it what was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.control_plane.core.builders import (
+    START,
+    at,
+    coordinator,
+    hello,
+    lease,
+    listing,
+    load,
+    spec,
+)
+from tests.control_plane.core.fake_worker import FakeWorker, answer, exposed, run, started
+
+from leaseway.control_plane.core.problems import Problem
+from leaseway.spec.model import VariantKey
+
+
+def test_a_restarted_control_plane_knows_all_again_without_a_probe() -> None:
+    before, worker = started(spec("a"), spec("b"))
+    state = coordinator()
+    load(state, spec("a"), spec("b"))
+    joined = hello(
+        held=worker.hashes(),
+        highest_version=before.visible.version,
+        leases=(lease("L1", "w1"),),
+    )
+    upserts = worker.upserts
+    state.worker_joined(joined, at(1))
+    run(state, [worker], at(1))
+    assert worker.probes == []
+    assert worker.upserts == upserts
+    assert exposed(state) == {"a_echo": "a", "b_echo": "b"}
+    assert list(state.placements.leases) == ["L1"]
+    assert state.visible.version > before.visible.version
+
+
+def test_a_worker_that_comes_back_up_to_date_makes_no_new_version() -> None:
+    state, worker = started(spec("a"))
+    before = state.committed
+    state.worker_left("w1", at(1))
+    up_to_date = hello(held=worker.hashes(), highest_version=before.version)
+    state.worker_joined(replace(up_to_date, highest_epoch=state.epoch), at(2))
+    run(state, [worker], at(2))
+    load(state, spec("a"), now=at(3))
+    run(state, [worker], at(3))
+    assert state.committed is before
+    assert exposed(state) == {"a_echo": "a"}
+    state.worker_left("w1", at(4))
+    state.worker_joined(replace(up_to_date, highest_epoch=state.epoch + 1), at(5))
+    assert state.committed.version > before.version
+
+
+def test_the_version_never_falls_even_when_the_clock_does() -> None:
+    state, worker = coordinator(), FakeWorker()
+    load(state, spec("a"))
+    ahead = 2**62
+    state.worker_joined(hello(highest_version=ahead), START)
+    run(state, [worker])
+    assert state.visible.version > ahead
+
+
+def test_a_restart_with_a_broken_file_serves_what_workers_hold() -> None:
+    _, worker = started(spec("a"))
+    state = coordinator()
+    state.config_failed([Problem("workspace", "BAD_YAML", "mcp.yaml:1:1: no")], at(1))
+    state.worker_joined(hello(held=worker.hashes()), at(1))
+    run(state, [worker], at(1))
+    assert exposed(state) == {"a_echo": "a"}
+    load(state, spec("a", prefix="p_"), now=at(2))
+    run(state, [worker], at(2))
+    assert worker.probes == []
+    assert exposed(state) == {"p_echo": "a"}
+
+
+def test_a_relisting_while_the_rules_are_unknown_exposes_nothing_new() -> None:
+    _, worker = started(spec("a"))
+    state = coordinator()
+    state.config_failed([], at(1))
+    state.worker_joined(hello(held=worker.hashes()), at(1))
+    run(state, [worker], at(1))
+    state.relisted("w1", VariantKey("a"), spec("a").launch_hash, listing("echo", "secret"), at(2))
+    run(state, [worker], at(2))
+    answer(state, worker, listing("echo", "secret"), at(2))
+    assert exposed(state) == {"a_echo": "a"}
+
+
+def test_nothing_is_removed_before_workers_had_time_to_say_what_they_hold() -> None:
+    _, worker = started(spec("a"))
+    state = coordinator(expected_workers=0)
+    load(state)
+    joined = hello(held=worker.hashes(), highest_version=worker.version)
+    state.worker_joined(joined, at(0))
+    run(state, [worker], at(0))
+    assert list(worker.held) == [VariantKey("a")]
+    state.tick(at(3.1))
+    run(state, [worker], at(3.1))
+    assert worker.held == {}
