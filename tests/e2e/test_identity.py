@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -40,6 +41,7 @@ async def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     keys = tmp_path / "keys.json"
     key_for(keys, Role.CALLER, "somebody")
     environment = {"LEASEWAY_KEY": SHARED, "LEASEWAY_KEYS": str(keys)}
+    environment["LEASEWAY_AUDIT"] = str(tmp_path / "audit")
     servers = {
         "kit": kit(tmp_path, **{"truely-stateless": True}),
         "counter": python_server("counter.py", transform=[{"prefix": "counter_"}]),
@@ -101,6 +103,24 @@ async def test_callers_call_as_their_own_tenant_and_nobody_else(
     async with AsyncClient(system.address, key="") as nobody:
         with pytest.raises(Unauthenticated):
             await nobody.list_tools()
+    wanted = {
+        ("control-plane", "AdminService/DrainWorker", "PERMISSION_DENIED"),
+        ("control-plane", "CatalogService/ListTools", "UNAUTHENTICATED"),
+        ("worker", "ExecutionService/ReadLogs", "PERMISSION_DENIED"),
+    }
+    await eventually(lambda: wanted <= refused_in(tmp_path / "audit"))
+
+
+def refused_in(audit: Path) -> set[tuple[str, str, str]]:
+    lines = [line for path in audit.iterdir() for line in path.read_text().splitlines()]
+    records = [
+        json.loads(line) for line in lines if line.endswith("}")
+    ]  # none that is half written
+    return {
+        (each["plane"], each["rpc"], each["outcome"])
+        for each in records
+        if each["event"] == "refused"
+    }
 
 
 async def test_a_call_in_flight_ends_when_its_key_is_revoked(

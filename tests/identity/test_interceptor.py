@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -249,6 +250,41 @@ def test_every_request_that_names_a_tenant_has_it_checked() -> None:
             assert RULES[full].tenant in ("own", "filter"), full
 
 
+async def test_who_was_refused_what_is_noted(system: System) -> None:
+    told: list[tuple[str, str, str]] = []
+    system.authenticator.refusals.tell = lambda each, _: told.append(
+        (each.rpc, each.by, each.outcome)
+    )
+    names = {each: f"key {system.keys[each][4:12]}" for each in ("acme", "viewer")}
+    drain, listing = "AdminService/DrainWorker", "CatalogService/ListTools"
+    for rpc, credential, tenant in (
+        (drain, None, ""),
+        (drain, "revoked", ""),  # as good as none, and so no other kind
+        (drain, "acme", ""),
+        (drain, "viewer", ""),
+        (listing, "acme", "rival"),
+        (listing, "acme", ""),
+        ("AdminService/WatchEvents", "acme", ""),
+        ("SyncService/Sync", "acme", ""),
+    ):
+        await send(system, f"/leaseway.v1.{rpc}", credential, tenant)
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(system.address) as channel:
+        guess: Any = channel.unary_unary("/leaseway.v1.CatalogService/Guess")
+        with pytest.raises(grpc.aio.AioRpcError):
+            await guess(b"")
+    assert told == [
+        (drain, "", "UNAUTHENTICATED"),
+        (drain, names["acme"], "PERMISSION_DENIED"),
+        (drain, names["viewer"], "PERMISSION_DENIED"),
+        (listing, names["acme"], "PERMISSION_DENIED"),
+        ("AdminService/WatchEvents", names["acme"], "PERMISSION_DENIED"),
+        ("SyncService/Sync", names["acme"], "PERMISSION_DENIED"),
+        ("", "", "UNAUTHENTICATED"),
+    ]
+    system.authenticator.refusals.flush()
+    assert told[-1] == (drain, "", "UNAUTHENTICATED")
+
+
 async def test_the_agent_is_the_one_that_the_credential_names(system: System) -> None:
     await send(system, "/leaseway.v1.CatalogService/ListTools", "acme")
     [(_, request, who)] = system.heard
@@ -304,3 +340,38 @@ async def test_an_open_stream_ends_when_its_key_is_revoked(system: System) -> No
         await streams["rival"].write(b"")
         assert not streams["rival"].done()
         streams["rival"].cancel()
+
+
+async def test_a_handler_that_fails_as_its_caller_hangs_up_is_no_error_of_the_loop() -> None:
+    reached, failed = asyncio.Event(), asyncio.Event()
+
+    async def failing(_request: Any, context: Any) -> None:
+        await context.write(b"one")
+        reached.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            failed.set()
+            raise ConnectionError("The write failed.")
+
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+    server = make_server(interceptors=(IdentityInterceptor(authenticator_for(SHARED)),))
+    service = catalog_pb2.DESCRIPTOR.services_by_name["CatalogService"].full_name
+    method = next(name for name in METHODS if name.startswith(f"/{service}/Watch"))
+    handlers: Any = {method.rpartition("/")[2]: grpc.unary_stream_rpc_method_handler(failing)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    endpoint = bind(server, Endpoint("127.0.0.1", 0))
+    await server.start()
+    async with asyncio.timeout(BOUND):
+        async with grpc.aio.insecure_channel(str(endpoint)) as channel:
+            request = message_factory.GetMessageClass(METHODS[method].input_type)()
+            call: Any = channel.unary_stream(method, type(request).SerializeToString)(
+                request, metadata=bearer_metadata(SHARED)
+            )
+            await reached.wait()
+            call.cancel()
+            await failed.wait()
+        await server.stop(None)
+    gc.collect()
+    assert told == []

@@ -21,7 +21,13 @@ from leaseway.spec.policy import (
     TenantLimits,
 )
 from leaseway.spec.policy_protobuf import policy_from_wire, policy_to_wire
-from leaseway.spec.rules import RuleNotCompiled, compile_expression
+from leaseway.spec.rules import (
+    DeniesAll,
+    Expressions,
+    Needs,
+    RuleNotCompiled,
+    compile_expression,
+)
 
 READS = NameFilter(whitelist=("read_*",))
 
@@ -167,3 +173,59 @@ def test_a_rule_denies_what_it_is_true_of_and_what_it_cannot_judge(
 def test_what_is_no_rule_is_refused_with_the_reason(expression: str, says: str) -> None:
     with pytest.raises(RuleNotCompiled, match=says):
         compile_expression(expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "given"),
+    [
+        ("args.a == 1", {"args": {"a": 1}}),
+        ("args . a.b == 1 && tenant == 'x'", {"args": {"a": 1}, "tenant": "acme"}),
+        ("has(args.a) || args.c == agent", {"args": {"a": 1, "c": 3}, "agent": ""}),
+        ("session == tool", {"session": "s", "tool": "read"}),
+        ("args.missing == 1", {"args": {}}),
+        ("size(args) > 1", {"args": {"a": 1, "b": 2, "c": 3}}),
+        ("'a' in args && args.a == 1", {"args": {"a": 1, "b": 2, "c": 3}}),
+        ("args['a'] == 1", {"args": {"a": 1, "b": 2, "c": 3}}),
+        ("args.a.startsWith('x') || args.exists(k, k == 'b')", {"args": {"a": 1, "b": 2, "c": 3}}),
+        ("args.exists (k, k == 'b')", {"args": {"a": 1, "b": 2, "c": 3}}),
+        ("args // all\n.a == 1", {"args": {"a": 1, "b": 2, "c": 3}}),
+    ],
+)
+def test_a_rule_is_given_what_it_names_and_all_arguments_where_it_looks_at_them_as_one(
+    expression: str, given: dict[str, object]
+) -> None:
+    facts = {**FACTS, "args": {"a": 1, "b": 2, "c": 3}}
+    assert Needs.of(expression).chosen(facts) == given
+
+
+_MEMBERS = st.sampled_from(["a", "b", "ab", "tool"])
+_ATOMS = st.one_of(
+    st.builds("args.{0} == 1".format, _MEMBERS),
+    st.builds("has(args.{0})".format, _MEMBERS),
+    st.builds("'{0}' in args".format, _MEMBERS),
+    st.builds("args.exists(k, k == '{0}')".format, _MEMBERS),
+    st.builds("tenant == '{0}'".format, st.sampled_from(["acme", "args.a"])),
+    st.just("size(args) > 1"),
+    st.just("args == {'a': 1}"),
+)
+_EXPRESSIONS = st.builds("{0} {1} {2}".format, _ATOMS, st.sampled_from(["&&", "||"]), _ATOMS)
+
+
+@given(
+    st.lists(_EXPRESSIONS, min_size=1, max_size=3),
+    st.dictionaries(_MEMBERS, st.sampled_from([1, 2, "x", 2**70])),
+)
+def test_rules_that_are_evaluated_together_deny_as_each_by_itself(
+    texts: list[str], arguments: dict[str, object]
+) -> None:
+    facts = {**FACTS, "args": arguments}
+    compiled = [compile_expression(text) for text in texts]
+    denying = [place for place, each in enumerate(compiled) if each.denies(facts)]
+    assert Expressions(compiled).first_that_denies(facts) == next(iter(denying), None)
+
+
+def test_a_rule_that_could_not_be_compiled_denies_in_its_place() -> None:
+    rules = [compile_expression("args.a == 1"), DeniesAll(), compile_expression("args.a == 2")]
+    together = Expressions(rules)
+    assert together.first_that_denies({**FACTS, "args": {"a": 1}}) == 0
+    assert together.first_that_denies({**FACTS, "args": {"a": 2}}) == 1

@@ -17,6 +17,7 @@ from leaseway.control_plane.core.denial import Denied
 from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.problems import Problem, Scope, Severity
 from leaseway.control_plane.core.workers.actions import Action, CancelProbe, PushDelta, StartProbe
+from leaseway.identity.limit_counter import LimitCounter
 from leaseway.telemetry.metrics import Meter, Reading, Retention
 from leaseway.wire.span_attributes import Attr
 
@@ -30,6 +31,9 @@ _STATES: Final = ("connected", "draining", "lost")
 
 class PlaneMeters:
     """The instruments of a control plane.
+
+    Attributes:
+        limits: Counts what callers were refused for one of their bounds.
 
     Args:
         meter: Where they are registered.
@@ -45,6 +49,7 @@ class PlaneMeters:
         self._retention = Retention()
         self._probes: dict[int, tuple[str, float]] = {}
         self._pushed: dict[str, float] = {}
+        self.limits = LimitCounter(meter)
         self._reloads = meter.counter(
             "leaseway.config.reloads",
             "{reload}",
@@ -109,6 +114,7 @@ class PlaneMeters:
         """Note what became of a request for a worker to lease from."""
         if isinstance(outcome, Denied):
             self._placements.cell(outcome.reason.value).add()
+            self.limits.note(outcome.metadata)
         else:
             self._placements.cell(_EXISTING if outcome.lease_id else _OK).add()
 

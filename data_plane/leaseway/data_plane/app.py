@@ -93,10 +93,12 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                         storage,
                         audit=audit,
                     )
+                    authenticator.refusals.tell = worker.refused
                     background.spawn(_load_mcp_after(worker.sync.caught_up), "load MCP")
                     await serve(server, worker, background, stop, lambda: ready(str(bound)))
             finally:
                 background.cancel_all()
+                authenticator.refusals.flush()
                 if audit is not None:
                     audit.close()
                 if exported is not None:

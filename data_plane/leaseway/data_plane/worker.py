@@ -45,10 +45,11 @@ from leaseway.data_plane.services.exchange import Exchanges
 from leaseway.data_plane.services.execution import ExecutionService
 from leaseway.data_plane.services.inspection import Inspection
 from leaseway.data_plane.services.leases import LeaseService
-from leaseway.data_plane.sync.client import SyncClient
+from leaseway.data_plane.sync.client import Recorded, SyncClient
 from leaseway.data_plane.sync.convert import LeaseMessages, instance_statuses
 from leaseway.data_plane.sync.status import Introduction, WorkerStatus
 from leaseway.identity.authenticator import Authenticator
+from leaseway.identity.refusals import Refusal
 from leaseway.telemetry.http_listener import ARTIFACTS_LABEL, ArtifactsListener
 from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.prometheus_http import MetricsListener
@@ -205,6 +206,7 @@ class Worker:
             self._recorder = Recorder(audit)
             self.executor.record_in(self._recorder)
         if meters is not None:
+            self.artifacts.on_refused = lambda fault: meters.limits.note(fault.metadata)
             StateMeters(meters, self._state_readers())
             QuotaMeters(meters.meter, self._quota_readers())
         self.execution = ExecutionService(
@@ -243,10 +245,18 @@ class Worker:
             self._record,
         )
 
-    def _record(self, what: sync_pb2.ApprovalDecision | sync_pb2.OperatorAction) -> None:
+    def refused(self, refusal: Refusal, times: int) -> None:
+        """Record RPCs that were refused for what their sender proved to be."""
+        if self._recorder is not None:
+            self._recorder.refused(refusal, times, "worker")
+
+    def _record(self, what: Recorded) -> None:
         if self._recorder is None:
             return
-        if isinstance(what, sync_pb2.OperatorAction):
+        if isinstance(what, sync_pb2.RefusedRpc):
+            refusal = Refusal(what.rpc, what.by, what.peer, what.outcome)
+            self._recorder.refused(refusal, what.times, "control-plane")
+        elif isinstance(what, sync_pb2.OperatorAction):
             self._recorder.operated(what)
         else:
             self._recorder.decided(what)

@@ -28,6 +28,7 @@ from leaseway.identity.principal import (
     Role,
     unauthenticated,
 )
+from leaseway.identity.refusals import Refusals
 from leaseway.identity.settings import IdentityFileError, IdentitySettings, read_identity_file
 from leaseway.identity.tokens import KeysOfIssuer, check_token, looks_like_token
 from leaseway.wire.errors import Fault, Reason
@@ -62,6 +63,10 @@ class Authenticator:
         now: Seconds since 1970.
         clock: Seconds, monotonic.
 
+    Attributes:
+        problem: Why the files as they are now cannot be used; empty while they can.
+        refusals: RPCs that were refused by what it says.
+
     Raises:
         IdentityFileError, KeyFileError: A file cannot be used.
     """
@@ -77,6 +82,7 @@ class Authenticator:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.problem = ""
+        self.refusals = Refusals()
         self._identity_file = identity
         self._keys_file = keys
         self._shared = tuple((key.encode(), who) for key, who in shared)

@@ -23,6 +23,7 @@ from leaseway.wire.status import abort
 Context = grpc.aio.ServicerContext[Any, Any]
 Behaviour = Callable[[Any, Context], Any]
 
+_PACKAGE: Final = "/leaseway.v1."
 _caller: Final[ContextVar[Principal]] = ContextVar("leaseway-caller", default=LOOPBACK)
 
 
@@ -69,10 +70,13 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
             async def checked(request: Any, context: Context) -> Any:
                 authorization, certificate = credentials_of(context)
                 try:
-                    who = await self._authenticator.principal(authorization, certificate)
-                    rule = authorize(who, method)
-                    if one_request:
-                        scope_request(who, rule, request)
+                    who = await self._admit(
+                        method,
+                        authorization,
+                        certificate,
+                        request if one_request else None,
+                        context,
+                    )
                 except Fault as fault:
                     await abort(context, fault)
                 _caller.set(who)
@@ -89,12 +93,11 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         self, method: str, behaviour: Behaviour, one_request: bool, request: Any, context: Context
     ) -> None:
         authorization, certificate = credentials_of(context)
+        known = method if behaviour is not _unimplemented else ""
         try:
-            who = await self._authenticator.principal(authorization, certificate)
-            if behaviour is not _unimplemented:
-                rule = authorize(who, method)
-                if one_request:
-                    scope_request(who, rule, request)
+            who = await self._admit(
+                known, authorization, certificate, request if one_request else None, context
+            )
         except Fault as fault:
             await abort(context, fault)
         _caller.set(who)
@@ -107,9 +110,38 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
                 if not serving.done():
                     serving.cancel()
                     await asyncio.wait({serving})
+                    if not serving.cancelled():
+                        serving.exception()  # nobody is there to be told: the peer hung up
             if no_longer.done() and serving.cancelled():
                 await abort(context, no_longer.result())
             await serving
+
+    async def _admit(
+        self,
+        method: str,
+        authorization: str | None,
+        certificate: bytes | None,
+        request: Any,
+        context: Context,
+    ) -> Principal:
+        """Return who sends an RPC, and may; `method` is empty for one that there is not.
+
+        Raises:
+            Fault: It may not, which is noted.
+        """
+        by = ""
+        try:
+            who = await self._authenticator.principal(authorization, certificate)
+            by = who.name
+            if method:
+                rule = authorize(who, method)
+                if request is not None:
+                    scope_request(who, rule, request)
+        except Fault as fault:
+            rpc = method.removeprefix(_PACKAGE)
+            self._authenticator.refusals.note(rpc, by, str(context.peer()), fault)
+            raise
+        return who
 
 
 def identity_interceptors(authenticator: Authenticator) -> tuple[IdentityInterceptor, ...]:

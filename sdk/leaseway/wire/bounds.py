@@ -35,6 +35,15 @@ MAX_TENANT_LEASES: Final = 1024
 """Leases of one tenant, on all workers together."""
 MAX_WAITING: Final = 1024
 """Requests that wait for room for a lease, on a control plane and on a worker."""
+MAX_PLACEMENTS: Final = 2048
+"""Requests for a lease, or for where names lead, of one connection that have no answer yet; on a
+control plane and on a worker."""
+MAX_TENANT_PLACEMENTS: Final = 4096
+"""The same of one tenant."""
+MAX_WATCHERS: Final = 256
+"""Watches of tools and events by one connection to a control plane."""
+MAX_TENANT_WATCHERS: Final = 2048
+"""The same of one tenant."""
 
 MAX_ARGUMENTS: Final = 4 * MIB
 MAX_VALUES: Final = 100_000
@@ -55,6 +64,8 @@ ARTIFACT_SPACE: Final = 2048 * MIB
 """What all artifacts of a worker may have together; `--artifact-space` says otherwise."""
 ARTIFACT_READERS: Final = 64
 """Artifacts that one worker sends at the same time, by RPC and by HTTP."""
+TENANT_ARTIFACT_READERS: Final = 48
+"""Of these, the artifacts of one tenant."""
 
 MAX_LISTED: Final = 10_000
 """Prompts that one server may list; resources and templates of them likewise."""
@@ -68,8 +79,12 @@ MAX_SUBSCRIPTIONS: Final = 256
 MAX_HELD: Final = 512 * MIB
 """Bytes of unread results and arguments (of calls under way, too) that a worker holds for all its
 streams."""
+MAX_CLIENT_HELD: Final = 384 * MIB
+"""Of these, what the streams of one tenant hold; without a credential, of a connection."""
 MAX_STREAMS: Final = 64
 """Exchange streams of one connection."""
+MAX_TENANT_STREAMS: Final = 2048
+"""Exchange streams of one tenant to a worker."""
 BATCH_SIZE: Final = 256 * KIB
 """A batch of exchange frames is closed at this size; also the size of one chunk."""
 MAX_MESSAGE: Final = 1 * MIB
@@ -77,6 +92,16 @@ MAX_CALLS_IN_FLIGHT: Final = 1024
 """Calls in flight on one exchange stream."""
 MAX_CLIENT_CALLS: Final = 4096
 """Calls in flight on all exchange streams of one tenant; without a credential, of a connection."""
+MAX_CHUNKED: Final = 32
+"""Arguments in chunks that may be under way on one stream."""
+MAX_CLIENT_CHUNKED: Final = 256
+"""On all streams of one tenant to a worker; without a credential, of a connection."""
+MAX_PARKED: Final = 64
+"""Calls without a stream that may wait for their callers' answers on a worker."""
+MAX_CONNECTION_PARKED: Final = 32
+"""Of these, the calls of one connection."""
+MAX_TENANT_PARKED: Final = 32
+"""Of these, the calls of one tenant."""
 MAX_ASKS: Final = 16
 """Questions of one call's server that may wait for answers."""
 MAX_ASK: Final = BATCH_SIZE

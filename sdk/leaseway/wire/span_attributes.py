@@ -39,6 +39,7 @@ class Attr:
     FRAME: Final = "leaseway.frame"
     QUOTA: Final = "leaseway.quota"
     LEASE_START: Final = "leaseway.lease.start"
+    LIMIT: Final = "leaseway.limit"
 
     EXECUTE_TOOL: Final = "execute_tool"
     """The value of `GEN_AI_OPERATION_NAME` for a tool call."""

@@ -129,6 +129,16 @@ async def test_guessing_the_key_is_stopped(console: Open) -> None:
     assert (await asker.post("api/session", {"key": _KEY}))[0] == 429
 
 
+async def test_who_guesses_the_key_keeps_out_nobody_at_another_address(console: Open) -> None:
+    _plane, asker = await console(_KEY)
+    for n in range(11):
+        await asker.post("api/session", {"key": f"no-{n}"})
+    elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+    async with aiohttp.ClientSession(connector=elsewhere) as session:
+        other = Asker(asker.url, session)
+        assert (await other.post("api/session", {"key": _KEY}))[0] == 200
+
+
 async def test_another_site_can_neither_steer_nor_be_pointed_at_this_machine(
     console: Open,
 ) -> None:

@@ -12,7 +12,9 @@ from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import FakeWorker, worker
 from tests.control_plane.services.test_catalog import fault_of
 
+from leaseway.control_plane.operators.steering import Steering
 from leaseway.identity.principal import LOOPBACK
+from leaseway.identity.refusals import Refusal
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status
@@ -222,3 +224,14 @@ async def test_without_a_leased_server_there_is_no_admin_toolset(running: Runnin
     assert [tool.name for tool in listed] == ["time_now"]
     reasons = [fault_from_status(tool.error).reason for tool in resolved]
     assert reasons == [Reason.TOOL_NOT_FOUND] * 2
+
+
+async def test_rpcs_that_were_refused_go_to_the_audit_of_a_worker(running: Running) -> None:
+    steering = Steering(running.plane)
+    refusal = Refusal("AdminService/DrainWorker", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED")
+    steering.refused(refusal, 1)  # nobody is there to record it
+    async with worker(running.address) as w1:
+        steering.refused(refusal, 7)
+        heard = (await w1.hear("refused_rpc")).refused_rpc
+        assert (heard.rpc, heard.by, heard.peer) == (refusal.rpc, refusal.by, refusal.peer)
+        assert (heard.outcome, heard.times) == ("PERMISSION_DENIED", 7)

@@ -285,4 +285,4 @@ async def test_a_caller_that_does_not_read_makes_room_for_others(shots: Bench) -
     with pytest.raises(Fault, match="read on from the offset") as error:
         await send_artifact(store, request, write, patience=0.01)
     assert error.value.reason is Reason.OVERLOADED
-    assert store._readers == 0
+    assert not store._readers

@@ -18,16 +18,18 @@ from hypothesis import strategies as st
 
 from leaseway.data_plane.audit.chain import Chain, Verdict, verify_run
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, runs_in
-from leaseway.data_plane.audit.redact import REDACTED, Redactor
+from leaseway.data_plane.audit.redact import REDACTED, Redactor, may_hold_secret
+from leaseway.wire.secrets.secret_shapes import BYTE_MARKS
 
 NOW = 1_800_000_000.0
 
 
-def lines_of(count: int) -> list[bytes]:
+def lines_of(count: int, at_once: int = 1) -> list[bytes]:
     chain = Chain()
-    first = chain.seal(b'{"event":"opened","prev":"%s"}' % (b"0" * 64))
-    rest = [chain.seal(b'{"event":"call","n":%d}' % number) for number in range(count)]
-    return [first, *rest, chain.seal(b'{"event":"closed"}')]
+    first = chain.seal([b'{"event":"opened","prev":"%s"}' % (b"0" * 64)])
+    calls = [b'{"event":"call","n":%d}' % number for number in range(count)]
+    rest = [chain.seal(calls[start : start + at_once]) for start in range(0, count, at_once)]
+    return b"".join([first, *rest, chain.seal([b'{"event":"closed"}'])]).splitlines(keepends=True)
 
 
 def check(lines: list[bytes]) -> Verdict:
@@ -42,7 +44,7 @@ def test_a_chain_that_nobody_touched_verifies() -> None:
 @given(st.data())
 @settings(max_examples=300)
 def test_a_flipped_bit_anywhere_is_found(data: st.DataObject) -> None:
-    content = bytearray(b"".join(lines_of(3)))
+    content = bytearray(b"".join(lines_of(5, data.draw(st.integers(1, 3)))))
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] ^= 1 << data.draw(st.integers(0, 7))
     verdict = check(bytes(content).splitlines(keepends=True))
@@ -50,9 +52,9 @@ def test_a_flipped_bit_anywhere_is_found(data: st.DataObject) -> None:
     assert verdict.faults or (last_line_end and verdict.remarks)
 
 
-@given(st.integers(0, 5), st.booleans())
-def test_a_removed_or_repeated_line_is_found(number: int, repeat: bool) -> None:
-    lines = lines_of(6)
+@given(st.integers(0, 5), st.booleans(), st.integers(1, 4))
+def test_a_removed_or_repeated_line_is_found(number: int, repeat: bool, at_once: int) -> None:
+    lines = lines_of(6, at_once)
     if repeat:
         lines.insert(number, lines[number])
     else:
@@ -60,8 +62,9 @@ def test_a_removed_or_repeated_line_is_found(number: int, repeat: bool) -> None:
     assert check(lines).faults
 
 
-def test_lines_that_change_places_are_found() -> None:
-    lines = lines_of(4)
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_lines_that_change_places_are_found(at_once: int) -> None:
+    lines = lines_of(4, at_once)
     lines[2], lines[3] = lines[3], lines[2]
     assert check(lines).faults
 
@@ -69,11 +72,30 @@ def test_lines_that_change_places_are_found() -> None:
 def test_an_end_that_was_cut_off_is_remarked() -> None:
     assert not check(lines_of(4)[:-2]).faults
     assert "no closing record" in check(lines_of(4)[:-2]).remarks[0]
-    torn = lines_of(4)
-    torn[-1] = torn[-1][:20]
-    verdict = check(torn)
-    assert not verdict.faults
-    assert "middle of a line" in verdict.remarks[0]
+    for torn in (lines_of(4), lines_of(4, 4)[:-1]):
+        torn[-1] = torn[-1][:20]
+        verdict = check(torn)
+        assert not verdict.faults
+        assert "middle of a line" in verdict.remarks[0]
+
+
+def test_records_of_which_the_hash_is_gone_are_found_and_named() -> None:
+    unsealed = check(lines_of(4, 4)[:-2])
+    assert [str(each) for each in unsealed.faults] == [
+        "audit.jsonl:4: The records from line 2 on have no hash behind them."
+    ]
+    changed = lines_of(4, 4)
+    changed[2] = changed[2].replace(b'"n":1', b'"n":7')
+    [fault] = check(changed).faults
+    assert (fault.line, "from line 2 to this one" in fault.what) == (5, True)
+
+
+def test_what_a_caller_sends_does_not_pass_for_a_hash() -> None:
+    chain = Chain()
+    like = b'{"event":"begin","arguments":{"n":1,"hash":"%s"}}' % (b"0" * 64)
+    first = chain.seal([b'{"event":"opened","prev":"%s"}' % (b"0" * 64)])
+    lines = first + chain.seal([like, like, b'{"event":"closed"}'])
+    assert check(lines.splitlines(keepends=True)).faults == []
 
 
 SECRETS = [
@@ -201,9 +223,13 @@ def verdicts(folder: Path) -> list[Verdict]:
 
 
 async def test_records_are_written_rotated_and_verify(tmp_path: Path) -> None:
-    log = AuditLog(tmp_path, "w/1", "abc", lambda: NOW, file_size=2_000)
+    log = AuditLog(tmp_path, "w/1", "abc", lambda: NOW, file_size=1_000)
     for number in range(50):
-        (log.begin if number % 2 else log.add)(msgspec.json.encode({"n": number}))
+        body = msgspec.json.encode({"n": number})
+        if number % 2:
+            log.begin([body])
+        else:
+            log.add(body)
     log.close()
     files = sorted(path.name for path in tmp_path.iterdir())
     assert len(files) > 2
@@ -218,7 +244,7 @@ async def test_records_are_written_rotated_and_verify(tmp_path: Path) -> None:
 async def test_older_files_may_be_archived(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, "w1", "abc", lambda: NOW, file_size=500)
     for number in range(20):
-        log.begin(msgspec.json.encode({"event": "call", "n": number}))
+        log.begin([msgspec.json.encode({"event": "call", "n": number})])
     log.close()
     min(tmp_path.iterdir()).unlink()
     [verdict] = verdicts(tmp_path)
@@ -231,7 +257,7 @@ async def test_a_full_disk_refuses_what_must_be_recorded_first_and_counts_what_i
 ) -> None:
     problems: list[str] = []
     log = AuditLog(tmp_path, "w1", "abc", lambda: NOW, on_problem=problems.append)
-    log.begin(msgspec.json.encode({"event": "begin", "n": 1}))
+    log.begin([msgspec.json.encode({"event": "begin", "n": 1})])
     real = os.write
 
     def full(descriptor: int, content: bytes) -> int:
@@ -242,10 +268,10 @@ async def test_a_full_disk_refuses_what_must_be_recorded_first_and_counts_what_i
     with monkeypatch.context() as patch:
         patch.setattr("leaseway.data_plane.audit.log.os.write", full)
         with pytest.raises(AuditUnavailable, match="No space left"):
-            log.begin(msgspec.json.encode({"event": "begin", "n": 2}))
+            log.begin([msgspec.json.encode({"event": "begin", "n": 2})])
         log.add(msgspec.json.encode({"event": "call", "n": 3}))
         log.lost = 4  # as many as did not fit
-    log.begin(msgspec.json.encode({"event": "begin", "n": 5}))
+    log.begin([msgspec.json.encode({"event": "begin", "n": 5})])
     log.close()
     assert [bool(each) for each in problems] == [True, False]
     [path] = tmp_path.iterdir()
@@ -261,7 +287,7 @@ import json, os, pathlib, signal, sys
 from leaseway.data_plane.audit.log import AuditLog
 log = AuditLog(pathlib.Path(sys.argv[1]), "w1", "abc", lambda: 1.8e9)
 for number in range(10**9):
-    log.begin(json.dumps({"event": "begin", "n": number}).encode())
+    log.begin([json.dumps({"event": "begin", "n": number}).encode()])
     os.write(1, b"%d\\n" % number)
 """
 
@@ -277,3 +303,17 @@ def test_what_was_recorded_before_its_call_outlives_sigkill(tmp_path: Path) -> N
     recorded = {json.loads(line).get("n") for line in path.read_text().splitlines()}
     assert set(done) <= recorded
     assert not verdicts(tmp_path)[0].faults
+
+
+@given(
+    st.lists(
+        st.sampled_from([*BYTE_MARKS, b"a", b"-", b"_", b" ", b"gh", b"KEY", b"se", b"tok"]),
+        max_size=6,
+    ),
+    st.integers(0, 3),
+)
+def test_what_is_worth_a_closer_look_has_a_mark_and_all_else_has_none(
+    pieces: list[bytes], cut: int
+) -> None:
+    text = b"".join(pieces)[cut:]
+    assert may_hold_secret(text) == any(mark in text.lower() for mark in BYTE_MARKS)

@@ -16,8 +16,9 @@ from tests.data_plane.conftest import Bench, worker_bench
 
 from leaseway.data_plane.audit.chain import verify_run
 from leaseway.data_plane.audit.log import AuditLog, runs_in
+from leaseway.identity.refusals import Refusal
 from leaseway.spec.policy import ArgumentRule, ServerPolicy
-from leaseway.v1 import execution_pb2
+from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire.errors import Reason
 
 NOW = 1_800_000_000.0
@@ -32,12 +33,12 @@ class Audited:
         self.log = log
         self.folder = folder
 
-    def records(self) -> list[dict[str, Any]]:
-        """Return what is on the disk, less the markers."""
+    def records(self, *events: str) -> list[dict[str, Any]]:
+        """Return what is on the disk of some events, or of calls."""
         paths = sorted(self.folder.iterdir())
         lines = [line for path in paths for line in path.read_bytes().splitlines()]
         records = [json.loads(line) for line in lines]
-        return [each for each in records if each["event"] in ("begin", "call")]
+        return [each for each in records if each["event"] in (events or ("begin", "call"))]
 
 
 @pytest.fixture
@@ -134,6 +135,20 @@ class at_server:  # noqa: N801 - read as: async with at_server
 
     async def __aexit__(self, *_: object) -> None:
         return None
+
+
+async def test_who_was_refused_is_recorded_wherever_that_was(audited: Audited) -> None:
+    here = Refusal("ExecutionService/ReadLogs", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED")
+    audited.bench.worker.refused(here, 1)
+    there = sync_pb2.RefusedRpc(rpc="AdminService/DrainWorker", outcome="UNAUTHENTICATED", times=9)
+    audited.bench.plane.send(refused_rpc=there)
+    await audited.bench.until(lambda: len(audited.records("refused")) == 2)
+    first, second = audited.records("refused")
+    assert (first["plane"], first["rpc"], first["by"]) == ("worker", here.rpc, here.by)
+    assert (first["from"], first["outcome"], first["times"]) == (here.peer, here.outcome, 1)
+    assert (second["plane"], second["rpc"]) == ("control-plane", there.rpc)
+    assert (second["outcome"], second["times"]) == (there.outcome, 9)
+    assert not {"by", "from"} & set(second)
 
 
 async def test_each_call_has_one_outcome_also_when_it_is_refused(audited: Audited) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
+from dataclasses import replace
 from typing import Any
+from unittest.mock import MagicMock
 
 import msgspec
 
-from leaseway.spec.policy import ServerPolicy
-from leaseway.v1 import sync_pb2
+from leaseway.identity.interceptor import _caller
+from leaseway.identity.principal import Principal, Role
+from leaseway.spec.policy import ArgumentRule, ServerPolicy
+from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire.errors import Reason
 
 Bench = Any
@@ -100,3 +105,22 @@ async def test_without_the_control_plane_no_such_call_runs(bench: Bench) -> None
     fault = await caller.refused("bank")
     assert fault.reason is Reason.CONTROL_PLANE_UNAVAILABLE
     assert not any(each.calls for each in bench.servers.opened)
+
+
+async def test_calls_that_are_judged_together_are_asked_about_for_their_own_callers(
+    bench: Bench,
+) -> None:
+    rule = ArgumentRule('args.text == "no"')
+    await bench.serve("bank", policy=replace(NEEDS, rules=(rule,)))
+    for name in ("key ann", "key bob"):
+        principal = Principal(name, frozenset({Role.CALLER}))
+        call = execution_pb2.Call(id=1, server_id="bank", tool="echo", session=name)
+        context = copy_context()
+        context.run(_caller.set, principal)
+        context.run(bench.worker.executor.begin, call, b'{"text": "hi"}', MagicMock())
+    asked = [await answer(bench, "denied", decided_by="key eve") for _ in range(2)]
+    assert {each.session: each.asked_by for each in asked} == {
+        "key ann": "key ann",
+        "key bob": "key bob",
+    }
+    await bench.until(lambda: bench.worker.executor.in_flight == 0)

@@ -11,10 +11,11 @@ import grpc
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from leaseway.data_plane.services.continuations import MAX_PARKED, MAX_TENANT_PARKED, Continuations
+from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.unary import UnarySink
 from leaseway.data_plane.testing.servers import AskRefused, MemoryAsk, MemoryCall
 from leaseway.v1 import execution_pb2
+from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 from leaseway.wire.status import fault_from_rpc_error
@@ -252,13 +253,16 @@ async def test_calls_that_wait_have_a_bound(held: Bench) -> None:
     parking = held.worker.execution.parking = Continuations("w1", "i1")
     states = [
         (parking.park(sink_of(tenant)), tenant)
-        for tenant, calls in (("acme", MAX_TENANT_PARKED), ("rival", MAX_TENANT_PARKED - 1))
+        for tenant, calls in (
+            ("acme", bounds.MAX_TENANT_PARKED),
+            ("rival", bounds.MAX_TENANT_PARKED - 1),
+        )
         for _ in range(calls)
     ]
-    with pytest.raises(Fault, match=f"{MAX_TENANT_PARKED} calls of this tenant wait"):
+    with pytest.raises(Fault, match=f"{bounds.MAX_TENANT_PARKED} calls of this tenant wait"):
         parking.park(sink_of("acme"))
     states.append((parking.park(sink_of("rival")), "rival"))
-    assert len(parking) == MAX_PARKED
+    assert len(parking) == bounds.MAX_PARKED
     reply, call = await begin(held)
     call.ask(ELICIT)
     with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -273,7 +277,7 @@ async def test_calls_that_wait_have_a_bound(held: Bench) -> None:
 
 def sink_of(tenant: str) -> Any:
     """Return the sink of a call that nobody runs."""
-    sink: Any = UnarySink(keep_events=False)
+    sink: Any = UnarySink(False, tenant)
     sink.active = SimpleNamespace(
         call=execution_pb2.Call(tenant=tenant), asks=None, arguments=b"{}"
     )

@@ -376,8 +376,9 @@ def test_all_agents_of_a_tenant_pay_together(monkeypatch: pytest.MonkeyPatch) ->
         def __init__(self, who: Principal, held: int) -> None:
             self._caller = who
             self.held_bytes = held
+            self.client_calls = exchange._ClientCalls("tenant")
 
-        def give_up(self, why: str) -> None:
+        def give_up(self, why: Fault) -> None:
             ended.append(f"{self._caller.tenant}/{self._caller.agent}")
 
     exchanges = exchange.Exchanges(None, None, lambda lease: lease, catalog_pb2.WorkerRef())  # type: ignore[arg-type]

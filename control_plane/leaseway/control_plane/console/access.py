@@ -29,6 +29,7 @@ _SESSION_LASTS: Final = 12 * 3600.0
 _MOST_SESSIONS: Final = 1_000
 _MOST_WRONG: Final = 10
 _WRONG_FOR: Final = 60.0
+_MOST_ADDRESSES: Final = 1_000
 
 
 class Access:
@@ -43,7 +44,7 @@ class Access:
         self._admit = admit
         self._clock = clock
         self._sessions: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self._wrong: list[float] = []
+        self._wrong: OrderedDict[str, list[float]] = OrderedDict()  # by address
 
     async def check(self, request: web.Request) -> Principal:
         """Return who asks.
@@ -63,8 +64,12 @@ class Access:
                 raise web.HTTPForbidden(text=fault.message) from None
             raise web.HTTPUnauthorized(text=fault.message) from None
 
-    async def sign_in(self, credential: str) -> tuple[str | None, Principal]:
+    async def sign_in(self, credential: str, address: str = "") -> tuple[str | None, Principal]:
         """Return a new session and whose it is; no session where no credential is wanted.
+
+        Args:
+            credential: What was sent.
+            address: From where: who sends wrong ones from another keeps nobody out here.
 
         Raises:
             web.HTTPException: It is not good enough, or too many were not.
@@ -72,14 +77,18 @@ class Access:
         if self._admit is None:
             return None, LOOPBACK
         now = self._clock()
-        self._wrong = [at for at in self._wrong if now - at < _WRONG_FOR]
-        if len(self._wrong) >= _MOST_WRONG:
+        wrong = [at for at in self._wrong.pop(address, ()) if now - at < _WRONG_FOR]
+        if wrong:
+            self._wrong[address] = wrong
+        if len(wrong) >= _MOST_WRONG:
             raise web.HTTPTooManyRequests(text="Too many wrong credentials. Wait a minute.")
         authorization = f"Bearer {credential}"
         try:
             who = await self._who(authorization)
         except Fault as fault:
-            self._wrong.append(now)
+            self._wrong[address] = [*self._wrong.pop(address, ()), now]
+            while len(self._wrong) > _MOST_ADDRESSES:
+                self._wrong.popitem(last=False)
             raise web.HTTPForbidden(text=fault.message) from None
         session = secrets.token_urlsafe(32)
         self._sessions[session] = now + _SESSION_LASTS, authorization

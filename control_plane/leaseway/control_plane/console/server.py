@@ -83,18 +83,15 @@ class ConsoleListener(HttpListener):
 
 @contextlib.asynccontextmanager
 async def serve_console(
-    listener: ConsoleListener | None, plane: Plane, key: str | None = None
+    listener: ConsoleListener, plane: Plane, key: str | None = None
 ) -> AsyncIterator[None]:
-    """Serve the console while the block runs; None serves nothing.
+    """Serve the console while the block runs.
 
     Args:
         listener: Where.
         plane: What is shown.
         key: What this process sends to workers, or None.
     """
-    if listener is None:
-        yield
-        return
     inspector = Inspector(plane)
     rows = ServerRows(plane)
     live = Live(plane, inspector, rows)
@@ -185,7 +182,8 @@ class _Site:
     async def _sign_in(self, request: web.Request) -> web.Response:
         check_origin(request)
         body = await _body(request, _LARGEST_KEY)
-        session, who = await self._access.sign_in(_text(body, "key", _LARGEST_KEY))
+        key = _text(body, "key", _LARGEST_KEY)
+        session, who = await self._access.sign_in(key, request.remote or "")
         response = _json(_rights(who))
         if session is not None:
             response.set_cookie(COOKIE, session, httponly=True, samesite="Strict", path="/")

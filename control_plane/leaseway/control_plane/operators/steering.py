@@ -6,14 +6,17 @@ that it is recorded before a worker ends or a lease does.
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from leaseway.control_plane.plane import Plane
+from leaseway.identity.refusals import Refusal
 from leaseway.v1 import sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.events import Event
 
+_logger = logging.getLogger(__name__)
 _OK: Final = "ok"
 _SHOWN: Final = 128
 _LISTED: Final = 20
@@ -21,7 +24,7 @@ _LONGEST_REASON: Final = 512
 
 
 class Steering:
-    """Drains workers and revokes leases for operators.
+    """Drains workers and revokes leases for operators, and notes what was refused.
 
     Args:
         plane: What is steered.
@@ -103,6 +106,29 @@ class Steering:
         message = f"{server_id}:{tool} was called in the console for {tenant}, by {by}."
         at = self._plane.clock().unix
         self._plane.events.note(Event("operator", "tried", message, at, server_id=server_id))
+
+    def refused(self, refusal: Refusal, times: int) -> None:
+        """Note RPCs that were refused for what their sender proved to be."""
+        _logger.warning(
+            "RPCs were refused",
+            extra={
+                "rpc": refusal.rpc or "unknown ones",
+                "by": refusal.by or "nobody known",
+                "peer": refusal.peer,
+                "outcome": refusal.outcome,
+                "times": times,
+            },
+        )
+        stream = next(iter(self._plane.streams.values()), None)
+        if stream is not None:
+            refused = sync_pb2.RefusedRpc(
+                rpc=refusal.rpc[:_SHOWN],
+                by=refusal.by,
+                peer=refusal.peer,
+                outcome=refusal.outcome,
+                times=times,
+            )
+            stream.say(sync_pb2.SyncResponse(refused_rpc=refused))
 
     def _refused(self, action: sync_pb2.OperatorAction, fault: Fault) -> Fault:
         self._record(action, action.worker_id, fault.reason.value)

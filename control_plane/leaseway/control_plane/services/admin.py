@@ -15,7 +15,13 @@ from leaseway.control_plane.operators.steering import Steering
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages as answers
 from leaseway.control_plane.services import pages
-from leaseway.control_plane.services.requests import check_client, page_of, time_left
+from leaseway.control_plane.services.requests import (
+    check_client,
+    counted,
+    page_of,
+    time_left,
+    watchers,
+)
 from leaseway.control_plane.sync.convert import problem_from_wire
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import SEES_ALL
@@ -42,6 +48,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._plane = plane
         self._inspector = Inspector(plane)
         self._steering = Steering(plane)
+        self._watchers = watchers()
 
     async def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: _Context
@@ -49,7 +56,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """Say how far the system is."""
         await check_client(request.client, context)
         state = self._plane.state
-        up, servers = servers_up(state)
+        who = caller()
+        up, servers = servers_up(state, None if who.has(SEES_ALL) else who.tenant)
         return admin_pb2.GetStatusResponse(
             ready=state.ready,
             registry_version=state.visible.version,
@@ -161,6 +169,13 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> AsyncIterator[admin_pb2.WatchEventsResponse]:
         """Stream what has happened, then, where it is followed, what happens."""
         await check_client(request.client, context)
+        async with counted(self._watchers, caller().tenant, context, self._plane):
+            async for message in self._happenings(request):
+                yield message
+
+    async def _happenings(
+        self, request: admin_pb2.WatchEventsRequest
+    ) -> AsyncIterator[admin_pb2.WatchEventsResponse]:
         kinds = frozenset(request.kinds)
         recorder = self._plane.events
         history = recorder.history

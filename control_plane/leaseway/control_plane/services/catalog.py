@@ -22,7 +22,15 @@ from leaseway.control_plane.core.workers.records import VisibleState
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages, pages
 from leaseway.control_plane.services import messages as answers
-from leaseway.control_plane.services.requests import check_client, page_of, tenant_of, time_left
+from leaseway.control_plane.services.requests import (
+    check_client,
+    counted,
+    page_of,
+    placements,
+    tenant_of,
+    time_left,
+    watchers,
+)
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import SEES_ALL
 from leaseway.spec.model import VariantKey
@@ -63,6 +71,8 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
+        self._resolving = placements()
+        self._watchers = watchers()
 
     async def ListTools(  # noqa: N802
         self, request: catalog_pb2.ListToolsRequest, context: _ListContext
@@ -133,9 +143,10 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         if len(request.names) > _MAX_NAMES:
             message = f"{len(request.names)} names in one request; at most {_MAX_NAMES} are taken."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
-        await self._established(context)
         tenant = tenant_of(request.tenant)
-        version, outcomes = await self._find(tenant, request, context)
+        async with counted(self._resolving, tenant, context, self._plane):
+            await self._established(context)
+            version, outcomes = await self._find(tenant, request, context)
         found = zip(request.names, outcomes, strict=True)
         tools = fitting(self._resolved(name, outcome) for name, outcome in found)
         return catalog_pb2.ResolveToolsResponse(tools=tools, registry_version=version)
@@ -146,6 +157,11 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         """Stream what is in now_visible: at once, then whenever tools or their workers change."""
         await check_client(request.client, context, request.tenant)
         tenant = tenant_of(request.tenant)
+        async with counted(self._watchers, tenant, context, self._plane):
+            async for change in self._changes(tenant):
+                yield change
+
+    async def _changes(self, tenant: str) -> AsyncIterator[catalog_pb2.WatchToolsResponse]:
         seen = VisibleState()
         before: Mapping[str, str] | None = None
         while True:
@@ -269,7 +285,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             return messages.resolved(name, outcome, [])
         workers = workers_for(self._plane.state, outcome.served)
         if not workers:
-            refusal = not_served(self._plane.state, outcome.served.key.server_id)
+            refusal = not_served(self._plane.state, outcome.served.key)
             return messages.resolved(name, refusal, [])
         return messages.resolved(name, outcome, workers)
 

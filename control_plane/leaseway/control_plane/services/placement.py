@@ -12,7 +12,13 @@ from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.queries.place import ask_for_room, find_lease, pending_for
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages as answers
-from leaseway.control_plane.services.requests import check_client, tenant_of, time_left
+from leaseway.control_plane.services.requests import (
+    check_client,
+    counted,
+    placements,
+    tenant_of,
+    time_left,
+)
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -31,6 +37,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
+        self._placing = placements()
 
     async def Place(  # noqa: N802
         self, request: leases_pb2.PlaceRequest, context: _Context
@@ -47,7 +54,8 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         # Nobody waits for a worker to be back that its caller could not reach either.
         unreached = workers.keys() & set(request.unreached_workers)
         excluded |= {each for each in unreached if not workers[each].connected}
-        outcome = await self._place(key, frozenset(excluded), wait, context)
+        async with counted(self._placing, key.tenant, context, self._plane):
+            outcome = await self._place(key, frozenset(excluded), wait, context)
         if self._plane.meters is not None:
             self._plane.meters.placed(outcome)
         if isinstance(outcome, Denied):
@@ -66,7 +74,9 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
 
         A control plane that has just started waits for workers to say what they hold.
         """
-        found = await self._find(await self._key(request, context), context)
+        key = await self._key(request, context)
+        async with counted(self._placing, key.tenant, context, self._plane):
+            found = await self._find(key, context)
         if found is None:
             return leases_pb2.FindLeaseResponse()
         state = self._plane.state

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 
+from leaseway.control_plane.plane import Plane
 from leaseway.v1 import catalog_pb2
+from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
+from leaseway.wire.limits import InUse
 from leaseway.wire.messages.pages import PageRequest, PageStart, page_start
 from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
 from leaseway.wire.status import abort
@@ -39,6 +44,56 @@ async def page_of(
         return page_start(listing, request)
     except Fault as fault:
         await abort(context, fault)
+
+
+@asynccontextmanager
+async def counted(
+    in_use: InUse,
+    tenant: object | None,
+    context: grpc.aio.ServicerContext[Any, Any],
+    plane: Plane,
+) -> AsyncIterator[None]:
+    """Count a request among those of its connection and its tenant; refuse one too many.
+
+    Args:
+        in_use: What is counted.
+        tenant: Whose the request is, or None where that is not known.
+        context: The request's.
+        plane: Counts refusals.
+    """
+    connection = str(context.peer())
+    try:
+        in_use.take(connection, tenant)
+    except Fault as fault:
+        if plane.meters is not None:
+            plane.meters.limits.note(fault.metadata)
+        await abort(context, fault)
+    try:
+        yield
+    finally:
+        in_use.give_back(connection, tenant)
+
+
+def watchers() -> InUse:
+    """Return what counts the watches of one kind."""
+    return InUse(
+        "watchers",
+        "watches of the control plane",
+        lambda: bounds.MAX_WATCHERS,
+        lambda: bounds.MAX_TENANT_WATCHERS,
+        "End some of them.",
+    )
+
+
+def placements() -> InUse:
+    """Return what counts requests that may wait for what they ask for."""
+    return InUse(
+        "placements",
+        "requests for leases or names without an answer",
+        lambda: bounds.MAX_PLACEMENTS,
+        lambda: bounds.MAX_TENANT_PLACEMENTS,
+        "Wait for some of them.",
+    )
 
 
 def tenant_of(name: str) -> str:

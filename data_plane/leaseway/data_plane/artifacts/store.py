@@ -11,6 +11,7 @@ import contextlib
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import BinaryIO, Final, Protocol
 
@@ -28,6 +29,7 @@ from leaseway.data_plane.core.calls.call import Outcome, PendingCall
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.limits import over_limit
 from leaseway.wire.messages.artifact_refs import artifact_reference, incarnation_mark, is_reference
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -93,7 +95,8 @@ class ArtifactStore:
         self._timer: asyncio.TimerHandle | None = None
         self._gone: list[str] = []
         self._removing: asyncio.Task[None] | None = None
-        self._readers = 0
+        self._readers: Counter[str] = Counter()
+        self.on_refused: Callable[[Fault], None] = lambda fault: None
         self.failed = 0
         self.space_of: Callable[[str, str], int | None] = lambda _server, _tenant: None
         self.on_disk: Callable[[str], None] = lambda _why: None
@@ -231,7 +234,7 @@ class ArtifactStore:
         Raises:
             Fault: ARTIFACT_LOST: it was removed meanwhile. OVERLOADED: too many are being read.
         """
-        with self._reader():
+        with self._reader(artifact.tenant):
             try:
                 file = await self._disk.run(self._open, artifact.ref, begin)
             except FileNotFoundError:
@@ -269,18 +272,26 @@ class ArtifactStore:
         return file
 
     @contextlib.contextmanager
-    def _reader(self) -> Iterator[None]:
-        if self._readers >= bounds.ARTIFACT_READERS:
-            raise Fault(
-                Reason.OVERLOADED,
-                f"The worker sends {bounds.ARTIFACT_READERS} artifacts already; try again soon.",
+    def _reader(self, tenant: str) -> Iterator[None]:
+        is_own = self._readers[tenant] >= bounds.TENANT_ARTIFACT_READERS
+        if is_own or self._readers.total() >= bounds.ARTIFACT_READERS:
+            most = bounds.TENANT_ARTIFACT_READERS if is_own else bounds.ARTIFACT_READERS
+            fault = over_limit(
+                "artifact_reads",
+                "tenant" if is_own else "worker",
+                f"The worker sends {most} artifacts{' to this tenant' if is_own else ''} already; "
+                "try again soon.",
                 retry_delay=0.2,
             )
-        self._readers += 1
+            self.on_refused(fault)
+            raise fault
+        self._readers[tenant] += 1
         try:
             yield
         finally:
-            self._readers -= 1
+            self._readers[tenant] -= 1
+            if not self._readers[tenant]:
+                del self._readers[tenant]
 
 
 class _Keeping:

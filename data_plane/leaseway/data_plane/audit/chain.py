@@ -1,9 +1,9 @@
 """The chain of hashes that makes a removed or changed line show, and its check. Pure.
 
-A line is a JSON object whose last member is `hash`: SHA-256 of the hash before it and of the
-line's own bytes up to there. Files begin with an `opened` record that repeats the hash before
-them, so that what is left can be checked after older files were taken to an archive. A run that
-ended in order ends with a `closed` record.
+A line is a JSON object. What is written at once is sealed at once: the last member of the last line
+is `hash`, SHA-256 of the hash before it and of all bytes since that one's line, up to there. Files
+begin with an `opened` record that repeats the hash before them, so that what is left can be checked
+after older files were taken to an archive. A run that ended in order ends with a `closed` record.
 """
 
 from __future__ import annotations
@@ -38,28 +38,24 @@ class Chain:
         self.seq = seq
         self.last = last
 
-    def seal(self, body: bytes) -> bytes:
-        """Return the next line.
+    def seal(self, bodies: Iterable[bytes]) -> bytes:
+        """Return the next lines, which are to be written at once.
 
         Args:
-            body: A JSON object with at least one member, on one line.
+            bodies: JSON objects with at least one member, each on one line.
         """
-        return self.seal_all((body,))
+        lines = [b'{"seq":%d,%b' % (seq, body[1:]) for seq, body in enumerate(bodies, self.seq + 1)]
+        if not lines:
+            return b""
+        content = b"\n".join(lines)[:-1]
+        self.seq += len(lines)
+        self.last = hashlib.sha256(self.last.encode() + content).hexdigest()
+        return b'%b%b%b"}\n' % (content, _HASH, self.last.encode())
 
-    def seal_all(self, bodies: Iterable[bytes]) -> bytes:
-        """Return the next lines; each body is as for `seal`."""
-        seq, last = self.seq, self.last.encode()
-        sha256, lines = hashlib.sha256, bytearray()
-        for body in bodies:
-            seq += 1
-            sealed = b'{"seq":%d,%b' % (seq, body[1:-1])
-            last = sha256(last + sealed).hexdigest().encode()
-            lines += sealed
-            lines += _HASH
-            lines += last
-            lines += b'"}\n'
-        self.seq, self.last = seq, last.decode()
-        return bytes(lines)
+
+def _is_sealed(line: bytes, record: dict[str, Any]) -> bool:
+    seal = record.get("hash")
+    return isinstance(seal, str) and line[-_TAIL:] == b'%b%b"}\n' % (_HASH, seal.encode())
 
 
 @dataclass(frozen=True)
@@ -112,9 +108,12 @@ class _Check:
         self._line = 0
         self._torn = ""
         self._closed = False
+        self._unsealed = b""
+        self._first_unsealed = 0
 
     def open(self, name: str) -> None:
         self._fail_torn()
+        self._fail_unsealed()
         self._file, self._line = name, 0
 
     def take(self, line: bytes) -> None:
@@ -128,14 +127,14 @@ class _Check:
         record = self._parsed(line)
         if record is None:
             self._fault("This is no line of an audit: it was changed.")
-            self._chain = None
+            self._chain, self._unsealed = None, b""
             return
         self.verdict.records += 1
         if self._chain is None:
             self._start(record)
         chain = self._chain
         assert chain is not None
-        seq, body = record["seq"], line[:-_TAIL]
+        seq = record["seq"]
         if seq != chain.seq + 1:
             missing = seq - chain.seq - 1
             self._fault(
@@ -143,15 +142,32 @@ class _Check:
                 if missing > 0
                 else f"The record has number {seq}, after number {chain.seq}."
             )
-        expected = hashlib.sha256(chain.last.encode() + body).hexdigest()
-        if expected != record["hash"]:
-            self._fault("This record, or the one before it, was changed or removed.")
+        chain.seq = seq
+        self._closed = record.get("event") == "closed"
+        if not self._unsealed:
+            self._first_unsealed = self._line
+        if _is_sealed(line, record):
+            self._check_seal(chain, line[:-_TAIL], record)
+        else:
+            self._unsealed += line
+
+    def _check_seal(self, chain: Chain, body: bytes, record: dict[str, Any]) -> None:
+        content, self._unsealed = self._unsealed + body, b""
+        if hashlib.sha256(chain.last.encode() + content).hexdigest() != record["hash"]:
+            since = self._first_unsealed
+            self._fault(
+                "This record, or the one before it, was changed or removed."
+                if since == self._line
+                else f"One of the records from line {since} to this one, or the one before them, "
+                "was changed or removed."
+            )
         elif self._line == 1 and record.get("prev", chain.last) != chain.last:
             self._fault("The file does not go on where the one before it ends.")
-        self._chain = Chain(seq, record["hash"])
-        self._closed = record.get("event") == "closed"
+        chain.last = record["hash"]
 
     def end(self) -> None:
+        if not self._torn:
+            self._fail_unsealed()
         if self._torn:
             self.verdict.remarks.append(
                 f"{self._file} ends in the middle of a line: the worker was killed there."
@@ -180,14 +196,20 @@ class _Check:
             record = _decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        whole = line[-_TAIL : -_TAIL + len(_HASH)] == _HASH
-        return record if whole and type(record.get("seq")) is int else None
+        return record if type(record.get("seq")) is int else None
 
     def _fail_torn(self) -> None:
         if self._torn:
             self._fault(self._torn)
             self._torn = ""
             self._chain = None
+
+    def _fail_unsealed(self) -> None:
+        if self._unsealed:
+            self._fault(
+                f"The records from line {self._first_unsealed} on have no hash behind them."
+            )
+            self._unsealed = b""
 
     def _fault(self, what: str) -> None:
         if len(self.verdict.faults) < _MOST_FAULTS:

@@ -14,7 +14,7 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -95,7 +95,7 @@ class AuditLog:
                 f"No audit can be written to {folder}: {error.strerror}."
             ) from None
 
-    def begin(self, *bodies: bytes) -> None:
+    def begin(self, bodies: Sequence[bytes]) -> None:
         """Write records before their calls run, all of them or none.
 
         Args:
@@ -143,9 +143,11 @@ class AuditLog:
         chain = self._chain
         before = chain.seq, chain.last
         bodies = self._waiting
+        if not bodies and not self.lost:
+            return True
         if self.lost:
             bodies = [self._marker("lost", records=self.lost), *bodies]
-        content = chain.seal_all(bodies)
+        content = chain.seal(bodies)
         try:
             self._write(content)
         except OSError as error:
@@ -187,7 +189,7 @@ class AuditLog:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
         chain = Chain(self._chain.seq, self._chain.last)
-        first = chain.seal(self._marker("opened", prev=self._chain.last, file=number))
+        first = chain.seal((self._marker("opened", prev=self._chain.last, file=number),))
         before = self._descriptor, self._size
         self._descriptor, self._size = descriptor, 0
         try:

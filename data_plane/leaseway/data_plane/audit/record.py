@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, timestamp, timestamp_of
 from leaseway.data_plane.audit.redact import Redactors
+from leaseway.identity.refusals import Refusal
 from leaseway.wire.bounds import KIB
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
@@ -92,7 +93,7 @@ class Recorder:
         self._redactors = Redactors()
         self._where = _encode(log.about)[1:-1]
         self._millisecond = -1
-        self._moment = b""
+        self._heads: dict[bytes, bytes] = {}
 
     def begin(self, calls: Sequence[Begun]) -> None:
         """Record calls before they run, all of them or none.
@@ -101,7 +102,8 @@ class Recorder:
             Fault: OVERLOADED: they cannot be recorded, and so must not run here.
         """
         try:
-            self._log.begin(*[self._about(b"begin", *each) + b"}" for each in calls])
+            head = self._head(b"begin")
+            self._log.begin([b"%b%b}" % (head, self._about(*each)) for each in calls])
         except AuditUnavailable as error:
             raise Fault(Reason.OVERLOADED, str(error), retry_delay=_RETRY) from None
         for entry, *_ in calls:
@@ -117,14 +119,17 @@ class Recorder:
         outcome: str,
         fault: Fault | None,
     ) -> None:
+        head = self._head(b"call")
         if entry.written:
-            body = self._head(b"call", number)
+            about = b"%d" % number
         else:
-            body = self._about(b"call", entry, number, call, arguments, lease_id)
+            about = self._about(entry, number, call, arguments, lease_id)
         if entry.approval or fault is not None:
-            body += _more(entry, fault)
+            about += _more(entry, fault)
         took = (time.perf_counter() - entry.began) * 1000
-        self._log.add(b'%b,"outcome":"%b","duration_ms":%.3f}' % (body, outcome.encode(), took))
+        self._log.add(
+            b'%b%b,"outcome":"%b","duration_ms":%.3f}' % (head, about, outcome.encode(), took)
+        )
 
     def decided(self, decision: Any) -> None:
         """Record what a person has decided about a call that needs one."""
@@ -154,26 +159,38 @@ class Recorder:
         }
         self._add(b"operator", {name: text for name, text in members.items() if text})
 
-    def _add(self, event: bytes, members: dict[str, str]) -> None:
+    def refused(self, refusal: Refusal, times: int, plane: str) -> None:
+        """Record RPCs that one of the planes refused for what their sender proved to be."""
+        members: dict[str, str | int] = {
+            "rpc": _name(refusal.rpc),
+            "by": _name(refusal.by),
+            "from": _name(refusal.peer),
+            "plane": plane,
+            "outcome": _name(refusal.outcome),
+            "times": times,
+        }
+        self._add(b"refused", {name: member for name, member in members.items() if member})
+
+    def _add(self, event: bytes, members: Mapping[str, str | int]) -> None:
         now = timestamp(self._now()).encode()
         head = b'{"time":"%b","event":"%b",%b,' % (now, event, self._where)
         self._log.add(head + _encode(members)[1:])
 
-    def _head(self, event: bytes, number: int) -> bytes:
+    def _head(self, event: bytes) -> bytes:
+        """Return how records of this millisecond begin, up to their call's number."""
         millisecond = int(self._now() * 1000)
         if millisecond != self._millisecond:
             self._millisecond = millisecond
-            self._moment = b'{"time":"%b","event":"' % timestamp_of(millisecond).encode()
-        return b'%b%b",%b,"call":%d' % (self._moment, event, self._where, number)
+            self._heads.clear()
+        head = self._heads.get(event)
+        if head is None:
+            moment = timestamp_of(millisecond).encode()
+            head = b'{"time":"%b","event":"%b",%b,"call":' % (moment, event, self._where)
+            self._heads[event] = head
+        return head
 
     def _about(
-        self,
-        event: bytes,
-        entry: AuditEntry,
-        number: int,
-        call: Any,
-        arguments: bytes,
-        lease_id: str,
+        self, entry: AuditEntry, number: int, call: Any, arguments: bytes, lease_id: str
     ) -> bytes:
         facts = _facts(
             call.tenant,
@@ -186,11 +203,7 @@ class Recorder:
             call.method,
             entry.risk,
         )
-        body = b'%b,%b,"arguments":%b' % (
-            self._head(event, number),
-            facts,
-            self._arguments(entry, arguments),
-        )
+        body = b'%d,%b,"arguments":%b' % (number, facts, self._arguments(entry, arguments))
         if call.traceparent:
             trace = call.traceparent.split("-")
             if len(trace) == _TRACE_PARTS:

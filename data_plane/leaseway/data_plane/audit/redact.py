@@ -6,13 +6,15 @@ they are recorded as they were sent. All others are walked, value by value.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+import jsonschema_rs
 import msgspec
 
 from leaseway.wire.bounds import KIB
-from leaseway.wire.secrets.secret_shapes import holds_secret, may_hold_secret, names_a_secret
+from leaseway.wire.secrets.secret_shapes import BYTE_MARKS, holds_secret, names_a_secret
 
 REDACTED: Final = "[redacted]"
 LONGEST_TEXT: Final = 512
@@ -24,6 +26,11 @@ _DEEPEST: Final = 16
 _DEEPEST_SCHEMA: Final = 24
 _MOST_NAMES: Final = 1_000
 _MOST_REDACTORS: Final = 4_096
+
+_has_no_mark: Final = jsonschema_rs.validator_for(
+    {"not": {"pattern": "(?i)" + "|".join(re.escape(mark.decode()) for mark in BYTE_MARKS)}}
+).is_valid
+"""One search for all marks, in Rust: a fifth to a thirtieth of what Python's own takes."""
 
 Arguments = msgspec.Raw | dict[str, Any]
 
@@ -110,6 +117,14 @@ class Redactors:
             schema = msgspec.json.decode(definition).get("inputSchema")
             known = self._known[definition] = Redactor(schema)
         return known
+
+
+def may_hold_secret(json: bytes) -> bool:
+    """Return whether JSON is worth a closer look; False only where it certainly has nothing.
+
+    A backslash may hide anything.
+    """
+    return not _has_no_mark(str(json, "utf-8", "replace"))
 
 
 def _text(value: str) -> str:

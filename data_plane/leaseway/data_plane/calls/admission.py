@@ -17,6 +17,8 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY, check_caller_names
 
+_LINE_FEED: Final = ord("\n")
+_RETURN: Final = ord("\r")
 _NUL: Final = rb"\u0000"
 """CEL's library reads a text up to its first NUL; what is behind that would go unjudged."""
 
@@ -39,11 +41,10 @@ class Admission:
         self._loop = asyncio.get_running_loop()
 
     def admit(self, active: ActiveCall) -> tuple[Generation, ToolPlan | AdmittedRequest]:
-        """Return whom a call is for, and what to send.
+        """Return whom a call is for, and what to send, if the rules let it (`judge`).
 
         Raises:
-            Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, INVALID_ARGUMENTS, INVALID_REQUEST,
-                PERMISSION_DENIED.
+            Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, INVALID_ARGUMENTS, INVALID_REQUEST.
         """
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
@@ -72,21 +73,32 @@ class Admission:
         if active.audit is not None:
             active.audit.parsed = True
         if active.policy is not None and active.policy.rules:
-            facts = {
+            active.facts = {
                 "tool": call.tool,
                 "tenant": tenant,
                 "agent": call.agent,
                 "session": call.session,
                 "args": parsed,
             }
-            if _NUL in active.arguments:
-                raise Fault(
-                    Reason.PERMISSION_DENIED,
-                    f"The rules of server {call.server_id} can't judge this call of {call.tool}: a "
-                    "text in its arguments has the character 0. Leave that out.",
-                )
-            check_rules(active.policy, facts, call.server_id)
         return generation, plan
+
+    def judge(self, active: ActiveCall) -> None:
+        """Refuse an admitted call that a rule denies.
+
+        Raises:
+            Fault: PERMISSION_DENIED.
+        """
+        facts, policy, call = active.facts, active.policy, active.call
+        if facts is None or policy is None:
+            return
+        active.facts = None
+        if active.arguments.find(_NUL) >= 0:  # `in` makes and drops an exception first
+            raise Fault(
+                Reason.PERMISSION_DENIED,
+                f"The rules of server {call.server_id} can't judge this call of {call.tool}: a "
+                "text in its arguments has the character 0. Leave that out.",
+            )
+        check_rules(policy, facts, call.server_id)
 
     def permit(self, active: ActiveCall) -> None:
         """Let a call run, once: count it, and record it first where that must be.
@@ -161,7 +173,7 @@ def check_arguments(active: ActiveCall, plan: ToolPlan) -> dict[str, Any]:
     """
     if active.arguments:
         parsed = parse_arguments(active.arguments)
-        if b"\n" in active.arguments or b"\r" in active.arguments:
+        if _LINE_FEED in active.arguments or _RETURN in active.arguments:
             active.arguments = active.arguments.replace(b"\n", b" ").replace(b"\r", b" ")
     else:
         active.arguments, parsed = b"{}", {}

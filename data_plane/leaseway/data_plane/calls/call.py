@@ -219,6 +219,7 @@ class ActiveCall:
         is_counted: Whether its end is to be told to `Admission`.
         audit: What is recorded of it, or None where nothing is recorded.
         policy: What it is judged by, or None where its server has no policy.
+        facts: What rules are to judge it by; None where there are none, or they have.
         asks: What the server has asked and nobody answered yet, or None where it asked nothing.
         timer: Takes the duration of the server's work, where that is measured.
         sent_at: When the server was sent the call, as `time.perf_counter` counts.
@@ -235,6 +236,7 @@ class ActiveCall:
         "audit",
         "began",
         "call",
+        "facts",
         "has_deadline",
         "is_counted",
         "is_new_lease",
@@ -271,6 +273,7 @@ class ActiveCall:
         self.is_counted = False
         self.is_permitted = False
         self.policy: ToolPolicy | None = None
+        self.facts: dict[str, Any] | None = None
         self.audit: AuditEntry | None = None
         self.over = False
         self.task: asyncio.Task[None] | None = None

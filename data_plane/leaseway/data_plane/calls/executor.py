@@ -11,6 +11,8 @@ import asyncio
 import dataclasses
 import logging
 import time
+from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
@@ -84,6 +86,7 @@ class Executor:
         self._idle.set()
         self._traced = tracing_active()  # decided at start-up, like the exporters
         self._active: dict[int, ActiveCall] = {}
+        self._unjudged: list[tuple[ActiveCall, Callable[[], None]]] = []
         self._unrecorded: list[tuple[ActiveCall, LiveInstance, ToolRequest]] = []
         self._waiting: dict[int, tuple[ToolRequest, bool]] = {}
         self._last_number = 0
@@ -128,19 +131,56 @@ class Executor:
                 self._wait_and_send(active)
             else:
                 generation, plan = self._admission.admit(active)
-                self._set_deadline(active, generation)
-                needs_person = active.policy is not None and active.policy.needs_person
-                live = None if needs_person else self._ready_instance(active, generation)
-                if live is None:
-                    self._wait_and_send(active)
+                if active.facts is None:
+                    self._go_on(active, generation, plan)
                 else:
-                    self._send(active, live, generation.variant, plan)
+                    if not self._unjudged:
+                        self._loop.call_soon(self._judge_and_go_on)
+                    go_on = partial(copy_context().run, self._go_on, active, generation, plan)
+                    self._unjudged.append((active, go_on))
         except Fault as fault:
             active.fail(fault)
         except Exception:
             _logger.exception("A call of %s:%s failed in the worker.", call.server_id, call.tool)
             active.fail(_internal())
         return active
+
+    def _go_on(
+        self, active: ActiveCall, generation: Generation, plan: ToolPlan | AdmittedRequest
+    ) -> None:
+        """Send a call that may run, or have it wait for what it needs."""
+        self._set_deadline(active, generation)
+        needs_person = active.policy is not None and active.policy.needs_person
+        live = None if needs_person else self._ready_instance(active, generation)
+        if live is None:
+            self._wait_and_send(active)
+        else:
+            self._send(active, live, generation.variant, plan)
+
+    def _judge_and_go_on(self) -> None:
+        """Judge the calls that came together one right after the other.
+
+        Rules are evaluated by a large library: it takes a call a fifth of the time when the one
+        before it has just been there.
+        """
+        waiting, self._unjudged = self._unjudged, []
+        for active, _ in waiting:
+            if not active.over:
+                self._guarded(active, partial(self._admission.judge, active))
+        for active, go_on in waiting:  # each in its own context: who calls is asked for there
+            if not active.over:
+                self._guarded(active, go_on)
+
+    def _guarded(self, active: ActiveCall, do: Callable[[], None]) -> None:
+        """Do something for a call, which ends where that fails."""
+        try:
+            do()
+        except Fault as fault:
+            active.fail(fault)
+        except Exception:
+            call = active.call
+            _logger.exception("A call of %s:%s failed in the worker.", call.server_id, call.tool)
+            active.fail(_internal())
 
     def leaving(self) -> Fault:
         """Return the refusal of new work by a worker that goes."""
@@ -313,11 +353,13 @@ class Executor:
                 self._expire_after(active, active.call.timeout_ms / 1000)
             await self._reach_version(active)
             generation, plan = self._admission.admit(active)
+            self._admission.judge(active)
             self._set_deadline(active, generation)
             await self._confirm(active, generation, plan, use=False)
             live = await self._obtain(active, generation)
             # What was admitted may have moved on during the wait: the newest decides.
             generation, plan = self._admission.admit(active)
+            self._admission.judge(active)
             if active.policy is not None and active.policy.needs_person:
                 self._admission.permit(active)
                 await self._confirm(active, generation, plan, use=True)

@@ -60,7 +60,10 @@ class WaitQueue:
             NoRoom: There was none in time, or too many wait already.
             Fault: The attempt was refused, or `fail` ended the wait.
         """
-        if seconds <= 0 or not self._has_place(key.tenant):
+        if seconds <= 0:
+            raise full
+        if not self._has_place(key.tenant):
+            full.of_line = True
             raise full
         waiter = _Waiter(key, attempt, full)
         self._waiters[waiter] = None
@@ -103,6 +106,7 @@ class WaitQueue:
         newest = one_too_many(self._waiters.keys(), lambda one: one.key.tenant, tenant)
         if newest is None:
             return False
+        newest.full.of_line = True
         self._end(newest).set_exception(newest.full)
         return True
 

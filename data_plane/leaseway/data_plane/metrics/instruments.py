@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from leaseway.data_plane.core.ports import InstancePort
+from leaseway.identity.limit_counter import LimitCounter
 from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.metrics import DURATIONS, Histogram, Instrument, Meter
 from leaseway.wire.errors import Fault, Reason
@@ -57,6 +58,10 @@ class MeasuredInstance(Protocol):
 class WorkerMeters:
     """The instruments of a worker that are written when something happens.
 
+    Attributes:
+        meter: Where they are registered.
+        limits: Counts what callers were refused for one of their bounds.
+
     Args:
         meter: Where they are registered.
         clock: The loop's, which says since when an instance is up.
@@ -65,6 +70,7 @@ class WorkerMeters:
     def __init__(self, meter: Meter, clock: Callable[[], float]) -> None:
         self.meter = meter
         self._clock = clock
+        self.limits = LimitCounter(meter)
         self._calls = meter.histogram(
             "mcp.client.operation.duration",
             "s",
@@ -171,13 +177,15 @@ class WorkerMeters:
             traceparent: Of the call's span, if it is recorded; its duration's exemplar.
         """
         if fault is not None and (timer is None or fault.started == "no"):
-            self.call_refused(fault.reason)
+            self.call_refused(fault)
         elif timer is not None:
             timer.note(time.perf_counter() - sent_at, fault, is_error, traceparent)
 
-    def call_refused(self, reason: Reason) -> None:
-        """Note a call that ended before a server had it."""
-        self._refused.cell(reason.value).add()
+    def call_refused(self, fault: Fault) -> None:
+        """Note a call or a stream that ended before a server had it, and the bound it reached."""
+        self._refused.cell(fault.reason.value).add()
+        if fault.reason is not Reason.CAPACITY:  # noted with the wait for its lease
+            self.limits.note(fault.metadata)
 
     def lease_granted(self, server_id: str, waited: float, start: str) -> None:
         """Note that a caller has its lease.
@@ -195,6 +203,8 @@ class WorkerMeters:
         known = "" if fault.reason is Reason.TOOL_NOT_FOUND else server_id
         self._touched.add(known)
         self._waits.cell(known, "", fault.reason.value).record(waited)
+        if fault.reason is Reason.CAPACITY:
+            self.limits.note(fault.metadata)
 
     def lease_ended(self, lease: Lease, how: str) -> None:
         self._touched.add(lease.key.server_id)

@@ -19,14 +19,9 @@ from google.protobuf.struct_pb2 import Struct
 from leaseway.data_plane.services.unary import UnarySink
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.limits import Scope, over_limit
 
 _logger = logging.getLogger(__name__)
-
-MAX_PARKED: Final = 64
-"""Calls that may wait on a worker."""
-
-MAX_TENANT_PARKED: Final = 32
-"""Of one tenant."""
 
 MAX_PARKED_BYTES: Final = 64 * bounds.MIB
 """What they may hold together: arguments, questions, events and results. Beyond it the one that
@@ -95,17 +90,16 @@ class Continuations:
         Raises:
             Fault: OVERLOADED: too many wait, of this tenant or of all.
         """
-        mine = sum(parked.tenant == collector.tenant for parked in self._parked.values())
-        if len(self._parked) >= MAX_PARKED or mine >= MAX_TENANT_PARKED:
-            most, whose = (
-                (MAX_PARKED, "") if mine < MAX_TENANT_PARKED else (mine, " of this tenant")
-            )
-            raise Fault(
-                Reason.OVERLOADED,
+        full = self._full_for(collector)
+        if full is not None:
+            most, scope = full
+            whose = "" if scope == "worker" else f" of this {scope}"
+            raise over_limit(
+                "parked",
+                scope,
                 f"{most} calls{whose} wait for their callers' answers on worker "
                 f"{self._worker_id}; try again later, or call over an exchange.",
-                "yes",
-                retry_delay=1.0,
+                started="yes",
             )
         state = f"{self._incarnation}.{secrets.token_urlsafe(24)}"
         expiry = self._loop.call_later(self._patience, self._expire, state)
@@ -113,6 +107,16 @@ class Continuations:
         collector.on_growth = self._plan_room
         self._plan_room()
         return state
+
+    def _full_for(self, collector: UnarySink) -> tuple[int, Scope] | None:
+        """Return the bound that keeps a call from waiting, and whose it is; None for none."""
+        waiting = [parked.collector for parked in self._parked.values()]
+        if sum(one.tenant == collector.tenant for one in waiting) >= bounds.MAX_TENANT_PARKED:
+            return bounds.MAX_TENANT_PARKED, "tenant"
+        alike = sum(one.connection == collector.connection for one in waiting)
+        if alike >= bounds.MAX_CONNECTION_PARKED:
+            return bounds.MAX_CONNECTION_PARKED, "connection"
+        return (bounds.MAX_PARKED, "worker") if len(waiting) >= bounds.MAX_PARKED else None
 
     def resume(self, state: str, tenant: str, answers: Mapping[str, Struct]) -> UnarySink:
         """Return the call that waits under a state, with its caller's answers given.

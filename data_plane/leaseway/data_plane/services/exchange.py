@@ -27,21 +27,25 @@ from leaseway.identity.principal import Principal
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.limits import InUse, Scope, over_limit
 from leaseway.wire.messages.outbox import Assembler, OversizePayload
 from leaseway.wire.status import abort
 from leaseway.wire.version import check_client_version
 
 _logger = logging.getLogger(__name__)
-_MOST_CHUNKED: Final = 32
-"""Arguments in chunks that may be under way on one stream."""
 _COUNTED: Final = 4 * bounds.KIB
 """Arguments of calls under way that are longer count for what their stream holds."""
 
 
 class _ClientCalls:
-    """How many calls one client has in flight, on its streams and without; counted only at need."""
+    """How many calls one client has in flight, on its streams and without; counted only at need.
 
-    def __init__(self) -> None:
+    Args:
+        scope: Whether the client is a tenant, or the connection of a caller that proved none.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
         self.streams: list[ExchangeStream] = []
         self.unary = 0
         self._left = 0  # at least so many more may begin: those that end since only add to it
@@ -55,6 +59,12 @@ class _ClientCalls:
                 return False
         self._left -= 1
         return True
+
+    @property
+    def may_chunk(self) -> bool:
+        """Whether one more of its calls may send arguments in chunks."""
+        chunked = sum(one.chunked for one in self.streams)
+        return chunked < bounds.MAX_CLIENT_CHUNKED
 
 
 class ExchangeStream:
@@ -70,18 +80,18 @@ class ExchangeStream:
         on_growth: Callable[[], None],
     ) -> None:
         self._on_growth = on_growth
-        self.client_calls = _ClientCalls()
         self._context = context
         self._executor = executor
         self._leases = leases
         self._worker = worker
         self._replies = StreamWriter(context, leases, lease_message, executor.meters, on_growth)
         self._calls = self._replies.calls
-        self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
-        self._refused_chunks: set[int] = set()
+        self._chunks = Assembler(bounds.MAX_ARGUMENTS, bounds.MAX_CHUNKED)
+        self._refused_chunks: dict[int, Fault] = {}
         self._long_arguments: dict[int, int] = {}  # bytes by call; forgotten when next counted
         self._caller = caller()
         self._is_bound = self._caller.tenant is not None or self._caller.agent is not None
+        self.client_calls = _ClientCalls(_scope(self._caller))
 
     async def serve(self) -> None:
         """Read and write until both sides are done; the stream's end cancels its calls."""
@@ -95,7 +105,7 @@ class ExchangeStream:
                 active.cancel("the caller's stream has ended")
             await asyncio.wait([reader])
         if replies.breach is not None:
-            self._chunks = Assembler(bounds.MAX_ARGUMENTS, _MOST_CHUNKED)
+            self._chunks = Assembler(bounds.MAX_ARGUMENTS, bounds.MAX_CHUNKED)
             replies.drop()  # the abort may wait for as long as the caller does not read
             await abort(self._context, replies.breach)
 
@@ -120,6 +130,11 @@ class ExchangeStream:
         return len(self._calls)
 
     @property
+    def chunked(self) -> int:
+        """How many calls send their arguments in chunks at present."""
+        return len(self._chunks)
+
+    @property
     def is_given_up(self) -> bool:
         """Whether it ends, and gives back what is held for it."""
         return self._replies.breach is not None
@@ -134,7 +149,7 @@ class ExchangeStream:
         """The connection that it came on."""
         return str(self._context.peer())
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, why: Fault) -> None:
         """End it at once, as it holds too much."""
         self._replies.give_up(why)
 
@@ -193,18 +208,25 @@ class ExchangeStream:
             active.cancel(cancel.reason[:256] or "the caller cancelled")
         else:  # of a call that has ended, or whose frame will never follow its chunks
             self._chunks.drop(cancel.call_id)
-            self._refused_chunks.discard(cancel.call_id)
+            self._refused_chunks.pop(cancel.call_id, None)
 
     def _take_chunk(self, chunk: execution_pb2.Chunk) -> None:
         if chunk.call_id in self._refused_chunks:
+            return
+        if chunk.call_id not in self._chunks and not self.client_calls.may_chunk:
+            self._refuse_chunks(chunk.call_id, _too_many_chunks(self.client_calls.scope))
             return
         try:
             self._chunks.add(chunk)
             self._on_growth()
         except OversizePayload:
-            self._refused_chunks.add(chunk.call_id)
-            if len(self._refused_chunks) > bounds.MAX_CALLS_IN_FLIGHT:
-                self._replies.break_off(_too_many("chunked payloads", _MOST_CHUNKED))
+            fault = _too_many("stream_chunks", "chunked payloads", bounds.MAX_CHUNKED)
+            self._refuse_chunks(chunk.call_id, fault)
+
+    def _refuse_chunks(self, call_id: int, fault: Fault) -> None:
+        self._refused_chunks[call_id] = fault
+        if len(self._refused_chunks) > bounds.MAX_CALLS_IN_FLIGHT:
+            self._replies.break_off(fault)
 
     def _begin(self, call: execution_pb2.Call) -> None:
         call_id = call.id
@@ -224,7 +246,7 @@ class ExchangeStream:
             self._replies.refuse(call_id, self._why_not())
             return
         if not self.client_calls.take():
-            self._replies.refuse(call_id, _too_many_of_client())
+            self._replies.refuse(call_id, _too_many_of_client(self.client_calls.scope))
             return
         active = self._executor.begin(call, arguments, self._replies)
         if active.over:
@@ -238,8 +260,7 @@ class ExchangeStream:
 
     def _arguments(self, call: execution_pb2.Call) -> bytes:
         if self._refused_chunks and call.id in self._refused_chunks:
-            self._refused_chunks.discard(call.id)
-            raise _too_many("chunked payloads", _MOST_CHUNKED)
+            raise self._refused_chunks.pop(call.id)
         try:
             return self._chunks.take(call.id, call.arguments)
         except OversizePayload:
@@ -253,7 +274,7 @@ class ExchangeStream:
                 "another worker or stream.",
                 retry_delay=0.1,
             )
-        return _too_many("calls", bounds.MAX_CALLS_IN_FLIGHT)
+        return _too_many("stream_calls", "calls", bounds.MAX_CALLS_IN_FLIGHT)
 
 
 def _client(principal: Principal, connection: str) -> object:
@@ -263,20 +284,57 @@ def _client(principal: Principal, connection: str) -> object:
     return (None, principal.agent) if principal.agent is not None else connection
 
 
-def _too_many(what: str, limit: int) -> Fault:
-    return Fault(
-        Reason.OVERLOADED,
-        f"More than {limit} {what} are under way on this stream; wait for some to end.",
+def _scope(principal: Principal) -> Scope:
+    """Return whether a caller's client is a tenant, or the connection that it came on."""
+    return "connection" if principal.tenant is None and principal.agent is None else "tenant"
+
+
+def holder_of(principal: Principal) -> object | None:
+    """Return the tenant, or the agent without one, that a caller proved to be; else None."""
+    return None if _scope(principal) == "connection" else _client(principal, "")
+
+
+def _too_many(limit: str, what: str, most: int) -> Fault:
+    return over_limit(
+        limit,
+        "connection",
+        f"More than {most} {what} are under way on this stream; wait for some to end.",
         retry_delay=0.1,
     )
 
 
-def _too_many_of_client() -> Fault:
-    return Fault(
-        Reason.OVERLOADED,
+def _too_many_chunks(scope: Scope) -> Fault:
+    return over_limit(
+        "chunks",
+        scope,
+        f"More than {bounds.MAX_CLIENT_CHUNKED} chunked payloads of this client are under way on "
+        "this worker; wait for some to end.",
+        retry_delay=0.1,
+    )
+
+
+def _too_many_of_client(scope: Scope) -> Fault:
+    return over_limit(
+        "calls",
+        scope,
         f"More than {bounds.MAX_CLIENT_CALLS} calls of this client are under way on this "
         "worker; wait for some to end.",
         retry_delay=0.1,
+    )
+
+
+def _holds_too_much(scope: Scope, *, is_own: bool) -> Fault:
+    whose, most = "all clients", bounds.MAX_HELD
+    if is_own:
+        whose, most = f"this {scope}", bounds.MAX_CLIENT_HELD
+    also = "" if is_own else ", and this client's hold the most"
+    return over_limit(
+        "held",
+        scope,
+        f"The streams of {whose} hold more than {most} bytes of results that are not read, "
+        f"arguments that are not finished and those of calls under way{also}; the stream ends and "
+        "its calls are cancelled. Read results as they come.",
+        started="unknown",
     )
 
 
@@ -303,6 +361,13 @@ class Exchanges:
         self._worker = worker
         self._streams: set[ExchangeStream] = set()
         self._clients: dict[object, _ClientCalls] = {}
+        self._in_use = InUse(
+            "streams",
+            "exchange streams to this worker",
+            lambda: bounds.MAX_STREAMS,
+            lambda: bounds.MAX_TENANT_STREAMS,
+            "One stream carries any number of calls. End some of them.",
+        )
         self._leaving: str | None = None
 
     async def serve(self, context: Context) -> None:
@@ -310,17 +375,11 @@ class Exchanges:
         stream = ExchangeStream(
             context, self._executor, self._leases, self._lease_message, self._worker, self._relieve
         )
-        connection = stream.connection
-        alike = sum(other.connection == connection for other in self._streams)
-        if alike >= bounds.MAX_STREAMS:
-            fault = Fault(
-                Reason.OVERLOADED,
-                f"This connection has {bounds.MAX_STREAMS} exchange streams, as many as it may; "
-                "one stream carries any number of calls. End some of them.",
-                retry_delay=1.0,
-            )
-            if self._executor.meters is not None:
-                self._executor.meters.call_refused(fault.reason)
+        connection, tenant = stream.connection, holder_of(caller())
+        try:
+            self._in_use.take(connection, tenant)
+        except Fault as fault:
+            self._refused(fault)
             await abort(context, fault)
         self._streams.add(stream)
         client = stream.client
@@ -332,6 +391,7 @@ class Exchanges:
             await stream.serve()
         finally:
             self._streams.discard(stream)
+            self._in_use.give_back(connection, tenant)
             stream.client_calls.streams.remove(stream)
             self._forget(client)
 
@@ -343,11 +403,11 @@ class Exchanges:
             Fault: OVERLOADED: the client has too many under way.
         """
         client = _client(caller(), str(context.peer()))
-        calls = self._clients.setdefault(client, _ClientCalls())
+        calls = self._clients.setdefault(client, _ClientCalls(_scope(caller())))
         if not calls.take():
-            if self._executor.meters is not None:
-                self._executor.meters.call_refused(Reason.OVERLOADED)
-            raise _too_many_of_client()
+            fault = _too_many_of_client(calls.scope)
+            self._refused(fault)
+            raise fault
         calls.unary += 1
         try:
             yield
@@ -355,32 +415,35 @@ class Exchanges:
             calls.unary -= 1
             self._forget(client)
 
+    def _refused(self, fault: Fault) -> None:
+        if self._executor.meters is not None:
+            self._executor.meters.call_refused(fault)
+
+    def note_limit(self, fault: Fault) -> None:
+        """Count the refusal of what is no call, where it names the bound that it reached."""
+        if self._executor.meters is not None:
+            self._executor.meters.limits.note(fault.metadata)
+
     def _forget(self, client: object) -> None:
         calls = self._clients[client]
         if not calls.streams and not calls.unary:
             del self._clients[client]
 
     def _relieve(self) -> None:
-        """End streams of the client that holds the most until all hold no more than they may."""
+        """End streams of the client that holds the most until no more is held than may be."""
         streams = [stream for stream in self._streams if not stream.is_given_up]
-        total = sum(stream.held_bytes for stream in streams)
-        while total > bounds.MAX_HELD:
-            by_client: Counter[object] = Counter()
-            for stream in streams:
-                by_client[stream.client] += stream.held_bytes
-            greediest = by_client.most_common(1)[0][0]
-            worst = max(
-                (stream for stream in streams if stream.client == greediest),
-                key=lambda stream: stream.held_bytes,
-            )
-            total -= worst.held_bytes
-            streams.remove(worst)
-            worst.give_up(
-                f"The streams of all clients hold more than {bounds.MAX_HELD} bytes of results "
-                "that are not read, arguments that are not finished and those of calls under way, "
-                "and this client's hold the most; the stream ends and its calls are "
-                "cancelled. Read results as they come."
-            )
+        held = {stream: stream.held_bytes for stream in streams}
+        by_client: Counter[object] = Counter()
+        for stream, size in held.items():
+            by_client[stream.client] += size
+        while by_client:
+            greediest, most = by_client.most_common(1)[0]
+            is_own = most > bounds.MAX_CLIENT_HELD
+            if not is_own and by_client.total() <= bounds.MAX_HELD:
+                return
+            worst = max((each for each in held if each.client == greediest), key=held.__getitem__)
+            by_client[greediest] -= held.pop(worst)
+            worst.give_up(_holds_too_much(worst.client_calls.scope, is_own=is_own))
 
     @property
     def open_streams(self) -> int:

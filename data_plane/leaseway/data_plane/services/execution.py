@@ -135,7 +135,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
     ) -> execution_pb2.CallToolResponse:
         try:
             with self._exchanges.counting(context):
-                sink = await self._open(request, context, UnarySink(keep_events=False))
+                sink = await self._open(request, context, UnarySink(False, str(context.peer())))
                 try:
                     await sink.turn()
                     return await self._reply(sink)
@@ -150,7 +150,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         """Execute one call with progress and log messages before its result."""
         try:
             with self._exchanges.counting(context):
-                sink = UnarySink(keep_events=True)
+                sink = UnarySink(True, str(context.peer()))
                 sink = await self._open(request.call, context, sink, log_level=request.log_level)
                 try:
                     async for event in sink.events():
@@ -190,7 +190,11 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         response = self._bounded(
             execution_pb2.CallToolResponse(input_required=questions), sink.active, "What is asked"
         )
-        response.request_state = self.parking.park(sink)
+        try:
+            response.request_state = self.parking.park(sink)
+        except Fault as fault:
+            self._exchanges.note_limit(fault)
+            raise
         return response
 
     async def _response(

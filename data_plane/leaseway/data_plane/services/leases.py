@@ -5,7 +5,8 @@ Keep-alive, the same on an exchange and as an RPC of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import grpc
@@ -17,7 +18,9 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.identity.interceptor import caller
 from leaseway.v1 import catalog_pb2, leases_pb2, leases_pb2_grpc
+from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.limits import InUse
 from leaseway.wire.messages.pages import one_page, page_start
 from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY, split_qualified
 from leaseway.wire.status import abort, status_from_fault
@@ -85,15 +88,37 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         self._leases = leases
         self._executor = executor
         self._lease_message = lease_message
+        self._acquiring = InUse(
+            "acquisitions",
+            "requests for a lease without an answer",
+            lambda: bounds.MAX_PLACEMENTS,
+            lambda: bounds.MAX_TENANT_PLACEMENTS,
+            "Wait for some of them.",
+        )
 
     async def AcquireLease(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.AcquireLeaseRequest, context: Context
     ) -> leases_pb2.AcquireLeaseResponse:
         """Grant the lease of a (tenant, session, server), or return the one that is held."""
+        tenant = request.tenant or DEFAULT_TENANT
         try:
-            return await self._acquire(request)
+            with self._counted(str(context.peer()), tenant):
+                return await self._acquire(request)
         except Fault as fault:
             await abort(context, fault)
+
+    @contextmanager
+    def _counted(self, connection: str, tenant: str) -> Iterator[None]:
+        try:
+            self._acquiring.take(connection, tenant)
+        except Fault as fault:
+            if self._executor.meters is not None:
+                self._executor.meters.limits.note(fault.metadata)
+            raise
+        try:
+            yield
+        finally:
+            self._acquiring.give_back(connection, tenant)
 
     async def _acquire(
         self, request: leases_pb2.AcquireLeaseRequest

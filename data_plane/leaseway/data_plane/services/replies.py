@@ -22,7 +22,8 @@ from leaseway.data_plane.leases.manager import LeaseManager
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import Fault
+from leaseway.wire.limits import over_limit
 from leaseway.wire.messages.frames import frame, frame_tag, result_frame
 from leaseway.wire.messages.outbox import Outbox
 from leaseway.wire.status import status_from_fault
@@ -54,11 +55,11 @@ class Updates:
             Fault: OVERLOADED: the stream follows as many as it may.
         """
         if len(self._waiting) >= bounds.MAX_SUBSCRIPTIONS:
-            raise Fault(
-                Reason.OVERLOADED,
+            raise over_limit(
+                "stream_subscriptions",
+                "connection",
                 f"This stream follows {bounds.MAX_SUBSCRIPTIONS} resources, the most that it may; "
                 "end some of its subscriptions.",
-                retry_delay=1.0,
             )
         self._waiting[call_id] = {}
 
@@ -168,6 +169,8 @@ class StreamWriter:
     def break_off(self, breach: Fault) -> None:
         """End at once: the caller has broken a rule, or this side can't go on."""
         self.breach = breach
+        if self._meters is not None:
+            self._meters.limits.note(breach.metadata)
         self._wake.set()
 
     @property
@@ -196,7 +199,7 @@ class StreamWriter:
     def refuse(self, call_id: int, fault: Fault) -> None:
         """Queue why a call was not begun."""
         if self._meters is not None:
-            self._meters.call_refused(fault.reason)
+            self._meters.call_refused(fault)
         result = Result(call_id=call_id, status=status_from_fault(fault))
         self._outbox.put(frame(_RESULTS, result))
 
@@ -213,19 +216,22 @@ class StreamWriter:
         self._look()
 
     def _give_up(self) -> None:
-        self.give_up(
+        why = (
             f"More than {MOST_UNREAD} bytes of results wait for this stream's caller, who does not "
             "read them; the stream ends and its calls are cancelled. Read results as they come."
         )
+        self.give_up(over_limit("stream_unread", "connection", why, started="unknown"))
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, why: Fault) -> None:
         """End the stream though its caller does not read, as it holds too much.
 
         Args:
-            why: What the caller is told, in sentences.
+            why: What the caller is told.
         """
         if self.breach is None:
-            self.breach = Fault(Reason.OVERLOADED, why, "unknown")
+            self.breach = why
+            if self._meters is not None:
+                self._meters.limits.note(why.metadata)
             self._wake.set()
             if self._interruptible:
                 # The writer waits for the caller; only an interruption ends that.

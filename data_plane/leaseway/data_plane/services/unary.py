@@ -163,14 +163,16 @@ class UnarySink:
         active: The call; set by whoever begins it.
         result: Its end.
         keeps_events: Whether progress and log messages are wanted.
+        connection: The connection that asked for it, as gRPC names it.
         on_growth: Called when it holds more, while the call waits for another request of its
             caller; None while it does not wait.
     """
 
-    def __init__(self, keep_events: bool) -> None:
+    def __init__(self, keep_events: bool, connection: str = "") -> None:
         self.active: ActiveCall | None = None
         self.result: asyncio.Future[tuple[bytes, bool]] = asyncio.get_running_loop().create_future()
         self.keeps_events = keep_events
+        self.connection = connection
         self.on_growth: Callable[[], None] | None = None
         self._events: deque[execution_pb2.CallToolStreamingResponse] = deque()
         self._event_bytes = 0

@@ -156,6 +156,12 @@ class Assembler:
         self._parts: dict[int, bytearray] = {}
         self.held_bytes = 0
 
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __contains__(self, call_id: int) -> bool:
+        return call_id in self._parts
+
     def add(self, chunk: execution_pb2.Chunk) -> None:
         """Take one chunk.
 

@@ -10,6 +10,7 @@ from leaseway.control_plane.core.denial import Denied
 from leaseway.control_plane.core.placement.table import LeaseKey, PlacementTable
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
+from leaseway.wire.limits import named
 
 _RETRY: Final = 1.0
 _RELEASE: Final = "Release leases that are not needed"
@@ -49,7 +50,8 @@ def too_many(server_id: str) -> Denied:
         f"{bounds.MAX_WAITING} requests wait for room already; none is taken in for server"
         f" '{server_id}'. Try again later, or add workers."
     )
-    return Denied(Reason.CAPACITY, message, _RETRY, {"server": server_id})
+    metadata = {"server": server_id, **named("lease_waits", "tenant")}
+    return Denied(Reason.CAPACITY, message, _RETRY, metadata)
 
 
 def _has_all(tenant: str) -> Denied:
@@ -57,7 +59,7 @@ def _has_all(tenant: str) -> Denied:
         f"Tenant '{tenant}' holds {bounds.MAX_TENANT_LEASES} leases, as many as it may."
         f" {_RELEASE}, {_WAIT}."
     )
-    return Denied(Reason.CAPACITY, message, _RETRY, {"tenant": tenant})
+    return Denied(Reason.CAPACITY, message, _RETRY, {"tenant": tenant, **named("leases", "tenant")})
 
 
 def _limit(table: PlacementTable, server_id: str, worker_id: str, most: int) -> str:

@@ -6,6 +6,7 @@ from typing import Final
 
 from leaseway.data_plane.core.leases.table import Ended, How, NoRoom
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.limits import named
 
 _REASONS: Final[dict[How, Reason]] = {
     "expired": Reason.LEASE_EXPIRED,
@@ -44,10 +45,16 @@ def not_theirs(lease_id: str, which: str) -> Fault:
 
 
 def no_room(server_id: str, full: NoRoom) -> Fault:
+    metadata: dict[str, str] = {}
+    if full.of_tenant:
+        metadata = named("leases", "tenant")
+    elif full.of_line:
+        metadata = named("lease_waits", "tenant")
     return Fault(
         Reason.CAPACITY,
         f"There is no room for a lease of server {server_id}: {full}. Wait, release a lease, or "
         "add workers.",
+        metadata=metadata,
         retry_delay=1.0,
     )
 

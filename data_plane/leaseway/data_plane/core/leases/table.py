@@ -97,12 +97,14 @@ class NoRoom(Exception):
     Attributes:
         everywhere: Whether no other server or tenant has room either.
         of_tenant: Whether it is the tenant that has as many as it may.
+        of_line: Whether too many wait for room already, most of them of its tenant.
     """
 
     def __init__(self, why: str, *, everywhere: bool = False, of_tenant: bool = False) -> None:
         super().__init__(why)
         self.everywhere = everywhere
         self.of_tenant = of_tenant
+        self.of_line = False
 
 
 class LeaseTable:

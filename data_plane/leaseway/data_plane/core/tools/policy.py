@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
@@ -15,8 +15,15 @@ import msgspec
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.spec.permissions import EVERYTHING, Permissions, expressions
 from leaseway.spec.policy import OTHERS, Rate, Risk, ServerPolicy, TenantLimits
-from leaseway.spec.rules import DeniesAll, Expression, RuleNotCompiled, compile_expression
+from leaseway.spec.rules import (
+    DeniesAll,
+    Expression,
+    Expressions,
+    RuleNotCompiled,
+    compile_expression,
+)
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.limits import named
 
 Quota = Literal["calls", "concurrent", "external"]
 """Of `limits` of a tenant, and of `rate_limit` of a server."""
@@ -48,6 +55,7 @@ class ToolPolicy:
     Attributes:
         risk: Of the tool.
         rules: What denies a call.
+        expressions: Those of the rules, to be evaluated together.
         rate: Calls of the server's external tools, or None for any number.
         limits: Of the tenant, or None for none.
     """
@@ -56,6 +64,11 @@ class ToolPolicy:
     rules: tuple[CompiledRule, ...] = ()
     rate: Rate | None = None
     limits: TenantLimits | None = None
+    expressions: Expressions = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        together = Expressions([rule.expression for rule in self.rules])
+        object.__setattr__(self, "expressions", together)
 
     @property
     def needs_person(self) -> bool:
@@ -170,21 +183,23 @@ def check_rules(policy: ToolPolicy, facts: Mapping[str, Any], server_id: str) ->
     Raises:
         Fault: PERMISSION_DENIED; it names the rule by its number and holds no argument.
     """
-    for rule in policy.rules:
-        if rule.expression.denies(facts):
-            if rule.why:
-                raise Fault(
-                    Reason.PERMISSION_DENIED,
-                    f"The permissions of server {server_id} deny this call of {facts['tool']}: "
-                    f"{rule.why}. Its operator says in 'permissions' what may be done.",
-                    metadata={"rule": "0"},
-                )
-            raise Fault(
-                Reason.PERMISSION_DENIED,
-                f"Rule {rule.number} of server {server_id} denies this call of {facts['tool']}. "
-                "Other arguments may pass; ask whoever configures the server.",
-                metadata={"server": server_id, "rule": str(rule.number)},
-            )
+    denying = policy.expressions.first_that_denies(facts)
+    if denying is None:
+        return
+    rule = policy.rules[denying]
+    if rule.why:
+        raise Fault(
+            Reason.PERMISSION_DENIED,
+            f"The permissions of server {server_id} deny this call of {facts['tool']}: "
+            f"{rule.why}. Its operator says in 'permissions' what may be done.",
+            metadata={"rule": "0"},
+        )
+    raise Fault(
+        Reason.PERMISSION_DENIED,
+        f"Rule {rule.number} of server {server_id} denies this call of {facts['tool']}. "
+        "Other arguments may pass; ask whoever configures the server.",
+        metadata={"server": server_id, "rule": str(rule.number)},
+    )
 
 
 class Counts:
@@ -214,13 +229,18 @@ class Counts:
                 Reason.RATE_LIMITED,
                 f"{most} calls of tenant {tenant} are under way on this worker, as many as it may "
                 "have. Wait for some to end.",
+                metadata=named("limits.concurrent", "tenant"),
                 retry_delay=_BUSY_RETRY,
             )
         if limits is not None and limits.calls is not None:
-            self._take((tenant,), "calls", limits.calls, f"Tools of tenant {tenant}", now)
+            wait = self._buckets.take((tenant,), limits.calls, now)
+            if wait > 0:
+                raise self._over(tenant, "calls", limits.calls, f"Tools of tenant {tenant}", wait)
         if policy.rate is not None:
-            what = f"External tools of server {server_id}"
-            self._take((tenant, server_id), "external", policy.rate, what, now)
+            wait = self._buckets.take((tenant, server_id), policy.rate, now)
+            if wait > 0:
+                what = f"External tools of server {server_id}"
+                raise self._over(tenant, "external", policy.rate, what, wait)
         if most is not None:
             self.under_way[tenant] += 1
         return most is not None
@@ -230,16 +250,15 @@ class Counts:
         if not self.under_way[tenant]:
             del self.under_way[tenant]
 
-    def _take(self, key: tuple[str, ...], quota: Quota, rate: Rate, what: str, now: float) -> None:
-        wait = self._buckets.take(key, rate, now)
-        if wait > 0:
-            self._refuse(key[0], quota)
-            raise Fault(
-                Reason.RATE_LIMITED,
-                f"{what} may be called {rate.calls} times in {rate.seconds:g} s, and were. The "
-                f"next call may come in {wait:.2f} s.",
-                retry_delay=wait,
-            )
+    def _over(self, tenant: str, quota: Quota, rate: Rate, what: str, wait: float) -> Fault:
+        self._refuse(tenant, quota)
+        return Fault(
+            Reason.RATE_LIMITED,
+            f"{what} may be called {rate.calls} times in {rate.seconds:g} s, and were. The "
+            f"next call may come in {wait:.2f} s.",
+            metadata=named(f"limits.{quota}", "tenant"),
+            retry_delay=wait,
+        )
 
     def _refuse(self, tenant: str, quota: Quota) -> None:
         counted = len(self.refused) < _MOST_BUCKETS
@@ -258,14 +277,16 @@ class TokenBuckets:
         What is kept of each bucket is the moment at which it is full again.
         """
         each = rate.seconds / rate.calls
-        full_at = max(self._full_at.get(key, now), now) + each
+        known = self._full_at.get(key)
+        full_at = (now if known is None or known < now else known) + each
         wait = full_at - now - rate.seconds
         if wait > each * 1e-6:
             return wait
         self._full_at[key] = full_at
         self._full_at.move_to_end(key)
-        while len(self._full_at) > _MOST_BUCKETS or next(iter(self._full_at.values())) <= now:
-            self._full_at.popitem(last=False)
+        if known is None:  # room is made for each one that is new
+            while len(self._full_at) > _MOST_BUCKETS or next(iter(self._full_at.values())) <= now:
+                self._full_at.popitem(last=False)
         return 0.0
 
     def __len__(self) -> int:

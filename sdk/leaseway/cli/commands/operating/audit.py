@@ -148,7 +148,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 def _take(calls: dict[tuple[object, object], dict[str, Any]], record: dict[str, Any]) -> None:
     """Put the two records of a call that was recorded first into one."""
-    if record.get("event") in ("approval", "operator"):
+    if record.get("event") in ("approval", "operator", "refused"):
         calls[record.get("run"), f"{record['event']} {record.get('seq')}"] = record
         return
     if record.get("event") not in ("begin", "call"):
@@ -207,6 +207,9 @@ def _what(record: dict[str, Any]) -> str:
             return f"try {tool}, by {record.get('by')}"
         case "operator", action:
             return f"{action} {record.get('lease') or record.get('target')}, by {record.get('by')}"
+        case "refused", _:
+            sender = f"{record.get('by', 'nobody known')} at {record.get('from', 'many places')}"
+            return f"{record.get('rpc', 'unknown RPCs')}, {record.get('times')} x, by {sender}"
         case _:
             return tool
 
