@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -13,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import httpx2
 import mcp_types as types
 import pytest
 import yaml
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import listen
 from tests.conftest import BOUND, descendants
 from tests.e2e.system import LEASEWAY, System, eventually, kit, python_server, running
+from tests.servers.pictures import png
 
 from leaseway.sdk import AsyncClient
 
@@ -67,6 +72,7 @@ def servers(root: Path) -> dict[str, object]:
             tools={"whitelist": ["meta"]},
             transform=[{"prefix": "raw_"}],
         ),
+        "pictures": python_server("pictures.py"),
         "old": python_server(
             "asking_stdio.py", "--legacy", "--offers", transform=[{"prefix": "old_"}]
         ),
@@ -275,6 +281,46 @@ async def test_over_stdio_a_signal_ends_it_and_its_servers(
     await eventually(lambda: not set(descendants(os.getpid())) - before)
 
 
+async def test_a_signal_before_it_serves_ends_it_and_its_planes(tmp_path: Path) -> None:
+    config = tmp_path / "mcp.yaml"
+    config.write_text(yaml.safe_dump({"version": 1, "servers": {"files": kit(tmp_path)}}))
+    before = set(descendants(os.getpid()))
+    process = await asyncio.create_subprocess_exec(
+        *LEASEWAY,
+        *("mcp", "--config", str(config)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(2 * BOUND):
+        await eventually(lambda: len(set(descendants(os.getpid())) - before) > 1)
+        process.terminate()
+        assert await process.stdout.read() == b""
+        assert await process.wait() == 0
+    await eventually(lambda: not set(descendants(os.getpid())) - before)
+
+
+async def test_a_broken_file_is_told_to_the_client_until_it_is_mended(tmp_path: Path) -> None:
+    config = tmp_path / "mcp.yaml"
+    config.write_text("version: 1\nservers:\n  files: {transport: stdio\n")
+    command, *arguments = LEASEWAY
+    words = [*arguments, "mcp", "--config", str(config)]
+    server = StdioServerParameters(command=command, args=words)
+    async with Client(server, mode="legacy") as client:
+        with pytest.raises(MCPError, match=r"mcp.yaml:4:1: This is not valid YAML") as broken:
+            await client.list_tools()
+        assert broken.value.data["reason"] == "BAD_YAML"
+        config.write_text(yaml.safe_dump({"version": 1, "servers": {"files": kit(tmp_path)}}))
+
+        async def is_listed() -> bool:
+            try:
+                return bool((await client.list_tools()).tools)
+            except MCPError:
+                return False
+
+        await eventually(is_listed)
+
+
 async def test_a_file_that_is_not_there_is_told_and_nothing_is_served(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *LEASEWAY,
@@ -398,6 +444,116 @@ async def test_a_modern_client_leases_by_a_handle_that_it_carries(place: Place) 
         assert again.structured_content == {"released": False}
     async with Client(place.url, mode="legacy") as client:
         assert "lease_acquire" not in [tool.name for tool in (await client.list_tools()).tools]
+
+
+async def test_over_stdio_handles_lease_beside_the_connections_own_session(place: Place) -> None:
+    searching = stdio(place.system, "--tools", "search")
+    async with Client(searching, mode="2026-07-28") as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        assert {"lease_acquire", "lease_release"} <= names
+        assert not (await client.call_tool("list_files", {})).is_error
+        await eventually(lambda: has_leases(place.sdk, 1))
+        for count in (2, 3):
+            leased = await client.call_tool("mcp_admin:lease_acquire", {"serverId": "files"})
+            await eventually(lambda count=count: has_leases(place.sdk, count))
+        assert leased.structured_content is not None
+        meta: Any = {"leaseway/session": leased.structured_content["handle"]}
+        assert not (await client.call_tool("list_files", {}, meta=meta)).is_error
+        released = await client.call_tool("lease_release", {}, meta=meta)
+        assert released.structured_content == {"released": True}
+        await eventually(lambda: has_leases(place.sdk, 2))
+        with pytest.raises(MCPError, match="leads nowhere"):
+            await client.call_tool("list_files", {}, meta=meta)
+        with pytest.raises(MCPError, match="Which lease"):
+            await client.call_tool("lease_release", {})
+    await eventually(lambda: no_leases(place.sdk))
+
+
+async def test_handles_are_neither_listed_nor_served_where_they_are_hidden(place: Place) -> None:
+    hidden = stdio(place.system, "--no-handles")
+    async with Client(hidden, mode="2026-07-28") as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        assert "list_files" in names
+        assert not {"lease_acquire", "lease_release"} & names
+        with pytest.raises(MCPError, match="lease_acquire"):
+            await client.call_tool("lease_acquire", {"serverId": "files"})
+
+
+@pytest.mark.parametrize("over", ["http", "stdio"])
+@pytest.mark.parametrize("era", ERAS)
+async def test_pictures_come_as_links_to_a_client_that_asks_for_them(
+    place: Place, over: str, era: str
+) -> None:
+    target = place.url if over == "http" else stdio(place.system)
+    async with Client(target, mode=era) as client:
+        meta: Any = {"leaseway/media": "links"}
+        if over == "http" and era != "legacy":
+            alone = await client.call_tool("pixel", {"color": [1, 2, 3]}, meta=meta)
+            assert alone.content[0].type == "image", "it could not be read: its session has ended"
+            leased = await client.call_tool("lease_acquire", {"serverId": "pictures"})
+            assert leased.structured_content is not None
+            meta["leaseway/session"] = leased.structured_content["handle"]
+        said = await client.call_tool("gallery", {}, meta=meta)
+        assert [item.type for item in said.content] == ["text", *["resource_link"] * 3]
+        link = said.content[1]
+        assert isinstance(link, types.ResourceLink)
+        assert (link.mime_type, link.size) == ("image/png", len(png(255, 0, 0)))
+        contents = (await client.read_resource(link.uri, meta=meta)).contents[0]
+        assert isinstance(contents, types.BlobResourceContents)
+        assert base64.b64decode(contents.blob) == png(255, 0, 0)
+        prompt = await client.get_prompt("describe", meta=meta)
+        assert prompt.messages[0].content.type == "resource_link"
+        meta["leaseway/media"] = "inline"
+        plain = await client.call_tool("gallery", {}, meta=meta)
+        assert [item.type for item in plain.content] == ["text", "image", "audio", "image"]
+        meta["leaseway/media"] = "small"
+        with pytest.raises(MCPError, match="`inline` or `links`"):
+            await client.call_tool("gallery", {}, meta=meta)
+    async with Client(place.url, mode=era) as stranger:
+        with pytest.raises(MCPError, match="no artifact") as lost:
+            await stranger.read_resource(link.uri)
+        assert lost.value.code == (-32002 if era == "legacy" else types.INVALID_PARAMS)
+
+
+async def test_links_are_asked_for_by_a_header_or_an_option_too(place: Place) -> None:
+    async with (
+        httpx2.AsyncClient(headers={"Leaseway-Media": "links"}) as http,
+        Client(streamable_http_client(place.url, http_client=http), mode="legacy") as client,
+    ):
+        for _ in range(2):  # the second one's head is known by then
+            said = await client.call_tool("pixel", {"color": [1, 2, 3]})
+            assert said.content[0].type == "resource_link"
+    async with Client(stdio(place.system, "--media", "links"), mode="2026-07-28") as client:
+        said = await client.call_tool("pixel", {"color": [1, 2, 3]})
+        assert said.content[0].type == "resource_link"
+
+
+@pytest.mark.parametrize("over", ["http", "stdio"])
+async def test_a_change_of_the_configuration_is_told_in_both_eras(
+    tmp_path: Path, over: str
+) -> None:
+    told: list[str] = []
+
+    async def take(message: Any) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            told.append("legacy")
+
+    async with running(tmp_path, {"files": kit(tmp_path)}) as (system, _), front(system) as url:
+        target = url if over == "http" else stdio(system)
+        async with (
+            Client(target, mode="legacy", message_handler=take) as legacy,
+            Client(target, mode="2026-07-28") as modern,
+            listen(modern.session, tools_list_changed=True) as changes,
+        ):
+            await legacy.list_tools()
+            both = {"files": kit(tmp_path), "more": kit(tmp_path, transform=[{"prefix": "my_"}])}
+            system.write(both)
+            async with asyncio.timeout(2 * BOUND):
+                assert type(await anext(aiter(changes))).__name__ == "ToolsListChanged"
+            await eventually(lambda: "legacy" in told)
+            for client in (legacy, modern):
+                listed = await client.list_tools()
+                assert "my_list_files" in [tool.name for tool in listed.tools]
 
 
 async def test_up_serves_mcp_beside_its_planes(tmp_path: Path) -> None:

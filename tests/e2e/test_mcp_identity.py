@@ -91,6 +91,12 @@ async def test_each_client_is_served_as_the_tenant_of_its_key(
         refused = await ask(other, url, others, "tools/call", name="list_files", arguments={})
         assert refused["error"]["data"]["reason"] == "TOOL_NOT_FOUND"
 
+        told = set()
+        for server in ("files", "filet"):  # one that it is not granted, and one that there is not
+            async with other.post(f"{url}/{server}", json=INITIALIZE) as answer:
+                told.add((answer.status, (await answer.text()).replace(server, "NAME")))
+        assert [status for status, _ in told] == [404]
+
         async def is_leased() -> bool:
             leases = [each for each in await watcher.leases() if each.server_id == "files"]
             return [(each.tenant, each.agent) for each in leases] == [("acme", "billing")]

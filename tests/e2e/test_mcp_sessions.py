@@ -167,10 +167,11 @@ async def test_a_model_finds_tools_instead_of_being_given_all(tmp_path: Path) ->
         "files": kit(tmp_path),
     }
     async with running(tmp_path, servers) as (system, _), front(system, "--tools", "search") as url:
-        for era in ("legacy", "2026-07-28"):
+        of_handles = ["lease_acquire", "lease_release"]
+        for era, others in (("legacy", []), ("2026-07-28", of_handles)):
             async with Client(url, mode=era) as client:
                 names = [tool.name for tool in (await client.list_tools()).tools]
-                assert names == ["call_tool", "describe_tool", "search_tools"]
+                assert names == ["call_tool", "describe_tool", *others, "search_tools"]
                 found = await client.call_tool("search_tools", {"query": "list the files"})
                 assert found.structured_content is not None
                 assert found.structured_content["tools"][0]["name"] == "list_files"

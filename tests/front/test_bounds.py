@@ -137,6 +137,24 @@ async def test_a_client_without_room_is_told_when_to_come_again() -> None:
             assert answer.status == 404
 
 
+async def test_a_session_has_a_bounded_number_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_http, "_MOST_STREAMS", 2)
+    async with (
+        asyncio.timeout(BOUND),
+        served(http_front(table())) as url,
+        aiohttp.ClientSession(headers=JSON) as http,
+    ):
+        async with http.post(f"{url}/mcp", json=INITIALIZE) as answer:
+            session = {"Mcp-Session-Id": answer.headers["Mcp-Session-Id"]}
+        kept = [await http.get(f"{url}/mcp", headers=session) for _ in range(2)]
+        assert [answer.status for answer in kept] == [200, 200]
+        async with http.get(f"{url}/mcp", headers=session) as answer:
+            assert answer.status == 429
+            assert "2 streams open" in (await answer.json())["error"]["message"]
+        for each in kept:
+            each.close()
+
+
 async def test_a_client_of_the_older_transport_is_told_that_it_is_not_served() -> None:
     async with served(http_front(table())) as url, aiohttp.ClientSession() as http:
         stream = {"Accept": "text/event-stream"}

@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from leaseway.front.calling.media import MediaWish
 from leaseway.front.calling.sealing import Sealer
 from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, EndedSessions, SessionTable
 from leaseway.front.catalog import Catalog
@@ -46,6 +47,9 @@ class FrontOptions:
         idle: Seconds after which a session that nobody uses is forgotten.
         sessions: The most sessions.
         search: Whether clients are listed tools to search with instead of all tools.
+        media: How clients that do not say want images and sounds.
+        handles: Whether clients of 2026-07-28 are listed the tools for handles of leases.
+        tells_problems: Whether its client runs this Leaseway itself, and is told of its errors.
         agent: What calls show in leases and traces.
         public_url: By which clients reach it, where a proxy is between; else empty.
         authenticator: Who callers are, each by its own credential; None means that all are one,
@@ -60,6 +64,9 @@ class FrontOptions:
     idle: float = IDLE
     sessions: int = MAX_SESSIONS
     search: bool = False
+    media: MediaWish = "inline"
+    handles: bool = True
+    tells_problems: bool = False
     agent: str = field(default="mcp")
     public_url: str = ""
     authenticator: Authenticator | None = None
@@ -90,7 +97,14 @@ async def run_http(
             count=lambda: callers.sessions,
             ended=ended,
         )
-        return HttpFront(client, catalog, Methods(client, catalog, search=options.search), sessions)
+        methods = Methods(
+            client,
+            catalog,
+            search=options.search,
+            media=options.media,
+            handles=options.handles,
+        )
+        return HttpFront(client, catalog, methods, sessions)
 
     callers = Callers(make, options.tenant, options.agent, options.key, authenticator)
     # With an authenticator, that one checks what callers send.
@@ -114,7 +128,14 @@ async def run_stdio(options: FrontOptions, scope: str, greeter: Greeter) -> int:
     stopped = _stop_signal()
     async with _client(options) as client:
         catalog = Catalog(client)
-        methods = Methods(client, catalog, search=options.search)
+        methods = Methods(
+            client,
+            catalog,
+            search=options.search,
+            media=options.media,
+            handles=options.handles,
+            tells_problems=options.tells_problems,
+        )
         front = StdioFront(client, catalog, methods, options.tenant, scope=scope, greeter=greeter)
         serving = asyncio.create_task(front.serve(), name="front stdio")
         waiting = asyncio.create_task(stopped.wait(), name="front signals")

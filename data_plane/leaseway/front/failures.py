@@ -29,8 +29,13 @@ _OF_THE_REQUEST: Final = frozenset({Reason.INVALID_REQUEST, Reason.INVALID_ARGUM
 _CAPABILITIES: Final = {ELICIT: "elicitation", SAMPLE: "sampling", ROOTS: "roots"}
 
 
-def rpc_error(error: LeasewayError) -> RpcError:
-    """Return the JSON-RPC error for a failure of the system, or the server's own as it was."""
+def rpc_error(error: LeasewayError, uri: str = "") -> RpcError:
+    """Return the JSON-RPC error for a failure of the system, or the server's own as it was.
+
+    Args:
+        error: What happened.
+        uri: The resource that was asked for, if one was; clients find it in the error's data.
+    """
     data: dict[str, Any]
     if isinstance(error, ServerError) and error.code is not None:
         return RpcError(error.code, error.metadata.get("message", error.message), error.data)
@@ -39,6 +44,8 @@ def rpc_error(error: LeasewayError) -> RpcError:
         data = {**needed, "reason": str(error.reason), "started": error.started}
         return RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, error.message, data)
     data = {"reason": str(error.reason), "started": error.started}
+    if uri:
+        data["uri"] = uri
     if error.retry_after is not None:
         data["retryAfter"] = error.retry_after
     if isinstance(error, ConfirmationRequired):

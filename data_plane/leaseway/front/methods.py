@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import LOG_LEVEL_META_KEY
-from mcp_types.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from msgspec import structs
 from opentelemetry import context as otel_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -28,6 +28,14 @@ from leaseway.front.calling.handles import (
     acquire,
     handle_tool,
     release,
+)
+from leaseway.front.calling.media import (
+    MEDIA_KEY,
+    MediaWish,
+    link_media,
+    linked_artifact,
+    media_wish,
+    read_linked,
 )
 from leaseway.front.calling.parked import ParkedCalls, waits
 from leaseway.front.calling.relay import Listener, call_tool, send_request
@@ -76,6 +84,9 @@ _CHANGED: Final = {
 _MOST_FOLLOWED: Final = 256
 """Resources that one stream follows."""
 
+_MOST_TOLD: Final = 3
+"""Errors that are named to a client which finds no tool."""
+
 _trace: Final = TraceContextTextMapPropagator()
 
 
@@ -90,7 +101,8 @@ class Request:
         scope: The server that the client sees; empty means all.
         session: Whose it is; None for a modern client that carries no lease.
         meta: The request's `_meta`.
-        handles: Where its client's handles of leases lead; None where it has a session anyway.
+        handles: Where its client's handles of leases lead; None in an era that has sessions.
+        media: How it wants images and sounds; None where it does not say.
     """
 
     message: Message
@@ -100,6 +112,7 @@ class Request:
     session: LiveSession | None
     meta: dict[str, Any] = field(default_factory=dict)
     handles: HandleTable | None = None
+    media: MediaWish | None = None
 
 
 Handler = Callable[["Methods", Request], Awaitable[bytes]]
@@ -117,13 +130,27 @@ class Methods:
         client: The tenant's client.
         catalog: Its lists.
         search: Whether three tools to search all others are listed instead of them.
+        media: How clients that do not say want images and sounds.
+        handles: Whether clients that may carry handles of leases are listed the tools for them.
+        tells_problems: Whether its client is the operator, too, who is told why there is no tool.
     """
 
-    def __init__(self, client: AsyncClient, catalog: Catalog, *, search: bool = False) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        catalog: Catalog,
+        *,
+        search: bool = False,
+        media: MediaWish = "inline",
+        handles: bool = True,
+        tells_problems: bool = False,
+    ) -> None:
         self._client = client
         self._catalog = catalog
+        self._media = media
+        self._tells_problems = tells_problems
         self._search = ToolSearch() if search else None
-        self._handles = HandleListing()
+        self._handles = HandleListing() if handles else None
         self._parked = ParkedCalls()
 
     async def answer(self, request: Request) -> bytes:
@@ -161,15 +188,30 @@ class Methods:
         return listing.page(params.cursor, modern=request.modern)
 
     async def _list_tools(self, request: Request) -> bytes:
-        if self._search is not None:
-            cursor = read_params(request, ListParams).cursor
-            return search_listing().page(cursor, modern=request.modern)
-        if request.handles is None:
-            return await self._list(request, "tools")
         params = read_params(request, ListParams)
-        listing = await self._catalog.listing("tools", request.scope)
-        listed = self._handles.of(listing, request.scope)
-        return listed.page(params.cursor, modern=request.modern)
+        shown = search_listing() if self._search is not None else None
+        handles = self._handles if request.handles is not None else None
+        if shown is None or handles is not None or self._tells_problems:
+            listing = await self._catalog.listing("tools", request.scope)
+            if self._tells_problems and not listing.keys:
+                await self._tell_why_nothing_is_there()
+            shown = shown or listing
+            if handles is not None:
+                shown = handles.of(listing, request.scope, shown)
+        return shown.page(params.cursor, modern=request.modern)
+
+    async def _tell_why_nothing_is_there(self) -> None:
+        """Raise `RpcError` with the errors of the configuration and its servers, if any."""
+        errors = [one for one in await self._client.problems() if one.severity == "error"]
+        if errors:
+            told = " ".join(one.message for one in errors[:_MOST_TOLD])
+            more = len(errors) - _MOST_TOLD
+            rest = f" There are {more} errors more." if more > 0 else ""
+            raise RpcError(
+                INTERNAL_ERROR,
+                f"There is no tool: {told}{rest} The file is read again when it changes.",
+                {"reason": errors[0].reason, "started": "no"},
+            )
 
     async def _list_prompts(self, request: Request) -> bytes:
         return await self._list(request, "prompts")
@@ -206,10 +248,12 @@ class Methods:
     async def _call(self, request: Request, params: CallParams) -> bytes:
         arguments = params.arguments_json()
         tool = await self.tool(params.name, request.scope)
-        if tool is None and request.handles is not None and (own := handle_tool(params.name)):
+        table = request.handles if self._handles is not None else None
+        if tool is None and table is not None and (own := handle_tool(params.name)):
             answer = acquire if own == ACQUIRE else release
-            carried = request.session
-            told = await answer(request.handles, carried, request.scope, arguments)
+            session = request.session  # that of a connection has no id that anybody could carry
+            carried = session if session is not None and session.id else None
+            told = await answer(table, carried, request.scope, arguments)
             return fit_result(told, modern=request.modern)
         if tool is None and request.scope:
             tool = (await self._catalog.fresh("tools", request.scope)).items.get((params.name,))
@@ -219,6 +263,9 @@ class Methods:
                     f"Server '{request.scope}' has no tool '{params.name[:100]}'; tools/list "
                     "names those that it has.",
                 )
+        # Agreement counts, and artifacts are kept, in one session.
+        lasts = request.session is not None or (tool is not None and tool.shared)
+        self._settle_media(request, lasts)
         if request.modern and approvals.continues(params.state):
             await approvals.take_answer(self._client, params.state or "", bytes(params.responses))
             request.listener.input = b""
@@ -226,8 +273,6 @@ class Methods:
             try:
                 result = await self._relay(request, tool, params.name, arguments)
             except ConfirmationRequired as error:
-                # Agreement counts in one session: what has none and is leased could not use it.
-                lasts = request.session is not None or (tool is not None and tool.shared)
                 if not lasts or not approvals.can_ask(request.listener, error):
                     raise
                 if request.modern:
@@ -239,7 +284,12 @@ class Methods:
             if failed is None:
                 raise
             return fit_result(failed, modern=request.modern)
-        return fit_result(result.payload, modern=request.modern)
+        return fit_result(_payload_of(result, request), modern=request.modern)
+
+    def _settle_media(self, request: Request, lasts: bool) -> None:
+        """Have images and sounds kept where the client wants links and could follow them later."""
+        if lasts and (request.media or self._media) == "links":
+            request.listener.inline_media = False
 
     async def _relay(
         self, request: Request, tool: Tool | None, name: str, arguments: bytes
@@ -254,14 +304,22 @@ class Methods:
     async def _get_prompt(self, request: Request) -> bytes:
         params = read_params(request, PromptParams)
         _take_input(request, params)
+        self._settle_media(request, request.session is not None)
         asked = requests.get(params.name, params.arguments, request.scope or None)
         return await self._asking(request, params, self._send(request, asked))
 
     async def _read(self, request: Request) -> bytes:
         params = read_params(request, ResourceParams)
         _take_input(request, params)
+        if (ref := linked_artifact(params.uri)) is not None:
+            reader = request.session.sdk if request.session is not None else self._client
+            contents = await read_linked(reader, params.uri, ref, modern=request.modern)
+            return fit_result(contents, modern=request.modern, cached=True)
         asked = requests.read(params.uri, request.scope or None)
-        return await self._asking(request, params, self._send(request, asked, cached=True))
+        try:
+            return await self._asking(request, params, self._send(request, asked, cached=True))
+        except LeasewayError as error:
+            raise rpc_error(error, uri=params.uri) from None
 
     async def _complete(self, request: Request) -> bytes:
         params = read_params(request, CompleteParams)
@@ -278,7 +336,7 @@ class Methods:
         with _traced(request.meta):
             async with self._in_session(request, None) as session:
                 result = await send_request(session, asked, request.listener)
-        return fit_result(result.payload, modern=request.modern, cached=cached)
+        return fit_result(_payload_of(result, request), modern=request.modern, cached=cached)
 
     async def _set_level(self, request: Request) -> bytes:
         level = read_params(request, SetLevelParams).level
@@ -364,6 +422,8 @@ def read_params(request: Request, kind: type[ParamsT]) -> ParamsT:
     if meta:
         request.meta = meta
         listener = request.listener
+        if MEDIA_KEY in meta:
+            request.media = media_wish(meta[MEDIA_KEY])
         if "progressToken" in meta:
             listener.token = encode(meta["progressToken"])
             listener.wants_progress = True
@@ -376,6 +436,11 @@ def read_params(request: Request, kind: type[ParamsT]) -> ParamsT:
             if len(listener.meta) > MAX_META:
                 raise RpcError(INVALID_PARAMS, f"`_meta` has at most {MAX_META} bytes.")
     return params
+
+
+def _payload_of(result: ToolResult, request: Request) -> bytes:
+    """Return a result as its client wants it."""
+    return result.payload if request.listener.inline_media else link_media(result.payload)
 
 
 def _take_input(request: Request, params: Continued) -> None:

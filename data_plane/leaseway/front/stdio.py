@@ -20,6 +20,7 @@ import msgspec
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 
+from leaseway.front.calling.handles import ACQUIRE, HANDLE_KEY, carried_in_meta
 from leaseway.front.calling.relay import Listener
 from leaseway.front.calling.sealing import SealedSession
 from leaseway.front.calling.sessions import LiveSession, answered
@@ -30,6 +31,7 @@ from leaseway.front.messages import (
     RpcError,
     cancelled_request,
     decode,
+    encode,
     error_message,
     read_message,
     result_message,
@@ -46,6 +48,8 @@ _MOST_AT_ONCE: Final = 256
 """Requests under way; a client that sends more is read no further until one has ended."""
 _MOST_WAITING: Final = 16 * MIB
 """Bytes that wait for a client which does not read; beyond it progress and logs are dropped."""
+_MOST_HANDLES: Final = 256
+"""Handles that a client holds at once."""
 _LAST: Final = 1.0
 """Seconds in which what runs when the client hangs up may still end."""
 _UNFINISHED: Final = RpcError(
@@ -89,6 +93,7 @@ class StdioFront:
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=16)
         self._writer = _Writer(greeter.target)
         self._live = self._session({})
+        self._handles: dict[str, LiveSession] = {}
         self._initialized = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_MOST_AT_ONCE)
@@ -115,8 +120,31 @@ class StdioFront:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._live.end()
+            for live in (self._live, *self._handles.values()):
+                await live.end()
             await self._writer.close()
+
+    def begin_handle(self, scope: str) -> LiveSession:
+        """Begin a session beside the connection's own; it lasts no longer than that one."""
+        if len(self._handles) >= _MOST_HANDLES:
+            raise RpcError(
+                INTERNAL_ERROR, f"There are {_MOST_HANDLES} handles already; release one first."
+            )
+        key = f"mcp-{secrets.token_hex(12)}"
+        sealed = SealedSession(key, self._tenant, scope, "", {}, 0.0)
+        handle = secrets.token_urlsafe(24)
+        live = LiveSession(sealed, handle, self._client.session(key, idle=math.inf))
+        self._handles[handle] = live
+        return live
+
+    def find_handle(self, handle: str, scope: str) -> LiveSession | None:
+        """Return the session of a handle that was given on this connection."""
+        return self._handles.get(handle)
+
+    async def end_handle(self, live: LiveSession) -> None:
+        """End a handle's session and give back what it leases."""
+        self._handles.pop(live.id, None)
+        await live.give_back()
 
     def _session(self, capabilities: dict[str, Any]) -> LiveSession:
         sealed = SealedSession(self._key, self._tenant, self._scope, "", capabilities, 0.0)
@@ -188,14 +216,35 @@ class StdioFront:
         if modern:
             listener.answers = answered(_capabilities(message))
             listener.passes_input = True
-        else:
-            if not self._initialized and message.method != "ping":
-                raise RpcError(INVALID_REQUEST, "Begin with initialize.")
-            listener.log_level = live.log_level
-            listener.answers = live.answers
-            listener.ask = lambda question: live.ask(question, self._writer.write)
-            listener.withdraw = lambda question: live.withdraw(question, self._writer.write)
-        return Request(message, listener, modern, self._scope, live)
+            session = self._carried(message) or live
+            return Request(message, listener, True, self._scope, session, handles=self)
+        if not self._initialized and message.method != "ping":
+            raise RpcError(INVALID_REQUEST, "Begin with initialize.")
+        listener.log_level = live.log_level
+        listener.answers = live.answers
+        listener.ask = lambda question: live.ask(question, self._writer.write)
+        listener.withdraw = lambda question: live.withdraw(question, self._writer.write)
+        return Request(message, listener, False, self._scope, live)
+
+    def _carried(self, message: Message) -> LiveSession | None:
+        """Return the session whose handle a modern request carries, or None if it carries none.
+
+        Raises:
+            RpcError: The handle has ended, or was not given on this connection.
+        """
+        if HANDLE_KEY.encode() not in bytes(message.params):
+            return None
+        handle = carried_in_meta(encode(decode(message.params).get("_meta")))
+        if handle is None:
+            return None
+        live = self.find_handle(handle, self._scope)
+        if live is None:
+            raise RpcError(
+                INVALID_PARAMS,
+                f"The handle in {HANDLE_KEY} leads nowhere: it was released, or given on another "
+                f"connection. {ACQUIRE} gives a new one.",
+            )
+        return live
 
     def _offer(self, message: bytes) -> None:
         self._writer.offer(message)

@@ -101,21 +101,26 @@ class HandleListing:
     """Lists of tools with the two among them, where anything is leased."""
 
     def __init__(self) -> None:
-        self._made: dict[str, tuple[Listing[Tool], Listing[Tool]]] = {}
+        self._made: dict[str, tuple[Listing[Tool], Listing[Any]]] = {}
 
-    def of(self, listing: Listing[Tool], scope: str) -> Listing[Tool]:
-        """Return a list with the two tools; names that servers use stay theirs."""
+    def of(self, listing: Listing[Tool], scope: str, shown: Listing[Any]) -> Listing[Any]:
+        """Return a list with the two tools; names that servers use stay theirs.
+
+        Args:
+            listing: All tools.
+            scope: Whose they are.
+            shown: What is listed: all tools, or those to search them with.
+        """
         made = self._made.get(scope)
         if made is None or made[0] is not listing:
             if len(self._made) > 256:
                 self._made.clear()
-            made = self._made[scope] = (listing, _with_handles(listing))
+            is_leased = any(not tool.shared for tool in listing.items.values())
+            made = self._made[scope] = (listing, _with_handles(shown) if is_leased else shown)
         return made[1]
 
 
-def _with_handles(listing: Listing[Tool]) -> Listing[Tool]:
-    if all(tool.shared for tool in listing.items.values()):
-        return listing
+def _with_handles(listing: Listing[Any]) -> Listing[Any]:
     encoded: dict[Key, bytes] = dict(zip(listing.keys, listing.encoded, strict=True))
     for name, definition in _DEFINITIONS.items():
         encoded.setdefault((name,), encode(definition))

@@ -205,6 +205,12 @@ class LiveSession:
             await asyncio.wait(tasks)
         self._cancelled.clear()
 
+    async def give_back(self) -> None:
+        """Stop all that runs in it, and release what it leases."""
+        await self.end()
+        for server in {lease.server_id for lease in self.sdk.leases()}:
+            await self.sdk.release(server)
+
 
 class EndedSessions:
     """Sessions that must not come back, by key; the newest 100,000."""
@@ -304,9 +310,7 @@ class SessionTable:
         """End a session for good and give its leases back."""
         self._live.pop(live.id, None)
         self._ended.add(live.sealed.key)
-        await live.end()
-        for server in {lease.server_id for lease in live.sdk.leases()}:
-            await live.sdk.release(server)
+        await live.give_back()
 
     async def leave(self) -> None:
         """Stop all that runs, and renew no lease any more: the sessions may go on elsewhere."""

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from leaseway.front.calling.media import MediaWish
 from leaseway.front.calling.sessions import LiveSession
 from leaseway.front.greeting import MODERN_MARK
 from leaseway.front.http.streams import Reply
@@ -29,7 +30,9 @@ class Front(Protocol):
     def run(self, request: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Begin to answer a request."""
 
-    async def in_session(self, reply: Reply, live: LiveSession, message: Message) -> None:
+    async def in_session(
+        self, reply: Reply, live: LiveSession, message: Message, media: MediaWish | None
+    ) -> None:
         """Answer a request in a session."""
 
     async def enveloped(
@@ -68,13 +71,20 @@ class InSession:
     ends_with_connection = False
 
     def __init__(
-        self, front: Front, scope: str, session_id: str, versioned: bool, streams: bool
+        self,
+        front: Front,
+        scope: str,
+        session_id: str,
+        versioned: bool,
+        streams: bool,
+        media: MediaWish | None,
     ) -> None:
         self._front = front
         self._scope = scope
         self._session_id = session_id
         self._versioned = versioned
         self._streams = streams
+        self._media = media
 
     def begin(self, body: bytes, reply: Reply) -> asyncio.Task[None] | None:
         """Begin to answer a request."""
@@ -88,7 +98,7 @@ class InSession:
         if not goes_on or live is None:
             return None
         reply.streams = self._streams
-        return self._front.run(self._front.in_session(reply, live, message))
+        return self._front.run(self._front.in_session(reply, live, message, self._media))
 
 
 class Enveloped:

@@ -33,6 +33,7 @@ from mcp_types.jsonrpc import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 
 from leaseway.front.calling.handles import HANDLE_HEADER, carried_in_meta
+from leaseway.front.calling.media import MEDIA_HEADER, MediaWish, media_wish
 from leaseway.front.calling.relay import Listener
 from leaseway.front.calling.sessions import LiveSession, SessionTable, TooManySessions, answered
 from leaseway.front.catalog import Catalog
@@ -64,6 +65,8 @@ _SESSION: Final = "Mcp-Session-Id"
 _VERSION: Final = "MCP-Protocol-Version"
 _BODY_BOUND: Final = 30.0
 """Seconds in which a request's body has to arrive."""
+_MOST_STREAMS: Final = 16
+"""Streams by which one session hears of changes at once."""
 _KNOWN_FOR: Final = 10.0
 """Seconds for which a server that exists is taken to exist."""
 
@@ -204,13 +207,15 @@ class HttpFront:
         if message.method == "initialize" and message.request_id:
             return self._initialize(scope, message)
         live = self._session_of(http, scope)
-        http[KNOWN] = InSession(self, scope, live.id, version is not None, streams)
+        media = media_wish(http.headers.get(MEDIA_HEADER))
+        http[KNOWN] = InSession(self, scope, live.id, version is not None, streams, media)
         if not message.request_id or message.method is None:
             _take_note(live, message)
             return web.Response(status=202)
         sender = HttpSender(http)
         # A client that loses its connection has not cancelled its request.
-        task = asyncio.create_task(self.in_session(Reply(sender, streams=streams), live, message))
+        reply = Reply(sender, streams=streams)
+        task = asyncio.create_task(self.in_session(reply, live, message, media))
         await asyncio.shield(task)
         return await sender.response()
 
@@ -276,7 +281,9 @@ class HttpFront:
         response.headers[_SESSION] = live.id
         return response
 
-    async def in_session(self, reply: Reply, live: LiveSession, message: Message) -> None:
+    async def in_session(
+        self, reply: Reply, live: LiveSession, message: Message, media: MediaWish | None
+    ) -> None:
         """Answer a request in a session."""
         listener = Listener(reply.send)
         listener.log_level = live.log_level
@@ -285,7 +292,7 @@ class HttpFront:
             listener.answers = live.answers
             listener.ask = lambda question: live.ask(question, reply.ask)
             listener.withdraw = lambda question: live.withdraw(question, reply.ask)
-        request = Request(message, listener, False, live.scope, live)
+        request = Request(message, listener, False, live.scope, live, media=media)
         with live.running(message.request_id):
             try:
                 answer, _ = await self._settle(request)
@@ -310,6 +317,7 @@ class HttpFront:
         envelope = envelope_of(message)
         try:
             route = self._route(http, message)
+            media_wish(http.headers.get(MEDIA_HEADER))
             handle = http.headers.get(HANDLE_HEADER) or carried_in_meta(bytes(envelope.meta))
         except RpcError as error:
             return json_response(error_message(message.request_id, error), _status(error))
@@ -342,7 +350,8 @@ class HttpFront:
         listener.passes_input = True
         if live is not None:
             listener.lease_ttl = live.lease_ttl
-        request = Request(message, listener, True, scope, live, handles=self)
+        media = media_wish(headers.get(MEDIA_HEADER))
+        request = Request(message, listener, True, scope, live, handles=self, media=media)
         try:
             if message.method == "tools/call":
                 rejected = await self._header_rejection(headers, scope, message)
@@ -419,6 +428,9 @@ class HttpFront:
         live = self._session_of(http, scope)
         stream = EventStream(ends_when_full=True)
         streams = self._pushes.setdefault(live, [])
+        if len(streams) >= _MOST_STREAMS:
+            message = f"This session has {_MOST_STREAMS} streams open, as many as it may: end some."
+            raise _Refused(429, message, {"Retry-After": "1"})
         streams.append(stream)
         try:
             return await stream.write(http)

@@ -1,17 +1,20 @@
-"""By which addresses MCP clients and web pages may reach a front, and what it lists."""
+"""How MCP clients and web pages may reach a front, what it lists, and how images come."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
 
 from leaseway.cli.options.common import with_options
 from leaseway.wire.channels.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from leaseway.front.calling.media import MediaWish
 
 Command = Callable[..., Any]
 
@@ -25,13 +28,16 @@ class FrontReach:
         hosts: Names by which clients reach it, beside those of this machine.
         public_url: What clients reach it by where a proxy is between, or empty.
         search: Whether three tools to search all others are listed instead of them.
-
+        media: How clients that do not say want images and sounds.
+        handles: Whether clients of 2026-07-28 are listed the tools for handles of leases.
     """
 
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     public_url: str = ""
     search: bool = False
+    media: MediaWish = "inline"
+    handles: bool = True
 
     def hosts_at(self, listen: Endpoint) -> tuple[str, ...]:
         """Return the names that requests may have as `Host`; none where all may."""
@@ -47,6 +53,8 @@ class FrontReach:
             *(word for host in self.hosts for word in ("--allow-host", host)),
             *(("--public-url", self.public_url) if self.public_url else ()),
             *(("--tools", "search") if self.search else ()),
+            *(("--media", self.media) if self.media != "inline" else ()),
+            *(() if self.handles else ("--no-handles",)),
         ]
 
 
@@ -69,6 +77,21 @@ tools_option: Final = click.option(
     default="all",
     show_default=True,
     help="What MCP clients are listed: all tools, or three with which a model finds the others.",
+)
+
+media_option: Final = click.option(
+    "--media",
+    type=click.Choice(["inline", "links"]),
+    default="inline",
+    show_default=True,
+    help="How images and sounds reach MCP clients that do not say: in place, or as links to read.",
+)
+
+handles_option: Final = click.option(
+    "--handles/--no-handles",
+    default=True,
+    show_default=True,
+    help="Whether MCP clients of 2026-07-28 are listed lease_acquire and lease_release.",
 )
 
 _OPTIONS: Final = (
@@ -96,11 +119,13 @@ _OPTIONS: Final = (
         "is between.",
     ),
     tools_option,
+    media_option,
+    handles_option,
 )
 
 
 def front_options(command: Command) -> Command:
-    """Add the four options, as one argument `reach`."""
+    """Add the options, as one argument `reach`."""
 
     @functools.wraps(command)
     def wrapper(**kwargs: Any) -> Any:
@@ -109,6 +134,8 @@ def front_options(command: Command) -> Command:
             kwargs.pop("front_hosts"),
             kwargs.pop("front_public_url"),
             kwargs.pop("tools") == "search",
+            kwargs.pop("media"),
+            kwargs.pop("handles"),
         )
         return command(reach=given, **kwargs)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -26,12 +28,23 @@ from leaseway.cli.options.common import (
     shared_key,
 )
 from leaseway.cli.options.config import ConfiguredCommand, existing_sources, prefix_option
-from leaseway.cli.options.front import FrontReach, front_options, tools_option
+from leaseway.cli.options.front import (
+    FrontReach,
+    front_options,
+    handles_option,
+    media_option,
+    tools_option,
+)
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_words
 from leaseway.cli.output.tables import say
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
+
+if TYPE_CHECKING:
+    from leaseway.front.calling.media import MediaWish
+
+_STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 @click.command(
@@ -107,6 +120,8 @@ def mcp_front(
         reach.hosts_at(listen),
         idle=session_idle,
         search=reach.search,
+        media=reach.media,
+        handles=reach.handles,
         public_url=reach.public_url,
         authenticator=authenticator,
     )
@@ -150,6 +165,8 @@ def mcp_front(
 @prefix_option
 @click.option("--server", default="", help="Serve this server alone.")
 @tools_option
+@media_option
+@handles_option
 @vault_words
 @client_options
 def mcp(
@@ -157,6 +174,8 @@ def mcp(
     prefix: str,
     server: str,
     tools: str,
+    media: MediaWish,
+    handles: bool,
     vault: list[str],
     connection: Connection,
 ) -> int:
@@ -167,6 +186,8 @@ def mcp(
 
     Stdout carries the protocol alone; log lines go to stderr.
     """
+    for number in _STOPS:
+        signal.signal(number, _end_at_once)
     if config:
         existing_sources(config)
     # Whatever else this process prints must not come between the messages.
@@ -185,10 +206,37 @@ def mcp(
             address = connection.address.reachable
             if own is not None:
                 address = await stack.enter_async_context(own.running())
-            options = FrontOptions(address, connection.tenant, key, search=tools == "search")
+            options = FrontOptions(
+                address,
+                connection.tenant,
+                key,
+                search=tools == "search",
+                media=media,
+                handles=handles,
+                tells_problems=own is not None,
+            )
             return await run_stdio(options, server, greeter)
 
-    return serve("mcp", "", connection.log, run, False)
+    return serve("mcp", "", connection.log, lambda: _ended_by_signals(run()), False)
+
+
+def _end_at_once(_number: int, _frame: object) -> None:
+    """End while nothing is there yet that would have to be ended."""
+    raise SystemExit(0)
+
+
+async def _ended_by_signals(serving: Coroutine[Any, Any, int]) -> int:
+    """Run what heeds signals only once it serves; one that comes before ends it, too."""
+    task = asyncio.create_task(serving)
+    loop = asyncio.get_running_loop()
+    for number in _STOPS:
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not task.cancelled():
+            raise
+        return 0
 
 
 class _Planes:

@@ -156,7 +156,8 @@ def control_plane(
     `ready ADDRESS` once it listens, then `metrics URL` and `console URL` where these are served.
     """
     credentials.require_for(listen)
-    from leaseway.control_plane.app import ControlPlaneOptions, LeaderLease, run
+    with _without_collections():
+        from leaseway.control_plane.app import ControlPlaneOptions, LeaderLease, run
 
     sources = sources_of(config, prefix)
     alone = len(sources) == 1 and sources[0].kind == "native"
@@ -269,9 +270,10 @@ def worker(
     `metrics URL` where metrics and `artifacts URL` where artifacts are served.
     """
     credentials.require_for(listen)
-    from leaseway.data_plane.app import run
-    from leaseway.data_plane.core.artifacts.index import Retention
-    from leaseway.data_plane.worker import WorkerOptions
+    with _without_collections():
+        from leaseway.data_plane.app import run
+        from leaseway.data_plane.core.artifacts.index import Retention
+        from leaseway.data_plane.worker import WorkerOptions
 
     with (
         _metrics_listener(metrics, credentials) as listener,
@@ -349,6 +351,16 @@ def serve(
         raise CliFailure(str(error), FAILED) from None
     finally:
         telemetry.shutdown()
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Import without garbage collections: modules stay, and looking costs a tenth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _spare_collections() -> None:

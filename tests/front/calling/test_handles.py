@@ -1,0 +1,41 @@
+"""Where the two tools for handles of leases are listed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.front.test_definitions import make_tool
+
+from leaseway.front.calling.handles import HandleListing
+from leaseway.front.definitions import Listing, tool_listing
+from leaseway.front.tool_search import search_listing
+from leaseway.sdk import Tool
+
+LEASED = tool_listing([make_tool("zoom", shared=False), make_tool("add")])
+SHARED = tool_listing([make_tool("add")])
+THREE = ["call_tool", "describe_tool", "search_tools"]
+
+
+@pytest.mark.parametrize(
+    ("tools", "search", "listed"),
+    [
+        (LEASED, False, ["add", "lease_acquire", "lease_release", "zoom"]),
+        (LEASED, True, sorted([*THREE, "lease_acquire", "lease_release"])),
+        (SHARED, False, ["add"]),
+        (SHARED, True, THREE),
+    ],
+)
+def test_handles_are_listed_where_anything_is_leased(
+    tools: Listing[Tool], search: bool, listed: list[str]
+) -> None:
+    shown = search_listing() if search else tools
+    page = json.loads(HandleListing().of(tools, "", shown).page(None, modern=True))
+    assert sorted(tool["name"] for tool in page["tools"]) == listed
+
+
+def test_a_servers_own_tool_of_that_name_stays_its_own() -> None:
+    own = tool_listing([make_tool("lease_acquire", shared=False, description="Rents a flat.")])
+    page = json.loads(HandleListing().of(own, "", own).page(None, modern=True))
+    described = {tool["name"]: tool["description"] for tool in page["tools"]}
+    assert described["lease_acquire"] == "Rents a flat."
