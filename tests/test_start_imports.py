@@ -19,7 +19,7 @@ _HEAVY = (
     [
         ("leaseway.cli.main", []),
         ("leaseway.sdk", ["grpc"]),
-        ("leaseway.control_plane.app", ["aiohttp", "cryptography", "grpc", "jinja2", "yaml"]),
+        ("leaseway.control_plane.app", ["cryptography", "grpc", "jinja2", "yaml"]),
         # A worker loads `mcp` in a thread once it has joined: it takes as long as all else.
         ("leaseway.data_plane.app", ["aiohttp", "cryptography", "grpc", "jinja2"]),
     ],
