@@ -107,7 +107,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = _arguments(sys.argv[1:] if words is None else words)
     console = Console(width=None if sys.stdout.isatty() else 180)
     if options.list:
-        console.print("\n".join(f"{row.name:16}{row.title}" for row in ALL))
+        console.print("\n".join(f"{row.name:26}{row.title}" for row in ALL))
         return 0
     if options.show is not None:
         results = _read(options.show)

@@ -10,7 +10,7 @@ from benchmarks.specials import (
     leases,
     memory,
     neighbour,
-    rest_tools,
+    side_by_side,
     templates,
     watched,
 )
@@ -26,7 +26,7 @@ SPECIALS: tuple[Special, ...] = (
     *control_plane.SPECIALS,
     *memory.SPECIALS,
     *templates.SPECIALS,
-    *rest_tools.SPECIALS,
+    *side_by_side.SPECIALS,
     *watched.SPECIALS,
 )
 ALL: tuple[Row | Special, ...] = (*ROWS, *SPECIALS)
