@@ -200,6 +200,9 @@ async def test_what_cannot_be_sent_fails_its_call_and_no_other() -> None:
             ("broken_progress", ", in broken_progress: TypeError: a notification that JSON can't"),
             ("leaves", ", in leaves: SystemExit: 3"),
             ("leaves_the_loop", ", in leaves_the_loop: SystemExit: 3"),
+            ("interrupts", ", in interrupts: KeyboardInterrupt"),
+            ("awaits_what_was_cancelled", ", in awaits_what_was_cancelled: CancelledError"),
+            ("cancels", ", in cancels: CancelledError"),
         ]:
             result = await client.call_tool(name, {})
             assert result.is_error

@@ -116,6 +116,20 @@ class Harsh(BaseMCPServer):
         raise SystemExit(3)
 
     @tool
+    def interrupts(self) -> str:
+        raise KeyboardInterrupt
+
+    @tool
+    async def awaits_what_was_cancelled(self) -> str:
+        task = asyncio.ensure_future(asyncio.sleep(60, "done"))
+        task.cancel()
+        return await task
+
+    @tool
+    def cancels(self) -> str:
+        raise asyncio.CancelledError
+
+    @tool
     def parts(self, count: int) -> Iterator[str]:
         for _ in range(count):
             yield threading.current_thread().name

@@ -32,6 +32,18 @@ class MisfitError(TypeError):
         self.place = place
 
 
+class EndedCallError(Exception):
+    """A handler raised what is no `Exception`, such as `SystemExit`.
+
+    Attributes:
+        reason: What it raised.
+    """
+
+    def __init__(self, reason: BaseException) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
 def place_of(function: Callable[..., Any] | None) -> str:
     """Return `FILE, line N, in NAME` of a function; "" where that is not known."""
     unwrapped = inspect.unwrap(function) if function is not None else None

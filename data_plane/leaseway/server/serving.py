@@ -12,8 +12,15 @@ import sys
 import traceback
 import warnings
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager, redirect_stdout
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+)
+from contextlib import aclosing, asynccontextmanager, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,7 +37,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from leaseway.server.base import BaseMCPServer, Tool, ToolError, ToolResult
 from leaseway.server.definitions import tools_by_name
-from leaseway.server.faults import RAISED, MisfitError, describe, place_of
+from leaseway.server.faults import RAISED, EndedCallError, MisfitError, describe, place_of
 
 _MAX_WAITING: Final = 64
 _MAX_PARTS: Final = 100_000
@@ -146,7 +153,7 @@ class _Adapter:
             return _text_result(_plain(refusal), is_error=True)
         except MCPError:
             raise
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             text = f"The tool {tool.name} failed: {self._traced(error)}"
             return _text_result(text, is_error=True)
 
@@ -208,8 +215,10 @@ class _Adapter:
             async with anyio.create_task_group() as group:
                 group.start_soon(call.pump)
                 try:
-                    outcome: Any = await self.run(function)
-                    return await _drained_here(outcome) if inspect.isasyncgen(outcome) else outcome
+                    with _held_to_its_call():
+                        outcome: Any = await self.run(function)
+                        drained = inspect.isasyncgen(outcome)
+                        return await _drained_here(outcome) if drained else outcome
                 finally:
                     group.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
@@ -231,6 +240,8 @@ class _Adapter:
 
     def _traced(self, error: BaseException) -> str:
         """Write a traceback to the log, and return what it comes to."""
+        if isinstance(error, EndedCallError):
+            error = error.reason
         traceback.print_exception(error)
         place = _plain(describe(error, self._home))
         print(f"{RAISED}{place}", file=sys.stderr, flush=True)  # noqa: T201
@@ -239,12 +250,13 @@ class _Adapter:
     @asynccontextmanager
     async def _faults(self, doing: str) -> AsyncIterator[None]:
         try:
-            yield
+            with _held_to_its_call():
+                yield
         except MCPError:
             raise
         except ToolError as refusal:
             raise MCPError(types.INVALID_PARAMS, _plain(refusal)) from None
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             text = f"The server could not {doing}: {self._traced(error)}"
             raise MCPError(types.INTERNAL_ERROR, text) from None
 
@@ -287,6 +299,27 @@ def _protocol(server: BaseMCPServer, adapter: _Adapter) -> Server[Any]:
         on_list_resources=adapter.on_list_resources if lists else None,
         on_read_resource=adapter.on_read_resource if lists else None,
     )
+
+
+@contextmanager
+def _held_to_its_call() -> Iterator[None]:
+    """Make what would end the server, or the call without an answer, an error of the call.
+
+    A handler may await what was cancelled, raise `KeyboardInterrupt`, or call `sys.exit()`. A
+    `CancelledError` is its own unless somebody cancels the task that it runs in.
+
+    Raises:
+        EndedCallError: The handler raised such an exception.
+    """
+    try:
+        yield
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        raise EndedCallError(error) from error
 
 
 def _like(method: Callable[..., Any], call: Callable[[], Any]) -> Callable[[], Any]:
