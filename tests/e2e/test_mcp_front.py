@@ -442,6 +442,10 @@ async def test_a_modern_client_leases_by_a_handle_that_it_carries(place: Place) 
         await eventually(lambda: no_leases(place.sdk))
         again = await client.call_tool("lease_release", {"handle": handle})
         assert again.structured_content == {"released": False}
+        with pytest.raises(MCPError, match="lease_acquire gives a new one"):
+            await client.call_tool("list_files", {}, meta=meta)
+        with pytest.raises(MCPError, match="It knows serverId"):
+            await client.call_tool("lease_acquire", {"server": "files"})
     async with Client(place.url, mode="legacy") as client:
         assert "lease_acquire" not in [tool.name for tool in (await client.list_tools()).tools]
 

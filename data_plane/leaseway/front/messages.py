@@ -17,7 +17,7 @@ decode: Final = msgspec.json.decode
 """Read any JSON."""
 
 ParamsT = TypeVar("ParamsT", bound="ListParams")
-ArgumentsT = TypeVar("ArgumentsT")
+ArgumentsT = TypeVar("ArgumentsT", bound=msgspec.Struct)
 
 
 class RpcError(Exception):
@@ -230,7 +230,10 @@ def read_arguments(tool: str, arguments: bytes, kind: type[ArgumentsT]) -> Argum
     try:
         return msgspec.json.decode(arguments, type=kind)
     except (ValueError, RecursionError) as error:
-        raise RpcError(INVALID_PARAMS, f"The arguments of {tool} are wrong: {error}") from None
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        raise RpcError(
+            INVALID_PARAMS, f"The arguments of {tool} are wrong: {error}. It knows {known}."
+        ) from None
 
 
 def structured_result(text: str, structured: dict[str, Any]) -> bytes:

@@ -20,7 +20,7 @@ import msgspec
 from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 
-from leaseway.front.calling.handles import ACQUIRE, HANDLE_KEY, carried_in_meta
+from leaseway.front.calling.handles import HANDLE_KEY, LEADS_NOWHERE, carried_in_meta
 from leaseway.front.calling.relay import Listener
 from leaseway.front.calling.sealing import SealedSession
 from leaseway.front.calling.sessions import LiveSession, answered
@@ -239,11 +239,7 @@ class StdioFront:
             return None
         live = self.find_handle(handle, self._scope)
         if live is None:
-            raise RpcError(
-                INVALID_PARAMS,
-                f"The handle in {HANDLE_KEY} leads nowhere: it was released, or given on another "
-                f"connection. {ACQUIRE} gives a new one.",
-            )
+            raise RpcError(INVALID_PARAMS, LEADS_NOWHERE)
         return live
 
     def _offer(self, message: bytes) -> None:

@@ -23,6 +23,10 @@ RELEASE: Final = "lease_release"
 HANDLE_HEADER: Final = "Leaseway-Session"
 HANDLE_KEY: Final = "leaseway/session"
 """The header, and the key of `_meta`, in which a request may carry a handle."""
+LEADS_NOWHERE: Final = (
+    "This handle leads nowhere: it was released, was not used for too long, or was given to "
+    f"another client. {ACQUIRE} gives a new one."
+)
 
 _SERVER: Final = {
     "type": "string",

@@ -32,7 +32,7 @@ from mcp_types.jsonrpc import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 
-from leaseway.front.calling.handles import HANDLE_HEADER, carried_in_meta
+from leaseway.front.calling.handles import HANDLE_HEADER, LEADS_NOWHERE, carried_in_meta
 from leaseway.front.calling.media import MEDIA_HEADER, MediaWish, media_wish
 from leaseway.front.calling.relay import Listener
 from leaseway.front.calling.sessions import LiveSession, SessionTable, TooManySessions, answered
@@ -61,6 +61,7 @@ from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 
 MAX_BODY: Final = MAX_ARGUMENTS + MIB
 """One message of a client."""
+_NO_SESSION: Final = "This session has ended or never existed here. Send initialize again."
 _SESSION: Final = "Mcp-Session-Id"
 _VERSION: Final = "MCP-Protocol-Version"
 _BODY_BOUND: Final = 30.0
@@ -325,7 +326,7 @@ class HttpFront:
             return _rejection(message, route)
         if message.method == "subscriptions/listen" and not streams:
             raise _Refused(406, "A stream of changes is a text/event-stream; accept that.")
-        live = self._session(handle, scope) if handle is not None else None
+        live = self._session(handle, scope, LEADS_NOWHERE) if handle is not None else None
         if message.method == "tools/call":
             http[KNOWN] = Enveloped(
                 self, scope, http.headers, envelope, handle, answered(route), streams
@@ -455,17 +456,15 @@ class HttpFront:
         version = http.headers.get(_VERSION)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise _Refused(400, f"{_VERSION} {version[:40]!r} is none that has sessions.")
-        return self._session(session_id, scope)
+        return self._session(session_id, scope, _NO_SESSION)
 
-    def _session(self, session_id: str, scope: str) -> LiveSession:
+    def _session(self, session_id: str, scope: str, missing: str) -> LiveSession:
         try:
             live = self._sessions.find(session_id, scope)
         except TooManySessions as refusal:
             raise _Refused(503, str(refusal), {"Retry-After": "10"}) from None
         if live is None:
-            raise _Refused(
-                404, "This session has ended or never existed here. Send initialize again."
-            )
+            raise _Refused(404, missing)
         live.push = partial(self._push, live)
         return live
 
