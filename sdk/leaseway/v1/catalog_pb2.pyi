@@ -782,7 +782,8 @@ class WatchToolsResponse(_message.Message):
     """The version now in force."""
     workers_changed: _builtins.bool
     """Whether other workers serve the tools than in the message before: one has
-    come, gone or caught up. What was resolved stays true, but may be better.
+    come, gone or caught up, or has started a shared server or ended one. What
+    was resolved stays true, but may be better. False in the first message.
     """
     @_builtins.property
     def changed_servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

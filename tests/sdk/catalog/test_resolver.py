@@ -329,6 +329,20 @@ async def test_a_word_that_other_workers_serve_brings_them_calls(
     assert len(plane.resolves) == 2
 
 
+async def test_workers_that_came_while_the_watch_was_broken_are_found(
+    client: AsyncClient, plane: FakeControlPlane, second: FakeWorker
+) -> None:
+    await client.call_tool("time_now")
+    port = int(plane.address.rpartition(":")[2])
+    await plane.stop()
+    plane.workers.append(second)
+    await plane.start(port)
+    await until(lambda: plane.watchers)
+    async with asyncio.timeout(BOUND):
+        while not second.calls:
+            await client.call_tool("time_now")
+
+
 async def test_one_watch_serves_all_names(client: AsyncClient, plane: FakeControlPlane) -> None:
     plane.add("many", "a", "b", "c")
     for name in ("many_a", "many_b", "many_c"):

@@ -80,3 +80,14 @@ async def test_the_only_worker_is_called_though_it_was_silent(
     await let_one_time_out(client)
     worker.answer = echo
     assert (await client.call_tool("time_now")).text == "{}"
+
+
+async def test_another_worker_is_asked_for_once_the_only_known_one_was_silent(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
+) -> None:
+    await client.call_tool("time_now")
+    worker.answer = never
+    plane.workers = [worker, second]  # without a word to anybody
+    await let_one_time_out(client)
+    assert (await client.call_tool("time_now", timeout=BOUND)).text == "{}"
+    assert second.calls

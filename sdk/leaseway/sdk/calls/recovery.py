@@ -51,9 +51,13 @@ class Recovery:
             state.events.begin_anew()
         fault = await self._judged(state, fault)
         tried = self._tried(state)
-        if tried.placing and state.target is not None and state.link is not None:
-            key = LeaseKey(state.session, state.target.server_id)
-            self._leases.failed(key, state.link.worker, fault)
+        target, link = state.target, state.link
+        if target is not None and link is not None:
+            if tried.placing:
+                key = LeaseKey(state.session, target.server_id)
+                self._leases.failed(key, link.worker, fault)
+            elif link.suspect and target.shared and not tried.elsewhere:
+                self._resolver.doubt(target, at_once=True)  # others may serve it by now
         again = decide(fault, tried)
         if again is None:
             if state.release is not None and fault.reason in _HOLDER_GONE:

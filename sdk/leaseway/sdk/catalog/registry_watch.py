@@ -43,6 +43,7 @@ async def follow_registry(follower: weakref.ref[Follower], control: ControlPlane
         client=control.identity.client_info, tenant=control.identity.tenant
     )
     attempt = 0
+    missed = False  # whether workers may have come or gone unheard, between two streams
     said: set[Reason] = set()
     while follower() is not None:
         try:
@@ -53,7 +54,9 @@ async def follow_registry(follower: weakref.ref[Follower], control: ControlPlane
                 known = follower()
                 if known is None:
                     return
-                known.moved(message.registry_version, workers_changed=message.workers_changed)
+                workers_changed = missed or message.workers_changed
+                known.moved(message.registry_version, workers_changed=workers_changed)
+                missed = False
                 del known
         except grpc.aio.AioRpcError as error:
             fault = fault_of_control_plane(error, control.identity.address)
@@ -65,6 +68,7 @@ async def follow_registry(follower: weakref.ref[Follower], control: ControlPlane
                 "Changes of tools are not heard of; what is known goes on serving: %s",
                 fault,
             )
+        missed = True
         await asyncio.sleep(_RECONNECT.delay(attempt) + 0.02)
         attempt += 1
 

@@ -56,6 +56,26 @@ def test_callers_go_where_the_server_is_up_already() -> None:
     assert callable_on(state) == ["w2"]
 
 
+def test_watchers_hear_that_a_shared_server_is_up_on_one_more_worker_and_that_it_is_not() -> None:
+    state = fleet()
+    tell(state, "w1", "ready", role="shared")
+    one = state.visible_state
+    tell(state, "w2", "ready", role="shared")
+    both = state.visible_state
+    assert both != one
+    tell(state, "w2", "ready", role="shared")
+    assert state.visible_state is both, "nothing new"
+    tell(state, "w2", "backoff", failures=1)
+    assert state.visible_state == one
+
+
+def test_watchers_hear_nothing_of_instances_that_are_leased() -> None:
+    state = fleet(shared=False)
+    before = state.visible_state
+    tell(state, "w1", "ready", role="spare")
+    assert state.visible_state is before
+
+
 def test_leases_are_placed_past_a_worker_that_cannot_start_the_server_while_another_can() -> None:
     state = fleet(shared=False)
     tell(state, "w1", "backoff", failures=1)

@@ -31,11 +31,11 @@ def serving() -> Coordinator:
 def test_a_worker_counts_once_it_has_what_callers_see() -> None:
     state = serving()
     assert state.visible_state.version == state.visible.version > 0
-    assert {each.id for each in state.visible_state.workers} == {"w1"}
+    assert {each.address.id for each in state.visible_state.workers} == {"w1"}
     state.worker_joined(hello("w2"), at(2))
-    assert {each.id for each in state.visible_state.workers} == {"w1"}
+    assert {each.address.id for each in state.visible_state.workers} == {"w1"}
     obey(state)
-    assert {each.id for each in state.visible_state.workers} == {"w1", "w2"}
+    assert {each.address.id for each in state.visible_state.workers} == {"w1", "w2"}
 
 
 def test_what_watchers_do_not_see_leaves_it_alone() -> None:
@@ -52,7 +52,7 @@ def test_who_drains_or_leaves_is_in_it_no_more() -> None:
     state.worker_joined(hello("w2"), at(2))
     obey(state)
     state.drain_worker("w1", at(3))
-    assert {each.id for each in state.visible_state.workers} == {"w2"}
+    assert {each.address.id for each in state.visible_state.workers} == {"w2"}
     state.worker_left("w2", at(4))
     assert not state.visible_state.workers
 

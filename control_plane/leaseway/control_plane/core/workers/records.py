@@ -31,15 +31,22 @@ class WorkerAddress:
     unix_socket: str = ""
 
 
+Launched = tuple[VariantKey, str]
+"""A variant and one of its launch hashes."""
+
+
+class VisibleWorker(NamedTuple):
+    """A worker that takes new work, and what it has shared instances of."""
+
+    address: WorkerAddress
+    shares: frozenset[Launched]
+
+
 class VisibleState(NamedTuple):
     """The version that callers see, and who takes new work of it."""
 
     version: int = 0
-    workers: frozenset[WorkerAddress] = frozenset()
-
-
-Launched = tuple[VariantKey, str]
-"""A variant and one of its launch hashes."""
+    workers: frozenset[VisibleWorker] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,7 @@ class WorkerRecord:
         asked_at: When it was asked for them.
         refusals_shown: What it refuses, as the open problems say.
         spares: Launches of which a client is up there that waits for a lease.
+        shares: Launches of which a client is up there that calls share.
         twins_revoked: Ids of leases that it was told on this stream to end as younger twins.
     """
 
@@ -136,20 +144,18 @@ class WorkerRecord:
     refusals_shown: list[Refusal] = field(default_factory=list)
     twins_revoked: set[str] = field(default_factory=set)
     spares: frozenset[Launched] = frozenset()
+    shares: frozenset[Launched] = frozenset()
     _up: frozenset[Launched] = frozenset()
     _failing: frozenset[Launched] = frozenset()
 
     def has_instances(self, instances: tuple[InstanceInfo, ...]) -> None:
         """Record the worker's report of all its instances and of the starts that fail."""
         self.instances = instances
-        usable = {
-            one.launched
-            for one in instances
-            if one.state == "ready" and one.role in ("", "shared", "spare")
-        }
+        ready = [one for one in instances if one.state == "ready"]
+        usable = {one.launched for one in ready if one.role in ("", "shared", "spare")}
         self._up = frozenset(usable)
-        ready = (one for one in instances if one.state == "ready" and one.role == "spare")
-        self.spares = frozenset(one.launched for one in ready)
+        self.spares = frozenset(one.launched for one in ready if one.role == "spare")
+        self.shares = frozenset(one.launched for one in ready if one.role == "shared")
         self._failing = frozenset({one.launched for one in instances if one.failures} - usable)
 
     def is_up(self, key: VariantKey, launch_hash: str) -> bool:

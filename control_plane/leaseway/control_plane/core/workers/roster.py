@@ -134,9 +134,11 @@ class Roster:
             record.draining = True
             self._moved(record.id)
         if report.instances is not None:
-            before = record.spares
+            spares, shares = record.spares, record.shares
             record.has_instances(report.instances)
-            self._note_spares(record.id, before, record.spares)
+            self._note_spares(record.id, spares, record.spares)
+            if shares != record.shares:
+                self._moved(record.id)  # callers of a stateless server may go there, or no more
         self._take_leases(record, report, now)
         for problem in report.cleared:
             self._clear_reported(record, problem)

@@ -1,14 +1,18 @@
 """What watchers are told of when it changes: the version that callers see, and who serves it.
 
-Each acknowledgement of each worker may change it: it is brought up to date for those workers that
-have moved, not looked for in the whole fleet.
+Each acknowledgement of each worker may change it, and each shared instance that starts or ends. It
+is brought up to date for those workers that have moved, not looked for in the whole fleet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from leaseway.control_plane.core.workers.records import VisibleState, WorkerAddress, WorkerRecord
+from leaseway.control_plane.core.workers.records import (
+    VisibleState,
+    VisibleWorker,
+    WorkerRecord,
+)
 
 
 class Visibility:
@@ -20,7 +24,7 @@ class Visibility:
 
     def __init__(self) -> None:
         self.now = VisibleState()
-        self._listed: dict[str, WorkerAddress] = {}
+        self._listed: dict[str, VisibleWorker] = {}
 
     def follow(
         self, version: int, workers: Mapping[str, WorkerRecord], moved: Iterable[str]
@@ -28,7 +32,7 @@ class Visibility:
         """Take the version that callers see, and which workers may stand otherwise than before."""
         listed = self.now.workers
         for worker_id in [*workers, *self._listed] if version != self.now.version else moved:
-            was, is_now = self._listed.get(worker_id), _address(version, workers.get(worker_id))
+            was, is_now = self._listed.get(worker_id), _visible(version, workers.get(worker_id))
             if was == is_now:
                 continue
             if was is not None:
@@ -41,7 +45,7 @@ class Visibility:
             self.now = VisibleState(version, listed)
 
 
-def _address(version: int, record: WorkerRecord | None) -> WorkerAddress | None:
+def _visible(version: int, record: WorkerRecord | None) -> VisibleWorker | None:
     if record is None or not record.takes_work or record.subscription.acked_version < version:
         return None
-    return record.hello.address
+    return VisibleWorker(record.hello.address, record.shares)
