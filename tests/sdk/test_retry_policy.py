@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.sdk.retry_policy import MAX_TRIES, Again, Tried, decide, more_telling
+from leaseway.sdk.retry_policy import MAX_TRIES, Again, Tried, decide, more_informative
 from leaseway.wire.errors import Fault, Reason, Started
 
 FINAL = sorted(
@@ -57,7 +57,7 @@ MORE = [
 def test_that_no_other_worker_has_room_hides_no_server_that_is_down_and_no_slow_worker() -> None:
     for reasons in MORE:
         first, second = (Fault(reason, "No.") for reason in reasons)
-        assert more_telling(first, second) is first
+        assert more_informative(first, second) is first
 
 
 def test_a_server_that_is_down_on_one_worker_is_tried_on_another_and_nowhere_twice() -> None:
@@ -93,11 +93,11 @@ def test_what_may_have_started_is_repeated_at_most_once_and_only_where_harmless(
 @given(faults, faults)
 def test_of_two_tries_the_failure_that_says_more_is_told(first: Fault, second: Fault) -> None:
     says = ["no", "unknown", "yes"]
-    told = more_telling(first, second)
+    told = more_informative(first, second)
     assert says.index(told.started) == max(map(says.index, (first.started, second.started)))
     if first.started == second.started:
         assert told is second or (first.reason, second.reason) in MORE
-    assert more_telling(None, second) is second
+    assert more_informative(None, second) is second
 
 
 @given(faults, tries)

@@ -119,7 +119,7 @@ def decide(
     return Again(delay, avoid_worker=avoid, resolve=resolve, repeats=repeats)
 
 
-def more_telling(known: Fault | None, fault: Fault) -> Fault:
+def more_informative(known: Fault | None, fault: Fault) -> Fault:
     """Return which of two tries' failures says more of what became of their call.
 
     Args:

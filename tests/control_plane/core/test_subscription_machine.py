@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from tests.control_plane.core.builders import listing, spec
 
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
-from leaseway.control_plane.core.catalog.variants import Hashes, Served, make_good, settle
+from leaseway.control_plane.core.catalog.variants import Hashes, Served, make_good, serve
 from leaseway.control_plane.core.workers.subscription import Push, Refusal, Subscription
 from leaseway.spec.model import VariantKey
 
@@ -36,7 +36,7 @@ SOME = st.sets(st.sampled_from(KEYS))
 @cache
 def served(server_id: str, content: str) -> Served:
     good, _ = make_good(spec(server_id), listing(content))
-    return settle(good, frozenset())
+    return serve(good, frozenset())
 
 
 @dataclass(frozen=True)

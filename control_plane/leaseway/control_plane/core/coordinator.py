@@ -17,7 +17,7 @@ from typing import Final
 
 from leaseway.control_plane.core.catalog.listing import Listing
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
-from leaseway.control_plane.core.catalog.tenant_hiding import is_stand_in
+from leaseway.control_plane.core.catalog.tenant_hiding import hides_for_now
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.client_problems import ClientProblems
 from leaseway.control_plane.core.moment import Moment
@@ -310,7 +310,7 @@ class Coordinator:
             waiting |= {
                 key
                 for key in self.servers.last_known_good
-                if key not in served or is_stand_in(served[key], desired)
+                if key not in served or hides_for_now(served[key], desired)
             }
         return waiting
 

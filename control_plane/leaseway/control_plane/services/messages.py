@@ -17,7 +17,7 @@ from leaseway.control_plane.core.catalog.definition import (
 )
 from leaseway.control_plane.core.catalog.kinds import TOOLS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
-from leaseway.control_plane.core.catalog.tenant_hiding import is_stand_in
+from leaseway.control_plane.core.catalog.tenant_hiding import hides_for_now
 from leaseway.control_plane.core.catalog.variants import LastKnownGood
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denied
@@ -166,7 +166,7 @@ def server(
     """
     served, desired = state.visible.served.get(key), state.servers.desired or {}
     stands = standing(state, key)
-    if is_stand_in(served, desired):
+    if hides_for_now(served, desired):
         served = None
     spec = served.spec if served else desired.get(key)
     good = state.servers.last_known_good.get(key)

@@ -26,9 +26,9 @@ class Expiry:
         self._lives = lives
         self._hooks = hooks
         self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self.settle)
+        self._alarm = Alarm(self.reconcile)
 
-    def settle(self) -> None:
+    def reconcile(self) -> None:
         """End what is over, and look again when the next lease may be."""
         now, look_at = self._loop.time(), math.inf
         for live in self._lives.all:

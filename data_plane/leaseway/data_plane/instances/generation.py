@@ -1,6 +1,6 @@
 """The instances made from one launch hash of one variant (DESIGN §§3, 9).
 
-A generation of a shared server keeps one instance up (`shared_keeper`). One of a leased server
+A generation of a shared server keeps one instance up (`shared`). One of a leased server
 makes an instance for each lease (`upkeep` says when those end) and holds `spares`. A generation
 that was replaced drains: what runs on it finishes, nothing new begins.
 """
@@ -41,9 +41,11 @@ class Generation:
         self._context = context
         self._problems = ServerProblems(variant.key, context.worker_id, context.reports)
         self._lives = LiveInstances(variant, context, self, self._problems, self._came_up)
-        self._keeper = SharedSupervisor(self._lives, context, self._take_over, self._not_taken_over)
+        self._supervisor = SharedSupervisor(
+            self._lives, context, self._take_over, self._not_taken_over
+        )
         self._spares = Spares(self._lives, context)
-        self._upkeep = Expiry(self._lives, context.hooks)
+        self._expiry = Expiry(self._lives, context.hooks)
         self._predecessor: Generation | None = None
 
     @property
@@ -63,7 +65,7 @@ class Generation:
     @property
     def shared(self) -> LiveInstance | None:
         """The instance that shared calls use, or None while there is none."""
-        return self._keeper.live
+        return self._supervisor.live
 
     @property
     def was_up(self) -> bool:
@@ -90,7 +92,7 @@ class Generation:
         """
         self._predecessor = older
         if self.is_shared:
-            self._keeper.want()
+            self._supervisor.want()
         elif not spares_wanted(self.variant.spec.instances):
             older.stop_spares()
 
@@ -110,7 +112,7 @@ class Generation:
             tool: What is called; one that the older generation lacks or defines differently waits
                 for this one. Empty for prompts and resources.
         """
-        live = self._keeper.live
+        live = self._supervisor.live
         if live is None and self._predecessor is not None:
             older = self._predecessor.shared
             if older is not None and older.is_ready and older.has(self.variant.toolset, tool):
@@ -152,7 +154,7 @@ class Generation:
     @property
     def rests(self) -> bool:
         """Whether the shared instance was ended because nobody called, until the next call."""
-        return self._keeper.rests and not self.draining
+        return self._supervisor.rests and not self.draining
 
     @property
     def is_empty(self) -> bool:
@@ -173,7 +175,7 @@ class Generation:
             return
         self._lives.adopt(live)
         if self.is_shared:
-            self._keeper.adopt(live)
+            self._supervisor.adopt(live)
         else:
             self._spares.add(live)
             self._spares.begin()
@@ -208,7 +210,7 @@ class Generation:
         if not self.is_shared:
             self._spares.begin()
         elif self.variant.spec.starts_eagerly:
-            self._keeper.want()
+            self._supervisor.want()
 
     def expose(self, variant: HeldVariant) -> None:
         """Take over new tools and settings for the instances that there are."""
@@ -221,12 +223,12 @@ class Generation:
             self._spares.shrink(wanted)
         if variant.spec.starts_eagerly and not before.starts_eagerly:
             self.begin()
-        self._settle()
+        self._reconcile()
 
-    def _settle(self) -> None:
-        self._keeper.settle()
-        self._spares.settle()
-        self._upkeep.settle()
+    def _reconcile(self) -> None:
+        self._supervisor.reconcile()
+        self._spares.reconcile()
+        self._expiry.reconcile()
 
     def _compare_again(self, live: LiveInstance) -> None:
         live.compare(self.variant.toolset)
@@ -283,7 +285,7 @@ class Generation:
         Raises:
             Fault: SERVER_NOT_READY or SERVER_LOST: it is down, and when it is tried again.
         """
-        return self.shared_for(tool) or await self._keeper.wait()
+        return self.shared_for(tool) or await self._supervisor.wait()
 
     def _came_up(self) -> None:
         if not self.is_shared:
@@ -324,8 +326,8 @@ class Generation:
                 raise
             failure = fault
         finally:
-            self._spares.settle()
-            self._upkeep.settle()
+            self._spares.reconcile()
+            self._expiry.reconcile()
         self._not_taken_over(failure)
         return await self._predecessor.take_for_lease(lease_id)
 
@@ -341,7 +343,7 @@ class Generation:
     def drain(self) -> None:
         """Begin nothing new: spares end now, the shared instance with its last call."""
         self._lives.draining = True
-        self._keeper.stop()
+        self._supervisor.stop()
         self._spares.stop()
         for live in self.lives:
             if not live.lease_id:
@@ -358,9 +360,9 @@ class Generation:
     async def close(self) -> None:
         """End every instance."""
         self._lives.draining = True
-        self._keeper.stop()
+        self._supervisor.stop()
         self._spares.stop()
-        self._upkeep.stop()
+        self._expiry.stop()
         closing = [self.discard(live) for live in self.lives]
         if closing:
             await asyncio.wait(closing)
@@ -376,7 +378,7 @@ class Generation:
             self._context.hooks.leased_ended(live, fault)
             return
         fault = fault or ended_by_itself(live.spec)
-        self._keeper.ended(live, fault)
+        self._supervisor.ended(live, fault)
         self._spares.ended(live, fault)
 
     def live_idle(self, live: LiveInstance) -> None:
@@ -384,7 +386,7 @@ class Generation:
         if live.draining:
             self.discard(live)
         else:
-            self._upkeep.settle()
+            self._expiry.reconcile()
 
     def live_tools_changed(self, live: LiveInstance) -> None:
         self._context.hooks.tools_changed(self.key, live)

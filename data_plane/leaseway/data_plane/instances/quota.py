@@ -15,10 +15,10 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 class Evictable(Protocol):
     """Holds instances of a server that nobody needs yet."""
 
-    def shed(self) -> bool:
+    def evict(self) -> bool:
         """Give one up; False where there is none."""
 
-    def settle(self) -> None:
+    def reconcile(self) -> None:
         """Look again at what is to be held."""
 
 
@@ -64,10 +64,10 @@ class Quota:
     def make_room(self, server_id: str, limit: int) -> None:
         """Evict spares until one more instance is within a limit, if there are any."""
         for holder in tuple(self._holders.get(server_id, ())):
-            while self.count(server_id) >= limit and holder.shed():
+            while self.count(server_id) >= limit and holder.evict():
                 pass
 
     def _changed(self, server_id: str) -> None:
         # Later, because whoever adds or removes is in the middle of a change.
         for holder in self._holders.get(server_id, ()):
-            asyncio.get_running_loop().call_soon(holder.settle)
+            asyncio.get_running_loop().call_soon(holder.reconcile)

@@ -18,7 +18,7 @@ from leaseway.wire.errors import Fault, Reason
 class SharedSupervisor:
     """Keeps one instance up from when it is wanted until nobody has called for long.
 
-    `settle` does what is due; it is called whenever something has changed, and by an alarm.
+    `reconcile` does what is due; it is called whenever something has changed, and by an alarm.
 
     Args:
         lives: The instances of the generation.
@@ -45,7 +45,7 @@ class SharedSupervisor:
         self._on_up = on_up
         self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self.settle)
+        self._alarm = Alarm(self.reconcile)
         self._wanted = False
         self._was_up = False
         self._waiting = 0
@@ -56,12 +56,12 @@ class SharedSupervisor:
         """Keep an instance up from now on."""
         if not self._wanted:
             self._wanted, self.rests = True, False
-            self.settle()
+            self.reconcile()
 
     def adopt(self, live: LiveInstance) -> None:
         self._wanted, self.rests = True, False
         self._use(live)
-        self.settle()
+        self.reconcile()
 
     async def wait(self) -> LiveInstance:
         """Return the instance, waiting for a start that is under way.
@@ -104,7 +104,7 @@ class SharedSupervisor:
             return self._lives.refusal(Reason.SERVER_LOST, "is down")
         return self._lives.refusal(Reason.SERVER_NOT_READY, "has not come up")
 
-    def settle(self) -> None:
+    def reconcile(self) -> None:
         """Do what is due, and look again when the next thing is."""
         self._alarm.clear()
         if self._lives.draining or not self._wanted or self._starting is not None:
@@ -147,7 +147,7 @@ class SharedSupervisor:
         finally:
             self._starting = None
             self._end_attempt()
-            self.settle()
+            self.reconcile()
 
     def _use(self, live: LiveInstance) -> None:
         old, self.live = self.live, live
@@ -168,7 +168,7 @@ class SharedSupervisor:
         if live is self.live:
             self.live = None
             self._lives.ended(live, fault)
-            self.settle()
+            self.reconcile()
 
     def stop(self) -> None:
         """Begin nothing new, and keep nothing up."""

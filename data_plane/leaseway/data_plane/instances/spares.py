@@ -38,7 +38,7 @@ class _Start:
 class Spares:
     """Keeps the spares of one generation: as many as are wanted and have room, one start at a time.
 
-    `settle` does what is due; it is called whenever something has changed, and by an alarm.
+    `reconcile` does what is due; it is called whenever something has changed, and by an alarm.
 
     Args:
         lives: The instances of the generation.
@@ -49,7 +49,7 @@ class Spares:
         self._lives = lives
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self.settle)
+        self._alarm = Alarm(self.reconcile)
         self._ready: list[LiveInstance] = []
         self._start: _Start | None = None
         self._running = False
@@ -59,7 +59,7 @@ class Spares:
         if not self._running:
             self._running = True
             self._context.quota.join(self._lives.key.server_id, self)
-            self.settle()
+            self.reconcile()
 
     def add(self, live: LiveInstance) -> None:
         """Hold an instance that a probe started."""
@@ -76,7 +76,7 @@ class Spares:
             self._ready.remove(live)
             live.taken(lease_id)
             self._context.reports.instances_changed()
-            self._loop.call_later(_AFTER_LEASE, self.settle)
+            self._loop.call_later(_AFTER_LEASE, self.reconcile)
             return live
         if self._start is not None and self._start.claim is None:
             return await self._claim(self._start, lease_id)
@@ -105,7 +105,7 @@ class Spares:
             start.claim, start.live.lease_id = None, ""
             raise
 
-    def settle(self) -> None:
+    def reconcile(self) -> None:
         """Do what is due, and look again when the next thing is."""
         self._alarm.clear()
         if not self._running:
@@ -140,7 +140,7 @@ class Spares:
         for live in self._ready[: max(0, len(self._ready) - count)]:
             self._close(live)
 
-    def shed(self) -> bool:
+    def evict(self) -> bool:
         """Give up one spare, or the start of one; False where there is none."""
         if self._ready:
             self._close(self._ready[0])
@@ -157,7 +157,7 @@ class Spares:
         """Close a spare that is not what it should be; another one takes its place."""
         if live in self._ready:
             self._close(live)
-            self.settle()
+            self.reconcile()
 
     def _close(self, live: LiveInstance) -> None:
         self._ready.remove(live)
@@ -188,7 +188,7 @@ class Spares:
             else:
                 self._lives.discard(start.live)
         if self._start is None:
-            self.settle()
+            self.reconcile()
 
     def _is_wanted(self, live: LiveInstance) -> bool:
         """Return whether to keep an instance that may only have shown that the server starts."""
@@ -203,7 +203,7 @@ class Spares:
         if live in self._ready:
             self._ready.remove(live)
             self._lives.ended(live, fault)
-            self.settle()
+            self.reconcile()
 
     def stop(self) -> None:
         """Close the spares, and begin nothing new; what a lease has claimed still comes up."""
@@ -212,7 +212,7 @@ class Spares:
         self._running = False
         self.shrink(0)
         if self._start is not None and self._start.claim is None:
-            self.shed()
+            self.evict()
 
 
 def _refuse(claim: asyncio.Future[LiveInstance], error: BaseException) -> None:

@@ -7,7 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from leaseway.data_plane.core.leases.errors import lease_ended, no_room, not_leasable, not_theirs
+from leaseway.data_plane.core.leases.errors import (
+    capacity_error,
+    lease_ended,
+    not_leasable,
+    not_theirs,
+)
 from leaseway.data_plane.core.leases.table import How, Lease, LeaseKey, LeaseTable, NoRoom
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -168,7 +173,7 @@ class LeaseManager:
         except NoRoom as full:
             if full.of_tenant:
                 self.refused[key.tenant if len(self.refused) < _MOST_COUNTED else OTHERS] += 1
-            raise no_room(key.server_id, full) from None
+            raise capacity_error(key.server_id, full) from None
 
     def _take_room(self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None) -> Granted:
         if self._leaving is not None:

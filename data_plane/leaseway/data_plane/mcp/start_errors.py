@@ -11,7 +11,7 @@ from typing import Literal
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from leaseway.data_plane.mcp.process.stderr import StderrTail, telling_line
+from leaseway.data_plane.mcp.process.stderr import StderrTail, significant_line
 from leaseway.data_plane.mcp.protocol.features.listing import ListingFailed
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, Unanswered
 from leaseway.spec.model import ServerSpec
@@ -61,7 +61,7 @@ def start_fault(
     if last_words:
         metadata["stderr"] = last_words
         if "wrote last" not in text:
-            text += f" It wrote last: {telling_line(last_words)}"
+            text += f" It wrote last: {significant_line(last_words)}"
     if garbage and phase != "list":
         text += (
             " It also sent what is no JSON-RPC message: check that its command starts an MCP server"

@@ -98,5 +98,5 @@ class PromptsResources:
         async def open_stream() -> AsyncToolStream:  # in the loop, which the client belongs to
             return inner._stream(make, timeout, handlers, inline_media, tasks=False)
 
-        answer = ToolStream(background().run(open_stream), handlers).tell(Callbacks())
+        answer = ToolStream(background().run(open_stream), handlers).run(Callbacks())
         return result._of(answer)

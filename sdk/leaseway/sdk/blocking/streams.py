@@ -57,11 +57,11 @@ class ToolStream(Blocking):
         """Events that had to make room for newer ones, as nobody took them."""
         return self._inner.dropped
 
-    def tell(self, callbacks: Callbacks) -> ToolResult:
+    def run(self, callbacks: Callbacks) -> ToolResult:
         """Tell callbacks all events, in this thread, and return the result."""
         with self:
             for event in self:
-                callbacks.tell(event)
+                callbacks.notify(event)
             return self.result
 
 

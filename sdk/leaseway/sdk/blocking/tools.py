@@ -82,26 +82,28 @@ class ToolCalls:
         """
         inner = self._inner
         read = reader_of(result_type) if result_type is not None else None
-        timeout, inline_media, told, on_approval = None, False, None, self._on_approval
+        timeout, inline_media, callbacks, on_approval = None, False, None, self._on_approval
         if options:
             timeout = options.pop("timeout", None)
             inline_media = options.pop("inline_media", False)
             on_approval = options.pop("on_approval", None) or on_approval
             check_callback("on_approval", on_approval, may_be_async=False)
         if options or self._handlers is not None:
-            told = callbacks_of(options, self._handlers)
-            told.check(may_be_async=False)
+            callbacks = callbacks_of(options, self._handlers)
+            callbacks.check(may_be_async=False)
         while True:
             try:
-                if not told:
+                if not callbacks:
                     result = background().run(
                         lambda: inner.call_tool(
                             name, arguments, timeout=timeout, inline_media=inline_media
                         )
                     )
                 else:
-                    order = CallOrder.told(name, arguments, timeout, told, inline_media)
-                    result = _open(inner, order).tell(told)
+                    order = CallOrder.with_callbacks(
+                        name, arguments, timeout, callbacks, inline_media
+                    )
+                    result = _open(inner, order).run(callbacks)
                 break
             except ConfirmationRequired as error:
                 if on_approval is None:

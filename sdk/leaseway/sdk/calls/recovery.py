@@ -14,7 +14,7 @@ from leaseway.sdk.calls.call_state import CallState
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.leases.book import LeaseKey
 from leaseway.sdk.leases.manager import LEASE_ENDED, LeaseManager
-from leaseway.sdk.retry_policy import UNREADY, Again, Tried, decide, more_telling
+from leaseway.sdk.retry_policy import UNREADY, Again, Tried, decide, more_informative
 from leaseway.sdk.transport.workers import WorkerPool
 from leaseway.wire.errors import Fault, Reason
 
@@ -62,8 +62,8 @@ class Recovery:
         if again is None:
             if state.release is not None and fault.reason in _HOLDER_GONE:
                 self._leases.released(*state.release)  # it ends with its worker, or with its time
-            raise more_telling(state.known, fault)
-        state.known = more_telling(state.known, fault)
+            raise more_informative(state.known, fault)
+        state.known = more_informative(state.known, fault)
         await self._prepare(state, again, fault)
 
     async def _judged(self, state: CallState, fault: Fault) -> Fault:

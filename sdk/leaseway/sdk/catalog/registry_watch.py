@@ -86,7 +86,7 @@ class RegistryVersion:
         self.ended = False
         self._news = asyncio.Event()
 
-    def told(self, version: int) -> None:
+    def record(self, version: int) -> None:
         """Note a version; versions only grow, also over restarts."""
         if version > self.version:
             self.version = version

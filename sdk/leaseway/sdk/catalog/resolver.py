@@ -135,7 +135,7 @@ class Resolver:
             workers_changed: Whether others serve the tools: then every name is asked again in
                 the background of its next use.
         """
-        self.registry_version.told(version)
+        self.registry_version.record(version)
         for target in self._targets.values():
             if target.registry_version < version:
                 target.stale = True

@@ -57,7 +57,7 @@ class Callbacks:
         check_level(self.log_level)
         self.handlers.check(may_be_async=may_be_async)
 
-    def tell(self, event: Progress | LogMessage) -> object:
+    def notify(self, event: Progress | LogMessage) -> object:
         """Tell of one event; return what the callback returned, something to await perhaps."""
         if isinstance(event, LogMessage):
             return self.on_log(event.level, event.logger, event.data) if self.on_log else None
@@ -89,7 +89,7 @@ class CallOrder:
     inline_media: bool
 
     @classmethod
-    def told(
+    def with_callbacks(
         cls,
         name: str,
         arguments: Mapping[str, Any] | None,

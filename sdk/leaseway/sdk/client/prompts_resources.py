@@ -163,7 +163,7 @@ class AsyncPromptsResources(ABC):
         runtime, session = self._at()
         if self._handlers is not None:
             stream = self._stream(make, timeout, self._handlers, inline_media, tasks=True)
-            answer = await stream.tell(Callbacks())
+            answer = await stream.run(Callbacks())
             return result._of(answer)
         events = CallEvents(inline_media=True) if inline_media else None
         try:

@@ -127,7 +127,7 @@ class AsyncToolStream:
         """Events that had to make room for newer ones, as nobody took them."""
         return self._events.dropped
 
-    async def tell(self, callbacks: Callbacks) -> ToolResult:
+    async def run(self, callbacks: Callbacks) -> ToolResult:
         """Tell callbacks all events and return the result.
 
         An error of a callback cancels the call and is raised. The call's deadline ends a
@@ -137,14 +137,14 @@ class AsyncToolStream:
             bound = asyncio.timeout(None)
             try:
                 async with bound:
-                    await self._tell(callbacks, bound)
+                    await self._notify(callbacks, bound)
             except TimeoutError:
                 if not bound.expired():
                     raise  # a callback's own
                 _log.warning("A callback of tool '%s' outlasted the call's timeout.", self._name)
             return self.result
 
-    async def _tell(self, callbacks: Callbacks, bound: asyncio.Timeout) -> None:
+    async def _notify(self, callbacks: Callbacks, bound: asyncio.Timeout) -> None:
         def ended(_: object) -> None:
             with contextlib.suppress(RuntimeError):  # all was told in that same moment
                 bound.reschedule(self._events.deadline)
@@ -153,9 +153,9 @@ class AsyncToolStream:
         self._task.add_done_callback(ended)
         try:
             async for event in self:
-                told = callbacks.tell(event)
-                if inspect.isawaitable(told):
-                    await told
+                returned = callbacks.notify(event)
+                if inspect.isawaitable(returned):
+                    await returned
         finally:
             self._task.remove_done_callback(ended)
 

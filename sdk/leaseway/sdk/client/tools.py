@@ -110,24 +110,26 @@ class AsyncToolCalls(ABC):
         """
         runtime, session = self._at()
         read = reader_of(result_type) if result_type is not None else None
-        timeout, inline_media, told, on_approval = None, False, None, self._on_approval
+        timeout, inline_media, callbacks, on_approval = None, False, None, self._on_approval
         if options:  # most calls have none, and make no objects for them
             timeout = options.pop("timeout", None)
             inline_media = options.pop("inline_media", False)
             on_approval = options.pop("on_approval", None) or on_approval
             check_callback("on_approval", on_approval, may_be_async=True)
         if options or self._handlers is not None:
-            told = callbacks_of(options, self._handlers)
-            told.check(may_be_async=True)
+            callbacks = callbacks_of(options, self._handlers)
+            callbacks.check(may_be_async=True)
         while True:
             try:
-                if not told:
+                if not callbacks:
                     events = CallEvents(inline_media=True) if inline_media else None
                     result = await runtime.caller.call(session, name, arguments, timeout, events)
                 else:
-                    order = CallOrder.told(name, arguments, timeout, told, inline_media)
+                    order = CallOrder.with_callbacks(
+                        name, arguments, timeout, callbacks, inline_media
+                    )
                     stream = make_stream(self, self._at, order, tasks=True)
-                    result = await stream.tell(told)
+                    result = await stream.run(callbacks)
                 break
             except Fault as fault:
                 error = error_from_fault(fault)

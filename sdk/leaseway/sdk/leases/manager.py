@@ -25,7 +25,7 @@ from leaseway.sdk.leases.book import (
 from leaseway.sdk.leases.keep_alive import Keepers
 from leaseway.sdk.leases.loss_detection import LossJudge
 from leaseway.sdk.leases.placement import Placements
-from leaseway.sdk.retry_policy import UNREADY, Tried, decide, more_telling
+from leaseway.sdk.retry_policy import UNREADY, Tried, decide, more_informative
 from leaseway.sdk.transport.control import ControlPlane, every_page
 from leaseway.sdk.transport.workers import WorkerAddress, WorkerPool, worker_from_wire
 from leaseway.v1 import leases_pb2
@@ -256,7 +256,7 @@ class LeaseManager:
                     await asyncio.sleep(_AGAIN.delay(cut_off - 1))
                     continue
                 again = decide(replace(fault, started="no") if cut_off else fault, tried)
-                known = more_telling(known, fault)
+                known = more_informative(known, fault)
                 if again is None:
                     raise known from None
                 if worker is not None and again.avoid_worker:

@@ -7,7 +7,7 @@ import json
 from tests.control_plane.core.builders import listing, recorded, spec
 
 from leaseway.control_plane.core.catalog.listing import Listing
-from leaseway.control_plane.core.catalog.variants import Hashes, make_good, settle
+from leaseway.control_plane.core.catalog.variants import Hashes, make_good, serve
 
 TOOLS = listing("now", "zones")
 
@@ -15,7 +15,7 @@ TOOLS = listing("now", "zones")
 def test_a_server_with_tools_alone_has_the_hashes_that_it_always_had() -> None:
     good, _ = make_good(spec("time"), TOOLS)
     assert TOOLS.digest == "d0ad66abfdbb1bd64f9e0a43ffe91fc248d8af41937ac5960d1968e58bdac804"
-    assert settle(good, frozenset({("time", "zones")})).hashes == Hashes(
+    assert serve(good, frozenset({("time", "zones")})).hashes == Hashes(
         launch="0c673ab2309e9698aabb8c99a9e1ab30",
         exposure="01520b974fb98a34a594502ee16e8ab0",
         toolset="84af5780eddd417da03647380355cb10",

@@ -161,7 +161,7 @@ async def test_a_call_goes_on_where_the_server_may_have_the_answer(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_telling, "_TELLING", 0.05)
+    monkeypatch.setattr(http_telling, "_POST_TIMEOUT", 0.05)
     asking, connection = shy
     asking.how = "hold"
     ask, outcome = await asked(connection)

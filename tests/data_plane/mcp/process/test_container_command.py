@@ -18,7 +18,7 @@ from leaseway.data_plane.mcp.process.container_command import (
 )
 from leaseway.data_plane.mcp.process.containers import Containers, is_gone, process_identity
 from leaseway.data_plane.mcp.process.exit_status import describe_container
-from leaseway.data_plane.mcp.process.stderr import telling_line
+from leaseway.data_plane.mcp.process.stderr import significant_line
 from leaseway.spec.images import image_fault
 from leaseway.spec.model import Limits, Sandbox, ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
@@ -140,8 +140,8 @@ def test_the_engines_own_failures_are_told_from_the_servers() -> None:
 
 
 def test_a_hint_at_help_is_not_what_was_written_last() -> None:
-    assert telling_line("docker: no such image.\nSee 'docker run --help'.\n") == (
+    assert significant_line("docker: no such image.\nSee 'docker run --help'.\n") == (
         "docker: no such image."
     )
-    assert telling_line("a\n\nRun 'docker run --help' for more information") == "a"
-    assert telling_line("See 'x --help'.") == "See 'x --help'."
+    assert significant_line("a\n\nRun 'docker run --help' for more information") == "a"
+    assert significant_line("See 'x --help'.") == "See 'x --help'."

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.mcp.process.stderr import StderrTail, telling_line
+from leaseway.data_plane.mcp.process.stderr import StderrTail, significant_line
 
 
 def test_the_last_lines_are_kept_the_oldest_first() -> None:
@@ -106,4 +106,4 @@ def test_blank_lines_are_no_last_words() -> None:
     ],
 )
 def test_the_telling_line_is_not_the_one_that_names_a_log(words: str, line: str) -> None:
-    assert telling_line(words) == line
+    assert significant_line(words) == line

@@ -19,7 +19,7 @@ from leaseway.control_plane.core.catalog.variants import (
     LastKnownGood,
     Served,
     granted_to,
-    settle,
+    serve,
 )
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.control_plane.core.problems import Problem
@@ -237,7 +237,7 @@ def build_snapshot(
             skipped.append(clashes.skipped)
         for key, good in seen.items():
             if key.tenant == tenant:
-                served[key] = settle(good, *skipped)
+                served[key] = serve(good, *skipped)
     return Snapshot(version, dict(sorted(served.items()))), tuple(problems)
 
 

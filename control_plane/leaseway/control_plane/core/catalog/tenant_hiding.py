@@ -43,7 +43,7 @@ def nothing_for(key: VariantKey) -> LastKnownGood:
     return good
 
 
-def is_stand_in(served: Served | None, desired: Mapping[VariantKey, ServerSpec]) -> bool:
+def hides_for_now(served: Served | None, desired: Mapping[VariantKey, ServerSpec]) -> bool:
     """Return whether something hides a server from a tenant only until its own variant is up."""
     if served is None or not served.spec.hidden:
         return False

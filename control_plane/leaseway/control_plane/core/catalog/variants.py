@@ -73,7 +73,7 @@ class LastKnownGood:
     @cached_property
     def unclashed(self) -> Served:
         """What is served of it where it has all its names, as nearly always: made once."""
-        return _serve(self, _settled(self, TOOLS), _settled(self, PROMPTS))
+        return _serve_as(self, _exposed_as(self, TOOLS), _exposed_as(self, PROMPTS))
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def adopt(served: Served) -> LastKnownGood:
     )
 
 
-def settle(good: LastKnownGood, skipped: Skipped, skipped_prompts: Skipped = frozenset()) -> Served:
+def serve(good: LastKnownGood, skipped: Skipped, skipped_prompts: Skipped = frozenset()) -> Served:
     """Make what is served of a good, once it is known which of its names others have.
 
     Args:
@@ -180,14 +180,14 @@ def settle(good: LastKnownGood, skipped: Skipped, skipped_prompts: Skipped = fro
     """
     if not skipped and not skipped_prompts:  # as where every server has a prefix
         return good.unclashed
-    exposed = _settled(good, TOOLS, skipped)
-    prompts = _settled(good, PROMPTS, skipped_prompts)
+    exposed = _exposed_as(good, TOOLS, skipped)
+    prompts = _exposed_as(good, PROMPTS, skipped_prompts)
     if not any(each.skipped for each in (*exposed, *prompts)):
         return good.unclashed
-    return _serve(good, exposed, prompts)
+    return _serve_as(good, exposed, prompts)
 
 
-def _serve(
+def _serve_as(
     good: LastKnownGood, exposed: tuple[Exposed, ...], prompts: tuple[Exposed, ...]
 ) -> Served:
     rules = good.resource_filter
@@ -219,7 +219,7 @@ def relist(good: LastKnownGood, listing: Listing) -> tuple[LastKnownGood, tuple[
     return replace(good, listing=listing, exposed=tools, prompts=prompts), ()
 
 
-def _settled(
+def _exposed_as(
     good: LastKnownGood, kind: NamedKind, skipped: Skipped = frozenset()
 ) -> tuple[Exposed, ...]:
     server_id = good.spec.key.server_id

@@ -18,7 +18,7 @@ _OF_SERVER: Final = "(max_instances)"
 _WAIT: Final = "or let the request wait for room (wait=)"
 
 
-def no_room(
+def capacity_error(
     table: PlacementTable,
     key: LeaseKey,
     able: Sequence[str],

@@ -14,7 +14,7 @@ from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denied, Waiting
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.capacity_errors import no_room, too_many
+from leaseway.control_plane.core.placement.capacity_errors import capacity_error, too_many
 from leaseway.control_plane.core.placement.table import LeaseKey, Placement
 from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.queries.suggestions import alike
@@ -60,7 +60,7 @@ def place(
     state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
 ) -> Placement | Waiting | Denied:
     """Choose the worker that is to hold a lease and reserve a unit of it (DESIGN §5)."""
-    return _placed(state, key, excluded, now) or _no_room(state, key)
+    return _placed(state, key, excluded, now) or _capacity_error(state, key)
 
 
 def _placed(
@@ -123,12 +123,12 @@ def _away(
     return None
 
 
-def _no_room(state: Coordinator, key: LeaseKey) -> Denied:
+def _capacity_error(state: Coordinator, key: LeaseKey) -> Denied:
     served = state.visible.view(key.tenant).servers[key.server_id]
     able = [record.id for record in state.serving(served) if record.takes_work]
     if not able:
         return not_served(state, served.key)
-    return no_room(state.placements, key, able, served.spec.instances.max_instances)
+    return capacity_error(state.placements, key, able, served.spec.instances.max_instances)
 
 
 def ask_for_room(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from leaseway.control_plane.core.catalog.tenant_hiding import is_stand_in
+from leaseway.control_plane.core.catalog.tenant_hiding import hides_for_now
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.queries.place import variants_of
@@ -41,7 +41,7 @@ class Standing:
 
 def standing(state: Coordinator, key: VariantKey) -> Standing:
     served = state.visible.served.get(key)
-    if is_stand_in(served, state.servers.desired or {}):
+    if hides_for_now(served, state.servers.desired or {}):
         served = None
     troubled = (
         key in state.servers.failures

@@ -44,7 +44,7 @@ def not_theirs(lease_id: str, which: str) -> Fault:
     )
 
 
-def no_room(server_id: str, full: NoRoom) -> Fault:
+def capacity_error(server_id: str, full: NoRoom) -> Fault:
     metadata: dict[str, str] = {}
     if full.of_tenant:
         metadata = named("leases", "tenant")

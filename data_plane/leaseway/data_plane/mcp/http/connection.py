@@ -24,7 +24,7 @@ from leaseway.data_plane.core.problems import UNREACHABLE
 from leaseway.data_plane.mcp.http import errors as answers
 from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint, RequestBody
 from leaseway.data_plane.mcp.http.get_stream import BROKEN, Follower
-from leaseway.data_plane.mcp.http.notifications import Telling, unanswered
+from leaseway.data_plane.mcp.http.notifications import NotificationPoster, unanswered
 from leaseway.data_plane.mcp.http.param_headers import ParamHeaders
 from leaseway.data_plane.mcp.http.responses import AnswerReader, EventReader, PostedRequest
 from leaseway.data_plane.mcp.http.session_renewal import Renewal, SessionForgotten
@@ -88,7 +88,7 @@ class HttpConnection(Peer):
         self._initializing: object = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
-        self._telling = Telling(server, self._endpoint, self._background, self._spawn)
+        self._poster = NotificationPoster(server, self._endpoint, self._background, self._spawn)
         self._inbox.answer_asks_by(self._answer_ask)
         self._params = ParamHeaders(server)
         self._events = EventReader(server, self._endpoint, self._take, self._waits)
@@ -131,12 +131,12 @@ class HttpConnection(Peer):
         self._tasks[key] = task
 
     def _answer(self, line: bytes) -> None:
-        self._telling.later(line, self.era.headers)
+        self._poster.later(line, self.era.headers)
 
     def _answer_ask(self, line: bytes, call: ToolCall | None) -> None:
         """Send the answer to a question; a call that waits for it ends where that is in vain."""
-        on_untold = partial(self._end_unanswered, call) if call is not None else None
-        self._telling.later(line, self.era.headers, on_untold)
+        on_undelivered = partial(self._end_unanswered, call) if call is not None else None
+        self._poster.later(line, self.era.headers, on_undelivered)
 
     def _end_unanswered(self, call: ToolCall, why: str, is_certain: bool) -> None:
         if call.id not in self._calls:
@@ -173,7 +173,7 @@ class HttpConnection(Peer):
             self._follow((opts or {}).get("headers") or {})
 
     async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
-        await self._telling.now(line, headers or self.era.headers)
+        await self._poster.now(line, headers or self.era.headers)
 
     def _abandon(self, key: object, entry: Pending, reason: str, notify: bool) -> None:
         task = self._tasks.pop(key, None)
@@ -182,7 +182,7 @@ class HttpConnection(Peer):
         if notify and entry.written and not self.era.modern and not self.closed.is_set():
             params = {"requestId": key, "reason": reason}
             line = encode_notification("notifications/cancelled", params)
-            self._telling.later(line, self.era.headers)
+            self._poster.later(line, self.era.headers)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

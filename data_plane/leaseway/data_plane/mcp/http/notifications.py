@@ -16,17 +16,17 @@ from leaseway.data_plane.mcp.http.get_stream import BROKEN
 from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
-_TELLING: Final = 10.0
+_POST_TIMEOUT: Final = 10.0
 """Seconds for a POST that has no answer."""
 
 _MOST_UNDER_WAY: Final = 64
 """Tasks of a connection that nobody waits for; what a server is to be told beyond is dropped."""
 
-OnUntold = Callable[[str, bool], None]
+OnUndelivered = Callable[[str, bool], None]
 """Learns why a server was not told, as the end of a sentence, and whether that is certain."""
 
 
-class Telling:
+class NotificationPoster:
     """The POSTs without answers of one connection.
 
     Args:
@@ -50,17 +50,17 @@ class Telling:
         self._dropped = 0
 
     def later(
-        self, line: bytes, headers: Mapping[str, str], on_untold: OnUntold | None = None
+        self, line: bytes, headers: Mapping[str, str], on_undelivered: OnUndelivered | None = None
     ) -> None:
         """Post something, unless too much is under way already.
 
         Args:
             line: The message.
             headers: What its era asks for.
-            on_untold: Called at most once, perhaps before this returns.
+            on_undelivered: Called at most once, perhaps before this returns.
         """
         if len(self._under_way) < _MOST_UNDER_WAY:
-            self._spawn(self.now(line, headers, on_untold))
+            self._spawn(self.now(line, headers, on_undelivered))
             return
         self._dropped += 1
         if self._dropped == 1:
@@ -70,31 +70,33 @@ class Telling:
                 self._server,
                 _MOST_UNDER_WAY,
             )
-        if on_untold is not None:
-            on_untold(f"it leaves {_MOST_UNDER_WAY} messages before this one waiting", True)
+        if on_undelivered is not None:
+            on_undelivered(f"it leaves {_MOST_UNDER_WAY} messages before this one waiting", True)
 
     async def now(
-        self, line: bytes, headers: Mapping[str, str], on_untold: OnUntold | None = None
+        self, line: bytes, headers: Mapping[str, str], on_undelivered: OnUndelivered | None = None
     ) -> None:
         """Post something; never raises for what the server does."""
         body = RequestBody(line, receipt := _Receipt())
         try:
             async with (
-                asyncio.timeout(_TELLING),
+                asyncio.timeout(_POST_TIMEOUT),
                 await self._endpoint.request("POST", headers, body) as response,
             ):
                 if response.status >= 400:
                     why = f"it answered with HTTP status {response.status}"
-                    self._say_untold(why, False, on_untold)
+                    self._report_undelivered(why, False, on_undelivered)
         except Fault as fault:  # it redirects to where nobody follows
-            self._say_untold(fault.message.rstrip("."), True, on_untold)
+            self._report_undelivered(fault.message.rstrip("."), True, on_undelivered)
         except BROKEN as error:
-            self._say_untold(what_broke(error), not receipt.written, on_untold)
+            self._report_undelivered(what_broke(error), not receipt.written, on_undelivered)
 
-    def _say_untold(self, why: str, is_certain: bool, on_untold: OnUntold | None) -> None:
+    def _report_undelivered(
+        self, why: str, is_certain: bool, on_undelivered: OnUndelivered | None
+    ) -> None:
         _logger.debug("The server %s was not told something: %s.", self._server, why)
-        if on_untold is not None:
-            on_untold(why, is_certain)
+        if on_undelivered is not None:
+            on_undelivered(why, is_certain)
 
 
 class _Receipt:

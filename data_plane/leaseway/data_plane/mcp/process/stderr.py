@@ -21,7 +21,7 @@ _SAYS_NOTHING: Final = re.compile(
 )
 
 
-def telling_line(last_words: str) -> str:
+def significant_line(last_words: str) -> str:
     """Return the last line that says something, and not only where help or a log is.
 
     Where no line does, it is the last one that is not blank.

@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from leaseway.data_plane.mcp.process.process import PATIENCE, ServerProcess, handed_over
-from leaseway.data_plane.mcp.process.stderr import StderrTail, telling_line
+from leaseway.data_plane.mcp.process.stderr import StderrTail, significant_line
 from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter, LineTooLong
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
 from leaseway.wire import bounds
@@ -213,7 +213,7 @@ class StdioTransport(Transport):
         if last_words:
             metadata["stderr"] = last_words
         text = f"The server {self._server} {ended}"
-        text += f"; it wrote last: {telling_line(last_words)}" if last_words else "."
+        text += f"; it wrote last: {significant_line(last_words)}" if last_words else "."
         return Fault(Reason.SERVER_LOST, text, metadata=metadata)
 
 
