@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import grpc
 
@@ -22,6 +22,7 @@ from leaseway.wire.status import abort
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Behaviour = Callable[[Any, Context], Any]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 _PACKAGE: Final = "/leaseway.v1."
 _caller: Final[ContextVar[Principal]] = ContextVar("leaseway-caller", default=LOOPBACK)
@@ -37,26 +38,27 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
+        self._handlers: dict[str, tuple[_Handler, _Handler]] = {}
 
     async def intercept_service(
         self,
-        continuation: Callable[
-            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
-        ],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    ) -> _Handler | None:
         """Put the check in front of an RPC's handler."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if method.startswith(HEALTH):
             return handler
         if handler is None:  # nobody learns which RPCs there are without a credential
-            handler = _UNKNOWN
-        return self._checked(method, handler)
+            return self._checked(method, _UNKNOWN)
+        known, checked = self._handlers.get(method, (None, None))
+        if known is not handler or checked is None:  # gRPC asks for each RPC anew
+            checked = self._checked(method, handler)
+            self._handlers[method] = handler, checked
+        return checked
 
-    def _checked(
-        self, method: str, handler: grpc.RpcMethodHandler[Any, Any]
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    def _checked(self, method: str, handler: _Handler) -> _Handler:
         make, behaviour = _kind(handler)
         one_request = not handler.request_streaming
 
@@ -82,7 +84,7 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
                 _caller.set(who)
                 return await behaviour(request, context)
 
-        wrapped: grpc.RpcMethodHandler[Any, Any] = make(
+        wrapped: _Handler = make(
             checked,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
@@ -186,6 +188,4 @@ async def _unimplemented(_requests: Any, context: Context) -> None:
 
 
 # On the wire a unary request is a stream of one message: this one handler answers every kind.
-_UNKNOWN: Final[grpc.RpcMethodHandler[Any, Any]] = grpc.stream_stream_rpc_method_handler(
-    _unimplemented
-)
+_UNKNOWN: Final[_Handler] = grpc.stream_stream_rpc_method_handler(_unimplemented)
