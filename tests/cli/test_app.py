@@ -209,6 +209,10 @@ def test_an_option_of_a_command_before_its_name_is_told_its_place(run: Run) -> N
     assert "come after" not in run("tools", "--jsn").stderr
 
 
+def test_a_command_that_takes_files_says_so_to_who_gives_config(run: Run) -> None:
+    assert run("check", "--config", "a.yaml").stderr.endswith(" check FILE\n")
+
+
 @pytest.mark.parametrize("command", ["up", "control-plane", "config"])
 def test_a_file_without_its_option_is_told_of_it(run: Run, command: str) -> None:
     done = run(command, "mcp.yaml")

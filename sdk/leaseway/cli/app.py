@@ -144,9 +144,13 @@ def _mend_streams() -> None:
 
 
 def _usage(error: click.UsageError) -> str:
-    at_root = error.ctx is not None and error.ctx.parent is None
-    if isinstance(error, click.NoSuchOption) and at_root:
-        return f"{error.format_message()} Options of a command come after its name."
+    ctx = error.ctx
+    if isinstance(error, click.NoSuchOption) and ctx is not None:
+        if ctx.parent is None:
+            return f"{error.format_message()} Options of a command come after its name."
+        files = (each for each in ctx.command.params if isinstance(each, click.Argument))
+        if error.option_name == "--config" and any(each.name == "config" for each in files):
+            return f"{error.format_message()} Name the file alone: {ctx.command_path} FILE"
     return error.format_message()
 
 

@@ -262,14 +262,14 @@ async def test_why_changes_are_not_heard_of_is_a_warning_once_where_it_lasts(
     caplog.set_level(logging.DEBUG, "leaseway.sdk")
     plane.watch_fault = Fault(Reason.UNAUTHENTICATED, "This address wants a shared key.")
     resolver.watch()
-    await until(lambda: plane.watches_refused == 9)
+    await until(lambda: plane.watches_refused == 18)
     plane.watch_fault = Fault(Reason.INCOMPATIBLE_VERSION, "Use the same release of both.")
-    await until(lambda: plane.watches_refused == 12)
+    await until(lambda: plane.watches_refused == 21)
     plane.watch_fault = None
     await until(lambda: plane.watchers)
     said = [record for record in caplog.records if "not heard of" in record.message]
-    assert len(said) >= 11
-    assert [record.levelname for record in said[:7]] == [*["DEBUG"] * 5, "WARNING", "DEBUG"]
+    assert len(said) >= 20
+    assert [record.levelname for record in said[:16]] == [*["DEBUG"] * 14, "WARNING", "DEBUG"]
     warnings = [record.message.rpartition(": ")[2] for record in said if record.levelno > 20]
     assert warnings == ["This address wants a shared key.", "Use the same release of both."]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
+from tests.conftest import BOUND
 
 from leaseway.sdk import (
     ArtifactLost,
@@ -195,6 +197,29 @@ def test_a_function_that_leaves_the_process_fails_its_call_and_ends_nothing(
     assert (left.is_error, left.text) == (True, "no arguments")
     with pytest.raises(ServerError, match="failed: 3"):
         client.get_prompt("leave_too")
+
+
+async def awaiting_what_was_cancelled() -> str:
+    abandoned = asyncio.get_running_loop().create_future()
+    abandoned.cancel("nobody wants it")
+    return str(await abandoned)
+
+
+async def interrupting() -> str:
+    raise KeyboardInterrupt("pressed")
+
+
+@pytest.mark.parametrize("function", [awaiting_what_was_cancelled, interrupting])
+def test_a_function_that_raises_what_ends_tasks_fails_its_call_alone(
+    fake: FakeLeaseway, function: Callable[[], Awaitable[str]]
+) -> None:
+    fake.tool(name="break")(function)
+    fake.prompt(name="break_too")(function)
+    client = fake.client()
+    assert client.call_tool("break", timeout=BOUND).is_error
+    with pytest.raises(ServerError, match="failed"):
+        client.get_prompt("break_too", timeout=BOUND)
+    assert client.call_tool("break", timeout=BOUND).is_error, "all goes on"
 
 
 async def test_media_come_by_reference_unless_they_are_wanted_in_place(fake: FakeLeaseway) -> None:

@@ -20,8 +20,8 @@ from leaseway.wire.timing.backoff import Backoff
 
 _RECONNECT: Final = Backoff(initial=0.1, maximum=2.0)
 
-_PATIENCE: Final = 5
-"""Tries in vain, some 3 s, after which it is no restart and no call that says so itself."""
+_PATIENCE: Final = 14
+"""Tries in vain, some 10 s, after which it is no restart and no call that says so itself."""
 
 _log = logging.getLogger("leaseway.sdk")
 

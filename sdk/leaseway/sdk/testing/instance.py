@@ -24,7 +24,7 @@ from leaseway.data_plane.references.resolve import resolve
 from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.testing.behaviour import Behaviour
 from leaseway.sdk.testing.context import CallContext, Line
-from leaseway.sdk.testing.faults import fault_of
+from leaseway.sdk.testing.faults import ends_task, fault_of
 from leaseway.sdk.testing.functions import FakeTool
 from leaseway.sdk.testing.prompts_resources import FakePrompt, FakeTemplate
 from leaseway.sdk.testing.registry import FakeRegistry
@@ -297,7 +297,9 @@ class FunctionInstance:
             raise
         except LeasewayError as error:
             raise fault_of(error) from error
-        except (Exception, SystemExit) as error:  # which would end the loop of all planes
+        except BaseException as error:  # which may end the loop of all planes
+            if ends_task(error):
+                raise
             return failure(error)
         return result_of(value)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.testing.context import CallContext
-from leaseway.sdk.testing.faults import fault_of
+from leaseway.sdk.testing.faults import ends_task, fault_of
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import is_valid_name, qualified
 
@@ -85,7 +85,9 @@ class FakePrompt:
             value = await made if inspect.isawaitable(made) else made
         except Fault:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if ends_task(error):
+                raise
             raise _failure(f"Prompt '{self.name}'", error) from error
         messages = [_message(value)] if isinstance(value, str) else list(value)
         return {"description": self.description, "messages": messages}
@@ -124,7 +126,7 @@ class FakeResource:
         """
         try:
             content = self.content() if callable(self.content) else self.content
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise _failure(f"Resource '{self.uri}'", error) from error
         item: dict[str, Any] = {"uri": self.uri, "mimeType": self.mime_type}
         if isinstance(content, str):
