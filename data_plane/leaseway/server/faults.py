@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 RAISED: Final = "leaseway.server: a call raised: "
@@ -40,8 +42,29 @@ class EndedCallError(Exception):
     """
 
     def __init__(self, reason: BaseException) -> None:
-        super().__init__(str(reason))
+        super().__init__(str(reason) or type(reason).__name__)
         self.reason = reason
+
+
+@contextmanager
+def held_to_its_call() -> Iterator[None]:
+    """Make what would end the server, or the call without an answer, an error of the call.
+
+    A handler may await what was cancelled, raise `KeyboardInterrupt`, or call `sys.exit()`. A
+    `CancelledError` is its own unless somebody cancels the task that it runs in.
+
+    Raises:
+        EndedCallError: The handler raised such an exception.
+    """
+    try:
+        yield
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        raise EndedCallError(error) from error
 
 
 def place_of(function: Callable[..., Any] | None) -> str:

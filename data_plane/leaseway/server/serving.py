@@ -17,10 +17,9 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterator,
     Mapping,
 )
-from contextlib import aclosing, asynccontextmanager, contextmanager, redirect_stdout
+from contextlib import aclosing, asynccontextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -37,7 +36,14 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 
 from leaseway.server.base import BaseMCPServer, Tool, ToolError, ToolResult
 from leaseway.server.definitions import tools_by_name
-from leaseway.server.faults import RAISED, EndedCallError, MisfitError, describe, place_of
+from leaseway.server.faults import (
+    RAISED,
+    EndedCallError,
+    MisfitError,
+    describe,
+    held_to_its_call,
+    place_of,
+)
 
 _MAX_WAITING: Final = 64
 _MAX_PARTS: Final = 100_000
@@ -215,7 +221,7 @@ class _Adapter:
             async with anyio.create_task_group() as group:
                 group.start_soon(call.pump)
                 try:
-                    with _held_to_its_call():
+                    with held_to_its_call():
                         outcome: Any = await self.run(function)
                         drained = inspect.isasyncgen(outcome)
                         return await _drained_here(outcome) if drained else outcome
@@ -250,7 +256,7 @@ class _Adapter:
     @asynccontextmanager
     async def _faults(self, doing: str) -> AsyncIterator[None]:
         try:
-            with _held_to_its_call():
+            with held_to_its_call():
                 yield
         except MCPError:
             raise
@@ -299,27 +305,6 @@ def _protocol(server: BaseMCPServer, adapter: _Adapter) -> Server[Any]:
         on_list_resources=adapter.on_list_resources if lists else None,
         on_read_resource=adapter.on_read_resource if lists else None,
     )
-
-
-@contextmanager
-def _held_to_its_call() -> Iterator[None]:
-    """Make what would end the server, or the call without an answer, an error of the call.
-
-    A handler may await what was cancelled, raise `KeyboardInterrupt`, or call `sys.exit()`. A
-    `CancelledError` is its own unless somebody cancels the task that it runs in.
-
-    Raises:
-        EndedCallError: The handler raised such an exception.
-    """
-    try:
-        yield
-    except (Exception, GeneratorExit):
-        raise
-    except BaseException as error:
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise
-        raise EndedCallError(error) from error
 
 
 def _like(method: Callable[..., Any], call: Callable[[], Any]) -> Callable[[], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator
 
 import pytest
@@ -333,6 +334,7 @@ async def test_workers_that_came_while_the_watch_was_broken_are_found(
     client: AsyncClient, plane: FakeControlPlane, second: FakeWorker
 ) -> None:
     await client.call_tool("time_now")
+    client._runtime().resolver._targets["time_now"].refresh_at = math.inf  # not by its age
     port = int(plane.address.rpartition(":")[2])
     await plane.stop()
     plane.workers.append(second)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from leaseway.sdk.errors import LeasewayError
@@ -33,15 +32,3 @@ def fault_of(error: LeasewayError) -> Fault:
         retry_delay=error.retry_after,
         violations=tuple((one.field, one.message) for one in error._violations),
     )
-
-
-def ends_task(error: BaseException) -> bool:
-    """Return whether somebody ends the task that a function runs in.
-
-    Anything else that a function raises is the failure of its call, be it `KeyboardInterrupt` or
-    the `CancelledError` of what it awaited: either would leave the call without an answer.
-    """
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        return task is not None and task.cancelling() > 0
-    return isinstance(error, GeneratorExit)

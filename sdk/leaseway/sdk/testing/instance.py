@@ -24,11 +24,12 @@ from leaseway.data_plane.references.resolve import resolve
 from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.testing.behaviour import Behaviour
 from leaseway.sdk.testing.context import CallContext, Line
-from leaseway.sdk.testing.faults import ends_task, fault_of
+from leaseway.sdk.testing.faults import fault_of
 from leaseway.sdk.testing.functions import FakeTool
 from leaseway.sdk.testing.prompts_resources import FakePrompt, FakeTemplate
 from leaseway.sdk.testing.registry import FakeRegistry
 from leaseway.sdk.testing.values import failure, result_of
+from leaseway.server.faults import held_to_its_call
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.errors import Fault, Reason
@@ -288,18 +289,17 @@ class FunctionInstance:
         await self._servers.behaviour.meet(tool.name)
         values = tool.bind(arguments, context)
         try:
-            if inspect.iscoroutinefunction(tool.function):
-                value = await tool.function(**values)
-            else:
-                work = partial(copy_context().run, tool.function, **values)
-                value = await self._loop.run_in_executor(self._servers.threads, work)
+            with held_to_its_call():
+                if inspect.iscoroutinefunction(tool.function):
+                    value = await tool.function(**values)
+                else:
+                    work = partial(copy_context().run, tool.function, **values)
+                    value = await self._loop.run_in_executor(self._servers.threads, work)
         except Fault:
             raise
         except LeasewayError as error:
             raise fault_of(error) from error
-        except BaseException as error:  # which may end the loop of all planes
-            if ends_task(error):
-                raise
+        except Exception as error:
             return failure(error)
         return result_of(value)
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.testing.context import CallContext
-from leaseway.sdk.testing.faults import ends_task, fault_of
+from leaseway.sdk.testing.faults import fault_of
+from leaseway.server.faults import held_to_its_call
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import is_valid_name, qualified
 
@@ -81,13 +82,12 @@ class FakePrompt:
             )
         own = {} if self.context is None else {self.context: context}
         try:
-            made = self.function(**given, **own)
-            value = await made if inspect.isawaitable(made) else made
+            with held_to_its_call():
+                made = self.function(**given, **own)
+                value = await made if inspect.isawaitable(made) else made
         except Fault:
             raise
-        except BaseException as error:
-            if ends_task(error):
-                raise
+        except Exception as error:
             raise _failure(f"Prompt '{self.name}'", error) from error
         messages = [_message(value)] if isinstance(value, str) else list(value)
         return {"description": self.description, "messages": messages}
@@ -125,8 +125,9 @@ class FakeResource:
             Fault: As for prompts, where the function that says what it holds raises.
         """
         try:
-            content = self.content() if callable(self.content) else self.content
-        except BaseException as error:
+            with held_to_its_call():
+                content = self.content() if callable(self.content) else self.content
+        except Exception as error:
             raise _failure(f"Resource '{self.uri}'", error) from error
         item: dict[str, Any] = {"uri": self.uri, "mimeType": self.mime_type}
         if isinstance(content, str):

@@ -207,7 +207,7 @@ class Exchange:
             async with asyncio.timeout_at(deadline):
                 await turn
         except TimeoutError:
-            raise call_faults.capacity_error(self._worker) from None
+            raise call_faults.no_turn(self._worker) from None
         finally:
             if turn in self._waiting:
                 self._waiting.remove(turn)

@@ -52,7 +52,7 @@ def left(worker: str) -> Fault:
     )
 
 
-def capacity_error(worker: str) -> Fault:
+def no_turn(worker: str) -> Fault:
     """Return why a call ends that never had its turn."""
     return Fault(
         Reason.DEADLINE_EXCEEDED,

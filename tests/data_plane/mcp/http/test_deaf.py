@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.mcp.http import notifications as http_telling
+from leaseway.data_plane.mcp.http import notifications
 from leaseway.data_plane.mcp.http.connection import HttpConnection
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ async def deaf(bench: Bench) -> AsyncIterator[HttpConnection]:
 async def test_what_a_server_does_not_take_is_given_up(
     deaf: HttpConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_telling, "_POST_TIMEOUT", 0.05)
+    monkeypatch.setattr(notifications, "_POST_TIMEOUT", 0.05)
     deaf._answer(PONG)
     (task,) = deaf._background
     async with asyncio.timeout(BOUND):

@@ -13,7 +13,7 @@ from aiohttp import web
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, Outcome, ToolRequest
-from leaseway.data_plane.mcp.http import notifications as http_telling
+from leaseway.data_plane.mcp.http import notifications
 from leaseway.data_plane.mcp.http.connection import HttpConnection
 from leaseway.data_plane.mcp.protocol.messages.era import params_head
 from leaseway.wire.errors import Reason
@@ -161,7 +161,7 @@ async def test_a_call_goes_on_where_the_server_may_have_the_answer(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_telling, "_POST_TIMEOUT", 0.05)
+    monkeypatch.setattr(notifications, "_POST_TIMEOUT", 0.05)
     asking, connection = shy
     asking.how = "hold"
     ask, outcome = await asked(connection)

@@ -105,5 +105,5 @@ def test_blank_lines_are_no_last_words() -> None:
         ("See 'x --help'.\n \n\n", "See 'x --help'."),
     ],
 )
-def test_the_telling_line_is_not_the_one_that_names_a_log(words: str, line: str) -> None:
+def test_the_significant_line_is_not_the_one_that_names_a_log(words: str, line: str) -> None:
     assert significant_line(words) == line

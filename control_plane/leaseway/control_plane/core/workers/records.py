@@ -145,22 +145,20 @@ class WorkerRecord:
     twins_revoked: set[str] = field(default_factory=set)
     spares: frozenset[Launched] = frozenset()
     shares: frozenset[Launched] = frozenset()
-    _up: frozenset[Launched] = frozenset()
     _failing: frozenset[Launched] = frozenset()
 
     def has_instances(self, instances: tuple[InstanceInfo, ...]) -> None:
         """Record the worker's report of all its instances and of the starts that fail."""
         self.instances = instances
         ready = [one for one in instances if one.state == "ready"]
-        usable = {one.launched for one in ready if one.role in ("", "shared", "spare")}
-        self._up = frozenset(usable)
         self.spares = frozenset(one.launched for one in ready if one.role == "spare")
         self.shares = frozenset(one.launched for one in ready if one.role == "shared")
-        self._failing = frozenset({one.launched for one in instances if one.failures} - usable)
+        usable = self.shares | self.spares
+        self._failing = frozenset(one.launched for one in instances if one.failures) - usable
 
     def is_up(self, key: VariantKey, launch_hash: str) -> bool:
         """Return whether a shared instance of a launch, or a spare, waits there for callers."""
-        return (key, launch_hash) in self._up
+        return (key, launch_hash) in self.shares or (key, launch_hash) in self.spares
 
     def is_failing(self, key: VariantKey, launch_hash: str) -> bool:
         """Return whether the worker could not start a launch the last time that it tried."""
