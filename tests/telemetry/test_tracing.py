@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -105,6 +106,26 @@ def test_what_cannot_be_used_is_said_and_stops_nothing(
     done = _run(**variables)
     assert sentence in done.stdout
     assert "exporting False" in done.stdout
+
+
+def test_a_collector_that_does_not_answer_does_not_hold_up_the_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        done = _run(OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}")
+    assert "The last spans were not taken within 2 s and are lost" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OTEL_BSP_SCHEDULE_DELAY": "0"},
+        {"OTEL_BSP_MAX_QUEUE_SIZE": "10", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "20"},
+    ],
+)
+def test_bounds_that_cannot_hold_are_said_and_the_defaults_do(variables: dict[str, str]) -> None:
+    done = _run(OTEL_TRACES_EXPORTER="console", **variables)
+    assert "The OTEL_BSP_* variables can't be used" in done.stdout
+    assert '"name": "work"' in done.stderr
 
 
 def test_this_process_has_no_provider_of_its_own() -> None:

@@ -6,7 +6,10 @@ where they ask for one, so that a process without tracing pays for none of it (D
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -18,11 +21,15 @@ from leaseway.telemetry.exporters import describe_process, make_exporters, otel_
 from leaseway.wire.version import PACKAGE_VERSION
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
+
+_logger = logging.getLogger(__name__)
 
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _TRACEPARENT_LENGTH: Final = 55  # 00-{32}-{16}-{2}
+_QUEUE: Final = 8_192
+"""Spans that wait for their export: a busy worker ends 2,048, the usual number, in 0.2 s."""
 
 
 class Telemetry:
@@ -38,9 +45,17 @@ class Telemetry:
 
     def shutdown(self, timeout: float = 5.0) -> None:
         """Send queued spans, for at most `timeout` seconds, and stop. Blocks."""
-        if self._provider is not None:
-            self._provider.force_flush(int(timeout * 1000))
-            self._provider.shutdown()
+        if self._provider is None:
+            return
+        # By itself it would wait for a collector that does not answer for 30 s.
+        ending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+        ending.start()
+        ending.join(timeout)
+        if ending.is_alive():
+            _logger.warning(
+                f"The last spans were not taken within {timeout:g} s and are lost; look at the "
+                "collector."
+            )
 
 
 def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
@@ -49,9 +64,9 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
     `OTEL_TRACES_EXPORTER` names the exporters (`otlp`, `console`, `none`); unset means `otlp`
     where an `OTEL_EXPORTER_OTLP_*ENDPOINT` is set, else none. `OTEL_SDK_DISABLED=true` wins.
     `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over the arguments; the sampler is read
-    by OpenTelemetry itself, `OTEL_BSP_*` by `SpanQueue`. What cannot be used is said in a log line
-    and never stops the process. A provider is installed once a process: a further call does
-    nothing, and its `shutdown` neither.
+    by OpenTelemetry itself, and so are `OTEL_BSP_*`, but for a longer queue where they name none.
+    What cannot be used is said in a log line and never stops the process. A provider is installed
+    once a process: a further call does nothing, and its `shutdown` neither.
 
     Args:
         service_name: `service.name`, such as `leaseway-worker`.
@@ -62,14 +77,28 @@ def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
     exporters = make_exporters("TRACES", console=_to_stderr, otlp=_by_otlp)
     if not exporters:
         return Telemetry()
-    from leaseway.telemetry.spans import LeanTracerProvider, SpanQueue
+    from leaseway.telemetry.spans import LeanTracerProvider
 
     resource = otel_resource(describe_process(service_name, instance))
     provider = LeanTracerProvider(resource=resource, shutdown_on_exit=False)
     for exporter in exporters:
-        provider.add_span_processor(SpanQueue(exporter))
+        provider.add_span_processor(_batches(exporter))
     trace.set_tracer_provider(provider)
     return Telemetry(provider)
+
+
+def _batches(exporter: SpanExporter) -> SpanProcessor:
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    queue = None if os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") else _QUEUE
+    try:
+        return BatchSpanProcessor(exporter, queue)
+    except ValueError as error:
+        _logger.warning(
+            f"The OTEL_BSP_* variables can't be used, and the defaults hold: {error} Give each a "
+            "positive whole number, and a queue at least as long as a batch."
+        )
+        return BatchSpanProcessor(exporter, _QUEUE, 5_000, 512)
 
 
 def _to_stderr() -> SpanExporter:
