@@ -1,11 +1,14 @@
 """The published JSON Schema says what the parser says, as far as a schema can."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from leaseway.control_plane.config.formats.native import parse_native
 from leaseway.control_plane.config.schema.json_schema import native_schema
@@ -15,6 +18,22 @@ EXAMPLES = Path(__file__).resolve().parents[4] / "deploy" / "examples"
 VALIDATOR = jsonschema_rs.validator_for(native_schema())
 STDIO = {"transport": "stdio", "command": "x"}
 HTTP = {"transport": "streamable_http", "url": "http://a/mcp"}
+WORDS = (
+    "", "A_b", "a*", "/a", "a.b", "10/m", "1h30m", "5s", "512MiB", "strict", "lazy", "safe", "auto",
+    "high", "{server}_", "${A}", "http://a/b",
+)  # fmt: skip
+NAMES = (
+    "prefix", "suffix", "remove", "add", "whitelist", "blacklist", "initial", "max", "memory",
+    "cpu", "level", "network", "writable", "deny", "tools", "env", "secret", "file", "A",
+)  # fmt: skip
+NUMBERS = (0, 0.0005, 0.001, 0.01, 1, 1.5, 5, 6, 100, 4096, 4097, 86_400, 604_800, 2**20, 2**50, -1)
+VALUES = st.recursive(
+    st.booleans() | st.sampled_from(WORDS) | st.sampled_from(NUMBERS),
+    lambda values: (
+        st.lists(values, max_size=2) | st.dictionaries(st.sampled_from(NAMES), values, max_size=2)
+    ),
+    max_leaves=4,
+)
 
 
 def file(**entry: Any) -> dict[str, Any]:
@@ -80,3 +99,35 @@ def test_what_it_refuses_the_parser_refuses(content: dict[str, Any]) -> None:
     assert not VALIDATOR.is_valid(content)
     issues = parse_native(yaml.safe_dump(content), "mcp.yaml").issues
     assert any(issue.severity == "error" for issue in issues)
+
+
+@given(st.sampled_from(sorted(SERVER_KEYS)), VALUES)
+def test_what_the_parser_accepts_it_accepts(key: str, value: Any) -> None:
+    for entry in (STDIO, HTTP):
+        content = file(**entry | {key: value})
+        issues = parse_native(yaml.safe_dump(content), "mcp.yaml").issues
+        if not any(issue.severity == "error" for issue in issues):
+            VALIDATOR.validate(content)
+
+
+def bounds(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the part of a key's schema that bounds a number; empty where it takes none."""
+    options = [schema, *schema.get("anyOf", ())]
+    return next((each for each in options if each.get("type") in ("integer", "number")), {})
+
+
+@pytest.mark.parametrize("key", [name for name in SERVER_KEYS if bounds(SERVER_KEYS[name].schema)])
+def test_its_bounds_are_the_parsers(key: str) -> None:
+    bound = bounds(SERVER_KEYS[key].schema)
+    step = 1 if bound["type"] == "integer" else 0.0005
+    server = {"transport": "http_api", "base_url": "http://a", "http_tools": []}
+    for value, is_within in (
+        (bound["minimum"], True),
+        (bound["maximum"], True),
+        (bound["minimum"] - step, False),
+        (bound["maximum"] + step, False),
+    ):
+        entry = STDIO if SERVER_KEYS[key].is_for("stdio") else server
+        issues = parse_native(yaml.safe_dump(file(**entry | {key: value})), "mcp.yaml").issues
+        refused = any(issue.key == f"servers.a.{key}" for issue in issues)
+        assert refused is not is_within, value

@@ -23,8 +23,8 @@ from leaseway.control_plane.config.layers.document import (
 )
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS
-from leaseway.control_plane.config.schema.tables import Key, read_table, unique_entries
-from leaseway.control_plane.config.schema.values import choice, kind_of, plain_text
+from leaseway.control_plane.config.schema.tables import Key, keyed, read_table, unique_entries
+from leaseway.control_plane.config.schema.values import choice, kind_of, plain_text, takes
 from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Items, Leaf, Table, Tree
 
 SCHEMA: Final = "mcp-config-v5"
@@ -36,6 +36,7 @@ _TYPE: Final = choice("custom", "external")
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
+@takes({"const": "1.0"})
 def _version(node: Tree, where: Where) -> str | None:
     if isinstance(node, Leaf) and node.text == "1.0":
         return node.text
@@ -44,15 +45,12 @@ def _version(node: Tree, where: Where) -> str | None:
     return None
 
 
-_ROOT: Final = {
-    key.name: key
-    for key in (
-        Key("version", _version, "version"),
-        Key("schema", choice(SCHEMA), "schema"),
-        Key("inherit", plain_text(longest=4_096, empty=False), "inherit"),
-        ROOT_KEYS["servers"],
-    )
-}
+_ROOT: Final = keyed(
+    Key("version", _version, "version"),
+    Key("schema", choice(SCHEMA), "schema"),
+    Key("inherit", plain_text(longest=4_096, empty=False), "inherit"),
+    ROOT_KEYS["servers"],
+)
 
 
 def read_three_layer(implied: Implied = "always") -> DocumentReader:

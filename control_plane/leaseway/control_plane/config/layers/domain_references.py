@@ -10,9 +10,10 @@ import posixpath
 from collections.abc import Iterator, Set
 from typing import Final, NamedTuple
 
-from leaseway.control_plane.config.schema.policy import OTHERS, Tenants
+from leaseway.control_plane.config.schema.policy import Tenants
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Position, Table, Tree
 from leaseway.spec.name_filters import passes
+from leaseway.spec.policy import OTHERS
 from leaseway.spec.references import references
 
 _KINDS: Final = ("env", "secret", "file")

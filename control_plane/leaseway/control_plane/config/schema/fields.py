@@ -16,11 +16,15 @@ from leaseway.control_plane.config.schema.issues import IssueReason, Where, show
 from leaseway.control_plane.config.schema.tables import mapping, unique_entries
 from leaseway.control_plane.config.schema.values import (
     MAX_TEXT,
+    Schema,
     check_references,
     kind_of,
+    list_schema,
     plain_text,
     suggestion,
+    takes,
     text_of,
+    text_schema,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Table, Tree
 from leaseway.spec.model import TRANSPORTS, Value
@@ -47,6 +51,7 @@ _OWN_HEADERS: Final = frozenset(
 )
 
 
+@takes(text_schema(longest=MAX_COMMAND, empty=False))
 def command(node: Tree, where: Where) -> str | None:
     """Read the program of a stdio server."""
     if _wired(node, where, "a command"):
@@ -56,6 +61,7 @@ def command(node: Tree, where: Where) -> str | None:
     return text
 
 
+@takes(list_schema(text_schema(), MAX_ARGUMENTS))
 def arguments(node: Tree, where: Where) -> tuple[str, ...] | None:
     """Read a command's arguments."""
     if not isinstance(node, Items):
@@ -89,6 +95,7 @@ def _warn_of_shown_secret(node: Tree, where: Where, name: str | None) -> None:
         )
 
 
+@takes(text_schema(longest=MAX_COMMAND, empty=False))
 def folder(node: Tree, where: Where) -> str | None:
     """Read the folder that a process starts in; it may hold `${NAME}`."""
     if _wired(node, where, "a folder"):
@@ -104,11 +111,19 @@ def folder(node: Tree, where: Where) -> str | None:
     return None
 
 
+@takes(text_schema(longest=MAX_COMMAND, empty=False))
 def env_file(node: Tree, where: Where) -> str | None:
     """Read the path of a file of variables, as that of `{file: PATH}`."""
     return text_of(node, where, longest=MAX_COMMAND, empty=False)
 
 
+@takes(
+    {
+        "type": "object",
+        "maxProperties": MAX_LABELS,
+        "additionalProperties": text_schema(longest=MAX_LABEL),
+    }
+)
 def worker_labels(node: Tree, where: Where) -> dict[str, str] | None:
     """Read the labels that a worker must have to be given the server."""
     table = mapping(node, where)
@@ -135,6 +150,7 @@ def worker_labels(node: Tree, where: Where) -> dict[str, str] | None:
     return found
 
 
+@takes(text_schema(longest=MAX_URL, empty=False))
 def url(node: Tree, where: Where) -> str | None:
     """Read the endpoint of an HTTP server."""
     if _wired(node, where, "a url"):
@@ -151,6 +167,7 @@ def url(node: Tree, where: Where) -> str | None:
     return text
 
 
+@takes(text_schema(longest=MAX_SESSION_ID))
 def session_id(node: Tree, where: Where) -> str | None:
     """Read an `Mcp-Session-Id` to join; empty means none."""
     text = text_of(node, where, longest=MAX_SESSION_ID)
@@ -164,6 +181,34 @@ def session_id(node: Tree, where: Where) -> str | None:
     return None
 
 
+def _only(kind: str, schema: Schema) -> Schema:
+    return {
+        "type": "object",
+        "properties": {kind: schema},
+        "additionalProperties": False,
+        "required": [kind],
+    }
+
+
+def value_schema(longest: int) -> Schema:
+    """Return the schema of a text, or a reference, that is resolved on the worker."""
+    return {
+        "description": "Resolved on the worker; a text may hold ${NAME} and ${NAME:-default}.",
+        "anyOf": [
+            text_schema(longest=longest),
+            _only("env", {"type": "string", "pattern": f"^{_VARIABLE.pattern}$"}),
+            _only("secret", {"type": "string", "pattern": f"^{SECRET_NAME.pattern}$"}),
+            _only("file", text_schema(longest=MAX_COMMAND, empty=False)),
+        ],
+    }
+
+
+def _values_schema(longest: int, most: int) -> Schema:
+    value = value_schema(longest)
+    return {"type": "object", "maxProperties": most, "additionalProperties": value}
+
+
+@takes(_values_schema(MAX_TEXT, MAX_VARIABLES))
 def environment(node: Tree, where: Where) -> Mapping[str, Value] | None:
     """Read the variables of a stdio server."""
 
@@ -175,6 +220,7 @@ def environment(node: Tree, where: Where) -> Mapping[str, Value] | None:
     return _values(node, where, MAX_VARIABLES, MAX_TEXT, fault)
 
 
+@takes(_values_schema(MAX_HEADER, MAX_HEADERS))
 def headers(node: Tree, where: Where) -> Mapping[str, Value] | None:
     """Read the HTTP headers of a server; their names differ by more than case."""
     seen: set[str] = set()

@@ -10,9 +10,11 @@ from typing import Final
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
 from leaseway.control_plane.config.schema.tables import (
     Key,
+    keyed,
     mapping,
     read_table,
     record,
+    schema_of,
     unique_entries,
 )
 from leaseway.control_plane.config.schema.values import (
@@ -21,6 +23,7 @@ from leaseway.control_plane.config.schema.values import (
     list_of,
     plain_text,
     suggestion,
+    takes,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Leaf, Table, Tree
 from leaseway.spec.model import Transform
@@ -51,11 +54,13 @@ def name_pattern_fault(text: str) -> str:
     return ""
 
 
-def _filter(key: str, noun: str, fault_of: Callable[[str], str]) -> Reader:
+def _filter(key: str, noun: str, fault_of: Callable[[str], str]) -> Reader[NameFilter]:
     """Return a reader of the filter under a key; `fault_of` says why a pattern matches nothing."""
+    plain = plain_text(longest=MAX_PATTERN)
 
+    @takes(plain.schema)
     def read(node: Tree, where: Where) -> str | None:
-        text: str | None = plain_text(longest=MAX_PATTERN)(node, where)
+        text = plain(node, where)
         if text is None:
             return None
         if not text:
@@ -69,7 +74,10 @@ def _filter(key: str, noun: str, fault_of: Callable[[str], str]) -> Reader:
         return text
 
     patterns = list_of(read, MAX_PATTERNS)
-    keys = (Key("whitelist", patterns, "whitelist"), Key("blacklist", patterns, "blacklist"))
+    keys = keyed(
+        Key("whitelist", patterns, "whitelist"),
+        Key("blacklist", patterns, "blacklist"),
+    )
     return record(keys, NameFilter, f"'{key}'")
 
 
@@ -83,8 +91,9 @@ resources: Final = _filter("resources", "resource", _no_fault)
 """Reads a `NameFilter` of URIs, which may hold anything."""
 
 
+@takes({"type": "string", "pattern": r"^([a-zA-Z0-9_-]|\{server\})*$"})
 def _part(node: Tree, where: Where) -> str | None:
-    text: str | None = plain_text(longest=1_024)(node, where)
+    text = plain_text(longest=1_024)(node, where)
     if text is None or _NAME_PART.fullmatch(text.replace(SERVER_PLACEHOLDER, "")):
         return text
     message = (
@@ -95,11 +104,10 @@ def _part(node: Tree, where: Where) -> str | None:
     return None
 
 
-_REPLACEMENT: Final = {
-    key.name: key for key in (Key("remove", _part, "remove"), Key("add", _part, "add"))
-}
+_REPLACEMENT: Final = keyed(Key("remove", _part, "remove"), Key("add", _part, "add"))
 
 
+@takes({"anyOf": [_part.schema, schema_of(_REPLACEMENT, required=("remove",))]})
 def _prefix(node: Tree, where: Where) -> Transform | None:
     if isinstance(node, Leaf):
         text = _part(node, where)
@@ -113,26 +121,28 @@ def _prefix(node: Tree, where: Where) -> Transform | None:
     return Transform("prefix", values.get("add", ""), values.get("remove", ""))
 
 
+@takes(_part.schema)
 def _suffix(node: Tree, where: Where) -> Transform | None:
     text = _part(node, where)
     return None if text is None else Transform("suffix", text)
 
 
+_STEPS: Final = keyed(Key("suffix", _suffix, "suffix"), Key("prefix", _prefix, "prefix"))
+
+
+@takes({"anyOf": [schema_of(keyed(key), required=(key.name,)) for key in _STEPS.values()]})
 def _transform(node: Tree, where: Where) -> Transform | None:
     entry = _only_entry(node, where)
     if entry is None:
         return None
     place = where.child(entry.name, entry.value.at)
-    match entry.name:
-        case "prefix":
-            return _prefix(entry.value, place)
-        case "suffix":
-            return _suffix(entry.value, place)
-        case _:
-            hint = suggestion(entry.name, ("prefix", "suffix"))
-            message = f"{shown(entry.name)} is no transform: {hint}"
-            place.error(entry.at, IssueReason.UNKNOWN_KEY, message)
-            return None
+    step = _STEPS.get(entry.name)
+    if step is None:
+        message = f"{shown(entry.name)} is no transform: {suggestion(entry.name, _STEPS)}"
+        place.error(entry.at, IssueReason.UNKNOWN_KEY, message)
+        return None
+    read: Transform | None = step.read(entry.value, place)
+    return read
 
 
 def _only_entry(node: Tree, where: Where) -> Entry | None:

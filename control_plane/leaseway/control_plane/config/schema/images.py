@@ -10,7 +10,13 @@ from typing import Any, Final
 from leaseway.control_plane.config.schema import credentials, fields
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
 from leaseway.control_plane.config.schema.tables import mapping, unique_entries
-from leaseway.control_plane.config.schema.values import check_references, suggestion, text_of
+from leaseway.control_plane.config.schema.values import (
+    check_references,
+    suggestion,
+    takes,
+    text_of,
+    text_schema,
+)
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Table, Tree
 from leaseway.spec.images import MAX_IMAGE, image_fault
 from leaseway.wire.bounds import KIB
@@ -21,6 +27,7 @@ MAX_TEMPLATE: Final = 64 * KIB
 _TEMPLATE_KEYS: Final = ("metadata", "spec")
 
 
+@takes(text_schema(longest=MAX_IMAGE, empty=False))
 def image(node: Tree, where: Where) -> str | None:
     """Read the image of a stdio server; it may hold `${NAME}`."""
     text = text_of(node, where, longest=MAX_IMAGE, empty=False)
@@ -34,6 +41,7 @@ def image(node: Tree, where: Where) -> str | None:
     return None
 
 
+@takes({"type": "object"})
 def pod_template(node: Tree, where: Where) -> str | None:
     """Read a PodTemplateSpec as JSON; what is in its `spec` the API of Kubernetes judges."""
     table = mapping(node, where)

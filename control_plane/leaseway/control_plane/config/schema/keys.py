@@ -16,7 +16,7 @@ from leaseway.control_plane.config.schema.http_api.documents import openapi
 from leaseway.control_plane.config.schema.http_api.security import security
 from leaseway.control_plane.config.schema.http_api.tools import http_tools
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.schema.tables import Key, record
+from leaseway.control_plane.config.schema.tables import Key, keyed, record
 from leaseway.control_plane.config.schema.values import (
     boolean,
     choice,
@@ -27,12 +27,14 @@ from leaseway.control_plane.config.schema.values import (
     plain_text,
     size,
     suggestion,
+    takes,
+    text_schema,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.http_tools import MAX_RETRIES
 from leaseway.spec.model import PROCESSES, TRANSPORTS, Limits, Sandbox
 from leaseway.spec.transports import is_known, known_transports
-from leaseway.wire.bounds import MIB
+from leaseway.wire.bounds import MAX_SERVERS, MIB
 from leaseway.wire.timing.backoff import Backoff
 
 PROTOCOLS: Final = (
@@ -76,8 +78,9 @@ _TRANSPORT_SYNONYMS: Final[Mapping[str, str]] = {
 }
 
 
+@takes({"type": "string"})
 def _transport(node: Tree, where: Where) -> str | None:
-    name: str | None = plain_text(longest=1_024)(node, where)
+    name = plain_text(longest=1_024)(node, where)
     if name is None:
         return None
     if not is_known(name):
@@ -88,9 +91,10 @@ def _transport(node: Tree, where: Where) -> str | None:
     return name
 
 
+@takes(text_schema(longest=512, empty=False))
 def _opened(node: Tree, where: Where) -> str | None:
     """Read what a domain may set: a key, or one name of `env` or `headers`."""
-    text: str | None = plain_text(longest=512, empty=False)(node, where)
+    text = plain_text(longest=512, empty=False)(node, where)
     if text is None:
         return None
     key, _, name = text.partition(".")
@@ -105,36 +109,9 @@ def _opened(node: Tree, where: Where) -> str | None:
     return None
 
 
-def _restart(node: Tree, where: Where) -> Backoff | None:
-    policy: Backoff | None = _RESTART(node, where)
-    if policy is None or policy.initial <= policy.maximum:
-        return policy
-    message = (
-        f"{shown(where.key)} starts at {policy.initial:g} s, above its maximum of"
-        f" {policy.maximum:g} s; raise 'max' or lower 'initial'."
-    )
-    where.error(node.at, IssueReason.BAD_VALUE, message)
-    return None
-
-
-def _sandbox(node: Tree, where: Where) -> Sandbox | None:
-    if isinstance(node, Leaf) and isinstance(node.value, bool):
-        return Sandbox(enabled=node.value)
-    if isinstance(node, Leaf) and node.value == _STRICT:
-        return Sandbox(enabled=True, strict=True)
-    if isinstance(node, Table):
-        sandbox: Sandbox | None = _SANDBOX(node, where)
-        return sandbox
-    message = (
-        f"{shown(where.key)} must be true, false, strict or"
-        " {level: …, network: …, writable: […]}."
-    )
-    where.error(node.at, IssueReason.WRONG_TYPE, message)
-    return None
-
-
+@takes(text_schema(longest=4_096, empty=False))
 def _writable_path(node: Tree, where: Where) -> str | None:
-    path: str | None = plain_text(longest=4_096, empty=False)(node, where)
+    path = plain_text(longest=4_096, empty=False)(node, where)
     if path is None:
         return None
     if path.startswith("/") and ".." not in PurePosixPath(path).parts:
@@ -155,7 +132,7 @@ def _enabled_sandbox(
 
 
 _RESTART: Final = record(
-    (
+    keyed(
         Key("initial", duration(_INSTANT, _DAY), "initial"),
         Key("max", duration(_INSTANT, _DAY), "maximum"),
         Key("multiplier", number(1, 100), "multiplier"),
@@ -165,7 +142,7 @@ _RESTART: Final = record(
 )
 
 _LIMITS: Final = record(
-    (
+    keyed(
         Key("memory", size(MIB, _MOST_MEMORY), "memory_bytes"),
         Key("cpu", number(0.01, 1_024), "cpu_cores"),
         Key("open_files", integer(1, 1_048_576), "open_files"),
@@ -176,7 +153,7 @@ _LIMITS: Final = record(
 )
 
 _SANDBOX: Final = record(
-    (
+    keyed(
         Key("level", choice(_BASIC, _STRICT), "level"),
         Key("network", boolean, "network"),
         Key("writable", list_of(_writable_path, 100), "writable_paths"),
@@ -185,19 +162,82 @@ _SANDBOX: Final = record(
     "'sandbox'",
 )
 
-_KEYS: Final = (
+
+@takes(_RESTART.schema)
+def _restart(node: Tree, where: Where) -> Backoff | None:
+    policy = _RESTART(node, where)
+    if policy is None or policy.initial <= policy.maximum:
+        return policy
+    message = (
+        f"{shown(where.key)} starts at {policy.initial:g} s, above its maximum of"
+        f" {policy.maximum:g} s; raise 'max' or lower 'initial'."
+    )
+    where.error(node.at, IssueReason.BAD_VALUE, message)
+    return None
+
+
+@takes({"anyOf": [boolean.schema, {"enum": [_STRICT]}, _SANDBOX.schema]})
+def _sandbox(node: Tree, where: Where) -> Sandbox | None:
+    if isinstance(node, Leaf) and isinstance(node.value, bool):
+        return Sandbox(enabled=node.value)
+    if isinstance(node, Leaf) and node.value == _STRICT:
+        return Sandbox(enabled=True, strict=True)
+    if isinstance(node, Table):
+        return _SANDBOX(node, where)
+    message = (
+        f"{shown(where.key)} must be true, false, strict or"
+        " {level: …, network: …, writable: […]}."
+    )
+    where.error(node.at, IssueReason.WRONG_TYPE, message)
+    return None
+
+
+SERVER_KEYS: Final = keyed(
     Key("enabled", boolean, "enabled"),
     Key("description", plain_text(longest=4_096), "description"),
-    Key("truely-stateless", boolean, "truely_stateless"),
+    Key(
+        "truely-stateless",
+        boolean,
+        "truely_stateless",
+        about="true: calls share an instance. false: each session leases its own.",
+    ),
     Key("transport", _transport, "transport", required_by=frozenset(TRANSPORTS)),
     Key("protocol", choice(*PROTOCOLS), "protocol", PROCESSES | _NETWORK),
     Key("command", fields.command, "command", _STDIO, required_by=_STDIO, instead="image"),
     Key("args", fields.arguments, "args", _STDIO),
-    Key("image", images.image, "image", _STDIO, reaches_registered=False),
-    Key("podTemplate", images.pod_template, "pod_template", _STDIO, reaches_registered=False),
-    Key("cwd", fields.folder, "cwd", _STDIO, reaches_registered=False),
+    Key(
+        "image",
+        images.image,
+        "image",
+        _STDIO,
+        reaches_registered=False,
+        about="What the server runs as, in a container for each instance.",
+    ),
+    Key(
+        "podTemplate",
+        images.pod_template,
+        "pod_template",
+        _STDIO,
+        reaches_registered=False,
+        about="What its pods have besides, on Kubernetes: a PodTemplateSpec.",
+    ),
+    Key(
+        "cwd",
+        fields.folder,
+        "cwd",
+        _STDIO,
+        reaches_registered=False,
+        about="The folder that it starts in.",
+    ),
     Key("env", fields.environment, "env", PROCESSES),
-    Key("env_file", fields.env_file, "env_file", _STDIO, reaches_registered=False),
+    Key(
+        "env_file",
+        fields.env_file,
+        "env_file",
+        _STDIO,
+        reaches_registered=False,
+        about="A file of NAME=VALUE lines on the worker; 'env' goes over it.",
+    ),
     # Leaseway keeps these for processes that it starts itself, and can promise them for no other.
     Key(
         "inherit_env",
@@ -212,8 +252,22 @@ _KEYS: Final = (
     Key("headers", fields.headers, "headers", _NETWORK | _HTTP_API),
     Key("base_url", fields.url, "url", _HTTP_API, reaches_registered=False),
     Key("http_tools", http_tools, "http_tools", _HTTP_API, reaches_registered=False),
-    Key("openapi", openapi, "openapi", _HTTP_API, reaches_registered=False),
-    Key("security", security, "security", _HTTP_API, reaches_registered=False),
+    Key(
+        "openapi",
+        openapi,
+        "openapi",
+        _HTTP_API,
+        reaches_registered=False,
+        about="A file or an address; its operations become tools.",
+    ),
+    Key(
+        "security",
+        security,
+        "security",
+        _HTTP_API,
+        reaches_registered=False,
+        about="What requests carry to say who asks; without 'type', a document's scheme.",
+    ),
     Key("follow_redirects", boolean, "follow_redirects", _HTTP_API, reaches_registered=False),
     Key("retries", integer(0, MAX_RETRIES), "retries", _HTTP_API, reaches_registered=False),
     Key("sessionId", fields.session_id, "session_id", _HTTP),
@@ -237,19 +291,28 @@ _KEYS: Final = (
     Key("idle_timeout", duration(_INSTANT, _YEAR), "instances.idle_timeout"),
     Key("max_age", duration(_INSTANT, _YEAR), "instances.max_age"),
     Key("restart", _restart, "instances.restart"),
-    Key("worker_labels", fields.worker_labels, "worker_labels"),
+    Key(
+        "worker_labels",
+        fields.worker_labels,
+        "worker_labels",
+        about="Labels that a worker must have to be given the server.",
+    ),
     Key("risk", policy.risks, "policy.risks"),
     Key("rate_limit", policy.rate, "policy.rate"),
     Key("rules", policy.rules, "policy.rules"),
     Key("permissions", policy.permissions, "policy.permissions"),
-    Key("domain_may", list_of(_opened, 100), "domain_may"),
+    Key(
+        "domain_may",
+        list_of(_opened, 100),
+        "domain_may",
+        about="What domains may set: keys, or names: env.NAME.",
+    ),
 )
-
-SERVER_KEYS: Final[Mapping[str, Key]] = {key.name: key for key in _KEYS}
 """The keys of one server; a field `instances.x` is one of its `InstancePolicy`,
 and `builtin.x` one of its `Builtin`."""
 
 
+@takes({"const": 1, "type": "integer"})
 def _version(node: Tree, where: Where) -> int | None:
     value = node.value if isinstance(node, Leaf) else None
     if value == 1 and isinstance(value, int) and not isinstance(value, bool):
@@ -260,6 +323,7 @@ def _version(node: Tree, where: Where) -> int | None:
     return None
 
 
+@takes({"type": "object", "maxProperties": MAX_SERVERS})
 def _servers(node: Tree, where: Where) -> Table | None:
     table = node if isinstance(node, Table) else None
     if table is None:
@@ -268,17 +332,14 @@ def _servers(node: Tree, where: Where) -> Table | None:
     return table
 
 
-ROOT_KEYS: Final[Mapping[str, Key]] = {
-    key.name: key
-    for key in (
-        Key("version", _version, "version"),
-        Key(
-            "defaults",
-            record((Key("transform", naming.transforms, "transforms"),), dict, "'defaults'"),
-            "defaults",
-        ),
-        Key("servers", _servers, "servers"),
-        Key("tenants", policy.tenants, "tenants"),
-    )
-}
-"""The keys of the file."""
+ROOT_KEYS: Final = keyed(
+    Key("version", _version, "version"),
+    Key(
+        "defaults",
+        record(keyed(Key("transform", naming.transforms, "transforms")), dict, "'defaults'"),
+        "defaults",
+    ),
+    Key("servers", _servers, "servers"),
+    Key("tenants", policy.tenants, "tenants"),
+)
+"""The keys of the file; what is below `servers` is read by SERVER_KEYS."""

@@ -16,7 +16,9 @@ from leaseway.control_plane.config.schema.values import (
     choice,
     list_of,
     plain_text,
+    takes,
     text_of,
+    text_schema,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Table, Tree
 from leaseway.spec.builtin import BUILTIN_TOOLS, FILE_TOOLS, command_words, host_fault
@@ -36,9 +38,12 @@ _MODULE: Final = re.compile(rf"{_IDENTIFIER}(\.{_IDENTIFIER})*")
 _REFERENCES: Final = ("env", "secret", "file")
 
 
-def _named(rule: re.Pattern[str], words: str) -> Callable[[Tree, Where], str | None]:
+def _named(rule: re.Pattern[str], words: str) -> Reader[str]:
+    plain = plain_text(longest=1_024, empty=False)
+
+    @takes(plain.schema | {"pattern": f"^{rule.pattern}$"})
     def read(node: Tree, where: Where) -> str | None:
-        text: str | None = plain_text(longest=1_024, empty=False)(node, where)
+        text = plain(node, where)
         if text is None or rule.fullmatch(text):
             return text
         message = f"{shown(where.key)} must be {words}, but is {shown(text)}."
@@ -55,6 +60,7 @@ class_name: Final = _named(re.compile(_IDENTIFIER), "the name of a class")
 """Reads its class."""
 
 
+@takes({"type": "object"})
 def config(node: Tree, where: Where) -> str | None:
     """Read what a class is handed: any mapping, as JSON in which references stay references."""
     if mapping(node, where) is None:
@@ -70,12 +76,27 @@ def config(node: Tree, where: Where) -> str | None:
     return None
 
 
+_BUILTIN_NAMES: Final = list_of(choice(*BUILTIN_TOOLS), MAX_ENTRIES)
+
+
+@takes(
+    {
+        "anyOf": [
+            filters.tools.schema,
+            {
+                "description": "The tools that are on, of a builtin server.",
+                **_BUILTIN_NAMES.schema,
+                "minItems": 1,
+            },
+        ]
+    }
+)
 def tools(node: Tree, where: Where) -> NameFilter | None:
     """Read which tools pass; of a builtin server, where a list does, which are on at all."""
     if where.transport != "builtin":
-        return filters.tools(node, where)  # type: ignore[no-any-return]
+        return filters.tools(node, where)
     if isinstance(node, Items):
-        names = list_of(choice(*BUILTIN_TOOLS), MAX_ENTRIES)(node, where)
+        names = _BUILTIN_NAMES(node, where)
         found: NameFilter | None = NameFilter(whitelist=tuple(dict.fromkeys(names or ())))
         if names is None or len(names) < len(node.items):
             return None
@@ -91,7 +112,8 @@ def tools(node: Tree, where: Where) -> NameFilter | None:
     return None
 
 
-def _entry(fault_of: Callable[[str], str | None]) -> Callable[[Tree, Where], str | None]:
+def _entry(fault_of: Callable[[str], str | None]) -> Reader[str]:
+    @takes(text_schema(longest=_MAX_PATH, empty=False))
     def read(node: Tree, where: Where) -> str | None:
         text = text_of(node, where, longest=_MAX_PATH, empty=False)
         if text is None:
@@ -118,8 +140,9 @@ def _root_fault(text: str) -> str | None:
     return f"{text!r:.200} is no folder." if text.startswith("-") else None
 
 
-def _some(read: Reader) -> Reader:
-    def read_some(node: Tree, where: Where) -> Any:
+def _some(read: Reader[tuple[str, ...]]) -> Reader[tuple[str, ...]]:
+    @takes(read.schema | {"minItems": 1})
+    def read_some(node: Tree, where: Where) -> tuple[str, ...] | None:
         if isinstance(node, Items) and not node.items:
             message = f"{shown(where.key)} is empty; write at least one entry, or remove the key."
             where.error(node.at, IssueReason.BAD_VALUE, message)

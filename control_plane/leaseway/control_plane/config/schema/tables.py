@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.schema.values import Reader, kind_of, suggestion
+from leaseway.control_plane.config.schema.values import Reader, Schema, kind_of, suggestion
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Position, Table, Tree
 from leaseway.spec.transports import is_registered
 
@@ -24,6 +24,9 @@ _SYNONYMS: Final[Mapping[str, str]] = {
 }
 
 
+_T = TypeVar("_T")
+
+
 @dataclass(frozen=True)
 class Key:
     """One key of a mapping.
@@ -36,20 +39,44 @@ class Key:
         required_by: The transports that do not work without it.
         reaches_registered: Whether a transport that another package registers gets it, too.
         instead: The key beside which it is not required, or empty.
+        about: What editors say of it.
     """
 
     name: str
-    read: Reader
+    read: Reader[Any]
     field: str
     transports: frozenset[str] | None = None
     required_by: frozenset[str] = frozenset()
     reaches_registered: bool = True
     instead: str = ""
+    about: str = ""
+
+    @property
+    def schema(self) -> Schema:
+        return self.read.schema | ({"description": self.about} if self.about else {})
 
     def is_for(self, transport: str) -> bool:
         if self.transports is None or transport in self.transports:
             return True
         return self.reaches_registered and is_registered(transport)
+
+
+Keys = Mapping[str, Key]
+"""The keys of a mapping, by name."""
+
+
+def keyed(*keys: Key) -> Keys:
+    return {key.name: key for key in keys}
+
+
+def schema_of(keys: Keys, *, required: Sequence[str] = ()) -> Schema:
+    """Return the JSON Schema of a mapping that has these keys and no others."""
+    made: Schema = {
+        "type": "object",
+        "properties": {name: key.schema for name, key in keys.items()},
+        "additionalProperties": False,
+    }
+    return made | ({"required": list(required)} if required else {})
 
 
 def mapping(node: Tree, where: Where) -> Table | None:
@@ -72,9 +99,7 @@ def unique_entries(
     return list(first.values())
 
 
-def read_table(
-    entries: Sequence[Entry], keys: Mapping[str, Key], where: Where, what: str
-) -> dict[str, Any]:
+def read_table(entries: Sequence[Entry], keys: Keys, where: Where, what: str) -> dict[str, Any]:
     """Read a mapping's entries by their keys.
 
     Args:
@@ -102,17 +127,16 @@ def read_table(
     return values
 
 
-def record(keys: Sequence[Key], build: Callable[..., Any], what: str) -> Reader:
+def record(keys: Keys, build: Callable[..., _T], what: str) -> Reader[_T]:
     """Return a reader of a small mapping, all of whose keys are optional."""
-    known = {key.name: key for key in keys}
 
-    def read(node: Tree, where: Where) -> Any:
+    def read(node: Tree, where: Where) -> _T | None:
         table = mapping(node, where)
         if table is None:
             return None
-        return build(**read_table(unique_entries(table, where), known, where, what))
+        return build(**read_table(unique_entries(table, where), keys, where, what))
 
-    return read
+    return Reader(read, schema_of(keys))
 
 
 def _repeated(where: Where, entry: Entry, first: Position) -> None:

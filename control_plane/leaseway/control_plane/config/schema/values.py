@@ -1,8 +1,6 @@
 """Readers of single values: text, numbers, durations, sizes, choices, lists.
 
-A reader takes a value's tree and its place, and returns the typed value, or reports what is wrong
-and returns None; no valid value is None. Messages name what the value is, not its text, unless
-the key can hold no secret.
+Messages name what the value is, not its text, unless the key can hold no secret.
 """
 
 from __future__ import annotations
@@ -10,23 +8,65 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
 
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Tree
 from leaseway.spec.references import references
-from leaseway.spec.sizes import parse_size
+from leaseway.spec.sizes import SIZE_PATTERN, parse_size
 from leaseway.wire.bounds import KIB
 from leaseway.wire.names import nearest
-
-Reader = Callable[[Tree, Where], Any]
 
 MAX_TEXT: Final = 64 * KIB
 """Characters of one text; a process takes no argument or variable over 128 KiB."""
 
 _DURATION_PART: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d)")
-_DURATION: Final = re.compile(rf"(?:{_DURATION_PART.pattern})+")
+_DURATION: Final = re.compile(r"(\d{1,12}(\.\d{1,9})?(ms|s|m|h|d))+")
 _SECONDS: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+Schema = dict[str, Any]
+"""JSON Schema, draft 2020-12."""
+
+_T = TypeVar("_T", covariant=True)
+
+
+@dataclass(frozen=True)
+class Reader(Generic[_T]):
+    """Reads the tree of a value, and says in JSON Schema what it takes.
+
+    Called with a tree and its place it returns the typed value, or reports what is wrong and
+    returns None; no valid value is None.
+
+    Attributes:
+        read: What it does when it is called.
+        schema: What it takes, as far as a schema can say it: editors complete with it.
+    """
+
+    read: Callable[[Tree, Where], _T | None]
+    schema: Schema
+
+    def __call__(self, node: Tree, where: Where) -> _T | None:
+        return self.read(node, where)
+
+
+def takes(schema: Schema) -> Callable[[Callable[[Tree, Where], _T | None]], Reader[_T]]:
+    """Return a decorator that makes a reader of a function."""
+
+    def reader(read: Callable[[Tree, Where], _T | None]) -> Reader[_T]:
+        return Reader(read, schema)
+
+    return reader
+
+
+def text_schema(*, longest: int = MAX_TEXT, empty: bool = True) -> Schema:
+    """Return the schema of a text that `text_of` takes."""
+    return {"type": "string", "maxLength": longest} | ({} if empty else {"minLength": 1})
+
+
+def list_schema(item: Schema, most: int) -> Schema:
+    return {"type": "array", "maxItems": most, "items": item}
 
 
 def kind_of(node: Tree) -> str:
@@ -79,9 +119,10 @@ def check_references(node: Tree, where: Where) -> None:
         where.warning(node.at, IssueReason.MALFORMED_REFERENCE, message)
 
 
-def plain_text(*, longest: int = MAX_TEXT, empty: bool = True) -> Reader:
+def plain_text(*, longest: int = MAX_TEXT, empty: bool = True) -> Reader[str]:
     """Return a reader of text that the control plane reads itself, so without `${NAME}`."""
 
+    @takes(text_schema(longest=longest, empty=empty))
     def read(node: Tree, where: Where) -> str | None:
         text = text_of(node, where, longest=longest, empty=empty)
         return text if text is None or _holds_no_reference(text, node, where) else None
@@ -89,6 +130,7 @@ def plain_text(*, longest: int = MAX_TEXT, empty: bool = True) -> Reader:
     return read
 
 
+@takes({"type": "boolean"})
 def boolean(node: Tree, where: Where) -> bool | None:
     """Read true or false."""
     if isinstance(node, Leaf) and isinstance(node.value, bool):
@@ -97,9 +139,10 @@ def boolean(node: Tree, where: Where) -> bool | None:
     return None
 
 
-def integer(smallest: int, largest: int) -> Reader:
+def integer(smallest: int, largest: int) -> Reader[int]:
     """Return a reader of whole numbers within bounds, both included."""
 
+    @takes({"type": "integer", "minimum": smallest, "maximum": largest})
     def read(node: Tree, where: Where) -> int | None:
         value = node.value if isinstance(node, Leaf) else None
         if isinstance(value, int) and not isinstance(value, bool) and smallest <= value <= largest:
@@ -110,9 +153,10 @@ def integer(smallest: int, largest: int) -> Reader:
     return read
 
 
-def number(smallest: float, largest: float) -> Reader:
+def number(smallest: float, largest: float) -> Reader[float]:
     """Return a reader of numbers within bounds, both included."""
 
+    @takes({"type": "number", "minimum": smallest, "maximum": largest})
     def read(node: Tree, where: Where) -> float | None:
         value = _number(node)
         if value is not None and smallest <= value <= largest:
@@ -123,10 +167,18 @@ def number(smallest: float, largest: float) -> Reader:
     return read
 
 
-def duration(smallest: float, largest: float) -> Reader:
+def duration(smallest: float, largest: float) -> Reader[float]:
     """Return a reader of durations in seconds: numbers, or texts such as `500ms` and `1h30m`."""
     wanted = f"a duration from {_span(smallest)} to {_span(largest)}, such as 30s, 15m or 1.5"
+    schema: Schema = {
+        "description": "Seconds, or a text such as 500ms, 30s, 15m, 1h30m.",
+        "anyOf": [
+            {"type": "number", "minimum": smallest, "maximum": largest},
+            {"type": "string", "pattern": f"^{_DURATION.pattern}$"},
+        ],
+    }
 
+    @takes(schema)
     def read(node: Tree, where: Where) -> float | None:
         value = _number(node)
         if value is None and isinstance(node, Leaf) and isinstance(node.value, str):
@@ -141,9 +193,17 @@ def duration(smallest: float, largest: float) -> Reader:
     return read
 
 
-def size(smallest: int, largest: int) -> Reader:
+def size(smallest: int, largest: int) -> Reader[int]:
     """Return a reader of sizes in bytes: whole numbers, or texts such as `512MiB` and `2GB`."""
+    schema: Schema = {
+        "description": "Bytes, or a text such as 512MiB or 2GB.",
+        "anyOf": [
+            {"type": "integer", "minimum": smallest, "maximum": largest},
+            {"type": "string", "pattern": f"^{SIZE_PATTERN}$"},
+        ],
+    }
 
+    @takes(schema)
     def read(node: Tree, where: Where) -> int | None:
         value = node.value if isinstance(node, Leaf) and not isinstance(node.value, bool) else None
         if isinstance(value, str):
@@ -165,9 +225,10 @@ def size(smallest: int, largest: int) -> Reader:
     return read
 
 
-def choice(*names: str) -> Reader:
+def choice(*names: str) -> Reader[str]:
     """Return a reader of one of a few words."""
 
+    @takes({"enum": list(names)})
     def read(node: Tree, where: Where) -> str | None:
         if not isinstance(node, Leaf) or not isinstance(node.value, str):
             _wrong(node, where, f"one of {', '.join(names)}")
@@ -183,10 +244,11 @@ def choice(*names: str) -> Reader:
     return read
 
 
-def list_of(read_item: Reader, most: int) -> Reader:
+def list_of(read_item: Reader[_T], most: int) -> Reader[tuple[_T, ...]]:
     """Return a reader of lists, as tuples; refused items are left out, having been reported."""
 
-    def read(node: Tree, where: Where) -> tuple[Any, ...] | None:
+    @takes(list_schema(read_item.schema, most))
+    def read(node: Tree, where: Where) -> tuple[_T, ...] | None:
         if not isinstance(node, Items):
             _wrong(node, where, "a list")
             return None

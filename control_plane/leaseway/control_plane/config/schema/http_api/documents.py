@@ -14,14 +14,21 @@ from leaseway.control_plane.config.openapi.documents import (
 )
 from leaseway.control_plane.config.openapi.operations import Imported, Selection
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.schema.tables import Key, mapping, read_table, unique_entries
-from leaseway.control_plane.config.schema.values import list_of, plain_text
+from leaseway.control_plane.config.schema.tables import (
+    Key,
+    keyed,
+    mapping,
+    read_table,
+    record,
+    schema_of,
+    unique_entries,
+)
+from leaseway.control_plane.config.schema.values import list_of, plain_text, takes
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Position, Tree
 from leaseway.spec.http_tools import MAX_TOOLS
 
 _MOST_PATTERNS: Final = 1_000
 _MOST_WARNINGS: Final = 20
-_CHOICES: Final = ("operations", "tags", "paths")
 
 
 @dataclass(frozen=True)
@@ -37,12 +44,26 @@ class OpenApi:
     at: Position
 
 
+_SOURCE: Final = plain_text(longest=4_096, empty=False)
+_PATTERNS: Final = list_of(plain_text(longest=1_024, empty=False), _MOST_PATTERNS)
+_CHOICE: Final = record(
+    keyed(*(Key(name, _PATTERNS, name) for name in ("operations", "tags", "paths"))),
+    dict[str, tuple[str, ...]],
+    "a choice of operations",
+)
+_KEYS: Final = keyed(
+    Key("source", _SOURCE, "source"),
+    Key("include", _CHOICE, "include"),
+    Key("exclude", _CHOICE, "exclude"),
+)
+
+
+@takes({"anyOf": [_SOURCE.schema, schema_of(_KEYS, required=("source",))]})
 def openapi(node: Tree, where: Where) -> OpenApi | None:
     """Read which document a server's tools come from, and the document."""
     values: Mapping[str, Any] | None = None
     if isinstance(node, Leaf):
-        source = plain_text(longest=4_096, empty=False)(node, where)
-        values = {"source": source}
+        values = {"source": _SOURCE(node, where)}
     else:
         table = mapping(node, where)
         if table is None:
@@ -97,24 +118,3 @@ def _warn_of_skipped(imported: Imported, node: Tree, where: Where) -> None:
     if rest > 0:
         message = f"{rest} more operations are no tools; `leaseway import openapi` lists them."
         where.warning(node.at, IssueReason.OPERATION_SKIPPED, message)
-
-
-def _choice(node: Tree, where: Where) -> dict[str, tuple[str, ...]] | None:
-    table = mapping(node, where)
-    if table is None:
-        return None
-    return read_table(unique_entries(table, where), _CHOICE_KEYS, where, "a choice of operations")
-
-
-_CHOICE_KEYS: Final = {
-    name: Key(name, list_of(plain_text(longest=1_024, empty=False), _MOST_PATTERNS), name)
-    for name in _CHOICES
-}
-_KEYS: Final = {
-    key.name: key
-    for key in (
-        Key("source", plain_text(longest=4_096, empty=False), "source"),
-        Key("include", _choice, "include"),
-        Key("exclude", _choice, "exclude"),
-    )
-}

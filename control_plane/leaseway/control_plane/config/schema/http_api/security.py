@@ -17,15 +17,25 @@ from leaseway.control_plane.config.schema.fields import (
     HEADER_NAME,
     MAX_HEADER,
     reference,
+    value_schema,
     warn_of_credential,
 )
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.schema.tables import Key, mapping, read_table, unique_entries
+from leaseway.control_plane.config.schema.tables import (
+    Key,
+    keyed,
+    mapping,
+    read_table,
+    schema_of,
+    unique_entries,
+)
 from leaseway.control_plane.config.schema.values import (
+    Reader,
     check_references,
     choice,
     plain_text,
     suggestion,
+    takes,
     text_of,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Table, Tree
@@ -38,7 +48,7 @@ Given = Mapping[str, "Credential | Value"]
 """What a file says: a credential, or the value for a scheme that a document describes."""
 
 
-def security(node: Tree, where: Where) -> Given | None:
+def _security(node: Tree, where: Where) -> Given | None:
     """Read a server's credentials."""
     table = mapping(node, where)
     if table is None:
@@ -142,6 +152,7 @@ def _name_fault(credential: Credential) -> str | None:
             return f"needs 'name': that of the {kind}, of letters, digits and '-'."
 
 
+@takes(value_schema(MAX_HEADER))
 def _value(node: Tree, where: Where) -> Value | None:
     if isinstance(node, Table):
         return reference(node, where)
@@ -172,11 +183,20 @@ def _named(credential: Credential) -> str:
     )
 
 
-_KEYS: Final = {
-    key.name: key
-    for key in (
-        Key("type", choice(*CREDENTIAL_KINDS), "kind"),
-        Key("name", plain_text(longest=256, empty=False), "name"),
-        Key("value", _value, "value"),
-    )
-}
+_KEYS: Final = keyed(
+    Key("type", choice(*CREDENTIAL_KINDS), "kind"),
+    Key("name", plain_text(longest=256, empty=False), "name"),
+    Key("value", _value, "value"),
+)
+
+security: Final = Reader(
+    _security,
+    {
+        "type": "object",
+        "maxProperties": MAX_CREDENTIALS,
+        "additionalProperties": {
+            "anyOf": [_value.schema, schema_of(_KEYS, required=("type", "value"))]
+        },
+    },
+)
+"""Reads a server's credentials."""

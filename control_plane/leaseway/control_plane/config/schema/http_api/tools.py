@@ -9,16 +9,28 @@ from dataclasses import replace
 from typing import Any, Final
 
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.schema.tables import Key, mapping, read_table, unique_entries
+from leaseway.control_plane.config.schema.tables import (
+    Key,
+    keyed,
+    mapping,
+    read_table,
+    record,
+    schema_of,
+    unique_entries,
+)
 from leaseway.control_plane.config.schema.values import (
+    Reader,
     boolean,
     choice,
     duration,
     integer,
     kind_of,
+    list_schema,
     plain_text,
     suggestion,
+    takes,
     text_of,
+    text_schema,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Table, Tree
 from leaseway.spec.http_tools import (
@@ -59,7 +71,7 @@ _NESTED: Final = ("items", "contains", "propertyNames", "additionalProperties", 
 _NESTED_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
-def http_tools(node: Tree, where: Where) -> tuple[HttpTool, ...] | None:
+def _http_tools(node: Tree, where: Where) -> tuple[HttpTool, ...] | None:
     """Read a server's tools; those with a mistake are left out, having been reported."""
     if not isinstance(node, Items):
         message = f"{shown(where.key)} must be a list of tools, but it is {kind_of(node)}."
@@ -217,6 +229,7 @@ def _keyword(entry: Entry, where: Where) -> Any:
     return value
 
 
+@takes({"type": "object"})
 def _nested(node: Tree, where: Where) -> Any:
     table = mapping(node, where)
     if table is None:
@@ -269,15 +282,11 @@ def plain(node: Tree) -> Any:
             return {entry.name: plain(entry.value) for entry in node.entries}
 
 
-def _annotations(node: Tree, where: Where) -> tuple[tuple[str, bool], ...] | None:
-    table = mapping(node, where)
-    if table is None:
-        return None
-    keys = {name: Key(name, boolean, name) for name in _HINTS}
-    values = read_table(unique_entries(table, where), keys, where, "'annotations'")
-    return tuple(sorted(values.items()))
+def _sorted_hints(**hints: bool) -> tuple[tuple[str, bool], ...]:
+    return tuple(sorted(hints.items()))
 
 
+@takes({"type": "array", "maxItems": 0, "items": {"type": "string"}})
 def _anonymous(node: Tree, where: Where) -> bool | None:
     """Read `security: []`, as OpenAPI says that a request needs no credential."""
     if isinstance(node, Items) and not node.items:
@@ -290,11 +299,13 @@ def _anonymous(node: Tree, where: Where) -> bool | None:
     return None
 
 
+@takes(text_schema(longest=MAX_TEMPLATE))
 def _template(node: Tree, where: Where) -> str | None:
     # Not `plain_text`: a template may hold `${` of its own, which is no reference here.
     return text_of(node, where, longest=MAX_TEMPLATE)
 
 
+@takes(text_schema(longest=_LONGEST_TEXT))
 def _text(node: Tree, where: Where) -> str | None:
     # Shown as it is, so that a `${` of its own is no reference either.
     return text_of(node, where, longest=_LONGEST_TEXT)
@@ -324,35 +335,60 @@ _WANTED: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
     ),
 }
 
-_PARAMETER_KEYS: Final = {
-    key.name: key
-    for key in (
-        Key("name", plain_text(longest=128, empty=False), "name"),
-        Key("position", choice(*POSITIONS), "position"),
-        Key("required", boolean, "required"),
-        Key("as", plain_text(longest=256, empty=False), "wire_name"),
-        Key("style", choice(*STYLES), "style"),
-        Key("whole_body", boolean, "is_body"),
-        Key("schema", _nested, "schema"),
-    )
-}
 
-_TOOL_KEYS: Final = {
-    key.name: key
-    for key in (
-        Key("name", plain_text(longest=1_024, empty=False), "name"),
-        Key("title", _text, "title"),
-        Key("description", _text, "description"),
-        Key("method", choice(*METHODS), "method"),
-        Key("endpoint", plain_text(longest=4_096, empty=False), "endpoint"),
-        Key("parameters", _parameters, "parameters"),
-        Key("body", choice(*BODIES), "body"),
-        Key("content_type", plain_text(longest=256, empty=False), "content_type"),
-        Key("response_template", _template, "response_template"),
-        Key("template_engine", choice(*ENGINES), "template_engine"),
-        Key("timeout", duration(_INSTANT, _DAY), "timeout"),
-        Key("retries", integer(0, MAX_RETRIES), "retries"),
-        Key("annotations", _annotations, "annotations"),
-        Key("security", _anonymous, "is_anonymous"),
-    )
-}
+def _matching(pattern: str, *, longest: int) -> Reader[str]:
+    """Return a reader of text whose pattern is for editors; its rule is checked with the tool."""
+    text = plain_text(longest=longest, empty=False)
+    return Reader(text, text.schema | {"pattern": pattern})
+
+
+_PARAMETER_KEYS: Final = keyed(
+    Key("name", plain_text(longest=128, empty=False), "name"),
+    Key("position", choice(*POSITIONS), "position"),
+    Key("required", boolean, "required"),
+    Key("as", plain_text(longest=256, empty=False), "wire_name"),
+    Key("style", choice(*STYLES), "style"),
+    Key("whole_body", boolean, "is_body"),
+    Key("schema", _nested, "schema"),
+)
+_PARAMETER: Final = Reader(
+    _parameter,
+    schema_of(_PARAMETER_KEYS, required=("name",))
+    | {
+        "description": "Further keys are those of JSON Schema: type, description, default, enum …",
+        "additionalProperties": True,
+    },
+)
+
+_TOOL_KEYS: Final = keyed(
+    Key("name", _matching("^[a-zA-Z0-9_-]{1,64}$", longest=1_024), "name"),
+    Key("title", _text, "title"),
+    Key("description", _text, "description"),
+    Key("method", choice(*METHODS), "method"),
+    Key("endpoint", _matching("^/(?!/)", longest=4_096), "endpoint"),
+    Key(
+        "parameters",
+        Reader(_parameters, list_schema(_PARAMETER.schema, MAX_PARAMETERS)),
+        "parameters",
+    ),
+    Key("body", choice(*BODIES), "body"),
+    Key("content_type", plain_text(longest=256, empty=False), "content_type"),
+    Key("response_template", _template, "response_template"),
+    Key("template_engine", choice(*ENGINES), "template_engine"),
+    Key("timeout", duration(_INSTANT, _DAY), "timeout"),
+    Key("retries", integer(0, MAX_RETRIES), "retries"),
+    Key(
+        "annotations",
+        record(
+            keyed(*(Key(name, boolean, name) for name in _HINTS)), _sorted_hints, "'annotations'"
+        ),
+        "annotations",
+    ),
+    Key("security", _anonymous, "is_anonymous"),
+)
+
+http_tools: Final = Reader(
+    _http_tools,
+    list_schema(schema_of(_TOOL_KEYS, required=("name", "method", "endpoint")), MAX_TOOLS),
+)
+"""Reads a server's tools; those with a mistake are left out, having been reported."""
