@@ -22,14 +22,14 @@ SKEW ?= HEAD~50
 PYTEST_ARGS ?=
 
 .PHONY: demo test soak skew bench check fmt fmt-check lint types imports rooms protos generate runbook record-faults \
-        legacy-servers npm-servers k8s k8s-api clean
+        legacy-servers npm-servers frameworks k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
 
 demo: .venv/runtime.stamp
 	$(BIN)/python deploy/demo/demo.py
 
-test: check legacy-servers npm-servers conformance-suite
+test: check legacy-servers npm-servers conformance-suite frameworks
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 soak: .venv/dev.stamp
@@ -80,6 +80,21 @@ record-faults: .venv/dev.stamp
 	$(BIN)/python -m tests.observability.record_faults $(FAULTS)
 
 legacy-servers: .build/legacy/stamp
+
+# Agents of foreign frameworks; uv installs in seconds what takes pip two minutes. What can't be
+# installed, as on a Python that CrewAI does not know yet, is said and not fatal.
+frameworks:
+	@test .build/frameworks/stamp -nt tools/frameworks.txt -a \
+	  .build/frameworks/stamp -nt tools/crewai.txt -a \
+	  .build/frameworks/stamp -nt pyproject.toml || ( \
+	  $(PYTHON) -m venv .build/frameworks/uv && \
+	  .build/frameworks/uv/bin/python -m pip install --quiet uv && \
+	  for name in frameworks crewai; do \
+	    $(PYTHON) -m venv .build/frameworks/$$name && \
+	    .build/frameworks/uv/bin/uv pip install --quiet --editable . \
+	      --python .build/frameworks/$$name/bin/python --requirement tools/$$name.txt || exit 1; \
+	  done && touch .build/frameworks/stamp ) || \
+	echo "make: the agent frameworks could not be installed; their tests will say so." >&2
 
 # A kube-apiserver needs go, and etcd to run (Debian: etcd-server).
 k8s-api: $(KUBERNETES)/helm

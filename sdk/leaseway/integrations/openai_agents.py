@@ -1,0 +1,58 @@
+"""The OpenAI Agents SDK: tools as `agents` has them (extra `leaseway[openai-agents]`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+from agents import FunctionTool, ToolOutputImage, ToolOutputText
+
+from leaseway.integrations.calling import Caller, ToolCaller
+from leaseway.sdk import Tool
+
+
+def openai_agents_tools(tools: Iterable[Tool], caller: Caller) -> list[FunctionTool]:
+    """Return tools for `Agent(tools=...)`.
+
+    What a tool says of its own failure is told to the model. The schemas stay as servers wrote
+    them, so that they are not strict in OpenAI's sense.
+
+    Args:
+        tools: As `list_tools` returns them, or some of them.
+        caller: What calls them: a client, or a session, which holds the leases of one conversation.
+
+    Raises:
+        TypeError: The caller is something else.
+    """
+    calls = ToolCaller(tools, caller)
+    return [_tool(tool, calls) for tool in calls.tools]
+
+
+def _tool(tool: Tool, calls: ToolCaller) -> FunctionTool:
+    async def invoke(_context: Any, text: str) -> Any:
+        try:
+            arguments = json.loads(text or "{}")
+        except ValueError as error:
+            return f"The arguments are no JSON: {error}. Call the tool again with a JSON object."
+        if not isinstance(arguments, dict):
+            return "The arguments are no JSON object. Call the tool again with one."
+        answer = await calls.call(tool, arguments)
+        if not answer.has_images:
+            return answer.text
+        return [_output(item) for item in answer.items]
+
+    return FunctionTool(
+        name=tool.name,
+        description=tool.description,
+        params_json_schema=deepcopy(tool.input_schema),
+        on_invoke_tool=invoke,
+        strict_json_schema=False,
+    )
+
+
+def _output(item: Any) -> Any:
+    if item["type"] == "text":
+        return ToolOutputText(text=item["text"])
+    return ToolOutputImage(image_url=f"data:{item['mime_type']};base64,{item['data']}")

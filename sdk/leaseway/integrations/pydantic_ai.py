@@ -1,0 +1,49 @@
+"""Pydantic AI: tools as `pydantic_ai` has them (extra `leaseway[pydantic-ai]`)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+from pydantic_ai import BinaryContent
+from pydantic_ai import Tool as AgentTool
+from pydantic_ai.exceptions import ToolFailed
+
+from leaseway.integrations.calling import Caller, ToolCaller
+from leaseway.sdk import Tool
+
+
+def pydantic_ai_tools(tools: Iterable[Tool], caller: Caller) -> list[AgentTool[Any]]:
+    """Return tools for `Agent(tools=...)` or a `FunctionToolset`.
+
+    What a tool says of its own failure is told to the model, and costs none of the agent's retries.
+
+    Args:
+        tools: As `list_tools` returns them, or some of them.
+        caller: What calls them: a client, or a session, which holds the leases of one conversation.
+
+    Raises:
+        TypeError: The caller is something else.
+    """
+    calls = ToolCaller(tools, caller)
+    return [_tool(tool, calls) for tool in calls.tools]
+
+
+def _tool(tool: Tool, calls: ToolCaller) -> AgentTool[Any]:
+    async def run(**arguments: Any) -> Any:
+        answer = await calls.call(tool, arguments)
+        if answer.is_error:
+            raise ToolFailed(answer.text)
+        if not answer.has_images:
+            return answer.text
+        return [_part(item) for item in answer.items]
+
+    return AgentTool.from_schema(run, tool.name, tool.description, deepcopy(tool.input_schema))
+
+
+def _part(item: Any) -> Any:
+    if item["type"] == "text":
+        return item["text"]
+    return BinaryContent(base64.b64decode(item["data"]), media_type=item["mime_type"])

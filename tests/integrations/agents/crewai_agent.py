@@ -1,0 +1,62 @@
+"""A crew of CrewAI with a scripted model: `python crewai_agent.py ADDRESS`."""
+
+import json
+import sys
+from typing import Any
+
+from crewai import Agent, BaseLLM, Crew, Task
+from script import CALLS, show
+
+from leaseway.integrations.crewai import crewai_tools
+from leaseway.sdk import Client, Tool
+
+told: list[str] = []
+
+
+class Scripted(BaseLLM):
+    """Asks for one call after the other, in the text form that CrewAI reads."""
+
+    def call(self, messages: Any, *_: Any, **__: Any) -> str:
+        said = [str(message.get("content")) for message in messages]
+        told[:] = [
+            # Now and then CrewAI goes on with what tools there are.
+            text.partition("Observation:")[2].partition("\n\n\n")[0].strip()
+            for text in said
+            if "Observation:" in text
+        ][1:]
+        if len(told) < len(CALLS):
+            name, arguments = CALLS[len(told)]
+            return f"Thought: on\nAction: {name}\nAction Input: {json.dumps(arguments)}\n"
+        return "Thought: I now know the final answer\nFinal Answer: done"
+
+    def supports_function_calling(self) -> bool:
+        return False
+
+    def get_context_window_size(self) -> int:
+        return 8192
+
+
+def leave_out() -> None:
+    """Have a tool left out whose schema CrewAI cannot take."""
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}
+    odd = Tool("odd", "s", "odd", "", "", schema, None, {}, {}, True)
+    with Client("127.0.0.1:1") as client:
+        assert crewai_tools([odd], client) == []
+
+
+def main(address: str) -> None:
+    with Client(address, key="any") as client, client.session("crewai") as session:
+        agent = Agent(
+            role="r",
+            goal="g",
+            backstory="b",
+            llm=Scripted(model="scripted"),
+            tools=crewai_tools(client.list_tools(), session),
+        )
+        task = Task(description="Go.", expected_output="Any.", agent=agent)
+        answer = Crew(agents=[agent], tasks=[task]).kickoff()
+    show(told, answer)
+
+
+leave_out()
+main(sys.argv[1])

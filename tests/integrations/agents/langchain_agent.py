@@ -1,0 +1,63 @@
+"""A LangChain agent with a scripted model: `python langchain_agent.py ADDRESS`."""
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from script import CALLS, show
+
+from leaseway.integrations.langchain import langchain_tools
+from leaseway.sdk import AsyncClient, Client
+
+
+class Scripted(BaseChatModel):
+    """Asks for one call after the other."""
+
+    def bind_tools(self, tools: Any, **_: Any) -> "Scripted":
+        return self
+
+    def _generate(self, messages: Any, *_: Any, **__: Any) -> ChatResult:
+        done = sum(isinstance(message, ToolMessage) for message in messages)
+        if done < len(CALLS):
+            name, arguments = CALLS[done]
+            wanted = {"name": name, "args": arguments, "id": str(done)}
+            said = AIMessage(content="", tool_calls=[wanted])
+        else:
+            said = AIMessage(content="done")
+        return ChatResult(generations=[ChatGeneration(message=said)])
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+
+async def main(address: str) -> None:
+    async with AsyncClient(address, key="any") as client, client.session("langchain") as session:
+        tools = langchain_tools(await client.list_tools(), session)
+        agent = create_agent(Scripted(), tools)
+        state = await agent.ainvoke({"messages": [("user", "Go.")]}, {"recursion_limit": 50})
+    messages = state["messages"]
+    told = [message for message in messages if isinstance(message, ToolMessage)]
+    assert [message.status for message in told].count("error") == 2
+    assert told[0].artifact.text == "3"
+    show([_text(message.content) for message in told], messages[-1].content)
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else json.dumps(content)
+
+
+def invoke_and_wait(address: str) -> None:
+    """Call without a loop, as `invoke` does."""
+    with Client(address, key="any") as client:
+        tools = {tool.name: tool for tool in langchain_tools(client.list_tools(), client)}
+        assert tools["add"].invoke({"a": 4}) == "6"
+
+
+invoke_and_wait(sys.argv[1])
+asyncio.run(main(sys.argv[1]))

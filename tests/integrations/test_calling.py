@@ -1,0 +1,83 @@
+"""What models are told of calls, whatever framework they run in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from leaseway.integrations.calling import ToolCaller
+from leaseway.sdk import LeaseLost, PermissionDenied, ServerLost
+from leaseway.sdk.testing import CallContext, FakeLeaseway, Reply
+
+
+@pytest.fixture
+def planes() -> Iterator[FakeLeaseway]:
+    with FakeLeaseway() as fake:
+
+        @fake.tool
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        @fake.tool
+        def structured() -> Reply:
+            return Reply(content=[], structured={"rain": True})
+
+        @fake.server("counter", stateful=True).tool
+        def count(context: CallContext) -> str:
+            return "counted"
+
+        yield fake
+
+
+async def test_a_model_is_told_what_it_can_mend_and_the_service_the_rest(
+    planes: FakeLeaseway,
+) -> None:
+    async with planes.async_client() as client:
+        tools = {tool.name: tool for tool in await client.list_tools()}
+        calls = ToolCaller(tools.values(), client)
+        answer = await calls.call(tools["add"], {"a": 1})
+        assert answer.is_error
+        assert answer.result is None
+        assert '"b"' in answer.text
+        planes.fail_next("add", PermissionDenied("Not for you."))
+        assert (await calls.call(tools["add"], {"a": 1, "b": 2})).text == "Not for you."
+        for error in (ServerLost("It died."), LeaseLost("It is gone.")):
+            planes.fail_next("add", error)
+            with pytest.raises(type(error)):
+                await calls.call(tools["add"], {"a": 1, "b": 2})
+
+
+async def test_a_structured_result_without_text_is_told_as_json(planes: FakeLeaseway) -> None:
+    async with planes.async_client() as client:
+        tools = {tool.name: tool for tool in await client.list_tools()}
+        answer = await ToolCaller(tools.values(), client).call(tools["structured"], {})
+        assert answer.text == '{"rain": true}'
+
+
+@pytest.mark.parametrize("offered", [True, False])
+def test_a_lease_is_told_only_to_a_model_that_may_release_it(
+    offered: bool, planes: FakeLeaseway
+) -> None:
+    with planes.client() as client, client.session("s") as session:
+        tools = [tool for tool in client.list_tools() if offered or tool.name != "mcp_release"]
+        count = next(tool for tool in tools if tool.name == "count")
+        text = ToolCaller(tools, session).call_and_wait(count, {}).text
+        assert ("mcp_release" in text) is offered
+
+
+async def test_a_synchronous_caller_is_called_in_a_thread(planes: FakeLeaseway) -> None:
+    with planes.client() as client:
+        tools = {tool.name: tool for tool in client.list_tools()}
+        assert (await ToolCaller(tools.values(), client).call(tools["add"], {"a": 1, "b": 2})).text
+
+
+async def test_a_caller_that_cannot_serve_is_refused_with_what_can(planes: FakeLeaseway) -> None:
+    with pytest.raises(TypeError, match=r"AsyncClient.*Session.*it is str"):
+        ToolCaller([], "client")  # type: ignore[arg-type]
+    async with planes.async_client() as client:
+        with pytest.raises(TypeError, match="one of Client, Session; it is AsyncClient"):
+            ToolCaller([], client, waits=True)
+        tools = await client.list_tools()
+        with pytest.raises(TypeError, match="made with an asynchronous caller"):
+            ToolCaller(tools, client).call_and_wait(tools[0], {})

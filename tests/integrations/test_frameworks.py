@@ -1,0 +1,90 @@
+"""Agents of foreign frameworks, each in its own environment, call tools of real planes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from tests.conftest import ROOT, absent
+
+from leaseway.sdk.testing import CallContext, FakeLeaseway, Media
+
+AGENTS = Path(__file__).with_name("agents")
+FOLDER = Path(os.environ.get("LEASEWAY_FRAMEWORKS") or ROOT / ".build" / "frameworks")
+QUIET = {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"}
+
+
+def _png() -> bytes:
+    file = BytesIO()
+    Image.new("RGB", (1, 1)).save(file, "png")
+    return file.getvalue()
+
+
+PNG = _png()
+
+
+@pytest.fixture
+def planes() -> Iterator[FakeLeaseway]:
+    with FakeLeaseway() as fake:
+
+        @fake.tool
+        def add(a: int, b: int = 2, config: str = "") -> int:
+            """Add two numbers."""
+            return a + b + (100 if config else 0)
+
+        @fake.tool
+        def broken() -> str:
+            raise ValueError("It is broken.")
+
+        @fake.tool
+        def picture() -> Media:
+            return Media(PNG, "image/png")
+
+        @fake.server("counter", stateful=True).tool
+        def count(step: int, context: CallContext) -> int:
+            number: int = context.state.get("number", 0) + step
+            context.state["number"] = number
+            return number
+
+        yield fake
+
+
+@pytest.mark.parametrize("framework", ["langchain", "openai_agents", "pydantic_ai", "crewai"])
+def test_an_agent_calls_tools_and_is_told_what_they_say(
+    framework: str, planes: FakeLeaseway, tmp_path: Path
+) -> None:
+    if not (FOLDER / "stamp").exists():
+        absent("frameworks", f"{FOLDER} is not complete; run `make frameworks`.")
+    environment = "crewai" if framework == "crewai" else "frameworks"
+    done = subprocess.run(
+        [FOLDER / environment / "bin" / "python", AGENTS / f"{framework}_agent.py", planes.address],
+        env={**os.environ, **QUIET, "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout.splitlines()[-1])
+    told = shown["told"]
+    assert shown["answer"] == "done"
+    assert told[:2] == ["3", "103"], "an argument may be called 'config'"
+    assert "integer" in told[2]
+    assert "It is broken." in told[3]
+    if framework == "crewai":  # which takes text only
+        assert told[4] == "[An image: image/png]"
+    else:
+        assert base64.b64encode(PNG).decode() in told[4]
+    assert told[5].startswith("1\n")
+    assert 'mcp_release({"serverId": "counter"})' in told[5]
+    assert told[6:] == ["4", "2"], "no result is one of before"
+    assert planes.leases == [], "the session gave its lease back"
+    called = [call.tool for call in planes.calls if call.tool != "add"]
+    assert called == ["broken", "picture", "count", "count"]
