@@ -5,6 +5,7 @@
 #   make soak     the long tests: edits under load, random kills (LEASEWAY_SOAK_SECONDS, 600), 500 servers
 #   make bench    measure calls, leases, memory and reloads (20 minutes; PEERS=--peers: peers too)
 #   make check    every check without the tests
+#   make docs     the documentation site, in .build/docs
 #   make conformance  the official MCP conformance suite, before the front and behind the worker
 #   make k8s      the tests against a real Kubernetes API (the first time: 4 minutes of Go)
 #   make skew     planes, workers and the SDK of this checkout with those of an earlier commit (SKEW=HEAD~50)
@@ -16,20 +17,25 @@
 PYTHON ?= python3
 BIN := .venv/bin
 KUBERNETES := .build/kubernetes/bin
-SOURCES := sdk control_plane data_plane tests tools deploy benchmarks
+SOURCES := sdk control_plane data_plane tests tools deploy benchmarks docs
 PEERS ?=
 SKEW ?= HEAD~50
 PYTEST_ARGS ?=
 
-.PHONY: demo test soak skew bench check fmt fmt-check lint types imports rooms protos generate runbook record-faults \
+.PHONY: demo docs test soak skew bench check fmt fmt-check lint types imports rooms protos generate runbook record-faults \
         legacy-servers npm-servers frameworks k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
 
+# Every warning is an error: a link that leads nowhere, a page in no list, a docstring cut short.
+docs: .venv/dev.stamp
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs .build/docs
+	@echo "docs: open .build/docs/index.html"
+
 demo: .venv/runtime.stamp
 	$(BIN)/python deploy/demo/demo.py
 
-test: check legacy-servers npm-servers conformance-suite frameworks
+test: check docs legacy-servers npm-servers conformance-suite frameworks
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 soak: .venv/dev.stamp

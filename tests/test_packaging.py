@@ -15,6 +15,7 @@ ROOTS = ("sdk", "control_plane", "data_plane")
 PACKAGES = (
     "v1",
     "runbook",
+    "integrations",
     "wire",
     "identity",
     "spec",

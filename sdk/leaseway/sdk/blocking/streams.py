@@ -20,10 +20,10 @@ from leaseway.sdk.transport.server_requests import Handlers, Question
 class ToolStream(Blocking):
     """One call with what its server says on the way; see `AsyncToolStream`.
 
-    with client.stream_tool("build", {"target": "all"}) as stream:
-        for event in stream:
-            ...
-    print(stream.result.text)
+        with client.stream_tool("build", {"target": "all"}) as stream:
+            for event in stream:
+                ...
+        print(stream.result.text)
 
     What the server asks is answered in the thread that reads the events, while it waits for one.
     """
