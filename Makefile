@@ -1,7 +1,7 @@
 # Everything that a checkout needs. Only python3.11+, make and pip have to be there:
 #
 #   make demo     start a system, make real calls, print what happened and one call's trace
-#   make test     every check, then all tests
+#   make test     every check, then all tests, three files at a time (20 minutes on two processors)
 #   make soak     the long tests: edits under load, random kills (LEASEWAY_SOAK_SECONDS, 600), 500 servers
 #   make bench    measure calls, leases, memory and reloads (20 minutes; PEERS=--peers: peers too)
 #   make check    every check without the tests
@@ -36,7 +36,7 @@ demo: .venv/runtime.stamp
 	$(BIN)/python deploy/demo/demo.py
 
 test: check docs legacy-servers npm-servers conformance-suite frameworks
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 3 --dist loadfile)
 
 soak: .venv/dev.stamp
 	$(BIN)/python -m pytest -m soak -rP $(PYTEST_ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from io import BytesIO
@@ -19,6 +20,18 @@ from leaseway.sdk.testing import CallContext, FakeLeaseway, Media
 AGENTS = Path(__file__).with_name("agents")
 FOLDER = Path(os.environ.get("LEASEWAY_FRAMEWORKS") or ROOT / ".build" / "frameworks")
 QUIET = {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"}
+
+
+PROGRAMS = re.findall(
+    r"```python\n(.*?)```", (ROOT / "docs" / "frameworks.md").read_text(), flags=re.DOTALL
+)
+
+
+def _python_of(framework: str) -> Path:
+    if not (FOLDER / "stamp").exists():
+        absent("frameworks", f"{FOLDER} is not complete; run `make frameworks`.")
+    environment = "crewai" if framework == "crewai" else "frameworks"
+    return FOLDER / environment / "bin" / "python"
 
 
 def _png() -> bytes:
@@ -60,11 +73,8 @@ def planes() -> Iterator[FakeLeaseway]:
 def test_an_agent_calls_tools_and_is_told_what_they_say(
     framework: str, planes: FakeLeaseway, tmp_path: Path
 ) -> None:
-    if not (FOLDER / "stamp").exists():
-        absent("frameworks", f"{FOLDER} is not complete; run `make frameworks`.")
-    environment = "crewai" if framework == "crewai" else "frameworks"
     done = subprocess.run(
-        [FOLDER / environment / "bin" / "python", AGENTS / f"{framework}_agent.py", planes.address],
+        [_python_of(framework), AGENTS / f"{framework}_agent.py", planes.address],
         env={**os.environ, **QUIET, "HOME": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
@@ -88,3 +98,18 @@ def test_an_agent_calls_tools_and_is_told_what_they_say(
     assert planes.leases == [], "the session gave its lease back"
     called = [call.tool for call in planes.calls if call.tool != "add"]
     assert called == ["broken", "picture", "count", "count"]
+
+
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_each_program_of_the_page_finds_what_it_imports(number: int, tmp_path: Path) -> None:
+    program = PROGRAMS[number]
+    framework = "crewai" if "crewai" in program else "other"
+    done = subprocess.run(
+        [_python_of(framework), "-c", program],
+        env={**os.environ, **QUIET, "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
