@@ -35,7 +35,7 @@ def release(pipe: Path) -> None:
 
 async def look(bench: Bench) -> None:
     async with asyncio.timeout(BOUND):
-        await bench.worker.references.look()
+        await bench.worker.references.check()
 
 
 async def ready(bench: Bench, number: int) -> None:
@@ -45,7 +45,7 @@ async def ready(bench: Bench, number: int) -> None:
 
 def secrets(bench: Bench) -> list[str]:
     """What each instance that is up was given."""
-    return [each.reading.env["SECRET"] for each in bench.servers.live]
+    return [each.resolved_values.env["SECRET"] for each in bench.servers.live]
 
 
 async def until_looking(bench: Bench, condition: Any) -> None:

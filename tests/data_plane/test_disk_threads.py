@@ -44,7 +44,7 @@ async def test_work_sees_the_context_of_whoever_brings_it() -> None:
 
 
 async def test_there_are_no_more_threads_than_allowed_and_all_work_is_done() -> None:
-    disk = DiskThreads(most=3)
+    disk = DiskThreads(max_threads=3)
     before = len(disk_threads())
     at_once = threading.Barrier(3)
     counts: list[int] = []
@@ -69,7 +69,7 @@ async def test_threads_end_when_there_is_nothing_to_do_and_begin_again() -> None
 
 
 async def test_what_is_given_up_before_its_turn_is_not_begun() -> None:
-    disk, go_on = DiskThreads(most=1), threading.Event()
+    disk, go_on = DiskThreads(max_threads=1), threading.Event()
     begun: list[str] = []
     first = disk.start(partial(go_on.wait, BOUND))
     second = disk.start(partial(begun.append, "second"))

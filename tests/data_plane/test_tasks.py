@@ -25,13 +25,13 @@ class Work:
     def __init__(self, *failures: BaseException) -> None:
         self.failures = list(failures)
         self.runs = 0
-        self.lives = asyncio.Event()
+        self.live_instances = asyncio.Event()
 
     async def __call__(self) -> None:
         self.runs += 1
         if self.failures:
             raise self.failures.pop(0)
-        self.lives.set()
+        self.live_instances.set()
         await asyncio.Event().wait()
 
 
@@ -41,8 +41,8 @@ async def test_kept_work_that_fails_is_logged_and_begun_again(
     work = Work(RuntimeError("odd"), ValueError("odder"))
     async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
         background = Background(group)
-        background.keep(work, "look around")
-        await work.lives.wait()
+        background.supervise(work, "look around")
+        await work.live_instances.wait()
         background.cancel_all()
     assert work.runs == 3
     said = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -55,8 +55,8 @@ async def test_kept_work_outlives_a_cancel_that_is_not_its_own() -> None:
     work = Work(asyncio.CancelledError())
     async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
         background = Background(group)
-        background.keep(work, "stay joined")
-        await work.lives.wait()
+        background.supervise(work, "stay joined")
+        await work.live_instances.wait()
         background.cancel_all()
     assert work.runs == 2
 
@@ -64,8 +64,8 @@ async def test_kept_work_outlives_a_cancel_that_is_not_its_own() -> None:
 async def test_kept_work_that_is_cancelled_is_over() -> None:
     work = Work()
     async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
-        task = Background(group).keep(work, "stay joined")
-        await work.lives.wait()
+        task = Background(group).supervise(work, "stay joined")
+        await work.live_instances.wait()
         task.cancel()
     assert task.cancelled()
     assert work.runs == 1
@@ -78,7 +78,7 @@ async def test_kept_work_that_returns_is_over() -> None:
         runs.append(1)
 
     async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
-        await Background(group).keep(work, "look around")
+        await Background(group).supervise(work, "look around")
     assert runs == [1]
 
 

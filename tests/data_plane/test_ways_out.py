@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ValidationError
 
 from leaseway.data_plane.core.problems import Problem
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.mcp.http.errors import status_fault
 from leaseway.data_plane.mcp.process.stderr import StderrTail
@@ -79,7 +79,7 @@ def _planted(files: Path) -> list[Planted]:
 
 
 @pytest.fixture
-def resolved(tmp_path: Path) -> tuple[list[str], Resolved]:
+def resolved(tmp_path: Path) -> tuple[list[str], ResolvedValues]:
     planted = _planted(tmp_path)
     environment = {
         f"PLAIN_{number}_{kind}": (
@@ -130,8 +130,8 @@ def _mark(secret: str) -> str:
 _KINDS = ("env", "secret", "file", "literal", "inside", "address")
 
 
-def _log(fmt: Any) -> Callable[[str, Path, Resolved], str]:
-    def through(text: str, folder: Path, _: Resolved) -> str:
+def _log(fmt: Any) -> Callable[[str, Path, ResolvedValues], str]:
+    def through(text: str, folder: Path, _: ResolvedValues) -> str:
         root = logging.getLogger()
         handlers, level = root.handlers[:], root.level
         root.handlers.clear()
@@ -148,14 +148,14 @@ def _log(fmt: Any) -> Callable[[str, Path, Resolved], str]:
     return through
 
 
-def _stderr(text: str, _: Path, resolved: Resolved) -> str:
+def _stderr(text: str, _: Path, resolved: ResolvedValues) -> str:
     tail = StderrTail(resolved.secrets)
     for piece in text.split(" | "):
         tail.feed(piece.encode() + b"\n")
     return "\n".join(tail.lines())
 
 
-def _error(text: str, _: Path, __: Resolved) -> str:
+def _error(text: str, _: Path, __: ResolvedValues) -> str:
     fault = Fault(
         Reason.SERVER_ERROR,
         f"It answered: {text}",
@@ -170,7 +170,7 @@ def _request(**fields: Any) -> sync_pb2.SyncRequest:
     return sync_pb2.SyncRequest(**fields)
 
 
-def _sync(text: str, _: Path, __: Resolved) -> str:
+def _sync(text: str, _: Path, __: ResolvedValues) -> str:
     messages = (
         _request(probe_result={"problem": {"message": text}}),
         _request(report={"problems": [{"message": text}], "events": [{"message": text}]}),
@@ -183,20 +183,20 @@ def _sync(text: str, _: Path, __: Resolved) -> str:
     return " ".join(each.SerializeToString().decode(errors="replace") for each in messages)
 
 
-def _start(text: str, _: Path, __: Resolved) -> str:
+def _start(text: str, _: Path, __: ResolvedValues) -> str:
     spec = ServerSpec(VariantKey("srv"), "stdio", command="x")
     answered = start_fault(spec, MCPError(code=-1, message=text), "negotiate", StderrTail())
     raised = start_fault(spec, RuntimeError(text), "list", StderrTail())
     return f"{answered.message} {answered.metadata} {raised.message} {raised.metadata}"
 
 
-def _problem(text: str, _: Path, __: Resolved) -> str:
+def _problem(text: str, _: Path, __: ResolvedValues) -> str:
     reports = Reports()
-    reports.see(Problem("server", "X", text, VariantKey("srv")))
+    reports.report_problem(Problem("server", "X", text, VariantKey("srv")))
     return "".join(problem.message for problem in reports.problems.open)
 
 
-def _refusal(text: str, _: Path, __: Resolved) -> str:
+def _refusal(text: str, _: Path, __: ResolvedValues) -> str:
     return status_fault("srv", 500, {}, body=text.encode()).message
 
 
@@ -214,15 +214,15 @@ PATHS = {
 
 @pytest.mark.parametrize("path", PATHS)
 def test_no_planted_secret_leaves_the_worker(
-    resolved: tuple[list[str], Resolved], tmp_path: Path, path: str
+    resolved: tuple[list[str], ResolvedValues], tmp_path: Path, path: str
 ) -> None:
-    secrets, reading = resolved
+    secrets, resolved_values = resolved
     assert len(secrets) == 60
     through = PATHS[path]
     for secret in secrets:
         told = " | ".join(spellings(secret))
         assert leaked(told, [secret]), "or the test looks for nothing"
-        assert not leaked(through(told, tmp_path, reading), [secret]), secret
+        assert not leaked(through(told, tmp_path, resolved_values), [secret]), secret
 
 
 def test_a_value_that_the_model_shows_in_pieces_is_not_told() -> None:

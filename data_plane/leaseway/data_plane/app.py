@@ -17,8 +17,8 @@ from typing import Final
 from leaseway.data_plane.artifacts.storage import ArtifactStorage, DirectoryStorage
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable
 from leaseway.data_plane.background import Background, DiskThreads
-from leaseway.data_plane.core.ports import InstancePort, Opener, OpenInstance
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.ports import InstanceListener, InstancePort, OpenInstance
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.http_tools.instance import HttpInstance
 from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance, load
@@ -80,7 +80,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
         ):
             background = Background(group)
             try:
-                background.keep(authenticator.run, "follow changes of credentials")
+                background.supervise(authenticator.run, "follow changes of credentials")
                 with _signals(stop):
                     worker = Worker(
                         options,
@@ -171,10 +171,10 @@ async def _connections(
 
             def open_instance(
                 spec: ServerSpec,
-                opener: Opener,
+                listener: InstanceListener,
                 *,
                 known_version: str = "",
-                reading: Resolved | None = None,
+                resolved_values: ResolvedValues | None = None,
             ) -> InstancePort:
                 instance_id = f"{worker_id}-{spec.key.server_id}-{next(numbers)}"
                 if spec.transport == "http_api":
@@ -183,17 +183,17 @@ async def _connections(
                         http,
                         os.environ,
                         vault,
-                        opener,
+                        listener,
                         instance_id=instance_id,
-                        reading=reading,
+                        resolved_values=resolved_values,
                     )
                 return Instance(
                     spec,
                     host,
-                    opener,
+                    listener,
                     instance_id=instance_id,
                     known_version=known_version,
-                    reading=reading,
+                    resolved_values=resolved_values,
                 )
 
             try:

@@ -79,7 +79,9 @@ class Background:
         task.add_done_callback(lambda _task: work.close())
         return task
 
-    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
+    def supervise(
+        self, work: Callable[[], Coroutine[Any, Any, None]], name: str
+    ) -> asyncio.Task[None]:
         """Run some work until it returns; where it fails, it is logged and begun again.
 
         Args:
@@ -157,11 +159,11 @@ class DiskThreads:
     How much work may wait is for those to bound who bring it.
 
     Args:
-        most: How many threads there may be.
+        max_threads: How many threads there may be.
     """
 
-    def __init__(self, most: int = 8) -> None:
-        self._most = most
+    def __init__(self, max_threads: int = 8) -> None:
+        self._max_threads = max_threads
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._running = 0
@@ -176,7 +178,7 @@ class DiskThreads:
             self._jobs.append(job)
             if len(self._jobs) <= self._idle:
                 self._changed.notify()
-            elif self._running < self._most:
+            elif self._running < self._max_threads:
                 self._running += 1
                 threading.Thread(target=self._serve, name="disk", daemon=True).start()
         return future

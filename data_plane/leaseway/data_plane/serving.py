@@ -51,8 +51,8 @@ async def serve(
     try:
         async with serve_artifacts(worker.artifacts_http, worker.artifacts):
             ready()
-            background.keep(worker.sync.run, "keep joined to the control plane")
-            background.keep(worker.references.run, "follow changes of secrets and files")
+            background.supervise(worker.sync.run, "keep joined to the control plane")
+            background.supervise(worker.references.run, "follow changes of secrets and files")
             background.spawn(_say_when_serving(worker.sync, health), "health")
             await stop.asked.wait()
             _logger.info("Worker %s ends: %s.", worker.id, stop.reason)

@@ -32,9 +32,9 @@ from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reports import Reports
-from leaseway.data_plane.instances.secret_rotation import Pace, ReferenceWatch
+from leaseway.data_plane.instances.secret_rotation import Pace, ReferenceWatcher
 from leaseway.data_plane.instances.stderr_history import StderrHistory
-from leaseway.data_plane.leases.manager import LeaseManager
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.gauges import StateMeters, StateReaders
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.data_plane.metrics.quotas import Quota, QuotaMeters, QuotaReaders
@@ -175,15 +175,15 @@ class Worker:
             options.id, open_instance, background, self._reports, StderrHistory(), meters=meters
         )
         if meters is not None:
-            context.hooks.instance_started = meters.instance_started
-            context.hooks.instance_ended = meters.instance_ended
+            context.hooks.on_instance_started = meters.instance_started
+            context.hooks.on_instance_ended = meters.instance_ended
         self.pool = Pool(context)
         table = LeaseTable(me.incarnation, options.capacity)
-        self.leases = LeaseManager(self.pool, table, clock)
+        self.leases = WorkerLeaseManager(self.pool, table, clock)
         known = vault or WorkerVault(options.vault)
-        self.references = ReferenceWatch(
+        self.references = ReferenceWatcher(
             self.pool,
-            self.leases.follow,
+            self.leases.reconcile,
             known,
             lambda spec: resolve(spec, os.environ, known),
             pace,
@@ -267,7 +267,7 @@ class Worker:
             artifacts_failed=lambda: self.artifacts.failed,
             served=lambda: (each.key.server_id for each in pool.generations),
             ready=lambda: (
-                live for each in pool.generations for live in each.lives if live.is_ready
+                live for each in pool.generations for live in each.live_instances if live.is_ready
             ),
             instance_states=lambda: (
                 (status.variant.server_id, status.state)
@@ -308,7 +308,7 @@ class Worker:
     def _artifact_space(self, server_id: str, tenant: str) -> int | None:
         """Return how many bytes of artifacts a tenant may keep here, or None for any number."""
         try:
-            limits = self.pool.find(server_id, tenant).variant.spec.policy.limits_of(tenant)
+            limits = self.pool.resolve(server_id, tenant).variant.spec.policy.limits_of(tenant)
         except Fault:  # the server has gone since
             return None
         return limits.artifact_bytes if limits is not None else None
@@ -320,33 +320,33 @@ class Worker:
         )
         problem = Problem("worker", "ARTIFACTS_NOT_KEPT", message, severity="warning")
         if why:
-            self._reports.see(problem)
+            self._reports.report_problem(problem)
         else:
-            self._reports.clear(problem)
+            self._reports.clear_problem(problem)
 
     def _audit_problem(self, sentence: str) -> None:
         problem = Problem("worker", "AUDIT_NOT_WRITTEN", sentence)
         if sentence:
-            self._reports.see(problem)
+            self._reports.report_problem(problem)
         else:
-            self._reports.clear(problem)
+            self._reports.clear_problem(problem)
 
     def counts(self) -> dict[str, int]:
         """Count what is held and under way."""
         return {
             "leases": len(tuple(self.leases.leases)),
             "waiting": self.leases.waiting,
-            "instances": sum(len(tuple(each.lives)) for each in self.pool.generations),
+            "instances": sum(len(tuple(each.live_instances)) for each in self.pool.generations),
             "calls": self.executor.in_flight,
         }
 
     async def leave(self, stop: Stop) -> None:
         """Finish what is in flight, within its bound, and end everything else."""
-        await self.sync.say_leaving()
+        await self.sync.report_leaving()
         self.references.stop()
         self.executor.refuse_new()
         self.execution.parking.hurry()
-        self.leases.leave(self.executor.leaving())
+        self.leases.reject_new(self.executor.leaving())
         self._exchanges.go_away(f"The worker ends: {stop.reason}.")
         await self._finish_calls(stop)
         self.leases.revoke_all("its worker ended")

@@ -69,18 +69,18 @@ class Worker:
         self.variants: dict[VariantKey, Served] = {}
         self.stream: Stream | None = None
 
-    def acquire(self, key: LeaseKey, now: float) -> lease_table.Lease | None:
-        own = lease_table.LeaseKey(key.tenant, key.session, key.server_id)
+    def acquire(self, key: LeaseKey, now: float) -> lease_table.WorkerLease | None:
+        own = lease_table.WorkerLeaseKey(key.tenant, key.session, key.server_id)
         what = VariantKey(key.server_id)
         try:
             lease, new = self.table.acquire(own, now, variant=what, launch_hash="", ttl=86_400)
-        except lease_table.NoRoom:
+        except lease_table.LeaseLimitReached:
             return None
         if new:
             self.say(WorkerReport(), gained=[lease], now=now)
         return lease
 
-    def end(self, lease_id: str, how: lease_table.How, now: float) -> None:
+    def end(self, lease_id: str, how: lease_table.LeaseOutcome, now: float) -> None:
         if self.table.end(lease_id, how, now) is not None:
             self.say(WorkerReport(lost=(lease_id,)), gained=[], now=now)
 
@@ -100,7 +100,9 @@ class Worker:
 
         self.stream = Stream(up=[join])
 
-    def say(self, report: WorkerReport, *, gained: list[lease_table.Lease], now: float) -> None:
+    def say(
+        self, report: WorkerReport, *, gained: list[lease_table.WorkerLease], now: float
+    ) -> None:
         ages = [(each, now - each.granted_at) for each in gained]
 
         def tell(state: Coordinator, then: Moment) -> None:
@@ -110,7 +112,7 @@ class Worker:
         if self.stream is not None:
             self.stream.up.append(tell)
 
-    def _held(self, lease: lease_table.Lease, age: float, then: Moment) -> HeldLease:
+    def _held(self, lease: lease_table.WorkerLease, age: float, then: Moment) -> HeldLease:
         key = LeaseKey(lease.key.tenant, lease.key.session, lease.key.server_id)
         return HeldLease(lease.id, key, self.id, then.mono - age)
 
@@ -340,12 +342,12 @@ class System(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held())
     @rule(data=st.data(), how=st.sampled_from(["released", "expired"]))
-    def end(self, data: st.DataObject, how: lease_table.How) -> None:
+    def end(self, data: st.DataObject, how: lease_table.LeaseOutcome) -> None:
         worker, lease = data.draw(st.sampled_from(self.held()))
         worker.end(lease.id, how, self.now.mono)
         self.over.add(lease.id)
 
-    def held(self) -> list[tuple[Worker, lease_table.Lease]]:
+    def held(self) -> list[tuple[Worker, lease_table.WorkerLease]]:
         return [(one, lease) for one in self.workers.values() for lease in one.table.leases]
 
     # What must hold.

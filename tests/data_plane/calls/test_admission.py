@@ -130,7 +130,7 @@ async def test_what_is_not_granted_takes_the_way_of_what_was_never_there(bench: 
             with noting_calls() as expected:
                 second = await caller.refused(*never, tenant="acme")
             assert taken == expected
-            assert "find" in taken
+            assert "resolve" in taken
             assert first.reason is second.reason is Reason.TOOL_NOT_FOUND
 
 
@@ -254,7 +254,7 @@ async def test_how_another_tenants_lease_ended_is_not_told(bench: Bench) -> None
 async def test_a_server_that_is_tried_for_others_is_like_one_that_never_was(bench: Bench) -> None:
     spec = bench.spec("files", policy=ServerPolicy(grants={"acme": Grant()}))
     caller = bench.caller()
-    with bench.worker.pool.trying(spec):
+    with bench.worker.pool.probing(spec):
         told = await caller.refused("files", tenant="acme")
         hidden = await caller.refused("files", tenant="rival")
         never = await caller.refused("nothing", tenant="rival")

@@ -31,24 +31,24 @@ GET_USER = HttpTool("get_user", "GET", "/users/{userId}", parameters=(USER_ID, V
 
 
 class Told:
-    """An opener that notes what it is told."""
+    """An listener that notes what it is told."""
 
     def __init__(self) -> None:
         self.closed: list[Fault | None] = []
 
-    def instance_closed(self, instance: Any, fault: Fault | None) -> None:
+    def on_closed(self, instance: Any, fault: Fault | None) -> None:
         self.closed.append(fault)
 
-    def instance_tools_changed(self, instance: Any) -> None:
+    def on_tools_changed(self, instance: Any) -> None:
         raise AssertionError("its tools never change")
 
-    def instance_mended(self, instance: Any, reason: str) -> None:
+    def on_warning_cleared(self, instance: Any, reason: str) -> None:
         raise AssertionError("nothing was warned of")
 
-    def instance_warned(self, instance: Any, reason: str, text: str) -> None:
+    def on_warning(self, instance: Any, reason: str, text: str) -> None:
         """Nothing is expected."""
 
-    def instance_disconnected(self, instance: Any) -> None:
+    def on_disconnected(self, instance: Any) -> None:
         raise AssertionError("it has no connection")
 
 
@@ -367,7 +367,7 @@ async def test_credentials_go_where_their_kind_says(api: RestApi) -> None:
     values = {"KEY": KEY, "KEY2": "second", "PASSWORD": "p:w"}
     async with calling(spec_of(api.url, tool, security=security), values) as made:
         await made.text("get_user", userId="7", verbose=True)
-        sent = made.instance.reading
+        sent = made.instance.resolved_values
     assert api.last.query == [("v", "1"), ("verbose", "true"), ("api key", KEY)]
     assert api.last.headers["Authorization"] == "Basic " + base64.b64encode(b"ann:p:w").decode()
     assert (api.last.headers["X-Key"], api.last.headers["Cookie"]) == ("second", "sid=second")

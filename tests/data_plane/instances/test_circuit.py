@@ -41,7 +41,7 @@ async def refused(bench: Bench, session: str = "s1") -> Fault:
 
 
 def restart(bench: Bench, server_id: str = "db") -> Any:
-    return bench.worker.pool.find(server_id, "").restart
+    return bench.worker.pool.resolve(server_id, "").circuit_breaker
 
 
 async def test_five_acquires_may_fail_at_once_and_then_none_starts_a_process(bench: Bench) -> None:

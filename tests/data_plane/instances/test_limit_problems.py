@@ -47,8 +47,8 @@ async def test_it_is_mended_by_the_first_start_where_it_holds(bench: Bench) -> N
 async def test_what_a_server_can_not_do_is_a_warning_until_it_is_replaced(bench: Bench) -> None:
     spec = await bench.serve("db")
     await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
-    live = bench.worker.pool.get(spec.key).shared
-    live.instance_warned(live.instance, "NO_BACK_CHANNEL", "set protocol: legacy.")
+    live = bench.worker.pool.find(spec.key).shared
+    live.on_warning(live.instance, "NO_BACK_CHANNEL", "set protocol: legacy.")
     report = await bench.plane.expect_report(lambda report: report.problems)
     [problem] = report.problems
     assert (problem.reason, problem.severity) == ("NO_BACK_CHANNEL", "warning")

@@ -50,7 +50,7 @@ async def test_a_shared_instance_that_nobody_calls_ends_and_the_next_call_starts
     )
     assert (first.state, report.instances[0].role) == ("closed", "shared")
     assert len(bench.servers.opened) == 1
-    assert not bench.worker.pool.context.reports.problems.take()[0]
+    assert not bench.worker.pool.context.reports.problems.pop_changes()[0]
     assert (await bench.caller().call("time")).payload
     assert len(bench.servers.opened) == 2
 
@@ -131,10 +131,10 @@ async def test_an_old_shared_instance_is_renewed_before_it_goes_and_finishes_its
     bench.servers.gate = asyncio.Event()
     await bench.serve("time", instances=InstancePolicy(max_age=0.1))
     await bench.until(lambda: len(bench.servers.opened) == 2)
-    assert bench.worker.pool.find("time", "").shared.instance is first  # until the next is up
+    assert bench.worker.pool.resolve("time", "").shared.instance is first  # until the next is up
     bench.servers.gate.set()
     second = await until_up(bench, 2)
-    await bench.until(lambda: bench.worker.pool.find("time", "").shared.instance is not first)
+    await bench.until(lambda: bench.worker.pool.resolve("time", "").shared.instance is not first)
     assert first.state == "ready"
     first.calls[0].answer(b'{"from":"old"}')
     assert (await caller.result(old_call)).payload == b'{"from":"old"}'
@@ -158,7 +158,9 @@ async def test_an_old_instance_serves_on_where_no_new_one_starts(bench: Bench) -
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no licence")] * 100_000
     report = await bench.plane.expect_report(lambda report: report.problems)
     assert report.problems[0].message == "no licence"
-    await bench.until(lambda: bench.worker.pool.find("time", "").restart.circuit != "closed")
+    await bench.until(
+        lambda: bench.worker.pool.resolve("time", "").circuit_breaker.circuit != "closed"
+    )
     assert (await bench.caller().call("time")).payload
     assert first.state == "ready"
     bench.servers.faults.clear()
@@ -170,7 +172,7 @@ async def test_an_old_instance_serves_on_where_no_new_one_starts(bench: Bench) -
 async def test_an_idle_server_is_not_kept_awake_by_its_renewals(bench: Bench) -> None:
     await bench.serve("time", instances=InstancePolicy(max_age=0.02, idle_timeout=0.1))
     await bench.until(lambda: bench.servers.opened and not bench.servers.live)
-    assert bench.worker.pool.find("time", "").rests
+    assert bench.worker.pool.resolve("time", "").is_resting
 
 
 async def test_a_lease_without_calls_ends_after_its_servers_idle_time_though_it_is_renewed(
@@ -198,7 +200,7 @@ async def test_the_lease_of_an_old_instance_ends_when_its_call_is_done(bench: Be
     call_id = await caller.begin("db", lease_id=lease.id, session=lease.session)
     await bench.until(lambda: bench.servers.opened[0].calls)
     await bench.serve("db", shared=False, instances=InstancePolicy(max_age=0.1))
-    (live,) = bench.worker.pool.find("db", "").lives
+    (live,) = bench.worker.pool.resolve("db", "").live_instances
     await bench.until(lambda: live.overdue)
     assert bench.worker.leases.get(lease.id) is not None
     bench.servers.opened[0].calls[0].answer(b"{}")
@@ -225,8 +227,10 @@ async def test_the_age_of_leases_of_a_replaced_generation_counts_on(bench: Bench
 async def test_whoever_listens_hears_of_each_start_and_end_once(bench: Bench, shared: bool) -> None:
     heard: list[tuple[str, str]] = []
     hooks = bench.worker.pool.context.hooks
-    hooks.instance_started = lambda live, *, again: heard.append((live.instance.id, f"up {again}"))
-    hooks.instance_ended = lambda live, how: heard.append((live.instance.id, how))
+    hooks.on_instance_started = lambda live, *, again: heard.append(
+        (live.instance.id, f"up {again}")
+    )
+    hooks.on_instance_ended = lambda live, how: heard.append((live.instance.id, how))
     policy = InstancePolicy(start="eager", restart=Backoff(0.001, 0.001))
     await bench.serve("db", shared=shared, instances=policy)
     (await until_up(bench, 1)).crash("exit status 1")

@@ -22,7 +22,7 @@ from tests.data_plane.changing_values import (
 )
 from tests.data_plane.conftest import worker_bench
 
-from leaseway.data_plane.instances.secret_rotation import Pace, ReferenceWatch
+from leaseway.data_plane.instances.secret_rotation import Pace, ReferenceWatcher
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.spec.model import InstancePolicy
 from leaseway.spec.protobuf import spec_to_wire
@@ -196,14 +196,14 @@ async def test_an_unforeseen_failure_does_not_end_the_watch(
     monkeypatch: pytest.MonkeyPatch, file: Path
 ) -> None:
     """Else no secret that changes would be followed for as long as the worker lives."""
-    look_around, failures = ReferenceWatch.look, [RuntimeError("What is this?")]
+    look_around, failures = ReferenceWatcher.check, [RuntimeError("What is this?")]
 
-    async def fail_first(watch: ReferenceWatch) -> None:
+    async def fail_first(watch: ReferenceWatcher) -> None:
         if failures:
             raise failures.pop()
         await look_around(watch)
 
-    monkeypatch.setattr(ReferenceWatch, "look", fail_first)
+    monkeypatch.setattr(ReferenceWatcher, "check", fail_first)
     async with worker_bench(pace=Pace(poll=0.01, quiet=0.005)) as bench:
         await bench.serve("uses", env=uses(file))
         await ready(bench, 1)

@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def newest(bench: Bench) -> Any:
-    return bench.servers.opened[-1].reading
+    return bench.servers.opened[-1].resolved_values
 
 
 async def test_a_changed_file_makes_a_new_generation_of_its_server_and_of_no_other(
@@ -52,13 +52,13 @@ async def test_a_changed_file_makes_a_new_generation_of_its_server_and_of_no_oth
     await bench.serve("other", env={"SECRET": Value("literal", "x")})
     await ready(bench, 2)
     await look(bench)
-    hash_before = bench.worker.pool.find("uses", "").launch_hash
+    hash_before = bench.worker.pool.resolve("uses", "").launch_hash
     version = bench.worker.pool.registry_version
     write(file, "two")
     await look(bench)
     await bench.until(lambda: sorted(secrets(bench)) == ["two", "x"])
     assert len(bench.servers.opened) == 3
-    assert bench.worker.pool.find("uses", "").launch_hash == hash_before
+    assert bench.worker.pool.resolve("uses", "").launch_hash == hash_before
     assert bench.worker.pool.registry_version == version
 
 
@@ -86,7 +86,7 @@ async def test_calls_in_flight_finish_on_the_old_values_and_new_ones_use_the_new
     write(file, "two")
     await look(bench)
     await ready(bench, 2)
-    await bench.until(lambda: bench.worker.pool.find("uses", "").shared is not None)
+    await bench.until(lambda: bench.worker.pool.resolve("uses", "").shared is not None)
     new_call = await caller.begin("uses")
     await bench.until(lambda: bench.servers.opened[1].calls)
     assert bench.servers.opened[0].state == "ready"
@@ -168,8 +168,10 @@ async def test_a_value_that_is_changed_back_keeps_the_leases_that_have_it(
     for text in ("two", "one"):
         write(file, text)
         await look(bench)
-        await bench.until(lambda text=text: text == bench.servers.opened[-1].reading.env["SECRET"])
-        await bench.until(lambda: not bench.worker.pool.find("db", "").lags(newest(bench)))
+        await bench.until(
+            lambda text=text: text == bench.servers.opened[-1].resolved_values.env["SECRET"]
+        )
+        await bench.until(lambda: not bench.worker.pool.resolve("db", "").is_behind(newest(bench)))
     assert bench.worker.leases.get(lease.id).ends_by is None
 
 

@@ -49,7 +49,7 @@ async def until_ready(bench: Bench, count: int) -> None:
 
 
 def spares(bench: Bench, server_id: str = "db") -> int:
-    lives = bench.worker.pool.find(server_id, "").lives
+    lives = bench.worker.pool.resolve(server_id, "").live_instances
     return sum(not live.lease_id for live in lives)
 
 
@@ -147,7 +147,7 @@ async def test_spares_that_die_again_and_again_are_started_less_and_less_often(
         await bench.until(lambda at=number: len(bench.servers.opened) > at)
         await bench.until(lambda at=number: bench.servers.opened[at].state == "ready")
         bench.servers.opened[number].crash()
-    restart = bench.worker.pool.find("db", "").restart
+    restart = bench.worker.pool.resolve("db", "").circuit_breaker
     assert (restart.failures, restart.circuit) == (6, "open")
 
 

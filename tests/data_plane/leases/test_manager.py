@@ -147,7 +147,7 @@ async def test_a_name_is_resolved_on_the_server_of_a_lease(bench: Bench) -> None
         request = leases_pb2.ResolveLeasedRequest(lease_id=lease.id, session=session, name=name)
         return bench.leases.ResolveLeased(request)
 
-    plan = next(iter(bench.worker.pool.find("db", "default").variant.toolset.tools.values()))
+    plan = next(iter(bench.worker.pool.resolve("db", "default").variant.toolset.tools.values()))
     for name in (plan.name, f"db:{plan.original_name}"):
         answer = await asked(name)
         assert (answer.tool.server_id, answer.tool.original_name) == ("db", plan.original_name)

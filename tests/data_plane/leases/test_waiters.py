@@ -10,8 +10,13 @@ from tests.conftest import BOUND
 from tests.data_plane.conftest import worker_bench
 from tests.data_plane.leases.test_manager import Bench, acquire, refused
 
-from leaseway.data_plane.core.leases.table import Lease, LeaseKey, LeaseTable, NoRoom
-from leaseway.data_plane.leases.waiters import Granted, WaitQueue
+from leaseway.data_plane.core.leases.table import (
+    LeaseLimitReached,
+    LeaseTable,
+    WorkerLease,
+    WorkerLeaseKey,
+)
+from leaseway.data_plane.leases.waiters import Granted, LeaseWaitQueue
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.v1 import leases_pb2
 from leaseway.wire import bounds
@@ -24,12 +29,12 @@ class Room:
 
     def __init__(self, capacity: int = 1, server_limit: int = 256) -> None:
         self.table = LeaseTable("run", capacity)
-        self.line = WaitQueue()
+        self.line = LeaseWaitQueue()
         self.server_limit = server_limit
         self.order: list[str] = []
 
-    async def acquire(self, session: str, server: str = "db", wait: float = BOUND) -> Lease:
-        key = LeaseKey("default", session, server)
+    async def acquire(self, session: str, server: str = "db", wait: float = BOUND) -> WorkerLease:
+        key = WorkerLeaseKey("default", session, server)
 
         def attempt() -> Granted:
             lease, created = self.table.acquire(
@@ -44,16 +49,16 @@ class Room:
 
         try:
             return attempt()[0]
-        except NoRoom as full:
+        except LeaseLimitReached as full:
             why = full
         return (await self.line.wait(key, attempt, why, wait))[0]
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: WorkerLease) -> None:
         self.table.end(lease.id, "released", 0.0)
         self.line.serve()
 
 
-async def queued(room: Room, *names: str, server: str = "db") -> list[asyncio.Task[Lease]]:
+async def queued(room: Room, *names: str, server: str = "db") -> list[asyncio.Task[WorkerLease]]:
     """Let sessions wait, in this order."""
     tasks = []
     for name in names:
@@ -93,7 +98,7 @@ async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
     held = await room.acquire("first")
     [patient] = await queued(room, "patient")
     room.release(held)
-    with pytest.raises(NoRoom):
+    with pytest.raises(LeaseLimitReached):
         await room.acquire("newcomer", wait=0)
     async with asyncio.timeout(BOUND):
         await patient
@@ -141,7 +146,7 @@ async def test_a_caller_that_left_costs_nobody_a_place() -> None:
 async def test_a_wait_ends_with_its_time_and_a_fault_ends_every_wait() -> None:
     room = Room()
     await room.acquire("first")
-    with pytest.raises(NoRoom):
+    with pytest.raises(LeaseLimitReached):
         await room.acquire("hasty", wait=0.01)
     tasks = await queued(room, "a", "b")
     room.line.fail(Fault(Reason.DRAINING, "over"))
@@ -177,7 +182,7 @@ async def test_a_worker_that_leaves_refuses_those_who_wait_for_room(bench: Bench
     await acquire(bench, "s1")
     waiting = asyncio.ensure_future(refused(acquire(bench, "s2", wait=duration(60))))
     await bench.until(lambda: bench.worker.leases.waiting)
-    bench.worker.leases.leave(bench.worker.executor.leaving())
+    bench.worker.leases.reject_new(bench.worker.executor.leaving())
     async with asyncio.timeout(BOUND):
         assert (await waiting).reason is Reason.DRAINING
     assert (await refused(acquire(bench, "s3"))).reason is Reason.DRAINING
@@ -214,7 +219,9 @@ async def test_a_lease_that_ends_before_its_waiters_turn_is_no_success(bench: Be
     await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=1))
     held = await acquire(bench)
     leases = bench.worker.leases
-    acquiring = asyncio.ensure_future(leases.acquire(LeaseKey("default", "s2", "db"), wait=BOUND))
+    acquiring = asyncio.ensure_future(
+        leases.acquire(WorkerLeaseKey("default", "s2", "db"), wait=BOUND)
+    )
     await bench.until(lambda: leases.waiting == 1)
     leases.release(held.lease.id)
     [lease] = leases.leases
@@ -232,18 +239,18 @@ async def test_a_worker_of_no_capacity_holds_no_lease() -> None:
 
 
 async def test_a_tenant_that_fills_the_line_makes_place_for_another_one() -> None:
-    line, full = WaitQueue(), NoRoom("The worker is full.")
+    line, full = LeaseWaitQueue(), LeaseLimitReached("The worker is full.")
 
     def never() -> Granted:
         raise full
 
     def asked(tenant: str, number: int) -> asyncio.Task[Granted]:
-        key = LeaseKey(tenant, f"s{number}", "db")
+        key = WorkerLeaseKey(tenant, f"s{number}", "db")
         return asyncio.create_task(line.wait(key, never, full, BOUND))
 
     greedy = [asked("greedy", number) for number in range(bounds.MAX_WAITING)]
     other = asked("other", 0)
-    with pytest.raises(NoRoom):
+    with pytest.raises(LeaseLimitReached):
         await greedy[-1]
     assert not other.done()
     assert len(line) == bounds.MAX_WAITING

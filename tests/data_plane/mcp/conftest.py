@@ -73,23 +73,23 @@ class Bench:
         self.instances.append(instance)
         return instance
 
-    def instance_closed(self, instance: Instance, fault: Fault | None) -> None:
+    def on_closed(self, instance: Instance, fault: Fault | None) -> None:
         """Remember that an instance has ended, and why."""
         self.closed.put_nowait((instance, fault))
 
-    def instance_tools_changed(self, instance: Instance) -> None:
+    def on_tools_changed(self, instance: Instance) -> None:
         """Remember whose tools changed."""
         self.changed.put_nowait(instance)
 
-    def instance_warned(self, instance: Instance, reason: str, text: str) -> None:
+    def on_warning(self, instance: Instance, reason: str, text: str) -> None:
         """Remember what an instance can't do."""
         self.warned.append((reason, text))
 
-    def instance_mended(self, instance: Instance, reason: str) -> None:
+    def on_warning_cleared(self, instance: Instance, reason: str) -> None:
         """Forget what an instance could not do."""
         self.warned = [each for each in self.warned if each[0] != reason]
 
-    def instance_disconnected(self, instance: Instance) -> None:
+    def on_disconnected(self, instance: Instance) -> None:
         """Remember the state in which an instance was given up."""
         self.disconnected.append(instance.state)
 

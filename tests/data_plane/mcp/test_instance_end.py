@@ -265,7 +265,7 @@ async def test_a_fault_of_our_own_ends_the_instance_and_is_said(
         raise RuntimeError("a bug")
 
     instance = bench.make(bench.stdio("echo_raw"))
-    monkeypatch.setattr(bench, "instance_tools_changed", explode)
+    monkeypatch.setattr(bench, "on_tools_changed", explode)
     instance._changed_early = True
     await instance.start()
     async with asyncio.timeout(BOUND):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.pods.api import is_running, placed, runs_pods, waiting
 from leaseway.data_plane.mcp.pods.manifest import (
     Manifest,
@@ -41,7 +41,7 @@ def pod(
         pod_template=json.dumps(template) if template else "",
     )
     program, *arguments = command or ("",)
-    resolved = Resolved(program, tuple(arguments), image="a:1", env=env or {}, cwd=cwd)
+    resolved = ResolvedValues(program, tuple(arguments), image="a:1", env=env or {}, cwd=cwd)
     return pod_manifest("name", OWNER, spec, resolved)
 
 

@@ -91,11 +91,11 @@ def test_the_workers_log_shows_no_secret_in_use_nor_for_a_while_after(
     line: Callable[[str], str],
 ) -> None:
     server = spec(env={"DB": Value("secret", "db")})
-    reading = resolve(server, {}, Drawer(db="first-9d1c"))
+    resolved_values = resolve(server, {}, Drawer(db="first-9d1c"))
     assert line("bad login with first-9d1c").endswith("said: bad login with [redacted]")
     newer = resolve(server, {}, Drawer(db="second-77ab"))
     assert line("first-9d1c, second-77ab").endswith("said: [redacted], [redacted]")
-    del reading
+    del resolved_values
     newest = resolve(server, {}, Drawer(db="third-31ee"))
     assert line("second-77ab, third-31ee").endswith("said: [redacted], [redacted]")
     assert line("first-9d1c").endswith("said: [redacted]")
@@ -108,7 +108,7 @@ def test_the_workers_log_shows_no_secret_in_use_nor_for_a_while_after(
 def test_values_are_in_no_representation() -> None:
     resolved = resolve(spec(env={"T": Value("env", "T")}, url="u"), {"T": "s3cr3t"})
     assert "s3cr3t" not in repr(resolved)
-    assert repr(resolved) == "Resolved()"
+    assert repr(resolved) == "ResolvedValues()"
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ async def test_an_instance_that_ends_with_its_probe_is_not_kept(bench: Bench) ->
     ended = LiveInstance(bench.servers, spec, None)
     await ended.start()
     bench.servers.opened[-1].crash()
-    generation = bench.worker.pool.get(spec.key)
+    generation = bench.worker.pool.find(spec.key)
     generation.adopt(ended)
     assert generation.shared is not ended
     assert (await bench.caller().call("time")).payload

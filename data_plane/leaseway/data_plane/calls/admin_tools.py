@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.data_plane.core.calls.call import Outcome
-from leaseway.data_plane.core.leases.table import LeaseKey
+from leaseway.data_plane.core.leases.table import WorkerLeaseKey
 from leaseway.data_plane.core.tools.toolset import Exposed, ToolPlan, compile_toolset
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import LeaseManager
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
@@ -35,7 +35,7 @@ class AdminTools:
         leases: Who holds what.
     """
 
-    def __init__(self, pool: Pool, leases: LeaseManager) -> None:
+    def __init__(self, pool: Pool, leases: WorkerLeaseManager) -> None:
         self._pool = pool
         self._leases = leases
 
@@ -60,17 +60,17 @@ class AdminTools:
                 f"{RELEASE_TOOL} releases a lease of the session that calls it: name a session.",
             )
         tenant = call.tenant or DEFAULT_TENANT
-        key = LeaseKey(tenant, call.session, arguments["serverId"])
+        key = WorkerLeaseKey(tenant, call.session, arguments["serverId"])
         return self._release_named(call.lease_id, key) if call.lease_id else self._release(key)
 
-    def _release(self, key: LeaseKey) -> Outcome:
+    def _release(self, key: WorkerLeaseKey) -> Outcome:
         lease = self._leases.find(key)
         if lease is None:
             return self._nothing_to_release(key)
         self._leases.release(lease.id)
         return _released(key)
 
-    def _release_named(self, lease_id: str, key: LeaseKey) -> Outcome:
+    def _release_named(self, lease_id: str, key: WorkerLeaseKey) -> Outcome:
         """Release the one lease that the caller means: a newer one of its session stays."""
         lease = self._leases.get(lease_id)
         if lease is not None and lease.key == key:
@@ -83,7 +83,7 @@ class AdminTools:
             return self._nothing_to_release(key)
         return _text(f"There is nothing to release. {ended.message}", is_error=True)
 
-    def _nothing_to_release(self, key: LeaseKey) -> Outcome:
+    def _nothing_to_release(self, key: WorkerLeaseKey) -> Outcome:
         held = [
             lease.key.server_id
             for lease in self._leases.leases
@@ -93,7 +93,7 @@ class AdminTools:
         holds = f" It holds leases of: {_list(held)}." if held else ""
         return _text(f"There is nothing to release: {self._why_none(key)}.{holds}", is_error=True)
 
-    def _why_none(self, key: LeaseKey) -> str:
+    def _why_none(self, key: WorkerLeaseKey) -> str:
         known = {
             variant.key.server_id: variant.spec
             for variant in self._pool.desired_state.visible_to(key.tenant)
@@ -109,7 +109,7 @@ class AdminTools:
         return f"this session holds no lease of server {key.server_id}"
 
 
-def _released(key: LeaseKey) -> Outcome:
+def _released(key: WorkerLeaseKey) -> Outcome:
     return _text(
         f"Released the lease of server {key.server_id}. What it kept for this session is gone; "
         "the next call of one of its tools starts with a fresh client."

@@ -50,7 +50,7 @@ class Admission:
         tenant = call.tenant or DEFAULT_TENANT
         if len(tenant) > LONGEST_KEY or len(call.session) > LONGEST_KEY:
             check_caller_names(session=call.session, tenant=tenant)  # the rest where a lease begins
-        generation = self._pool.find(call.server_id, tenant, call.agent)
+        generation = self._pool.resolve(call.server_id, tenant, call.agent)
         toolset = generation.variant.toolset
         if call.method:
             asked = admit(toolset.prompts_resources, call.server_id, call.method, active.arguments)
@@ -156,7 +156,9 @@ class Admission:
         """Return whether a resource passes its server's filter as it is now."""
         call = active.call
         try:
-            generation = self._pool.find(call.server_id, call.tenant or DEFAULT_TENANT, call.agent)
+            generation = self._pool.resolve(
+                call.server_id, call.tenant or DEFAULT_TENANT, call.agent
+            )
         except Fault:
             return False
         return generation.variant.toolset.prompts_resources.uris.allows(uri)

@@ -20,7 +20,7 @@ from leaseway.data_plane.calls.recent import OK, TOOL_ERROR, PastCall, RecentCal
 from leaseway.data_plane.calls.tracing import CallTrace
 from leaseway.data_plane.core.artifacts.media import DATA_MARK
 from leaseway.data_plane.core.calls.call import Ask, Outcome, PendingCall, too_large
-from leaseway.data_plane.core.leases.table import Lease
+from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.tools.policy import ToolPolicy
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import ToolTimer
@@ -268,7 +268,7 @@ class ActiveCall:
         self.call = call
         self.arguments = arguments
         self.live: LiveInstance | None = None
-        self.lease: Lease | None = None
+        self.lease: WorkerLease | None = None
         self.is_new_lease = False
         self.is_counted = False
         self.is_permitted = False

@@ -27,7 +27,7 @@ from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest, answerable
 from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.desired_state import HeldVariant
-from leaseway.data_plane.core.leases.table import Lease, LeaseKey
+from leaseway.data_plane.core.leases.table import WorkerLease, WorkerLeaseKey
 from leaseway.data_plane.core.tools.policy import Counts
 from leaseway.data_plane.core.tools.prompts_resources import (
     SUBSCRIBE,
@@ -38,7 +38,7 @@ from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import LeaseManager
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.identity.interceptor import caller
 from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.tracing import tracing_active
@@ -69,7 +69,7 @@ class Executor:
         confirmation: Has calls wait for a person, or None where nobody can be asked.
     """
 
-    def __init__(self, pool: Pool, leases: LeaseManager, worker_id: str) -> None:
+    def __init__(self, pool: Pool, leases: WorkerLeaseManager, worker_id: str) -> None:
         self._pool = pool
         self._leases = leases
         self._admin = AdminTools(pool, leases)
@@ -222,7 +222,7 @@ class Executor:
             return generation.shared_for("" if active.call.method else active.call.tool)
         key = _lease_key(active.call)
         if active.call.lease_id:
-            lease: Lease | None = self._leases.held(active.call.lease_id, key)
+            lease: WorkerLease | None = self._leases.get_held(active.call.lease_id, key)
         elif not key.session:
             raise Fault(
                 Reason.SESSION_REQUIRED,
@@ -232,10 +232,10 @@ class Executor:
             lease = self._leases.find(key)
         if lease is None:
             return None
-        live = self._leases.live(lease)
+        live = self._leases.live_instance(lease)
         if live is not None and active.lease is None:
             active.lease = lease
-            self._leases.begin_call(lease)
+            self._leases.start_call(lease)
         return live
 
     def _send(
@@ -405,7 +405,7 @@ class Executor:
     async def _reach_version(self, active: ActiveCall) -> None:
         if active.call.registry_version > self._pool.registry_version:
             active.event("waiting for the registry version")
-            await self._pool.wait_version(active.call.registry_version)
+            await self._pool.wait_for_version(active.call.registry_version)
 
     async def _obtain(self, active: ActiveCall, generation: Generation) -> LiveInstance:
         live = self._ready_instance(active, generation)
@@ -417,26 +417,28 @@ class Executor:
         ttl = seconds(active.call.lease_ttl) if active.call.HasField("lease_ttl") else None
         key = _lease_key(active.call)
         if active.call.lease_id:
-            key = self._leases.held(active.call.lease_id, key).key
+            key = self._leases.get_held(active.call.lease_id, key).key
         lease, created = await self._leases.acquire(
             key, agent=active.call.agent, acquirer=active.call.acquirer, ttl=ttl
         )
         active.event("the lease is held")
-        live = self._leases.live(lease)
+        live = self._leases.live_instance(lease)
         if live is None:
             raise self._leases.ended_fault(lease.id)
         active.lease, active.is_new_lease = lease, created
-        self._leases.begin_call(lease)
+        self._leases.start_call(lease)
         return live
 
     async def _obtain_shared(self, active: ActiveCall, generation: Generation) -> LiveInstance:
         active.event("waiting for the instance to start")
         while True:
             try:
-                live = await generation.wait_shared("" if active.call.method else active.call.tool)
+                live = await generation.wait_for_shared(
+                    "" if active.call.method else active.call.tool
+                )
             except Fault:
                 tenant = active.call.tenant or DEFAULT_TENANT
-                newer = self._pool.find(active.call.server_id, tenant, active.call.agent)
+                newer = self._pool.resolve(active.call.server_id, tenant, active.call.agent)
                 if newer is generation or not newer.is_shared:
                     raise
                 generation = newer
@@ -520,8 +522,8 @@ def _tenant(active: ActiveCall) -> str:
     return active.call.tenant or DEFAULT_TENANT
 
 
-def _lease_key(call: execution_pb2.Call) -> LeaseKey:
-    return LeaseKey(call.tenant or DEFAULT_TENANT, call.session, call.server_id)
+def _lease_key(call: execution_pb2.Call) -> WorkerLeaseKey:
+    return WorkerLeaseKey(call.tenant or DEFAULT_TENANT, call.session, call.server_id)
 
 
 def _meta_of(active: ActiveCall, live: LiveInstance) -> dict[str, object] | None:

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall
-from leaseway.data_plane.core.leases.table import Lease
+from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.tools.prompts_resources import AdmittedRequest
 from leaseway.data_plane.instances.live_instance import LiveInstance
-from leaseway.data_plane.leases.manager import LeaseManager
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.instruments import SETTLED
 from leaseway.wire.errors import Fault
 
@@ -33,7 +33,7 @@ class Following:
         allows: Decides which changes are passed on.
     """
 
-    def __init__(self, leases: LeaseManager, allows: Allows) -> None:
+    def __init__(self, leases: WorkerLeaseManager, allows: Allows) -> None:
         self._leases = leases
         self._allows = allows
         self._active: dict[ActiveCall, None] = {}
@@ -68,10 +68,10 @@ class Following:
         active = followed.active
         if self._active.pop(active, self) is self:
             return
-        followed.live.follower_left()
+        followed.live.remove_follower()
         if followed.lease is not None:
             active.lease = followed.lease
-            self._leases.begin_call(followed.lease)
+            self._leases.start_call(followed.lease)
 
 
 class _Followed:
@@ -82,7 +82,7 @@ class _Followed:
     def __init__(self, following: Following, active: ActiveCall, live: LiveInstance) -> None:
         self.active = active
         self.live = live
-        self.lease: Lease | None = active.lease
+        self.lease: WorkerLease | None = active.lease
         self.pending: PendingCall | None = None
         self._following = following
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault
 
@@ -82,7 +82,7 @@ class InstancePort(Protocol):
         """What else it listed last; None where it was not asked yet."""
 
     @property
-    def reading(self) -> Resolved | None:
+    def resolved_values(self) -> ResolvedValues | None:
         """What its references stood for when it started; None before."""
 
     @property
@@ -144,10 +144,10 @@ class InstancePort(Protocol):
         """End the client and its process; may be called from any task, more than once."""
 
 
-class Opener(Protocol):
+class InstanceListener(Protocol):
     """Whoever has an instance opened; told on the loop what becomes of it, and must not block."""
 
-    def instance_closed(self, instance: Any, fault: Fault | None) -> None:
+    def on_closed(self, instance: Any, fault: Fault | None) -> None:
         """Hear, once, that an instance that was ready has ended and nothing of it is left.
 
         Args:
@@ -155,16 +155,16 @@ class Opener(Protocol):
             fault: What ended it, or None where `close` did.
         """
 
-    def instance_tools_changed(self, instance: Any) -> None:
+    def on_tools_changed(self, instance: Any) -> None:
         """Called when the server says that its tools changed."""
 
-    def instance_disconnected(self, instance: Any) -> None:
+    def on_disconnected(self, instance: Any) -> None:
         """Called when it gave no sign of life, before it is ended."""
 
-    def instance_warned(self, instance: Any, reason: str, text: str) -> None:
+    def on_warning(self, instance: Any, reason: str, text: str) -> None:
         """Called with sentences: what its server can't do as it is configured, and what to do."""
 
-    def instance_mended(self, instance: Any, reason: str) -> None:
+    def on_warning_cleared(self, instance: Any, reason: str) -> None:
         """Called when what it was warned of is over."""
 
 
@@ -174,16 +174,16 @@ class OpenInstance(Protocol):
     def __call__(
         self,
         spec: ServerSpec,
-        opener: Opener,
+        listener: InstanceListener,
         *,
         known_version: str = "",
-        reading: Resolved | None = None,
+        resolved_values: ResolvedValues | None = None,
     ) -> InstancePort:
         """Make one.
 
         Args:
             spec: What to start or connect to.
-            opener: Told what becomes of it.
+            listener: Told what becomes of it.
             known_version: What another instance of the same server agreed on, or empty.
-            reading: What the server's references stand for, or None to read them at its start.
+            resolved_values: The server's resolved references, or None to resolve them at its start.
         """

@@ -60,7 +60,7 @@ class ProblemBook:
         """All open problems, the oldest first."""
         return tuple(self._open.values())
 
-    def see(self, problem: Problem) -> bool:
+    def add(self, problem: Problem) -> bool:
         """Note a problem; say whether it, or its message, is new."""
         cut = problem.message[:_LONGEST_MESSAGE]
         if cut != problem.message:
@@ -91,17 +91,17 @@ class ProblemBook:
             self._seen.pop(identity, None)
         return bool(mended)
 
-    def mended(self, problem: Problem) -> None:
+    def add_cleared(self, problem: Problem) -> None:
         """Report a problem as mended that the control plane knows from a probe's result."""
         self._cleared[problem.identity] = problem
 
-    def take(self) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+    def pop_changes(self) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
         """Return (seen, mended) since the last call."""
         seen, mended = tuple(self._seen.values()), tuple(self._cleared.values())
         self._seen.clear()
         self._cleared.clear()
         return seen, mended
 
-    def reopen(self) -> None:
+    def report_all_again(self) -> None:
         """Report all open problems again: to a control plane that may know none of them."""
         self._seen = dict(self._open)

@@ -20,7 +20,7 @@ _SALT: Final = secrets.token_bytes(32)
 
 
 @dataclass(frozen=True)
-class Resolved:
+class ResolvedValues:
     """What a server gets. Its representation holds no values."""
 
     command: str = field(default="", repr=False)
@@ -59,11 +59,11 @@ class Resolved:
                 text = text.replace(secret, "[hidden]")
         return text
 
-    def differs(self, other: Resolved | None) -> bool:
+    def differs(self, other: ResolvedValues | None) -> bool:
         """Return whether another reading is there and has other values."""
         return other is not None and other.digest != self.digest
 
 
-def _pairs(resolved: Resolved) -> Iterator[list[tuple[str, str]]]:
+def _pairs(resolved: ResolvedValues) -> Iterator[list[tuple[str, str]]]:
     for mapping in (resolved.env, resolved.headers, resolved.query):
         yield sorted(mapping.items())

@@ -24,8 +24,8 @@ from leaseway.data_plane.core.calls.call import (
     ToolRequest,
     too_large,
 )
-from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, InstanceListener, PromptsResources
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.http_tools.artifacts import read_artifacts
 from leaseway.data_plane.http_tools.client import HttpToolClient, Sending
 from leaseway.data_plane.http_tools.definitions import definitions
@@ -74,9 +74,9 @@ class HttpInstance:
         http: The worker's pooled client.
         environment: The worker's environment, for references.
         vault: Where secrets are that the environment does not have.
-        opener: Told what becomes of the instance.
+        listener: Told what becomes of the instance.
         instance_id: Names it on its worker.
-        reading: What the references stand for, or None to read them at the start.
+        resolved_values: What the references stand for, or None to read them at the start.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class HttpInstance:
         http: aiohttp.ClientSession,
         environment: Mapping[str, str],
         vault: Vault,
-        opener: Opener,
+        listener: InstanceListener,
         *,
         instance_id: str,
-        reading: Resolved | None = None,
+        resolved_values: ResolvedValues | None = None,
     ) -> None:
         self.id = instance_id
         self.spec = spec
@@ -96,7 +96,7 @@ class HttpInstance:
         self.pid: int | None = None
         self.protocol_version = ""
         self.mcp_session = ""
-        self.reading = reading
+        self.resolved_values = resolved_values
         self.tools: Mapping[str, bytes] = {}
         self.prompts_resources: PromptsResources | None = None
         self.stderr = _NoStderr()
@@ -106,7 +106,7 @@ class HttpInstance:
         self._http = http
         self._environment = environment
         self._vault = vault
-        self._opener = opener
+        self._listener = listener
         self._tools: dict[str, _Tool] = {}
         self._base = ""
         self._client: HttpToolClient | None = None
@@ -125,10 +125,10 @@ class HttpInstance:
             Fault: SERVER_NOT_READY with `problem` MISSING_REFERENCE or START_FAILED.
         """
         try:
-            reading = self.reading or await read_references(
+            resolved_values = self.resolved_values or await read_references(
                 self.spec, self._environment, self._vault, self.spec.startup_timeout
             )
-            self._check(reading)
+            self._check(resolved_values)
             # Compiling takes milliseconds a template: calls of others go on meanwhile.
             self._tools = await asyncio.to_thread(self._prepare_all)
         except BaseException:
@@ -136,14 +136,14 @@ class HttpInstance:
             raise
         if self.state != "starting":
             raise self._not_open()
-        self.reading = reading
-        self._base = reading.url
+        self.resolved_values = resolved_values
+        self._base = resolved_values.url
         self._client = HttpToolClient(
             self._server,
             self._http,
-            reading.headers,
-            reading.query,
-            credentials=reading.credentials,
+            resolved_values.headers,
+            resolved_values.query,
+            credentials=resolved_values.credentials,
             follow_redirects=self.spec.follow_redirects,
         )
         self.tools = definitions(self.spec.http_tools)
@@ -199,7 +199,7 @@ class HttpInstance:
             if self.state != "closed" and self.state != "failed":
                 was_ready, self.state = self._client is not None, "closed"
                 if was_ready:
-                    self._opener.instance_closed(self, None)
+                    self._listener.on_closed(self, None)
 
     # For its calls.
 
@@ -225,7 +225,7 @@ class HttpInstance:
             return Outcome(b"", fault=fault)
         except TimeoutError:
             return Outcome(b"", fault=self._late(known.tool, sending))
-        hide = self.reading.without_secrets if self.reading else str
+        hide = self.resolved_values.without_secrets if self.resolved_values else str
         if len(response.body) > _INLINE:
             payload, is_error = await asyncio.to_thread(result, response, known.template, hide)
         else:
@@ -264,14 +264,14 @@ class HttpInstance:
             text = f"the response template of its tool {tool.name} does not compile ({error})"
             raise self._unusable(text) from None
 
-    def _check(self, reading: Resolved) -> None:
+    def _check(self, resolved_values: ResolvedValues) -> None:
         try:
-            url = URL(reading.url)
+            url = URL(resolved_values.url)
         except ValueError:
             url = URL()
         if url.scheme not in ("http", "https") or not url.host or url.query_string or url.fragment:
             raise self._unusable("its base_url is no http or https address without a query")
-        for name, value in reading.headers.items():
+        for name, value in resolved_values.headers.items():
             if not value.isprintable():
                 raise self._unusable(f"its header {name} holds a character that none may hold")
 

@@ -58,7 +58,7 @@ class Hooks:
     """Who hears of what happens to instances; set once, while the worker is put together.
 
     Attributes:
-        leased_ended: The instance behind a lease has ended by itself.
+        on_leased_instance_ended: The instance behind a lease has ended by itself.
         tools_changed: A server says that its tools changed.
         lease_over: A lease is to end because its instance is too old, or was not called for long.
         instance_started: An instance serves from now on; `again` where starts before it failed or
@@ -69,13 +69,13 @@ class Hooks:
         taken_over: A generation that did not start at first serves instead of the one before it.
     """
 
-    leased_ended: LeasedEnded = lambda _live, _fault: None
-    tools_changed: ToolsChanged = lambda _key, _live: None
-    lease_over: LeaseOver = lambda _live, _why: None
-    instance_started: InstanceStarted = lambda _live, *, again: None
-    instance_ended: InstanceEnded = lambda _live, _how: None
-    reference_missed: ReferenceMissed = lambda _spec: None
-    taken_over: Callable[[], None] = lambda: None
+    on_leased_instance_ended: LeasedEnded = lambda _live, _fault: None
+    on_tools_changed: ToolsChanged = lambda _key, _live: None
+    on_lease_due: LeaseOver = lambda _live, _why: None
+    on_instance_started: InstanceStarted = lambda _live, *, again: None
+    on_instance_ended: InstanceEnded = lambda _live, _how: None
+    on_reference_missing: ReferenceMissed = lambda _spec: None
+    on_takeover: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Expiry:
         else:
             return min(rests_at, old_from)
         if not live.calls:
-            self._hooks.lease_over(live, live.overdue)
+            self._hooks.on_lease_due(live, live.overdue)
         return math.inf
 
     def stop(self) -> None:

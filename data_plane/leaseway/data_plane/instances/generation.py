@@ -15,7 +15,7 @@ from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.instances.circuit_breaker import CircuitBreaker
 from leaseway.data_plane.core.instances.instance_policy import spares_wanted
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.expiry import Expiry
 from leaseway.data_plane.instances.live_instance import LiveInstance, ended_by_itself
@@ -125,7 +125,7 @@ class Generation:
         return self._lives.draining
 
     @property
-    def lives(self) -> Iterable[LiveInstance]:
+    def live_instances(self) -> Iterable[LiveInstance]:
         return self._lives.all
 
     @property
@@ -138,7 +138,7 @@ class Generation:
         return self._lives.last_id
 
     @property
-    def restart(self) -> CircuitBreaker:
+    def circuit_breaker(self) -> CircuitBreaker:
         """How starts have gone, and when the next one may be."""
         return self._lives.restart
 
@@ -152,7 +152,7 @@ class Generation:
         )
 
     @property
-    def rests(self) -> bool:
+    def is_resting(self) -> bool:
         """Whether the shared instance was ended because nobody called, until the next call."""
         return self._supervisor.rests and not self.draining
 
@@ -161,9 +161,9 @@ class Generation:
         return not len(self._lives)
 
     @property
-    def reading(self) -> Resolved | None:
+    def resolved_values(self) -> ResolvedValues | None:
         """What the references stand for here; None before the first start."""
-        return self._lives.reading
+        return self._lives.resolved_values
 
     def adopt(self, live: LiveInstance) -> None:
         """Take an instance that a probe started: as the shared one or as a spare.
@@ -196,14 +196,17 @@ class Generation:
         """The protocol version that the next instance is to be spoken to in; empty: unknown."""
         return self._lives.known_version
 
-    def lags(self, reading: Resolved) -> bool:
+    def is_behind(self, resolved_values: ResolvedValues) -> bool:
         """Return whether anything here has other values than these."""
-        held = [self.reading, *(live.instance.reading for live in self.lives)]
-        return any(reading.differs(each) for each in held)
+        held = [
+            self.resolved_values,
+            *(live.instance.resolved_values for live in self.live_instances),
+        ]
+        return any(resolved_values.differs(each) for each in held)
 
     def read_anew(self) -> None:
         """Read the references again at the next start."""
-        self._lives.reading = None
+        self._lives.resolved_values = None
 
     def begin(self) -> None:
         """Start what is to be up before it is needed."""
@@ -215,7 +218,7 @@ class Generation:
     def expose(self, variant: HeldVariant) -> None:
         """Take over new tools and settings for the instances that there are."""
         before, self._lives.variant = self.variant.spec, variant
-        for live in self.lives:
+        for live in self.live_instances:
             if live.is_ready:
                 self._compare_again(live)
         wanted = spares_wanted(variant.spec.instances)
@@ -238,7 +241,7 @@ class Generation:
                 self._relist_suspect(live), f"list the tools of {live.instance.id} again"
             )
         else:
-            self._problems.compared(live, self.lives, self.variant.toolset)
+            self._problems.compared(live, self.live_instances, self.variant.toolset)
 
     async def _relist_suspect(self, live: LiveInstance) -> None:
         try:
@@ -257,7 +260,7 @@ class Generation:
             Fault: It could not.
         """
         tools = await live.relist()
-        self._problems.compared(live, self.lives, self.variant.toolset)
+        self._problems.compared(live, self.live_instances, self.variant.toolset)
         return tools
 
     def listed_leased(self, live: LiveInstance, failure: Fault | None = None) -> None:
@@ -274,9 +277,9 @@ class Generation:
         elif live.lists_other(self.variant.toolset):
             self._problems.changed("is not what was recorded.")
         else:
-            self._problems.compared(live, self.lives, self.variant.toolset)
+            self._problems.compared(live, self.live_instances, self.variant.toolset)
 
-    async def wait_shared(self, tool: str) -> LiveInstance:
+    async def wait_for_shared(self, tool: str) -> LiveInstance:
         """Return the instance for a shared call, waiting for a start that is under way.
 
         Args:
@@ -296,7 +299,7 @@ class Generation:
         if older is not None:
             self.mend(_NOT_TAKEN_OVER)
             older.drain()
-            self._context.hooks.taken_over()
+            self._context.hooks.on_takeover()
 
     def _not_taken_over(self, fault: Fault) -> None:
         if self._predecessor is not None:
@@ -345,7 +348,7 @@ class Generation:
         self._lives.draining = True
         self._supervisor.stop()
         self._spares.stop()
-        for live in self.lives:
+        for live in self.live_instances:
             if not live.lease_id:
                 self._lives.retire(live)
         self._problems.mend_all()
@@ -363,11 +366,11 @@ class Generation:
         self._supervisor.stop()
         self._spares.stop()
         self._expiry.stop()
-        closing = [self.discard(live) for live in self.lives]
+        closing = [self.discard(live) for live in self.live_instances]
         if closing:
             await asyncio.wait(closing)
 
-    def live_ended(self, live: LiveInstance, fault: Fault | None) -> None:
+    def on_instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
         """Forget an instance that ended by itself, and say whose lease is lost."""
         self._lives.forget(live, "ended" if fault is None else fault.message)
         if live.up_since is None:
@@ -375,27 +378,27 @@ class Generation:
         if live.lease_id:
             if fault is not None and not self.draining:
                 self._problems.fault(fault)
-            self._context.hooks.leased_ended(live, fault)
+            self._context.hooks.on_leased_instance_ended(live, fault)
             return
         fault = fault or ended_by_itself(live.spec)
         self._supervisor.ended(live, fault)
         self._spares.ended(live, fault)
 
-    def live_idle(self, live: LiveInstance) -> None:
+    def on_instance_idle(self, live: LiveInstance) -> None:
         """End an instance, or the lease of one, whose last call it waited for."""
         if live.draining:
             self.discard(live)
         else:
             self._expiry.reconcile()
 
-    def live_tools_changed(self, live: LiveInstance) -> None:
-        self._context.hooks.tools_changed(self.key, live)
+    def on_instance_tools_changed(self, live: LiveInstance) -> None:
+        self._context.hooks.on_tools_changed(self.key, live)
 
-    def live_disconnected(self, live: LiveInstance) -> None:
+    def on_instance_disconnected(self, live: LiveInstance) -> None:
         """Report the state of an instance that is about to end."""
-        self._context.reports.instances_changed()
+        self._context.reports.mark_instances_changed()
 
-    def live_warned(self, live: LiveInstance, reason: str, text: str) -> None:
+    def on_instance_warning(self, live: LiveInstance, reason: str, text: str) -> None:
         """Report what the server can't do as it is configured."""
         if reason == NO_BACK_CHANNEL and self._lives.asks_by_requests():
             text += (
@@ -407,7 +410,7 @@ class Generation:
                 reason, f"On worker {self._context.worker_id}, server {self.key}: {text}", "warning"
             )
 
-    def live_mended(self, live: LiveInstance, reason: str) -> None:
+    def on_instance_warning_cleared(self, live: LiveInstance, reason: str) -> None:
         """Clear such a report."""
         self._problems.mend(reason)
 

@@ -9,32 +9,32 @@ from typing import Protocol
 from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.instances.instance_policy import Times
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, differing_tools, has_other_tools
 from leaseway.data_plane.metrics.instruments import WorkerMeters, start_time
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
 
 
-class LiveOwner(Protocol):
+class InstanceOwner(Protocol):
     """Hears what happens to an instance."""
 
-    def live_ended(self, live: LiveInstance, fault: Fault | None) -> None:
+    def on_instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
         """The instance has ended; the fault says why where nobody asked it to."""
 
-    def live_idle(self, live: LiveInstance) -> None:
+    def on_instance_idle(self, live: LiveInstance) -> None:
         """The last call of an instance that is to end has ended."""
 
-    def live_tools_changed(self, live: LiveInstance) -> None:
+    def on_instance_tools_changed(self, live: LiveInstance) -> None:
         """The server says that its tools changed."""
 
-    def live_disconnected(self, live: LiveInstance) -> None:
+    def on_instance_disconnected(self, live: LiveInstance) -> None:
         """The server gave no sign of life; its instance is being ended."""
 
-    def live_warned(self, live: LiveInstance, reason: str, text: str) -> None:
+    def on_instance_warning(self, live: LiveInstance, reason: str, text: str) -> None:
         """The server can't do something as it is configured."""
 
-    def live_mended(self, live: LiveInstance, reason: str) -> None:
+    def on_instance_warning_cleared(self, live: LiveInstance, reason: str) -> None:
         """What was warned of is over."""
 
 
@@ -83,9 +83,9 @@ class LiveInstance:
         self,
         open_instance: OpenInstance,
         spec: ServerSpec,
-        owner: LiveOwner | None,
+        owner: InstanceOwner | None,
         known_version: str = "",
-        reading: Resolved | None = None,
+        resolved_values: ResolvedValues | None = None,
         meters: WorkerMeters | None = None,
     ) -> None:
         self.spec = spec
@@ -107,7 +107,7 @@ class LiveInstance:
         self._heads: dict[str, bytes] = {}
         self._toolset: CompiledToolset | None = None
         self.instance: InstancePort = open_instance(
-            spec, self, known_version=known_version, reading=reading
+            spec, self, known_version=known_version, resolved_values=resolved_values
         )
 
     @property
@@ -198,9 +198,9 @@ class LiveInstance:
             return
         self.idle_since = self._loop.time()
         if (self.draining or self.overdue) and self.owner is not None:
-            self.owner.live_idle(self)
+            self.owner.on_instance_idle(self)
 
-    def follower_left(self) -> None:
+    def remove_follower(self) -> None:
         """Note that a subscription ended; the instance may rest after its idle time from now on."""
         self.followers -= 1
         if not self.calls:
@@ -228,28 +228,28 @@ class LiveInstance:
 
     # What the instance tells who opened it.
 
-    def instance_closed(self, instance: object, fault: Fault | None) -> None:
+    def on_closed(self, instance: object, fault: Fault | None) -> None:
         """Wake those who wait for its end, and tell the owner."""
         self.fault = fault
         self.closed.set()
         if self.owner is not None:
-            self.owner.live_ended(self, fault)
+            self.owner.on_instance_ended(self, fault)
 
-    def instance_tools_changed(self, instance: object) -> None:
+    def on_tools_changed(self, instance: object) -> None:
         if self.owner is not None:
-            self.owner.live_tools_changed(self)
+            self.owner.on_instance_tools_changed(self)
 
-    def instance_disconnected(self, instance: object) -> None:
+    def on_disconnected(self, instance: object) -> None:
         if self.owner is not None:
-            self.owner.live_disconnected(self)
+            self.owner.on_instance_disconnected(self)
 
-    def instance_warned(self, instance: object, reason: str, text: str) -> None:
+    def on_warning(self, instance: object, reason: str, text: str) -> None:
         if self.owner is not None:
-            self.owner.live_warned(self, reason, text)
+            self.owner.on_instance_warning(self, reason, text)
 
-    def instance_mended(self, instance: object, reason: str) -> None:
+    def on_warning_cleared(self, instance: object, reason: str) -> None:
         if self.owner is not None:
-            self.owner.live_mended(self, reason)
+            self.owner.on_instance_warning_cleared(self, reason)
 
 
 def ended_by_itself(spec: ServerSpec) -> Fault:

@@ -8,9 +8,9 @@ from typing import Final
 
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.instances.circuit_breaker import CircuitBreaker
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.context import WorkerContext
-from leaseway.data_plane.instances.live_instance import LiveInstance, LiveOwner
+from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
 from leaseway.data_plane.instances.problems import ServerProblems
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.wire.errors import Fault, Reason
@@ -34,15 +34,15 @@ class LiveInstances:
         last_id: The id of the newest instance; empty before the first.
         last_fault: Why the newest start failed, or the newest instance ended by itself; None once
             another one is up.
-        reading: What the references stood for when the first instance read them; the instances
-            that follow get the same.
+        resolved_values: What the references resolved to at the first start; later instances
+            get the same values.
     """
 
     def __init__(
         self,
         variant: HeldVariant,
         context: WorkerContext,
-        owner: LiveOwner,
+        owner: InstanceOwner,
         problems: ServerProblems,
         on_up: Callable[[], None],
     ) -> None:
@@ -52,7 +52,7 @@ class LiveInstances:
         self.starts = 0
         self.last_id = ""
         self.last_fault: Fault | None = None
-        self.reading: Resolved | None = None
+        self.resolved_values: ResolvedValues | None = None
         self._context = context
         self._owner = owner
         self._problems = problems
@@ -88,7 +88,9 @@ class LiveInstances:
         """Return whether an instance was started with other values than the next one will be."""
         if self._asks and live.instance.protocol_version > _SERVERS_MAY_ASK:
             return True
-        return self.reading is not None and self.reading.differs(live.instance.reading)
+        return self.resolved_values is not None and self.resolved_values.differs(
+            live.instance.resolved_values
+        )
 
     @property
     def known_version(self) -> str:
@@ -109,7 +111,7 @@ class LiveInstances:
     def adopt(self, live: LiveInstance) -> None:
         """Take over an instance that is up."""
         live.owner = self._owner
-        self.reading = self.reading or live.instance.reading
+        self.resolved_values = self.resolved_values or live.instance.resolved_values
         self._add(live)
         self._came_up(live)
 
@@ -120,7 +122,7 @@ class LiveInstances:
             self.variant.spec,
             self._owner,
             self.known_version,
-            self.reading,
+            self.resolved_values,
             self._context.meters,
         )
         live.lease_id = lease_id
@@ -141,7 +143,7 @@ class LiveInstances:
             self._did_not_come_up(live, error, trial)
             raise
         finally:
-            self.reading = self.reading or live.instance.reading
+            self.resolved_values = self.resolved_values or live.instance.resolved_values
         self._came_up(live)
 
     def _add(self, live: LiveInstance) -> None:
@@ -149,7 +151,7 @@ class LiveInstances:
         self.last_id = live.instance.id
         self.starts += 1
         self._context.quota.add(live)
-        self._context.reports.instances_changed()
+        self._context.reports.mark_instances_changed()
 
     def _did_not_come_up(self, live: LiveInstance, error: BaseException, trial: bool) -> None:
         if isinstance(error, asyncio.CancelledError) or self.draining:
@@ -164,8 +166,8 @@ class LiveInstances:
 
     def _came_up(self, live: LiveInstance) -> None:
         again = self.restart.failures > 0
-        self._context.hooks.instance_started(live, again=again)
-        self._context.reports.instance_event(
+        self._context.hooks.on_instance_started(live, again=again)
+        self._context.reports.record_instance_event(
             self.key,
             live.instance.id,
             "restarted" if again else "started",
@@ -176,7 +178,7 @@ class LiveInstances:
         live.compare(self.variant.toolset)
         self._problems.compared(live, self.all, self.variant.toolset)
         self._problems.started(live)
-        self._context.reports.instances_changed()
+        self._context.reports.mark_instances_changed()
         self.was_up = True
         self._on_up()
 
@@ -198,9 +200,9 @@ class LiveInstances:
         if self._all.pop(live.instance.id, None) is None:
             return
         if live.up_since is not None:
-            self._context.hooks.instance_ended(live, how)
+            self._context.hooks.on_instance_ended(live, how)
             why = live.fault
-            self._context.reports.instance_event(
+            self._context.reports.record_instance_event(
                 self.key,
                 live.instance.id,
                 "ended",
@@ -211,7 +213,7 @@ class LiveInstances:
             )
         self._context.quota.remove(live)
         self._context.logs.keep(self.key, live.instance, how)
-        self._context.reports.instances_changed()
+        self._context.reports.mark_instances_changed()
 
     def discard(self, live: LiveInstance, grace: float = 0) -> asyncio.Task[None]:
         """Close an instance in the background and forget it."""
@@ -226,7 +228,7 @@ class LiveInstances:
         live.draining = True
         if not live.calls:
             self.discard(live)
-        self._context.reports.instances_changed()
+        self._context.reports.mark_instances_changed()
 
     def refusal(self, reason: Reason, what: str) -> Fault:
         """Return why there is no instance now: how the last one failed, and when the next comes.

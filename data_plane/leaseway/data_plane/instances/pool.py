@@ -53,22 +53,22 @@ class _Probed:
         self._timer.cancel()
         self.live.owner = None
 
-    def live_ended(self, live: LiveInstance, fault: Fault | None) -> None:
+    def on_instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
         self._on_end("ended" if fault is None else fault.message)
 
-    def live_idle(self, live: LiveInstance) -> None:
+    def on_instance_idle(self, live: LiveInstance) -> None:
         """Do nothing: it runs no calls."""
 
-    def live_tools_changed(self, live: LiveInstance) -> None:
+    def on_instance_tools_changed(self, live: LiveInstance) -> None:
         self.changed = True
 
-    def live_disconnected(self, live: LiveInstance) -> None:
+    def on_instance_disconnected(self, live: LiveInstance) -> None:
         self._on_end("gave no sign of life")
 
-    def live_warned(self, live: LiveInstance, reason: str, text: str) -> None:
+    def on_instance_warning(self, live: LiveInstance, reason: str, text: str) -> None:
         """Do nothing: nobody calls it."""
 
-    def live_mended(self, live: LiveInstance, reason: str) -> None:
+    def on_instance_warning_cleared(self, live: LiveInstance, reason: str) -> None:
         """Do nothing: nothing was warned of."""
 
 
@@ -110,11 +110,11 @@ class Pool:
         return (*self._current.values(), *self._draining)
 
     @property
-    def current(self) -> Iterable[Generation]:
+    def current_generations(self) -> Iterable[Generation]:
         """The generations that new calls use."""
         return self._current.values()
 
-    def find(self, server_id: str, tenant: str, agent: str = "") -> Generation:
+    def resolve(self, server_id: str, tenant: str, agent: str = "") -> Generation:
         """Return the generation that new calls of a caller use.
 
         Raises:
@@ -165,7 +165,7 @@ class Pool:
         )
 
     @contextlib.contextmanager
-    def trying(self, spec: ServerSpec) -> Iterator[None]:
+    def probing(self, spec: ServerSpec) -> Iterator[None]:
         """Tell callers that may see a server which is not up yet that it is being tried."""
         self._tried.append(spec)
         try:
@@ -173,7 +173,7 @@ class Pool:
         finally:
             self._tried.remove(spec)
 
-    def get(self, key: VariantKey) -> Generation | None:
+    def find(self, key: VariantKey) -> Generation | None:
         return self._current.get(key)
 
     def commit(self, update: Update) -> Changes:
@@ -224,7 +224,7 @@ class Pool:
             probed.give_up()
             fresh.adopt(probed.live)
             if probed.changed:
-                fresh.live_tools_changed(probed.live)
+                fresh.on_instance_tools_changed(probed.live)
         else:
             self._forget_probed(fresh.key)
         self._hand_over(fresh, replaced, serving)
@@ -278,9 +278,9 @@ class Pool:
             "server", "SCHEMA_NOT_COMPILED", " ".join(found), variant.key, severity="warning"
         )
         if found:
-            self._context.reports.see(problem)
+            self._context.reports.report_problem(problem)
         else:
-            self._context.reports.clear(problem)
+            self._context.reports.clear_problem(problem)
 
     def _index(self) -> None:
         self._common = {
@@ -291,7 +291,7 @@ class Pool:
             if key.tenant:
                 self._own.setdefault(key.server_id, {})[key.tenant] = generation
 
-    def keep_probed(self, launch_hash: str, live: LiveInstance) -> None:
+    def keep_probe_instance(self, launch_hash: str, live: LiveInstance) -> None:
         """Keep a probe's instance for the delta that wants it, for at most 60 s.
 
         One whose server is to start lazily is closed: a file of hundreds is not to hold them all.
@@ -323,7 +323,7 @@ class Pool:
             Fault: TOOL_NOT_FOUND: neither is it served nor has it written anything.
         """
         try:
-            key = self.find(server_id, tenant).key
+            key = self.resolve(server_id, tenant).key
         except Fault:
             key = VariantKey(server_id)
             if not self._context.logs.read(key):
@@ -332,12 +332,12 @@ class Pool:
             KeptLog(live.instance.id, tuple(lines), "running", live.instance.pid or 0)
             for generation in self.generations
             if generation.key == key
-            for live in generation.lives
+            for live in generation.live_instances
             if (lines := live.instance.stderr.lines())
         ]
         return [*self._context.logs.read(key), *running]
 
-    async def wait_version(self, version: int) -> None:
+    async def wait_for_version(self, version: int) -> None:
         """Wait until a registry version is reached, for at most 2 s.
 
         Raises:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from leaseway.data_plane.core.leases.table import How, Lease
+from leaseway.data_plane.core.leases.table import LeaseOutcome, WorkerLease
 from leaseway.data_plane.core.problems import Problem, ProblemBook
 from leaseway.spec.model import VariantKey
 from leaseway.wire.messages.events import Event, History
@@ -27,7 +27,7 @@ class LeaseEnd(NamedTuple):
 
     lease_id: str
     tenant: str
-    how: How
+    how: LeaseOutcome
 
 
 class Reports:
@@ -41,33 +41,33 @@ class Reports:
         self.problems = ProblemBook()
         self._history = History(rare=_RARE_EVENTS, frequent=_FREQUENT_EVENTS)
         self._events_told = 0
-        self._gained: dict[str, Lease] = {}
+        self._gained: dict[str, WorkerLease] = {}
         self._lost: dict[str, LeaseEnd] = {}
         self._instances_changed = False
         self._changed = asyncio.Event()
 
-    def see(self, problem: Problem) -> None:
+    def report_problem(self, problem: Problem) -> None:
         """Note a problem, and say it in the log where it is new."""
         problem = replace(problem, message=redact(problem.message))
-        if self.problems.see(problem):
+        if self.problems.add(problem):
             level = logging.ERROR if problem.severity == "error" else logging.WARNING
             _logger.log(level, "%s", problem.message, extra={"reason": problem.reason})
         self._changed.set()
 
-    def clear(self, problem: Problem) -> None:
+    def clear_problem(self, problem: Problem) -> None:
         if self.problems.clear(problem.key, problem.reason):
             self._changed.set()
 
-    def mended(self, problem: Problem) -> None:
+    def report_cleared(self, problem: Problem) -> None:
         """Note that what a probe failed for is mended."""
-        self.problems.mended(problem)
+        self.problems.add_cleared(problem)
         self._changed.set()
 
-    def lease_gained(self, lease: Lease) -> None:
+    def add_lease(self, lease: WorkerLease) -> None:
         self._gained[lease.id] = lease
         self._changed.set()
 
-    def lease_lost(self, lease: Lease, how: How) -> None:
+    def add_lease_end(self, lease: WorkerLease, how: LeaseOutcome) -> None:
         """Note a lease that ended, and how.
 
         One that was not reported yet is reported as gained all the same: room is reserved for it.
@@ -75,12 +75,14 @@ class Reports:
         self._lost[lease.id] = LeaseEnd(lease.id, lease.key.tenant, how)
         self._changed.set()
 
-    def instances_changed(self) -> None:
+    def mark_instances_changed(self) -> None:
         """Note that an instance came, went or changed its state."""
         self._instances_changed = True
         self._changed.set()
 
-    def lease_event(self, lease: Lease, action: str, message: str, severity: str = "info") -> None:
+    def record_lease_event(
+        self, lease: WorkerLease, action: str, message: str, severity: str = "info"
+    ) -> None:
         """Remember what happened to a lease, for those who watch."""
         key = lease.key
         self._happened(
@@ -97,7 +99,7 @@ class Reports:
             )
         )
 
-    def instance_event(
+    def record_instance_event(
         self, variant: VariantKey, instance_id: str, action: str, message: str, reason: str = ""
     ) -> None:
         """Remember what happened to an instance; with a reason it ended by itself."""
@@ -119,7 +121,7 @@ class Reports:
         self._history.add(replace(event, message=redact(event.message)))
         self._changed.set()
 
-    def take_events(self) -> list[Event]:
+    def pop_events(self) -> list[Event]:
         """Return what has happened since the last time."""
         events = self._history.after(self._events_told)
         self._events_told = self._history.last
@@ -128,7 +130,7 @@ class Reports:
     async def wait(self) -> None:
         await self._changed.wait()
 
-    def take(self) -> tuple[Iterable[Lease], Iterable[LeaseEnd], bool]:
+    def pop_changes(self) -> tuple[Iterable[WorkerLease], Iterable[LeaseEnd], bool]:
         """Return (leases gained, those lost, whether instances changed) and forget them.
 
         A lease that came and went is in both.
@@ -141,14 +143,14 @@ class Reports:
         self._changed.clear()
         return taken
 
-    def start_over(self) -> None:
+    def reset_for_new_stream(self) -> None:
         """Prepare for a stream whose first message says what is held: report problems again.
 
         How leases ended meanwhile is reported all the same, for those who watched them.
         """
-        _gained, lost, _ = self.take()
+        _gained, lost, _ = self.pop_changes()
         self._events_told = 0
         self._lost = {end.lease_id: end for end in tuple(lost)[-_MOST_ENDS:]}
-        self.problems.reopen()
+        self.problems.report_all_again()
         self._instances_changed = True
         self._changed.set()

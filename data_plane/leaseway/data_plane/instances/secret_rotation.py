@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.core.problems import Problem
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
@@ -64,20 +64,20 @@ class _Seen:
     """What the references of a variant stood for, when its marks were these."""
 
     marks: Marks
-    outcome: Resolved | Fault
+    outcome: ResolvedValues | Fault
 
 
 @dataclass
 class _Trial:
     """How starting a server with changed values goes."""
 
-    reading: Resolved
+    resolved_values: ResolvedValues
     failures: int = 0
     not_before: float = 0.0
     task: asyncio.Task[None] | None = None
 
 
-class ReferenceWatch:
+class ReferenceWatcher:
     """Brings servers up to date with what their references stand for.
 
     Args:
@@ -93,7 +93,7 @@ class ReferenceWatch:
         pool: Pool,
         on_replaced: Callable[[], None],
         vault: WorkerVault,
-        read: Callable[[ServerSpec], Resolved],
+        read: Callable[[ServerSpec], ResolvedValues],
         pace: Pace = Pace(),
     ) -> None:
         self._pool = pool
@@ -105,7 +105,7 @@ class ReferenceWatch:
         self._seen: dict[VariantKey, _Seen] = {}
         self._trials: dict[VariantKey, _Trial] = {}
         self._missed: dict[VariantKey, ServerSpec] = {}  # what probes failed for; not served
-        self._context.hooks.reference_missed = self._miss
+        self._context.hooks.on_reference_missing = self._miss
         self._slots = asyncio.Semaphore(bounds.MAX_PROBES)
         self._disk = PatientDisk(pace.patience)
         self._stopped = False
@@ -113,7 +113,7 @@ class ReferenceWatch:
     async def run(self) -> None:
         """Look again and again, until `stop`."""
         while not self._stopped:
-            await self.look()
+            await self.check()
             await asyncio.sleep(self._pace.poll)
 
     def stop(self) -> None:
@@ -122,9 +122,9 @@ class ReferenceWatch:
         for key in tuple(self._trials):
             self._give_up(key)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Read what has changed, and start the servers that use it anew."""
-        served = {each.key: each.variant.spec for each in self._pool.current}
+        served = {each.key: each.variant.spec for each in self._pool.current_generations}
         for key in self._missed.keys() & served.keys():
             del self._missed[key]
         specs = {k: spec for k, spec in (served | self._missed).items() if _can_change(spec)}
@@ -137,7 +137,7 @@ class ReferenceWatch:
         fresh = await self._read_changed(specs, marks)
         self._tell_of_vault()
         self._find_missed(fresh)
-        for generation in tuple(self._pool.current):
+        for generation in tuple(self._pool.current_generations):
             seen = fresh.get(generation.key)
             if seen is not None and seen.marks[0] == generation.launch_hash:
                 self._note(generation, seen)
@@ -158,8 +158,8 @@ class ReferenceWatch:
     def _modules(self, key: VariantKey) -> list[Path | None]:
         """Return the files of what a server's module imports, as the last reading found them."""
         seen = self._seen.get(key)
-        reading = seen.outcome if seen is not None else None
-        return [*reading.modules] if isinstance(reading, Resolved) else []
+        resolved_values = seen.outcome if seen is not None else None
+        return [*resolved_values.modules] if isinstance(resolved_values, ResolvedValues) else []
 
     def _marks_of(self, source: Path | None) -> tuple[Mark, ...]:
         return self._vault.marks if source is None else (mark_of(source),)
@@ -197,7 +197,7 @@ class ReferenceWatch:
                 fresh[key] = _Seen(at, outcome)
         return fresh
 
-    def _outcome(self, spec: ServerSpec) -> Resolved | Fault:
+    def _outcome(self, spec: ServerSpec) -> ResolvedValues | Fault:
         try:
             return self._read(spec)
         except Fault as fault:
@@ -207,15 +207,15 @@ class ReferenceWatch:
         trouble = self._vault.trouble
         problem = Problem("worker", "VAULT_UNREADABLE", str(trouble or ""))
         if trouble is None:
-            self._context.reports.clear(problem)
+            self._context.reports.clear_problem(problem)
         else:
-            self._context.reports.see(problem)
+            self._context.reports.report_problem(problem)
 
     def _miss(self, spec: ServerSpec) -> None:
         if len(self._missed) < _MOST_MISSED or spec.key in self._missed:
             self._missed[spec.key] = spec
             # Read once more in any case: it may have come since the probe read it.
-            if self._pool.get(spec.key) is None:
+            if self._pool.find(spec.key) is None:
                 self._seen.pop(spec.key, None)
 
     def _find_missed(self, fresh: Mapping[VariantKey, _Seen]) -> None:
@@ -223,20 +223,20 @@ class ReferenceWatch:
         for key in fresh.keys() & self._missed.keys():
             seen = self._seen[key] = fresh[key]
             launch = self._missed[key].launch_hash
-            if seen.marks[0] == launch and isinstance(seen.outcome, Resolved):
+            if seen.marks[0] == launch and isinstance(seen.outcome, ResolvedValues):
                 del self._missed[key]
                 text = f"What server {key} refers to is there; it is tried at once."
-                self._context.reports.mended(Problem("server", _UNREADABLE, text, key))
+                self._context.reports.report_cleared(Problem("server", _UNREADABLE, text, key))
 
     def _note(self, generation: Generation, seen: _Seen) -> None:
         """Keep what was read, and tell operators where it is less than the server has."""
         self._seen[generation.key] = seen
-        if isinstance(seen.outcome, Resolved):
-            if generation.reading is not None:
+        if isinstance(seen.outcome, ResolvedValues):
+            if generation.resolved_values is not None:
                 generation.mend(_UNREADABLE)
             elif generation.is_backing_off:  # what it waits for is there
                 self._pool.replace(generation)
-        elif generation.reading is not None:
+        elif generation.resolved_values is not None:
             generation.report(
                 _UNREADABLE,
                 f"On worker {self._context.worker_id}, server {generation.key} goes on with the "
@@ -249,7 +249,7 @@ class ReferenceWatch:
         key, seen = generation.key, self._seen.get(generation.key)
         if seen is None or seen.marks[0] != generation.launch_hash:
             return
-        if not isinstance(seen.outcome, Resolved) or not generation.lags(seen.outcome):
+        if not isinstance(seen.outcome, ResolvedValues) or not generation.is_behind(seen.outcome):
             self._give_up(key)
             generation.mend(_FAILED)
         elif generation.is_empty:
@@ -260,11 +260,11 @@ class ReferenceWatch:
         else:
             self._try(generation, seen.outcome)
 
-    def _try(self, generation: Generation, reading: Resolved) -> None:
+    def _try(self, generation: Generation, resolved_values: ResolvedValues) -> None:
         trial = self._trials.get(generation.key)
-        if trial is None or reading.differs(trial.reading):
+        if trial is None or resolved_values.differs(trial.resolved_values):
             self._give_up(generation.key)
-            trial = self._trials[generation.key] = _Trial(reading)
+            trial = self._trials[generation.key] = _Trial(resolved_values)
         if trial.task is None and asyncio.get_running_loop().time() >= trial.not_before:
             trial.task = self._context.background.spawn(
                 self._start_and_swap(generation, trial), f"start {generation.key} with new values"
@@ -281,7 +281,7 @@ class ReferenceWatch:
                 spec, known = old.variant.spec, old.known_version
                 context = self._context
                 live = LiveInstance(
-                    context.open_instance, spec, None, known, trial.reading, context.meters
+                    context.open_instance, spec, None, known, trial.resolved_values, context.meters
                 )
                 try:
                     await live.start()
@@ -310,9 +310,9 @@ class ReferenceWatch:
             await live.close()
             return
         self._on_replaced()
-        fresh = self._pool.get(old.key)
+        fresh = self._pool.find(old.key)
         if fresh is not None and live.lists_other(fresh.variant.toolset):
-            fresh.live_tools_changed(live)  # an edited module may have other tools
+            fresh.on_instance_tools_changed(live)  # an edited module may have other tools
         _logger.info(
             "Server %s was started with its changed secrets, files or module; new calls use it.",
             old.key,

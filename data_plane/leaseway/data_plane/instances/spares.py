@@ -75,7 +75,7 @@ class Spares:
         if live is not None:
             self._ready.remove(live)
             live.taken(lease_id)
-            self._context.reports.instances_changed()
+            self._context.reports.mark_instances_changed()
             self._loop.call_later(_AFTER_LEASE, self.reconcile)
             return live
         if self._start is not None and self._start.claim is None:
@@ -96,7 +96,7 @@ class Spares:
     async def _claim(self, start: _Start, lease_id: str) -> LiveInstance:
         start.claim = self._loop.create_future()
         start.live.lease_id = lease_id
-        self._context.reports.instances_changed()
+        self._context.reports.mark_instances_changed()
         try:
             return await asyncio.shield(start.claim)
         except asyncio.CancelledError:

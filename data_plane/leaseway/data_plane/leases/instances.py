@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.core.leases.table import Lease
+from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.wire.errors import Fault, Reason
@@ -35,8 +35,8 @@ class LeaseInstances:
     def __init__(
         self,
         background: Background,
-        on_up: Callable[[Lease, Generation], None],
-        on_failed: Callable[[Lease, Fault], None],
+        on_up: Callable[[WorkerLease, Generation], None],
+        on_failed: Callable[[WorkerLease, Fault], None],
     ) -> None:
         self._background = background
         self._on_up = on_up
@@ -44,7 +44,7 @@ class LeaseInstances:
         self.up: dict[str, tuple[LiveInstance, Generation]] = {}
         self._starting: dict[str, _Start] = {}
 
-    def start(self, lease: Lease, generation: Generation) -> None:
+    def start(self, lease: WorkerLease, generation: Generation) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_mark_retrieved)
         task = self._background.spawn(
@@ -80,7 +80,7 @@ class LeaseInstances:
             start.done.set_exception(why)
             start.task.cancel()
 
-    async def _start(self, lease: Lease, generation: Generation) -> None:
+    async def _start(self, lease: WorkerLease, generation: Generation) -> None:
         try:
             live, owner = await generation.take_for_lease(lease.id)
         except BaseException as error:
@@ -94,7 +94,7 @@ class LeaseInstances:
         else:
             self._started(lease, owner, live)
 
-    def _started(self, lease: Lease, generation: Generation, live: LiveInstance) -> None:
+    def _started(self, lease: WorkerLease, generation: Generation, live: LiveInstance) -> None:
         start = self._starting.pop(lease.id, None)
         if start is None:  # the lease has ended at this very moment
             generation.discard(live)
@@ -104,7 +104,7 @@ class LeaseInstances:
         start.done.set_result(None)
 
 
-def _interrupted(lease: Lease) -> Fault:
+def _interrupted(lease: WorkerLease) -> Fault:
     return Fault(
         Reason.DRAINING,
         f"The worker went away while the instance of lease {lease.id} was starting.",

@@ -13,12 +13,18 @@ from leaseway.data_plane.core.leases.errors import (
     not_leasable,
     not_theirs,
 )
-from leaseway.data_plane.core.leases.table import How, Lease, LeaseKey, LeaseTable, NoRoom
+from leaseway.data_plane.core.leases.table import (
+    LeaseLimitReached,
+    LeaseOutcome,
+    LeaseTable,
+    WorkerLease,
+    WorkerLeaseKey,
+)
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.instances import LeaseInstances
-from leaseway.data_plane.leases.waiters import Granted, WaitQueue
+from leaseway.data_plane.leases.waiters import Granted, LeaseWaitQueue
 from leaseway.data_plane.metrics.instruments import lease_wait
 from leaseway.spec.policy import OTHERS
 from leaseway.wire.bounds import MAX_TENANT_LEASES
@@ -29,7 +35,7 @@ from leaseway.wire.timing.lease_ttl import check_lease_ttl
 _MOST_COUNTED: Final = 10_000
 
 
-class LeaseManager:
+class WorkerLeaseManager:
     """Grants, renews and ends leases.
 
     Args:
@@ -48,13 +54,13 @@ class LeaseManager:
         self._context = pool.context
         self._instances = LeaseInstances(self._context.background, self._is_up, self._not_up)
         self._lives = self._instances.up
-        self._line = WaitQueue(table.held_by)
+        self._line = LeaseWaitQueue(table.held_by)
         self._leaving: Fault | None = None
         self.refused: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
-        self._context.hooks.leased_ended = self._instance_ended
-        self._context.hooks.taken_over = self._follow_soon
-        self._context.hooks.lease_over = lambda live, why: self.revoke(live.lease_id, why)
+        self._context.hooks.on_leased_instance_ended = self._instance_ended
+        self._context.hooks.on_takeover = self._follow_soon
+        self._context.hooks.on_lease_due = lambda live, why: self.revoke(live.lease_id, why)
 
     @property
     def waiting(self) -> int:
@@ -62,7 +68,7 @@ class LeaseManager:
         return len(self._line)
 
     @property
-    def leases(self) -> Iterable[Lease]:
+    def leases(self) -> Iterable[WorkerLease]:
         """The leases held, the oldest first."""
         return self._table.leases
 
@@ -71,18 +77,18 @@ class LeaseManager:
         """How many leases each tenant holds that holds any."""
         return self._table.held_by_tenants
 
-    def get(self, lease_id: str) -> Lease | None:
+    def get(self, lease_id: str) -> WorkerLease | None:
         return self._table.get(lease_id)
 
-    def find(self, key: LeaseKey) -> Lease | None:
+    def find(self, key: WorkerLeaseKey) -> WorkerLease | None:
         return self._table.find(key)
 
-    def live(self, lease: Lease) -> LiveInstance | None:
+    def live_instance(self, lease: WorkerLease) -> LiveInstance | None:
         """Return the instance of a lease, or None while it is starting."""
         entry = self._lives.get(lease.id)
         return entry[0] if entry is not None else None
 
-    def held(self, lease_id: str, key: LeaseKey) -> Lease:
+    def get_held(self, lease_id: str, key: WorkerLeaseKey) -> WorkerLease:
         """Return the lease that a caller names, together with the session that holds it.
 
         Raises:
@@ -126,13 +132,13 @@ class LeaseManager:
 
     async def acquire(
         self,
-        key: LeaseKey,
+        key: WorkerLeaseKey,
         *,
         agent: str = "",
         acquirer: str = "",
         ttl: float | None = None,
         wait: float = 0.0,
-    ) -> tuple[Lease, bool]:
+    ) -> tuple[WorkerLease, bool]:
         """Return the lease of a key with its instance up, and whether it is new.
 
         Args:
@@ -155,27 +161,29 @@ class LeaseManager:
                 await asyncio.shield(starting)
             if self._table.get(lease.id) is None:  # it has ended before its caller's turn came
                 raise self.ended_fault(lease.id)
-            granted(lease, created, self.live(lease))
+            granted(lease, created, self.live_instance(lease))
         return lease, created
 
     async def _grant(
-        self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None, wait: float
+        self, key: WorkerLeaseKey, agent: str, acquirer: str, ttl: float | None, wait: float
     ) -> Granted:
         def attempt() -> Granted:
             return self._take_room(key, agent, acquirer, ttl)
 
         try:
             return attempt()
-        except NoRoom as full:
+        except LeaseLimitReached as full:
             why = full
         try:
             return await self._line.wait(key, attempt, why, wait)
-        except NoRoom as full:
+        except LeaseLimitReached as full:
             if full.of_tenant:
                 self.refused[key.tenant if len(self.refused) < _MOST_COUNTED else OTHERS] += 1
             raise capacity_error(key.server_id, full) from None
 
-    def _take_room(self, key: LeaseKey, agent: str, acquirer: str, ttl: float | None) -> Granted:
+    def _take_room(
+        self, key: WorkerLeaseKey, agent: str, acquirer: str, ttl: float | None
+    ) -> Granted:
         if self._leaving is not None:
             raise self._leaving
         generation = self._leasable(key, agent)
@@ -191,42 +199,42 @@ class LeaseManager:
             tenant_limit=_limit_of(generation, key.tenant),
         )
         if created:
-            self._begin(lease, generation)
+            self._start_instance(lease, generation)
         else:
-            self._context.reports.lease_gained(lease)  # its time to live, perhaps
+            self._context.reports.add_lease(lease)  # its time to live, perhaps
         return lease, created, self._instances.starting(lease.id)
 
-    def _leasable(self, key: LeaseKey, agent: str) -> Generation:
-        generation = self._pool.find(key.server_id, key.tenant, agent)
+    def _leasable(self, key: WorkerLeaseKey, agent: str) -> Generation:
+        generation = self._pool.resolve(key.server_id, key.tenant, agent)
         if generation.is_shared and self._table.find(key) is None:
             raise not_leasable(key.server_id)
         return generation
 
-    def _begin(self, lease: Lease, generation: Generation) -> None:
+    def _start_instance(self, lease: WorkerLease, generation: Generation) -> None:
         # The start counts as a call, so that a short time to live does not end the lease first.
-        self._table.begin_call(lease, self._clock())
+        self._table.start_call(lease, self._clock())
         self._instances.start(lease, generation)
         # A start may take longer than the control plane keeps room for a lease that it placed.
-        self._context.reports.lease_gained(lease)
+        self._context.reports.add_lease(lease)
         self._schedule()
 
-    def _is_up(self, lease: Lease, generation: Generation) -> None:
+    def _is_up(self, lease: WorkerLease, generation: Generation) -> None:
         self._table.made_from(lease, generation.launch_hash)
         self.end_call(lease)
-        self._context.reports.lease_gained(lease)
+        self._context.reports.add_lease(lease)
         key = lease.key
         message = f"Session {key.session} leases server {key.server_id} on this worker."
-        self._context.reports.lease_event(lease, "granted", message)
+        self._context.reports.record_lease_event(lease, "granted", message)
         if generation.draining:  # replaced while the instance was starting
-            self.follow()
+            self.reconcile()
 
-    def _not_up(self, lease: Lease, fault: Fault) -> None:
+    def _not_up(self, lease: WorkerLease, fault: Fault) -> None:
         self.end(lease.id, "lost", fault.message)
 
-    def begin_call(self, lease: Lease) -> None:
-        self._table.begin_call(lease, self._clock())
+    def start_call(self, lease: WorkerLease) -> None:
+        self._table.start_call(lease, self._clock())
 
-    def end_call(self, lease: Lease) -> None:
+    def end_call(self, lease: WorkerLease) -> None:
         if self._table.end_call(lease, self._clock()):
             self._tick()
 
@@ -261,7 +269,7 @@ class LeaseManager:
         lease = self._table.get(lease_id)
         if lease is None:
             return None
-        live = self.live(lease)
+        live = self.live_instance(lease)
         return 0.0 if lease.calls or live is None else max(0.0, live.idle_for)
 
     def release(self, lease_id: str, why: str = "") -> bool:
@@ -285,7 +293,7 @@ class LeaseManager:
         """End a lease against its holder's will; one that is not held is left as it ended."""
         self.end(lease_id, "revoked", why)
 
-    def leave(self, refusal: Fault) -> None:
+    def reject_new(self, refusal: Fault) -> None:
         """Grant nothing more: refuse whoever asks, and whoever waits for room."""
         self._leaving = refusal
         self._line.fail(refusal)
@@ -295,26 +303,28 @@ class LeaseManager:
             self.end(lease.id, "revoked", why)
 
     def _follow_soon(self) -> None:
-        asyncio.get_running_loop().call_soon(self.follow)  # whoever calls is in the middle of it
+        asyncio.get_running_loop().call_soon(self.reconcile)  # whoever calls is in the middle of it
 
-    def follow(self) -> None:
+    def reconcile(self) -> None:
         """Compare what is held and waited for with what is served now: after each update."""
         now = self._clock()
         for lease in self._table.leases:
             try:
-                current = self._pool.find(lease.key.server_id, lease.key.tenant)
+                current = self._pool.resolve(lease.key.server_id, lease.key.tenant)
             except Fault:
                 self._table.end_by(lease, now, f"server {lease.key.server_id} was removed")
                 continue
             older = current.predecessor
             if older is not None and older.launch_hash == lease.launch_hash:
-                self._table.keep(lease)  # what is configured now has not been up here yet
+                self._table.cancel_scheduled_end(
+                    lease
+                )  # what is configured now has not been up here yet
                 continue
             what = "the configuration"
             if (current.key, current.launch_hash) == (lease.variant, lease.launch_hash):
-                live = self.live(lease)
+                live = self.live_instance(lease)
                 if live is None or not current.outdates(live):
-                    self._table.keep(lease)
+                    self._table.cancel_scheduled_end(lease)
                     continue
                 what = "a secret or file"
             self._table.end_by(
@@ -331,7 +341,7 @@ class LeaseManager:
         self._instances.forget(live.lease_id)
         self.end(live.lease_id, "lost", why)
 
-    def end(self, lease_id: str, how: How, why: str = "") -> bool:
+    def end(self, lease_id: str, how: LeaseOutcome, why: str = "") -> bool:
         """End a lease; False where it is not held."""
         lease = self._table.end(lease_id, how, self._clock(), why)
         if lease is None:
@@ -339,14 +349,14 @@ class LeaseManager:
         self._clean_up(lease, how)
         return True
 
-    def _clean_up(self, lease: Lease, how: How) -> None:
+    def _clean_up(self, lease: WorkerLease, how: LeaseOutcome) -> None:
         if self._context.meters is not None:
             self._context.meters.lease_ended(lease, how)
         ended = self.ended_fault(lease.id)
         self._instances.end(lease.id, ended)
-        self._context.reports.lease_lost(lease, how)
+        self._context.reports.add_lease_end(lease, how)
         severity = "warning" if how == "lost" else "info"
-        self._context.reports.lease_event(lease, how, ended.message, severity)
+        self._context.reports.record_lease_event(lease, how, ended.message, severity)
         self._line.serve()
 
     def _tick(self) -> None:

@@ -10,26 +10,26 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from leaseway.data_plane.core.leases.table import Lease, LeaseKey, NoRoom
+from leaseway.data_plane.core.leases.table import LeaseLimitReached, WorkerLease, WorkerLeaseKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
 from leaseway.wire.turns import in_turn, one_too_many
 
-Granted = tuple[Lease, bool, asyncio.Future[None] | None]
+Granted = tuple[WorkerLease, bool, asyncio.Future[None] | None]
 """A lease, whether it is new, and what is done when its instance is up; None where it is."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Waiter:
-    key: LeaseKey
+    key: WorkerLeaseKey
     attempt: Callable[[], Granted]
-    full: NoRoom
+    full: LeaseLimitReached
     turn: asyncio.Future[Granted] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
 
-class WaitQueue:
+class LeaseWaitQueue:
     """A line of at most 1,024 callers.
 
     In a full one, the newest caller of the tenant with the most makes place for another tenant.
@@ -46,7 +46,11 @@ class WaitQueue:
         return len(self._waiters)
 
     async def wait(
-        self, key: LeaseKey, attempt: Callable[[], Granted], full: NoRoom, seconds: float
+        self,
+        key: WorkerLeaseKey,
+        attempt: Callable[[], Granted],
+        full: LeaseLimitReached,
+        seconds: float,
     ) -> Granted:
         """Return what the attempt returns as soon as there is room.
 
@@ -57,7 +61,7 @@ class WaitQueue:
             seconds: How long to wait.
 
         Raises:
-            NoRoom: There was none in time, or too many wait already.
+            LeaseLimitReached: There was none in time, or too many wait already.
             Fault: The attempt was refused, or `fail` ended the wait.
         """
         if seconds <= 0:
@@ -78,7 +82,7 @@ class WaitQueue:
     def serve(self) -> None:
         """Retry the waiters for whom the room that there is now may suffice, in turn."""
         full: set[tuple[str, str]] = set()
-        granted: set[LeaseKey] = set()
+        granted: set[WorkerLeaseKey] = set()
         nowhere = False
         for waiter in in_turn(self._waiters, lambda one: one.key.tenant, self._held_by):
             wanted = (waiter.key.tenant, waiter.key.server_id)
@@ -87,7 +91,7 @@ class WaitQueue:
                 continue
             try:
                 taken = waiter.attempt()
-            except NoRoom as none:
+            except LeaseLimitReached as none:
                 nowhere = none.everywhere
                 full.add(wanted)
             except Fault as fault:

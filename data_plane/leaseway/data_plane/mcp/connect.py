@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.http.connection import HttpConnection
 from leaseway.data_plane.mcp.pods.api import Pods
@@ -51,7 +51,7 @@ class Wanted:
     """
 
     spec: ServerSpec
-    resolved: Resolved
+    resolved: ResolvedValues
     host: Host
     stderr: StderrTail
     on_tools_changed: Callable[[], None]

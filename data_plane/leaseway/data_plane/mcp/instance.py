@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, InstanceListener, PromptsResources
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.messages.era import params_head, refuse
@@ -60,10 +60,10 @@ class Instance:
     Args:
         spec: The server.
         host: The worker process.
-        opener: Told what becomes of the instance.
+        listener: Told what becomes of the instance.
         instance_id: Names the instance on its worker.
         known_version: What another instance of the same server agreed on, or empty.
-        reading: What the server's references stand for, or None to read them at the start.
+        resolved_values: What the server's references stand for, or None to read them at the start.
         patience: How long the server may be silent, or None for what DESIGN §10 gives it.
 
     Attributes:
@@ -73,7 +73,8 @@ class Instance:
             `closing`, `closed`, or `failed` (it never became ready).
         pid: The process, or None where there is none (yet).
         protocol_version: What was agreed on; empty before.
-        reading: What the references stood for at the start; None before, or where one is missing.
+        resolved_values: What the references resolved to at the start; None before, or if one is
+            missing.
         tools: Each tool's definition as the server sent it, by original name, in its order.
         prompts_resources: What else it has, as last listed; None before `list_prompts_resources`.
         stderr: The last lines of its standard error.
@@ -84,11 +85,11 @@ class Instance:
         self,
         spec: ServerSpec,
         host: Host,
-        opener: Opener,
+        listener: InstanceListener,
         *,
         instance_id: str,
         known_version: str = "",
-        reading: Resolved | None = None,
+        resolved_values: ResolvedValues | None = None,
         patience: Patience | None = None,
     ) -> None:
         self.id = instance_id
@@ -96,13 +97,13 @@ class Instance:
         self.state: State = "starting"
         self.pid: int | None = None
         self.protocol_version = ""
-        self.reading = reading
+        self.resolved_values = resolved_values
         self.tools: Mapping[str, bytes] = {}
         self.stderr = StderrTail()
         self.warnings: tuple[tuple[str, str], ...] = ()
         self._server = spec.key.server_id
         self._host = host
-        self._opener = opener
+        self._listener = listener
         self._known_version = known_version
         self._patience = patience
         self.prompts_resources: PromptsResources | None = None
@@ -253,18 +254,20 @@ class Instance:
     async def _connect(self) -> Session:
         session_type, wanted_type = await asyncio.to_thread(_speaking)
         self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
-        if self.reading is None:
-            self.reading = await read_references(
+        if self.resolved_values is None:
+            self.resolved_values = await read_references(
                 self.spec, self._host.environment, self._host.vault, self.spec.startup_timeout
             )
-        self.stderr.hide(self.reading.secrets)
-        wanted = wanted_type(self.spec, self.reading, self._host, self.stderr, self._tools_changed)
+        self.stderr.hide(self.resolved_values.secrets)
+        wanted = wanted_type(
+            self.spec, self.resolved_values, self._host, self.stderr, self._tools_changed
+        )
         # From here on the owner's end closes its peer, also if opening it fails.
         session = self._session = await session_type.connect(wanted)
         peer = self._peer = session.peer
         peer.leased = not self.spec.truely_stateless
-        peer.on_warning = partial(self._opener.instance_warned, self)
-        peer.on_mended = partial(self._opener.instance_mended, self)
+        peer.on_warning = partial(self._listener.on_warning, self)
+        peer.on_mended = partial(self._listener.on_warning_cleared, self)
         self.pid, self.warnings = session.pid, session.warnings
         return session
 
@@ -300,12 +303,12 @@ class Instance:
     def _disconnect(self, peer: Peer, fault: Fault) -> None:
         if self.state == "ready":
             self.state = "disconnected"
-            self._opener.instance_disconnected(self)
+            self._listener.on_disconnected(self)
         peer.lose(fault)
 
     def _tools_changed(self) -> None:
         if self.state == "ready":
-            self._opener.instance_tools_changed(self)
+            self._listener.on_tools_changed(self)
         else:
             self._changed_early = True
 
@@ -341,7 +344,7 @@ class Instance:
         if self.state != "failed":
             self.state = "closed"
             lost = self._peer.fault if self._peer is not None else None
-            self._opener.instance_closed(self, lost or self._broken)
+            self._listener.on_closed(self, lost or self._broken)
 
     def _not_open(self) -> Fault:
         if self._peer is not None and self._peer.fault is not None:

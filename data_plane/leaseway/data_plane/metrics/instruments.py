@@ -21,7 +21,7 @@ from leaseway.wire.span_attributes import Attr
 from leaseway.wire.status import code_of
 
 if TYPE_CHECKING:
-    from leaseway.data_plane.core.leases.table import Lease
+    from leaseway.data_plane.core.leases.table import WorkerLease
 
 _SHORT: Final = (0.001, 0.002, 0.005, *DURATIONS)
 """A lease that is held already, or is given a spare, takes milliseconds."""
@@ -206,7 +206,7 @@ class WorkerMeters:
         if fault.reason is Reason.CAPACITY:
             self.limits.note(fault.metadata)
 
-    def lease_ended(self, lease: Lease, how: str) -> None:
+    def lease_ended(self, lease: WorkerLease, how: str) -> None:
         self._touched.add(lease.key.server_id)
         self._leases_ended.cell(lease.key.server_id, how).add()
 
@@ -221,13 +221,13 @@ class WorkerMeters:
         self._starts.cell(spec.key.server_id, outcome).record(took)
 
     def instance_started(self, live: MeasuredInstance, *, again: bool) -> None:
-        """Note that an instance serves from now on (`Hooks.instance_started`)."""
+        """Note that an instance serves from now on (`Hooks.on_instance_started`)."""
         if again:
             self._touched.add(live.spec.key.server_id)
             self._restarts.cell(live.spec.key.server_id).add()
 
     def instance_ended(self, live: MeasuredInstance, _how: str) -> None:
-        """Note that an instance that was up is no more (`Hooks.instance_ended`)."""
+        """Note that an instance that was up is no more (`Hooks.on_instance_ended`)."""
         spec = live.spec
         why = live.fault.reason.value if live.fault is not None else ""
         was_up = self._clock() - live.up_since if live.up_since is not None else 0.0
@@ -273,7 +273,7 @@ class WorkerMeters:
 @contextmanager
 def lease_wait(
     meters: WorkerMeters | None, server_id: str
-) -> Iterator[Callable[[Lease, bool, MeasuredInstance | None], None]]:
+) -> Iterator[Callable[[WorkerLease, bool, MeasuredInstance | None], None]]:
     """Measure how long a caller waits for a lease, or is refused one.
 
     What is given is to be called with the lease, whether it is new, and its instance.
@@ -283,7 +283,7 @@ def lease_wait(
         return
     began = time.perf_counter()
 
-    def granted(lease: Lease, is_new: bool, live: MeasuredInstance | None) -> None:
+    def granted(lease: WorkerLease, is_new: bool, live: MeasuredInstance | None) -> None:
         start = _EXISTING
         if is_new:
             up_since = live.up_since if live is not None else None
@@ -297,7 +297,7 @@ def lease_wait(
         raise
 
 
-def _unmeasured(_lease: Lease, _is_new: bool, _live: MeasuredInstance | None) -> None:
+def _unmeasured(_lease: WorkerLease, _is_new: bool, _live: MeasuredInstance | None) -> None:
     """No-op recorder, used when metrics are off."""
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from leaseway.data_plane.background import DiskThreads
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.references.env_file import BadEnvFile, read_env_file
 from leaseway.data_plane.references.modules import read_code
 from leaseway.data_plane.references.patience import MOST_HUNG
@@ -188,7 +188,7 @@ def resolve(
     environment: Mapping[str, str],
     vault: Vault = NO_VAULT,
     opening: Callable[[str], None] = lambda _path: None,
-) -> Resolved:
+) -> ResolvedValues:
     """Return what a server gets; as long as that is kept, no log line shows its secrets.
 
     Args:
@@ -205,7 +205,7 @@ def resolve(
     command, args = _command(spec, resolver)
     credentials, query = _credentials(spec, resolver)
     code = read_code(spec, known)
-    resolved = Resolved(
+    resolved = ResolvedValues(
         command=command,
         args=args,
         image=resolver.text("image", spec.image),
@@ -243,7 +243,7 @@ def resolve(
 
 async def read_references(
     spec: ServerSpec, environment: Mapping[str, str], vault: Vault, timeout: float
-) -> Resolved:
+) -> ResolvedValues:
     """Return what a server gets, as `resolve` does, without holding up the loop.
 
     Args:
@@ -262,18 +262,18 @@ async def read_references(
     if files & _hung:
         raise unread(spec, files & _hung, "does not answer: see whether its disk does")
     opened: list[str] = []
-    reading = _disk.start(partial(resolve, spec, environment, vault, opened.append))
+    resolved_values = _disk.start(partial(resolve, spec, environment, vault, opened.append))
     try:
-        await asyncio.wait([reading], timeout=timeout)
+        await asyncio.wait([resolved_values], timeout=timeout)
     finally:
-        if not reading.done() and opened:
+        if not resolved_values.done() and opened:
             path = opened[-1]
             _hung.add(path)
-            reading.add_done_callback(lambda _: _hung.discard(path))
-    if reading.done():
-        return reading.result()
+            resolved_values.add_done_callback(lambda _: _hung.discard(path))
+    if resolved_values.done():
+        return resolved_values.result()
     if not opened:
-        reading.cancel()
+        resolved_values.cancel()
     late = f"was not read within {timeout:g} s: see whether its disk answers"
     raise unread(spec, set(opened[-1:]) or None, late)
 

@@ -19,7 +19,7 @@ import grpc
 
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.tools.arguments import oversize_arguments
-from leaseway.data_plane.leases.manager import LeaseManager
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.services.leases import renew_all
 from leaseway.data_plane.services.replies import Context, StreamWriter
 from leaseway.identity.interceptor import caller
@@ -74,7 +74,7 @@ class ExchangeStream:
         self,
         context: Context,
         executor: Executor,
-        leases: LeaseManager,
+        leases: WorkerLeaseManager,
         lease_message: Callable[[Any], leases_pb2.Lease],
         worker: catalog_pb2.WorkerRef,
         on_growth: Callable[[], None],
@@ -351,7 +351,7 @@ class Exchanges:
     def __init__(
         self,
         executor: Executor,
-        leases: LeaseManager,
+        leases: WorkerLeaseManager,
         lease_message: Callable[[Any], leases_pb2.Lease],
         worker: catalog_pb2.WorkerRef,
     ) -> None:

@@ -17,7 +17,7 @@ import grpc
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.calls.executor import Executor
-from leaseway.data_plane.core.leases.table import Lease
+from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.tools.toolset import tool_not_found
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.stderr_history import KeptLog
@@ -115,7 +115,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         pool: Pool,
         artifacts: ArtifactStore,
         parking: Continuations,
-        lease_message: Callable[[Lease], leases_pb2.Lease],
+        lease_message: Callable[[WorkerLease], leases_pb2.Lease],
     ) -> None:
         self._exchanges = exchanges
         self._executor = executor

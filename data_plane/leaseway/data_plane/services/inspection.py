@@ -7,7 +7,7 @@ from typing import Final
 
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.calls.recent import PastCall, RecentCalls, Selection
-from leaseway.data_plane.leases.manager import LeaseManager
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
 from leaseway.wire.timing.durations import duration, timestamp
 
@@ -34,7 +34,7 @@ class Inspection:
         me: catalog_pb2.WorkerRef,
         recent: RecentCalls | None,
         executor: Executor,
-        leases: LeaseManager,
+        leases: WorkerLeaseManager,
     ) -> None:
         self._me = me
         self._recent = recent

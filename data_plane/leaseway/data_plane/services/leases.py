@@ -12,10 +12,10 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.calls.executor import Executor
-from leaseway.data_plane.core.leases.table import Lease, LeaseKey
+from leaseway.data_plane.core.leases.table import WorkerLease, WorkerLeaseKey
 from leaseway.data_plane.core.tools.toolset import tool_not_found
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import LeaseManager
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.identity.interceptor import caller
 from leaseway.v1 import catalog_pb2, leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
@@ -31,7 +31,7 @@ _MOST: Final = 1024
 
 
 def renew_all(
-    leases: LeaseManager, request: leases_pb2.KeepAliveRequest, tenant: str | None = None
+    leases: WorkerLeaseManager, request: leases_pb2.KeepAliveRequest, tenant: str | None = None
 ) -> leases_pb2.KeepAliveResponse:
     """Renew the leases that a caller names, and say what became of each.
 
@@ -80,9 +80,9 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     def __init__(
         self,
         pool: Pool,
-        leases: LeaseManager,
+        leases: WorkerLeaseManager,
         executor: Executor,
-        lease_message: Callable[[Lease], leases_pb2.Lease],
+        lease_message: Callable[[WorkerLease], leases_pb2.Lease],
     ) -> None:
         self._pool = pool
         self._leases = leases
@@ -126,10 +126,10 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         check_client_version(request.client, "this worker")
         if self._executor.draining:
             raise self._executor.leaving()
-        key = LeaseKey(request.tenant or DEFAULT_TENANT, request.session, request.server_id)
+        key = WorkerLeaseKey(request.tenant or DEFAULT_TENANT, request.session, request.server_id)
         if not key.session:
             raise Fault(Reason.SESSION_REQUIRED, "A lease belongs to a session: name one.")
-        await self._pool.wait_version(request.registry_version)
+        await self._pool.wait_for_version(request.registry_version)
         wait = seconds(request.wait) if request.HasField("wait") else 0.0
         lease, created = await self._leases.acquire(
             key,
@@ -186,7 +186,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         if lease is None:
             raise self._leases.ended_fault(request.lease_id, tenant)
         server_id = lease.key.server_id
-        generation = self._pool.find(server_id, tenant, agent)
+        generation = self._pool.resolve(server_id, tenant, agent)
         toolset, judge = generation.variant.toolset, generation.variant.judge
         server, original = split_qualified(request.name) or ("", "")
         own = toolset.tools.get(original) if server == server_id else None

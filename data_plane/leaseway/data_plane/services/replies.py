@@ -18,7 +18,7 @@ import grpc
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.calls.batching import Batching
 from leaseway.data_plane.core.calls.call import Ask
-from leaseway.data_plane.leases.manager import LeaseManager
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
@@ -133,7 +133,7 @@ class StreamWriter:
     def __init__(
         self,
         context: Context,
-        leases: LeaseManager,
+        leases: WorkerLeaseManager,
         lease_message: Callable[[Any], leases_pb2.Lease],
         meters: WorkerMeters | None,
         on_growth: Callable[[], None] = lambda: None,

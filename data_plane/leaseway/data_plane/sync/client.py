@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc
 
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import LeaseManager
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.sync.apply import apply_delta
 from leaseway.data_plane.sync.outgoing import without_secrets
 from leaseway.data_plane.sync.probes import Prober
@@ -85,7 +85,7 @@ class SyncClient:
         introduction: Introduction,
         status: WorkerStatus,
         pool: Pool,
-        leases: LeaseManager,
+        leases: WorkerLeaseManager,
         on_drain: Callable[[str], None],
         inspect: Callable[[sync_pb2.Inspect], sync_pb2.Inspected] = _nothing_to_see,
         on_record: Callable[[Recorded], None] = lambda _recorded: None,
@@ -132,7 +132,7 @@ class SyncClient:
         finally:
             await channel.close()
 
-    async def say_leaving(self) -> None:
+    async def report_leaving(self) -> None:
         """Tell the control plane that this worker takes no more work.
 
         Whoever learns of it from the worker may place a lease anew at once. If the control plane
@@ -334,7 +334,7 @@ class SyncClient:
 
     async def _apply(self, delta: sync_pb2.Delta) -> None:
         refusals = await apply_delta(self._pool, delta)
-        self._leases.follow()
+        self._leases.reconcile()
         if refusals:
             self._send(
                 sync_pb2.SyncRequest(nack=sync_pb2.Nack(nonce=delta.nonce, refusals=refusals))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.data_plane.core.desired_state import HeldVariant, Update
-from leaseway.data_plane.core.leases.table import Lease
+from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.problems import Problem
 from leaseway.data_plane.core.tools.prompts_resources import (
     CompiledPromptsResources,
@@ -18,7 +18,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, Exposed, compile_toolset
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
-from leaseway.data_plane.leases.manager import LeaseManager
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.spec.model import VariantKey
 from leaseway.spec.protobuf import (
     filter_from_wire,
@@ -147,15 +147,15 @@ class LeaseMessages:
     def __init__(
         self,
         worker_id: str,
-        leases: LeaseManager,
+        leases: WorkerLeaseManager,
         clock: Callable[[], float],
     ) -> None:
         self._worker_id = worker_id
         self._leases = leases
         self._clock = clock
 
-    def __call__(self, lease: Lease) -> leases_pb2.Lease:
-        live = self._leases.live(lease)
+    def __call__(self, lease: WorkerLease) -> leases_pb2.Lease:
+        live = self._leases.live_instance(lease)
         return leases_pb2.Lease(
             id=lease.id,
             server_id=lease.key.server_id,
@@ -179,10 +179,10 @@ def instance_statuses(
     found = [
         _status(generation, worker_id, live.instance.id, _state(generation, live), live)
         for generation in generations
-        for live in generation.lives
+        for live in generation.live_instances
     ]
     for generation in generations:
-        if generation.is_backing_off or generation.rests:
+        if generation.is_backing_off or generation.is_resting:
             state = "backoff" if generation.is_backing_off else "idle"
             found.append(_status(generation, worker_id, generation.last_id, state, None))
     return found
@@ -205,7 +205,7 @@ def _role(generation: Generation, live: LiveInstance | None) -> str:
 def _status(
     generation: Generation, worker_id: str, instance_id: str, state: str, live: LiveInstance | None
 ) -> catalog_pb2.InstanceStatus:
-    restart = generation.restart
+    restart = generation.circuit_breaker
     return catalog_pb2.InstanceStatus(
         worker_id=worker_id,
         id=instance_id,

@@ -54,7 +54,7 @@ class Prober:
         self._running: dict[int, asyncio.Task[None]] = {}
         self._relisting: dict[Generation, dict[LiveInstance, None]] = {}
         self._last_sent: WeakKeyDictionary[Generation, bytes] = WeakKeyDictionary()
-        self._context.hooks.tools_changed = self._tools_changed
+        self._context.hooks.on_tools_changed = self._tools_changed
 
     def start(self, probe: sync_pb2.Probe) -> None:
         """Begin a probe; its result is sent when it ends."""
@@ -79,7 +79,7 @@ class Prober:
         A change that a server announced while there was no Sync stream has reached nobody.
         """
         self._last_sent.clear()
-        for generation in self._pool.current:
+        for generation in self._pool.current_generations:
             live = generation.shared
             if live is None or not live.is_ready:
                 continue
@@ -88,7 +88,7 @@ class Prober:
 
     async def _run(self, probe: sync_pb2.Probe) -> None:
         key = key_from_wire(probe.spec.key)
-        with self._pool.trying(spec_from_wire(probe.spec)):
+        with self._pool.probing(spec_from_wire(probe.spec)):
             async with self._slots:
                 await self._try(probe, key)
 
@@ -115,7 +115,7 @@ class Prober:
                 span.set_status(trace.StatusCode.ERROR, _reason(fault))
                 result.problem.CopyFrom(self._problem(key, fault))
                 if _reason(fault) == "MISSING_REFERENCE":
-                    self._context.hooks.reference_missed(spec_from_wire(probe.spec))
+                    self._context.hooks.on_reference_missing(spec_from_wire(probe.spec))
         result.duration.CopyFrom(duration(loop.time() - began))
         self._send(result)
 
@@ -135,14 +135,14 @@ class Prober:
         except BaseException:
             await asyncio.shield(live.close())
             raise
-        self._pool.keep_probed(probe.launch_hash, live)
+        self._pool.keep_probe_instance(probe.launch_hash, live)
         return live
 
     async def _relist(self, probe: sync_pb2.Probe) -> LiveInstance:
         key = key_from_wire(probe.spec.key)
-        generation = self._pool.get(key)
+        generation = self._pool.find(key)
         if generation is not None and generation.launch_hash == probe.launch_hash:
-            live = next((live for live in generation.lives if live.is_ready), None)
+            live = next((live for live in generation.live_instances if live.is_ready), None)
             if live is not None:
                 await generation.relist(live)
                 await self._list_prompts_resources(live, live.spec.startup_timeout)
@@ -183,12 +183,12 @@ class Prober:
     def _warn(self, key: VariantKey, reason: str, message: str, holds: bool) -> None:
         problem = Problem("server", reason, message, key, "warning")
         if holds:
-            self._context.reports.see(problem)
+            self._context.reports.report_problem(problem)
         else:
-            self._context.reports.clear(problem)
+            self._context.reports.clear_problem(problem)
 
     def _recorded_prompts_resources(self, spec: ServerSpec) -> PromptsResources:
-        generation = self._pool.get(spec.key)
+        generation = self._pool.find(spec.key)
         if generation is None or generation.launch_hash != spec.launch_hash:
             return NO_PROMPTS_RESOURCES
         prompts_resources = generation.variant.toolset.prompts_resources
@@ -199,8 +199,8 @@ class Prober:
         )
 
     def _tools_changed(self, key: VariantKey, live: LiveInstance) -> None:
-        generation = self._pool.get(key)
-        if generation is None or generation.draining or live not in generation.lives:
+        generation = self._pool.find(key)
+        if generation is None or generation.draining or live not in generation.live_instances:
             return  # it belongs to a generation that others have replaced
         if generation in self._relisting:
             self._relisting[generation][live] = None  # after the one under way, and a pause

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from leaseway.data_plane.core.leases.table import Lease
+from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import LeaseManager
+from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.sync import convert
 from leaseway.spec.protobuf import key_from_wire
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
@@ -58,10 +58,10 @@ class WorkerStatus:
         self,
         introduction: Introduction,
         pool: Pool,
-        leases: LeaseManager,
+        leases: WorkerLeaseManager,
         in_flight: Callable[[], int],
         draining: Callable[[], bool],
-        lease_message: Callable[[Lease], leases_pb2.Lease],
+        lease_message: Callable[[WorkerLease], leases_pb2.Lease],
     ) -> None:
         self._me = introduction
         self._pool = pool
@@ -79,7 +79,7 @@ class WorkerStatus:
             highest_epoch: The highest that it has seen, or 0.
         """
         desired_state = self._pool.desired_state
-        self._reports.start_over()
+        self._reports.reset_for_new_stream()
         # A control plane that has just started knows nothing of this worker's leaving. It would
         # take the leases that end here for the older twins of those that took their place.
         capacity, leases = (
@@ -110,8 +110,8 @@ class WorkerStatus:
 
     def report(self) -> sync_pb2.Report:
         """Return what has changed since the last one, or since the Hello."""
-        gained, lost, instances_changed = self._reports.take()
-        seen, mended = self._reports.problems.take()
+        gained, lost, instances_changed = self._reports.pop_changes()
+        seen, mended = self._reports.problems.pop_changes()
         worker_id = self._me.worker.id
         return sync_pb2.Report(
             leases_gained=[self._lease_message(lease) for lease in gained],
@@ -123,7 +123,7 @@ class WorkerStatus:
             cleared=[convert.problem_message(problem, worker_id) for problem in mended],
             calls_in_flight=self._in_flight(),
             draining=self.leaving or self._draining(),
-            events=[event_to_wire(event) for event in self._reports.take_events()],
+            events=[event_to_wire(event) for event in self._reports.pop_events()],
         )
 
     def _instances(self) -> list[catalog_pb2.InstanceStatus]:

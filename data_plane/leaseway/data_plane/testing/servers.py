@@ -14,8 +14,8 @@ import msgspec
 from mcp_types import METHOD_NOT_FOUND
 
 from leaseway.data_plane.core.calls.call import Ask, OnUpdate, Outcome, ToolRequest
-from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, InstanceListener, PromptsResources
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.protocol.messages.server_requests import nobody_answers
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.spec.model import ServerSpec
@@ -63,14 +63,14 @@ class MemoryServers:
     def __call__(
         self,
         spec: ServerSpec,
-        opener: Opener,
+        listener: InstanceListener,
         *,
         known_version: str = "",
-        reading: Resolved | None = None,
+        resolved_values: ResolvedValues | None = None,
     ) -> MemoryInstance:
         """Open an instance that is not started yet."""
-        instance = MemoryInstance(self, spec, len(self.opened) + 1, opener)
-        instance.reading = reading
+        instance = MemoryInstance(self, spec, len(self.opened) + 1, listener)
+        instance.resolved_values = resolved_values
         self.opened.append(instance)
         return instance
 
@@ -203,11 +203,11 @@ class MemoryInstance:
     Attributes:
         calls: Calls that wait to be answered.
         followed: Subscriptions that hold.
-        reading: What its references stood for when it started.
+        resolved_values: What its references stood for when it started.
     """
 
     def __init__(
-        self, servers: MemoryServers, spec: ServerSpec, number: int, opener: Opener
+        self, servers: MemoryServers, spec: ServerSpec, number: int, listener: InstanceListener
     ) -> None:
         self.id = f"{spec.key.server_id}-{number}"
         self.spec = spec
@@ -218,17 +218,17 @@ class MemoryInstance:
         self.tools: Mapping[str, bytes] = {}
         self.prompts_resources: PromptsResources | None = None
         self.followed: list[MemoryFollower] = []
-        self.reading: Resolved | None = None
+        self.resolved_values: ResolvedValues | None = None
         self.warnings = servers.warnings
         self.stderr = _Stderr()
         self.late_replies = 0
         self.calls: list[MemoryCall] = []
         self._servers = servers
-        self._opener = opener
+        self._listener = listener
 
     async def start(self) -> None:
         """Become ready, or fail as the servers say."""
-        self.reading = self.reading or self._resolve()
+        self.resolved_values = self.resolved_values or self._resolve()
         if self._servers.gate is not None:
             await self._servers.gate.wait()
         if self.state != "starting":
@@ -242,7 +242,7 @@ class MemoryInstance:
         self.tools = dict(self._servers.tools)
         self.state = "ready"
 
-    def _resolve(self) -> Resolved:
+    def _resolve(self) -> ResolvedValues:
         try:
             return resolve(self.spec, {})
         except Fault:
@@ -311,12 +311,12 @@ class MemoryInstance:
     def change_tools(self, tools: Mapping[str, bytes]) -> None:
         """Have other tools from now on, and say so."""
         self._servers.tools = dict(tools)
-        self._opener.instance_tools_changed(self)
+        self._listener.on_tools_changed(self)
 
     def fall_silent(self) -> None:
         """Give no sign of life any more; `crash` ends it."""
         self.state = "disconnected"
-        self._opener.instance_disconnected(self)
+        self._listener.on_disconnected(self)
 
     def crash(self, message: str = "exit status 1") -> None:
         """End by itself; calls in flight fail."""
@@ -334,4 +334,4 @@ class MemoryInstance:
         for follower in tuple(self.followed):
             follower.fail(lost)
         if was_ready:
-            self._opener.instance_closed(self, fault)
+            self._listener.on_closed(self, fault)

@@ -18,8 +18,8 @@ from typing import Any, Final
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import Ask, OnUpdate, Outcome, ToolRequest, too_large
-from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, Opener, PromptsResources
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, InstanceListener, PromptsResources
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.testing.behaviour import Behaviour
@@ -89,14 +89,14 @@ class FunctionServers:
     def __call__(
         self,
         spec: ServerSpec,
-        opener: Opener,
+        listener: InstanceListener,
         *,
         known_version: str = "",
-        reading: Resolved | None = None,
+        resolved_values: ResolvedValues | None = None,
     ) -> FunctionInstance:
         """Make an instance that is not started yet."""
         instance_id = f"{spec.key.server_id}-{next(self._numbers)}"
-        return FunctionInstance(self, spec, opener, instance_id, reading)
+        return FunctionInstance(self, spec, listener, instance_id, resolved_values)
 
     def updated(self, server_id: str, uri: str) -> None:
         """Notify all who follow a resource that it has changed."""
@@ -160,18 +160,18 @@ class FunctionInstance:
         self,
         servers: FunctionServers,
         spec: ServerSpec,
-        opener: Opener,
+        listener: InstanceListener,
         instance_id: str,
-        reading: Resolved | None,
+        resolved_values: ResolvedValues | None,
     ) -> None:
         self.id = instance_id
         self.state = "starting"
         self.stderr = _Stderr()
-        self.reading = reading
+        self.resolved_values = resolved_values
         self.pending: set[_Pending] = set()
         self._servers = servers
         self._spec = spec
-        self._opener = opener
+        self._listener = listener
         self._server = servers.registry.servers[spec.key.server_id]
         self._state: dict[str, Any] = {} if self._server.stateful else self._server.state
         self._loop = asyncio.get_running_loop()
@@ -189,7 +189,7 @@ class FunctionInstance:
 
     async def start(self) -> None:
         """Be ready."""
-        self.reading = self.reading or resolve(self._spec, {})
+        self.resolved_values = self.resolved_values or resolve(self._spec, {})
         self.state = "ready"
 
     async def relist(self) -> Mapping[str, bytes]:
@@ -234,7 +234,7 @@ class FunctionInstance:
         for pending in tuple(self.pending):
             pending.end(Outcome(b"", fault=lost))
         if was_ready:
-            self._opener.instance_closed(self, cause)
+            self._listener.on_closed(self, cause)
 
     async def _answer(self, request: ToolRequest, context: CallContext, pending: _Pending) -> None:
         task = asyncio.current_task()

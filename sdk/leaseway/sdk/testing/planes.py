@@ -235,7 +235,7 @@ class Planes:
         while seconds > 0:
             self._shown += min(seconds, _STEP)
             seconds -= _STEP
-            self.worker.leases.follow()
+            self.worker.leases.reconcile()
         self.plane.act(lambda state, now: state.tick(now))
 
     def leases(self) -> list[leases_pb2.Lease]:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
-from leaseway.data_plane.core.leases.table import How
+from leaseway.data_plane.core.leases.table import LeaseOutcome
 from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.leases.book import Lease
 from leaseway.sdk.operators.views import LeaseInfo
@@ -128,7 +128,7 @@ class Steering(ABC):
         """
         self._end(lease, "lost", "its instance ended")
 
-    def _end(self, lease: Lease | LeaseInfo | str, how: How, why: str = "") -> None:
+    def _end(self, lease: Lease | LeaseInfo | str, how: LeaseOutcome, why: str = "") -> None:
         lease_id = lease if isinstance(lease, str) else lease.id
         planes = self._running()
         self._do(lambda: planes.worker.leases.end(lease_id, how, why))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leaseway.data_plane.core.leases.errors import lease_ended, not_theirs
-from leaseway.data_plane.core.leases.table import Ended, How
+from leaseway.data_plane.core.leases.table import EndedLease, LeaseOutcome
 from leaseway.wire.errors import Reason
 
 
@@ -19,9 +19,9 @@ from leaseway.wire.errors import Reason
     ],
 )
 def test_a_lease_that_is_over_says_how_and_why(
-    how: How, why: str, reason: Reason, said: str
+    how: LeaseOutcome, why: str, reason: Reason, said: str
 ) -> None:
-    fault = lease_ended("w1", Ended(how, why, 0.0))
+    fault = lease_ended("w1", EndedLease(how, why, 0.0))
     assert fault.reason is reason
     assert said in fault.message
     assert fault.metadata == {"lease": "w1"}

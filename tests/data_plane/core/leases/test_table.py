@@ -14,7 +14,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leaseway.data_plane.core.leases.table import Ended, Lease, LeaseKey, LeaseTable, NoRoom
+from leaseway.data_plane.core.leases.table import (
+    EndedLease,
+    LeaseLimitReached,
+    LeaseTable,
+    WorkerLease,
+    WorkerLeaseKey,
+)
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 
@@ -27,9 +33,9 @@ def take(
     ttl: float | None = None,
     limit: int = 256,
     tenant: str = "default",
-) -> Lease:
+) -> WorkerLease:
     lease, _ = table.acquire(
-        LeaseKey(tenant, session, server),
+        WorkerLeaseKey(tenant, session, server),
         now,
         variant=VariantKey(server),
         launch_hash="l",
@@ -77,7 +83,7 @@ def test_a_lease_expires_at_its_time_and_not_before() -> None:
     assert run_to(table, 0, 9.99) == []
     assert run_to(table, 9.99, 10) == [(lease.id, "expired")]
     assert table.get(lease.id) is None
-    assert table.how_ended(lease.id, 10) == Ended("expired", "", 10, lease.key.tenant)
+    assert table.how_ended(lease.id, 10) == EndedLease("expired", "", 10, lease.key.tenant)
     assert table.next_tick(10) is None
 
 
@@ -93,7 +99,7 @@ def test_a_renewal_grants_the_whole_time_again() -> None:
 def test_a_lease_with_a_call_in_flight_does_not_expire_and_the_call_renews_it() -> None:
     table = LeaseTable("inc")
     lease = take(table, 0, ttl=10)
-    table.begin_call(lease, 1)
+    table.start_call(lease, 1)
     assert run_to(table, 1, 100) == []
     assert not table.end_call(lease, 100)
     assert run_to(table, 100, 109.9) == []
@@ -133,11 +139,11 @@ def test_a_tick_that_is_a_little_late_is_no_stall() -> None:
 def test_a_worker_is_full_at_its_capacity_and_a_server_at_its_own_limit() -> None:
     table = LeaseTable("inc", capacity=3)
     take(table, 0, session="a", limit=1)
-    with pytest.raises(NoRoom, match="max_instances"):
+    with pytest.raises(LeaseLimitReached, match="max_instances"):
         take(table, 0, session="b", limit=1)
     take(table, 0, session="b", server="other")
     third = take(table, 0, session="c", server="other")
-    with pytest.raises(NoRoom, match="this worker holds 3"):
+    with pytest.raises(LeaseLimitReached, match="this worker holds 3"):
         take(table, 0, session="d", server="third")
     table.end(third.id, "released", 1)
     assert take(table, 1, session="d", server="third").id == "inc-4"
@@ -147,7 +153,7 @@ def test_a_tenant_holds_no_more_leases_than_it_may() -> None:
     table = LeaseTable("inc", capacity=2 * bounds.MAX_TENANT_LEASES)
     for number in range(bounds.MAX_TENANT_LEASES):
         last = take(table, 0, session=f"s{number}", server=f"srv{number % 9}")
-    with pytest.raises(NoRoom, match="tenant default holds 1024") as full:
+    with pytest.raises(LeaseLimitReached, match="tenant default holds 1024") as full:
         take(table, 0, session="one more")
     assert not full.value.everywhere
     take(table, 0, session="one more", tenant="other")
@@ -160,7 +166,7 @@ def test_a_lease_of_an_old_generation_ends_as_revoked_once_its_calls_are_done() 
     lease = take(table, 0, ttl=600)
     table.end_by(lease, 20, "the configuration changed")
     table.end_by(lease, 30, "later does not count")
-    table.begin_call(lease, 19)
+    table.start_call(lease, 19)
     assert run_to(table, 19, 40) == []
     assert table.end_call(lease, 40)
     ((ended, how),) = table.tick(40)
@@ -172,7 +178,7 @@ def test_a_lease_whose_configuration_came_back_is_kept() -> None:
     table = LeaseTable("inc")
     lease = take(table, 0, ttl=600)
     table.end_by(lease, 20, "changed")
-    table.keep(lease)
+    table.cancel_scheduled_end(lease)
     assert run_to(table, 0, 500) == []
 
 
@@ -180,7 +186,7 @@ def test_how_leases_ended_is_remembered_for_ten_minutes_and_ten_thousand_leases(
     table = LeaseTable("inc", capacity=20_000)
     first = take(table, 0, limit=20_000)
     table.end(first.id, "revoked", 0, "because")
-    assert table.how_ended(first.id, 599) == Ended("revoked", "because", 0, first.key.tenant)
+    assert table.how_ended(first.id, 599) == EndedLease("revoked", "because", 0, first.key.tenant)
     assert table.how_ended(first.id, bounds.LEASE_MEMORY) is None
     for number in range(10_000):
         lease = take(table, 1, session=str(number), limit=20_000)
@@ -199,7 +205,7 @@ class Leases(RuleBasedStateMachine):
         self.model: dict[str, dict[str, float]] = {}
         self.keys: dict[tuple[str, str], str] = {}
         self.gone: dict[str, tuple[str, float]] = {}
-        self.leases: dict[str, Lease] = {}
+        self.leases: dict[str, WorkerLease] = {}
 
     @initialize(capacity=st.integers(1, 4))
     def start(self, capacity: int) -> None:
@@ -213,7 +219,7 @@ class Leases(RuleBasedStateMachine):
         crowded = known is None and sum(s == server for _, s in self.keys) >= 2
         try:
             lease = take(self.table, self.now, session, server, ttl, limit=2)
-        except NoRoom:
+        except LeaseLimitReached:
             assert full or crowded
             return
         assert not full
@@ -237,7 +243,7 @@ class Leases(RuleBasedStateMachine):
         if what == "renew":
             assert self.table.renew(lease_id, self.now) is lease
         elif what == "begin":
-            self.table.begin_call(lease, self.now)
+            self.table.start_call(lease, self.now)
             known["calls"] += 1
         elif what == "end" and known["calls"]:
             self.table.end_call(lease, self.now)
@@ -247,7 +253,7 @@ class Leases(RuleBasedStateMachine):
             known["drain"] = min(known.get("drain", self.now + 5), self.now + 5)
             return
         elif what == "keep":
-            self.table.keep(lease)
+            self.table.cancel_scheduled_end(lease)
             known.pop("drain", None)
             return
         else:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.process.container_command import (
     client_environment,
     removal,
@@ -71,12 +71,12 @@ async def test_no_variable_of_a_container_decides_what_its_client_loads_on_the_w
     spec = ServerSpec(VariantKey("x"), "stdio", image="image:1")
     odd = {"LD_PRELOAD": "/srv/x.so", "LD_AUDIT": "/srv/y.so", "HOME": "/srv", "GODEBUG": "x=1"}
     prepared = Containers({"PATH": str(tmp_path)}, "token").prepare(
-        spec, Resolved(image="image:1", env={**odd, "MODE": "x"})
+        spec, ResolvedValues(image="image:1", env={**odd, "MODE": "x"})
     )
     assert dict(prepared.environment) == {"MODE": "x", "PATH": str(tmp_path)}
     for name, value in odd.items():
         assert f"{name}={value}" in prepared.command
-    hidden = Resolved(image="image:1", env=odd, secrets=frozenset({"/srv/x.so"}))
+    hidden = ResolvedValues(image="image:1", env=odd, secrets=frozenset({"/srv/x.so"}))
     with pytest.raises(Fault, match="takes LD_PRELOAD for its own"):
         Containers({"PATH": str(tmp_path)}, "token").prepare(spec, hidden)
 

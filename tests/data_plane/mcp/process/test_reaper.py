@@ -27,15 +27,15 @@ from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.spec.model import ServerSpec, VariantKey
 
-class Opener:
-    instance_closed = instance_tools_changed = instance_disconnected = instance_warned = print
-    instance_mended = print
+class InstanceListener:
+    on_closed = on_tools_changed = on_disconnected = on_warning = print
+    on_warning_cleared = print
 
 async def main():
     reaper = Reaper()
     spec = ServerSpec(VariantKey("x"), "stdio", command=sys.executable, args=tuple(sys.argv[1:]))
     host = Host(os.environ, reaper, http_client())
-    instance = Instance(spec, host, Opener(), instance_id="i")
+    instance = Instance(spec, host, InstanceListener(), instance_id="i")
     await instance.start()
     print(instance.pid, reaper.pid, flush=True)
     await asyncio.Event().wait()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.protocol.transport import ServerView
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.wire.errors import Reason
@@ -40,7 +40,7 @@ async def test_a_factory_learns_whom_it_serves_and_what_references_stand_for(ben
     )
     view, resolved = made()[0]
     assert view == ServerView("own", "acme", "memory", False, 30.0)
-    assert isinstance(resolved, Resolved)
+    assert isinstance(resolved, ResolvedValues)
     assert (resolved.command, resolved.args, resolved.url) == ("coo", ("a",), "memory://here")
     assert (resolved.env, resolved.headers) == ({"A": "t0ken"}, {"B": "c"})
     assert instance.pid is None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from leaseway.data_plane.core.leases.table import Ended, How, NoRoom
+from leaseway.data_plane.core.leases.table import EndedLease, LeaseLimitReached, LeaseOutcome
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import named
 
-_REASONS: Final[dict[How, Reason]] = {
+_REASONS: Final[dict[LeaseOutcome, Reason]] = {
     "expired": Reason.LEASE_EXPIRED,
     "revoked": Reason.LEASE_REVOKED,
     "released": Reason.LEASE_RELEASED,
     "lost": Reason.LEASE_LOST,
 }
-_UNKNOWN: Final = Ended("lost", "this worker does not know it; it was restarted, perhaps", 0.0)
+_UNKNOWN: Final = EndedLease("lost", "this worker does not know it; it was restarted, perhaps", 0.0)
 
 
-def lease_ended(lease_id: str, ended: Ended | None) -> Fault:
+def lease_ended(lease_id: str, ended: EndedLease | None) -> Fault:
     """Return that a lease is not held any more.
 
     Args:
@@ -44,7 +44,7 @@ def not_theirs(lease_id: str, which: str) -> Fault:
     )
 
 
-def capacity_error(server_id: str, full: NoRoom) -> Fault:
+def capacity_error(server_id: str, full: LeaseLimitReached) -> Fault:
     metadata: dict[str, str] = {}
     if full.of_tenant:
         metadata = named("leases", "tenant")

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 
-How = Literal["expired", "revoked", "released", "lost"]
+LeaseOutcome = Literal["expired", "revoked", "released", "lost"]
 
 _MOST_REMEMBERED: Final = 10_000
 _STALL: Final = 1.0
@@ -27,7 +27,7 @@ _GRACE: Final = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseKey:
+class WorkerLeaseKey:
     """Whose lease for what; there is one lease a key."""
 
     tenant: str
@@ -36,7 +36,7 @@ class LeaseKey:
 
 
 @dataclass(slots=True)
-class Lease:
+class WorkerLease:
     """One lease; written by its table only.
 
     Attributes:
@@ -56,7 +56,7 @@ class Lease:
     """
 
     id: str
-    key: LeaseKey
+    key: WorkerLeaseKey
     agent: str
     acquirer: str
     variant: VariantKey
@@ -75,7 +75,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedLease:
     """How a lease ended.
 
     Attributes:
@@ -85,13 +85,13 @@ class Ended:
         tenant: Whose it was.
     """
 
-    how: How
+    how: LeaseOutcome
     why: str
     at: float
     tenant: str = ""
 
 
-class NoRoom(Exception):
+class LeaseLimitReached(Exception):
     """The worker, the server on it or the tenant has as many leases as it may; the text says which.
 
     Attributes:
@@ -119,30 +119,30 @@ class LeaseTable:
         self._incarnation = incarnation
         self._capacity = capacity
         self._counter = 0
-        self._leases: dict[str, Lease] = {}
-        self._by_key: dict[LeaseKey, Lease] = {}
+        self._leases: dict[str, WorkerLease] = {}
+        self._by_key: dict[WorkerLeaseKey, WorkerLease] = {}
         self._per_server: Counter[str] = Counter()
         self._per_tenant: Counter[str] = Counter()
-        self._ended: OrderedDict[str, Ended] = OrderedDict()
+        self._ended: OrderedDict[str, EndedLease] = OrderedDict()
         self._expected_tick: float | None = None
 
     def __len__(self) -> int:
         return len(self._leases)
 
     @property
-    def leases(self) -> tuple[Lease, ...]:
+    def leases(self) -> tuple[WorkerLease, ...]:
         """The leases held, the oldest first."""
         return tuple(self._leases.values())
 
-    def get(self, lease_id: str) -> Lease | None:
+    def get(self, lease_id: str) -> WorkerLease | None:
         return self._leases.get(lease_id)
 
-    def find(self, key: LeaseKey) -> Lease | None:
+    def find(self, key: WorkerLeaseKey) -> WorkerLease | None:
         return self._by_key.get(key)
 
     def acquire(
         self,
-        key: LeaseKey,
+        key: WorkerLeaseKey,
         now: float,
         *,
         variant: VariantKey,
@@ -152,7 +152,7 @@ class LeaseTable:
         acquirer: str = "",
         server_limit: int = bounds.MAX_INSTANCES,
         tenant_limit: int = bounds.MAX_TENANT_LEASES,
-    ) -> tuple[Lease, bool]:
+    ) -> tuple[WorkerLease, bool]:
         """Return the lease of a key, renewed or new, and whether it is new.
 
         Args:
@@ -168,7 +168,7 @@ class LeaseTable:
             tenant_limit: The most leases of this tenant.
 
         Raises:
-            NoRoom: There is no room for a new lease.
+            LeaseLimitReached: There is no room for a new lease.
         """
         ttl = bounds.LEASE_TTL if ttl is None else ttl
         ttl = min(max(ttl, bounds.MIN_LEASE_TTL), bounds.MAX_LEASE_TTL)
@@ -179,7 +179,7 @@ class LeaseTable:
             return lease, False
         self._check_room(key, server_limit, tenant_limit)
         self._counter += 1
-        lease = Lease(
+        lease = WorkerLease(
             id=f"{self._incarnation}-{self._counter}",
             key=key,
             agent=agent,
@@ -195,19 +195,19 @@ class LeaseTable:
         self._per_tenant[key.tenant] += 1
         return lease, True
 
-    def _check_room(self, key: LeaseKey, server_limit: int, tenant_limit: int) -> None:
+    def _check_room(self, key: WorkerLeaseKey, server_limit: int, tenant_limit: int) -> None:
         if len(self._leases) >= self._capacity:
-            raise NoRoom(
+            raise LeaseLimitReached(
                 f"this worker holds {self._capacity} leases, as many as it may", everywhere=True
             )
         if self._per_server[key.server_id] >= server_limit:
-            raise NoRoom(
+            raise LeaseLimitReached(
                 f"this worker holds {server_limit} leases of server {key.server_id}, as many as "
                 "its max_instances allows"
             )
         most = min(tenant_limit, bounds.MAX_TENANT_LEASES)
         if self._per_tenant[key.tenant] >= most:
-            raise NoRoom(
+            raise LeaseLimitReached(
                 f"tenant {key.tenant} holds {most} leases on this worker alone, as many as it may",
                 of_tenant=True,
             )
@@ -221,7 +221,7 @@ class LeaseTable:
         """How many leases each tenant holds that holds any."""
         return self._per_tenant
 
-    def renew(self, lease_id: str, now: float, *, by_session: bool = False) -> Lease | None:
+    def renew(self, lease_id: str, now: float, *, by_session: bool = False) -> WorkerLease | None:
         """Renew a lease for the time to live granted; None where it is not held."""
         lease = self._leases.get(lease_id)
         if lease is not None:
@@ -229,18 +229,18 @@ class LeaseTable:
             lease.renewed_by_session = lease.renewed_by_session or by_session
         return lease
 
-    def begin_call(self, lease: Lease, now: float) -> None:
+    def start_call(self, lease: WorkerLease, now: float) -> None:
         """Note that a call is in flight; the lease does not end before it does."""
         lease.calls += 1
         lease.expires_at = now + lease.ttl
 
-    def end_call(self, lease: Lease, now: float) -> bool:
+    def end_call(self, lease: WorkerLease, now: float) -> bool:
         """Note that a call ended; say whether the lease is due and nothing keeps it now."""
         lease.calls -= 1
         lease.expires_at = now + lease.ttl
         return lease.calls == 0 and lease.id in self._leases and lease.is_due(now)
 
-    def end_by(self, lease: Lease, at: float, why: str) -> None:
+    def end_by(self, lease: WorkerLease, at: float, why: str) -> None:
         """Let a lease end as revoked at a time, or when its calls after that are done.
 
         The earliest time asked for holds.
@@ -248,15 +248,17 @@ class LeaseTable:
         if lease.ends_by is None or at < lease.ends_by:
             lease.ends_by, lease.why = at, why
 
-    def made_from(self, lease: Lease, launch_hash: str) -> None:
+    def made_from(self, lease: WorkerLease, launch_hash: str) -> None:
         """Record which version of its server the instance of a lease was made from."""
         lease.launch_hash = launch_hash
 
-    def keep(self, lease: Lease) -> None:
+    def cancel_scheduled_end(self, lease: WorkerLease) -> None:
         """Cancel a scheduled end: what the lease stands on is in force again."""
         lease.ends_by, lease.why = None, ""
 
-    def end(self, lease_id: str, how: How, now: float, why: str = "") -> Lease | None:
+    def end(
+        self, lease_id: str, how: LeaseOutcome, now: float, why: str = ""
+    ) -> WorkerLease | None:
         """End a lease now, calls in flight or not; None where it is not held."""
         lease = self._leases.pop(lease_id, None)
         if lease is None:
@@ -270,7 +272,7 @@ class LeaseTable:
             if not counts[name]:
                 del counts[name]
         self._forget_old(now)
-        self._ended[lease_id] = Ended(how, why, now, lease.key.tenant)
+        self._ended[lease_id] = EndedLease(how, why, now, lease.key.tenant)
         return lease
 
     def _forget_old(self, now: float) -> None:
@@ -280,7 +282,7 @@ class LeaseTable:
                 return
             self._ended.popitem(last=False)
 
-    def how_ended(self, lease_id: str, now: float, tenant: str = "") -> Ended | None:
+    def how_ended(self, lease_id: str, now: float, tenant: str = "") -> EndedLease | None:
         """Return how a lease ended, or None where that is not remembered: it counts as lost.
 
         Args:
@@ -306,18 +308,18 @@ class LeaseTable:
             self._expected_tick = max(now, min(soonest, now + _LONGEST_PAUSE))
         return self._expected_tick
 
-    def tick(self, now: float) -> list[tuple[Lease, Ended]]:
+    def tick(self, now: float) -> list[tuple[WorkerLease, EndedLease]]:
         """End what is due and has no call in flight; return it with how it ended.
 
         After a stall nothing expires for a third of its time to live: the renewals that would
         have prevented it may still be on their way.
         """
         self._forgive_stall(now)
-        ended: list[tuple[Lease, Ended]] = []
+        ended: list[tuple[WorkerLease, EndedLease]] = []
         for lease in tuple(self._leases.values()):
             if lease.calls or not lease.is_due(now):
                 continue
-            how: How = "expired" if now >= lease.expires_at else "revoked"
+            how: LeaseOutcome = "expired" if now >= lease.expires_at else "revoked"
             self.end(lease.id, how, now, lease.why if how == "revoked" else "")
             ended.append((lease, self._ended[lease.id]))
         return ended

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from leaseway.data_plane.core.problems import LIMIT_NOT_ENFORCED
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.spec.model import Limits, ServerSpec
 
 Manifest = dict[str, Any]
@@ -63,7 +63,7 @@ def secret_manifest(name: str, owner: Owner, variables: Mapping[str, str]) -> Ma
     }
 
 
-def pod_manifest(name: str, owner: Owner, spec: ServerSpec, resolved: Resolved) -> Manifest:
+def pod_manifest(name: str, owner: Owner, spec: ServerSpec, resolved: ResolvedValues) -> Manifest:
     """Return the pod of one instance: what the template has, and over it what `spec` says.
 
     Args:
@@ -127,7 +127,7 @@ def _owned(name: str, owner: Owner, metadata: Mapping[str, Any]) -> Manifest:
 def _container(
     name: str,
     spec: ServerSpec,
-    resolved: Resolved,
+    resolved: ResolvedValues,
     template: Manifest,
 ) -> Manifest:
     made: Manifest = {

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.process.container_command import (
     client_environment,
     container_name,
@@ -85,7 +85,7 @@ class Containers:
     def prepare(
         self,
         spec: ServerSpec,
-        resolved: Resolved,
+        resolved: ResolvedValues,
     ) -> Container:
         """Return how a server's container is run.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from importlib.metadata import EntryPoint
 
-from leaseway.data_plane.core.resolved_values import Resolved
+from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.protocol.transport import PullTransport, ServerView, Transport
 from leaseway.data_plane.mcp.transports.pull_adapter import Pulled
 from leaseway.spec.model import ServerSpec
@@ -15,7 +15,7 @@ from leaseway.wire.errors import Fault, Reason
 _MAX_TEXT = 500
 
 
-async def make_registered(spec: ServerSpec, resolved: Resolved) -> Transport:
+async def make_registered(spec: ServerSpec, resolved: ResolvedValues) -> Transport:
     """Return a server's transport, not connected; its package is imported where it was not yet.
 
     Raises:
