@@ -26,7 +26,7 @@ from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role
 from leaseway.sdk import AsyncClient, LeasewayError, ServerError, ToolResult
 from leaseway.sdk.calls.prompt_results import McpResult
-from leaseway.sdk.catalog.tools import Listed, ToolList
+from leaseway.sdk.catalog.tools import CatalogList, ToolList
 from leaseway.sdk.operators import observe
 
 Run = Callable[..., Result]
@@ -66,7 +66,7 @@ def poisoned(kind: Any) -> Any:
         return NOW
     if isinstance(kind, type) and issubclass(kind, (ToolResult, McpResult)):
         return kind(PAYLOAD)
-    if isinstance(kind, type) and issubclass(kind, Listed):
+    if isinstance(kind, type) and issubclass(kind, CatalogList):
         (base,) = kind.__orig_bases__  # type: ignore[attr-defined]
         more = [NOW] if kind is ToolList else []
         return kind([poisoned(typing.get_args(base)[0])], 9, (POISON,), *more)

@@ -10,7 +10,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.spec_changes import spec_changes
 from leaseway.control_plane.event_recorder import EventRecorder
 from leaseway.spec.model import VariantKey
-from leaseway.wire.messages.events import Event
+from leaseway.wire.messages.events import EventRecord
 
 _BROKEN = Problem("workspace", "BAD_YAML", "mcp.yaml:3: this is no YAML.")
 _WRONG = Problem("server", "WRONG_TYPE", "mcp.yaml:4: `args` is a text.", "a")
@@ -93,10 +93,10 @@ def test_a_problem_is_told_when_it_opens_and_when_it_closes_not_when_it_is_seen_
 
 def test_events_of_a_worker_are_taken_once_however_often_it_tells_them() -> None:
     recorder = EventRecorder(1_000)
-    told = [Event("lease", "granted", "It is held.", 1.0, number=n) for n in (1, 2)]
+    told = [EventRecord("lease", "granted", "It is held.", 1.0, number=n) for n in (1, 2)]
     recorder.take("w1", "run-1", told)
-    recorder.take("w1", "run-1", [*told, Event("lease", "released", "Gone.", 2.0, number=3)])
-    recorder.take("w1", "run-2", [Event("lease", "granted", "It is held.", 3.0, number=1)])
+    recorder.take("w1", "run-1", [*told, EventRecord("lease", "released", "Gone.", 2.0, number=3)])
+    recorder.take("w1", "run-2", [EventRecord("lease", "granted", "It is held.", 3.0, number=1)])
     actions = [event.action for event in recorder.history.after(0)]
     assert actions == ["granted", "granted", "released", "granted"]
     assert {event.worker_id for event in recorder.history.after(0)} == {"w1"}

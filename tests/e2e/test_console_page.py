@@ -25,7 +25,7 @@ from leaseway.sdk import AsyncClient
 from leaseway.spec.model import VariantKey
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.events import Event
+from leaseway.wire.messages.events import EventRecord
 
 _VIEWS = ("", "servers", "tools", "leases", "workers", "calls", "approvals", "problems", "history")
 _HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -72,7 +72,7 @@ def _fill(plane: Plane) -> None:
     for number in range(300):
         problem = Problem("server", "START_FAILED", "It did not start.", f"server-{number:03}")
         plane.state.problems.report(problem, plane.clock().unix)
-        plane.events.note(Event("operator", "looked", f"Look {number}.", plane.clock().unix))
+        plane.events.note(EventRecord("operator", "looked", f"Look {number}.", plane.clock().unix))
 
 
 async def _shown(page: Page, url: str, view: str) -> None:

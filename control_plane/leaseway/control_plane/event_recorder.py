@@ -20,7 +20,7 @@ from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem, ProblemKey
 from leaseway.control_plane.core.spec_changes import spec_changes
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.wire.messages.events import Event, History
+from leaseway.wire.messages.events import EventRecord, History
 
 _MOST_RUNS: Final = 1_000
 """Runs of workers of which it is known how far their events were taken."""
@@ -39,7 +39,7 @@ class EventRecorder:
 
     def __init__(self, first: int = 0) -> None:
         self.history = History(first)
-        self.reload: Event | None = None
+        self.reload: EventRecord | None = None
         self._changed = asyncio.Event()
         self._committed: Snapshot | None = None
         self._workers: dict[str, tuple[str, str]] = {}
@@ -48,7 +48,7 @@ class EventRecorder:
         self._specs: Mapping[VariantKey, ServerSpec] = {}
         self._taken: dict[str, int] = {}
 
-    def note(self, event: Event) -> Event:
+    def note(self, event: EventRecord) -> EventRecord:
         """Keep an event and wake those who follow."""
         kept = self.history.add(event)
         self._changed.set()
@@ -86,7 +86,7 @@ class EventRecorder:
         if errors:
             message += f"; {count_of(len(errors), 'mistake')}, whose entries stay as they were"
         self.reload = self.note(
-            Event(
+            EventRecord(
                 "reload",
                 "partly applied" if errors else "applied",
                 f"{message}.",
@@ -99,7 +99,7 @@ class EventRecorder:
     def refused(self, files: str, problems: Sequence[Problem], at: float) -> None:
         """Note a configuration that changes nothing because it is broken."""
         self.reload = self.note(
-            Event(
+            EventRecord(
                 "reload",
                 "refused",
                 f"{files} cannot be used; what was in force stays.",
@@ -124,7 +124,7 @@ class EventRecorder:
         if approval.note:
             message += f": {approval.note}"
         self.note(
-            Event(
+            EventRecord(
                 "approval",
                 action,
                 f"{message[0].upper()}{message[1:]} (approval {approval.id}).",
@@ -136,7 +136,7 @@ class EventRecorder:
             )
         )
 
-    def take(self, worker_id: str, incarnation: str, events: Iterable[Event]) -> None:
+    def take(self, worker_id: str, incarnation: str, events: Iterable[EventRecord]) -> None:
         """Take over what a run of a worker has reported, each event once."""
         taken = self._taken.pop(incarnation, 0)
         for event in events:
@@ -169,7 +169,7 @@ class EventRecorder:
             tools = len(committed.served[key].callable_tools) if key in after else 0
             words = "is gone" if action == "removed" else f"serves {count_of(tools, 'tool')}"
             self.note(
-                Event(
+                EventRecord(
                     "server",
                     action,
                     f"Server {key} {words} as of registry {committed.version}.",
@@ -180,7 +180,7 @@ class EventRecorder:
             )
         if lines:
             message = f"Registry {committed.version}: {_counted(lines)}."
-            self.note(Event("commit", "made", message, now.unix, details=tuple(lines)))
+            self.note(EventRecord("commit", "made", message, now.unix, details=tuple(lines)))
 
     def _observe_workers(self, state: Coordinator, now: Moment) -> None:
         present = {
@@ -217,7 +217,7 @@ class EventRecorder:
         else:
             action, words = "joined", "has joined"
         message = f"Worker {worker_id} {words}."
-        self.note(Event("worker", action, message, now.unix, severity, worker_id=worker_id))
+        self.note(EventRecord("worker", action, message, now.unix, severity, worker_id=worker_id))
 
     def _observe_problems(self, state: Coordinator, now: Moment) -> None:
         present = {each.problem.key: each.problem for each in state.problems.open()}
@@ -229,7 +229,7 @@ class EventRecorder:
 
     def _note_problem(self, problem: Problem, action: str, now: Moment) -> None:
         self.note(
-            Event(
+            EventRecord(
                 "problem",
                 action,
                 problem.message,

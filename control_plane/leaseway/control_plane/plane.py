@@ -25,7 +25,7 @@ from leaseway.control_plane.metrics import PlaneMeters
 from leaseway.control_plane.reload_traces import ReloadTraces
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault
-from leaseway.wire.messages.events import Event
+from leaseway.wire.messages.events import EventRecord
 
 T = TypeVar("T")
 
@@ -223,7 +223,7 @@ class Plane:
             self._have_recorded(approval_id[:64], by, fault.reason.value, known)
             verb = "approve" if approve else "deny"
             message = f"{by} could not {verb} approval {approval_id[:64]}: {fault.message}"
-            self.events.note(Event("approval", "refused", message, now.unix, "warning"))
+            self.events.note(EventRecord("approval", "refused", message, now.unix, "warning"))
             raise
         self._have_recorded(decided.id, by, decided.state, decided)
         return decided

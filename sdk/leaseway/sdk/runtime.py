@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
-from leaseway.sdk.calls.caller import Caller
+from leaseway.sdk.calls.caller import CallRunner
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.forks import begin_use
 from leaseway.sdk.leases.manager import LeaseManager
@@ -63,7 +63,7 @@ class Runtime:
         self.pool = WorkerPool(identity)
         self.resolver = Resolver(self.control)
         self.leases = LeaseManager(self.control, self.pool, self.own_session)
-        self.caller = Caller(identity, self.resolver, self.pool, self.leases, self.own_session)
+        self.caller = CallRunner(identity, self.resolver, self.pool, self.leases, self.own_session)
 
     async def close(self) -> None:
         """Release what this client acquired, then end all tasks, streams and channels."""

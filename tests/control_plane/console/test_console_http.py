@@ -27,7 +27,7 @@ from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import SEES_ALL, Principal, Role
 from leaseway.spec.model import VariantKey
 from leaseway.wire.channels.endpoint import Endpoint
-from leaseway.wire.messages.events import Event
+from leaseway.wire.messages.events import EventRecord
 
 _KEY = "a-key-that-nobody-guesses"
 
@@ -378,7 +378,7 @@ async def test_a_page_hears_of_events_and_of_changes_as_they_come(console: Open)
         first = await _messages(stream, {"state", "events"})
         assert first["state"]["overview"]["workers"]["connected"] == 0
         plane.act(lambda state, now: state.worker_joined(hello("w1"), now))
-        plane.events.note(Event("operator", "looked", "Somebody looked.", 1.0))
+        plane.events.note(EventRecord("operator", "looked", "Somebody looked.", 1.0))
         while True:
             heard = await _messages(stream, {"events"})
             if any(event["kind"] == "operator" for event in heard["events"]):

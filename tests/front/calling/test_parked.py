@@ -11,7 +11,7 @@ import pytest
 from leaseway.front.calling.parked import ParkedCalls, waits
 from leaseway.front.calling.relay import Listener
 from leaseway.front.messages import RpcError
-from leaseway.sdk.transport.server_requests import Question
+from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.v1 import execution_pb2
 
 
@@ -35,7 +35,7 @@ class Server:
         params = json.dumps({"message": text}).encode()
         ask = execution_pb2.Ask(ask_id=1, method="elicitation/create", params=params)
         assert self.listener.ask is not None
-        self.listener.ask(Question(ask, answered.set_result))
+        self.listener.ask(ServerRequest(ask, answered.set_result))
         answer = await answered
         return json.loads(answer.result) if answer.result else "refused"
 

@@ -17,7 +17,7 @@ from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, never, te
 
 from leaseway.sdk import Client, DeadlineExceeded, LeaseLost, ToolNotFound
 from leaseway.sdk.blocking.loop_thread import background
-from leaseway.sdk.leases.book import Held, LeaseBook
+from leaseway.sdk.leases.book import ClientLease, LeaseBook
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.v1 import execution_pb2
 
@@ -72,9 +72,9 @@ async def test_what_is_known_of_leases_is_read_and_changed_in_the_loops_thread_o
     plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = set()
-    held, reopen = LeaseBook.held, LeaseManager.reopen
+    held, reopen = LeaseBook.held_leases, LeaseManager.reopen_session
 
-    def held_noted(book: LeaseBook, session: str | None = None) -> list[Held]:
+    def held_noted(book: LeaseBook, session: str | None = None) -> list[ClientLease]:
         threads.add(threading.current_thread().name)
         return held(book, session)
 
@@ -82,8 +82,8 @@ async def test_what_is_known_of_leases_is_read_and_changed_in_the_loops_thread_o
         threads.add(threading.current_thread().name)
         reopen(desk, session)
 
-    monkeypatch.setattr(LeaseBook, "held", held_noted)
-    monkeypatch.setattr(LeaseManager, "reopen", reopen_noted)
+    monkeypatch.setattr(LeaseBook, "held_leases", held_noted)
+    monkeypatch.setattr(LeaseManager, "reopen_session", reopen_noted)
 
     def work() -> None:
         with Client(plane.address) as client:

@@ -19,7 +19,7 @@ from leaseway.sdk import (
     Progress,
     ServerError,
 )
-from leaseway.sdk.transport.events import KeptEvents
+from leaseway.sdk.transport.events import BufferedEvents
 from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 
@@ -279,12 +279,12 @@ async def test_a_synchronous_stream_is_a_plain_loop(
 
 
 async def test_what_nobody_takes_keeps_its_newest_within_bounds() -> None:
-    events = KeptEvents(wants_progress=True, log_level="info")
+    events = BufferedEvents(wants_progress=True, log_level="info")
     for number in range(100):
-        events.take_progress(execution_pb2.Progress(progress=number))
+        events.handle_progress(execution_pb2.Progress(progress=number))
     for _ in range(10):
         log = execution_pb2.LogMessage(level="info", data=b'"' + b"x" * 200_000 + b'"')
-        events.take_log(log)
+        events.handle_log(log)
     events.end()
     kept = [event async for event in drain(events)]
     reports = [event.progress for event in kept if isinstance(event, Progress)]
@@ -294,11 +294,11 @@ async def test_what_nobody_takes_keeps_its_newest_within_bounds() -> None:
 
 
 async def test_a_log_message_that_is_no_json_is_shown_as_it_is() -> None:
-    events = KeptEvents(wants_progress=False, log_level="info")
-    events.take_log(execution_pb2.LogMessage(level="info", data=b"plain \xff"))
+    events = BufferedEvents(wants_progress=False, log_level="info")
+    events.handle_log(execution_pb2.LogMessage(level="info", data=b"plain \xff"))
     assert await events.next() == LogMessage("info", None, "plain \ufffd")
 
 
-async def drain(events: KeptEvents) -> Any:
+async def drain(events: BufferedEvents) -> Any:
     while (event := await events.next()) is not None:
         yield event

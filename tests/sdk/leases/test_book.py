@@ -10,24 +10,24 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leaseway.sdk.leases.book import Held, LeaseBook, LeaseKey
-from leaseway.sdk.transport.workers import WorkerAddress
+from leaseway.sdk.leases.book import ClientLease, LeaseBook, SessionLeaseKey
+from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.wire.bounds import RESERVATION
 from leaseway.wire.errors import Fault, Reason
 
-W1 = WorkerAddress("w1", "a", "127.0.0.1:1")
-W2 = WorkerAddress("w2", "b", "127.0.0.1:2")
-KEY = LeaseKey("dialog", "desk")
+W1 = WorkerRun("w1", "a", "127.0.0.1:1")
+W2 = WorkerRun("w2", "b", "127.0.0.1:2")
+KEY = SessionLeaseKey("dialog", "desk")
 
 
-def grant(book: LeaseBook, at: float = 0.0, ttl: float = 60.0, lease: str = "l1") -> Held:
+def grant(book: LeaseBook, at: float = 0.0, ttl: float = 60.0, lease: str = "l1") -> ClientLease:
     return book.grant(KEY, lease, W1, ttl=ttl, at=at, wall=1000.0 + at, owned=True)
 
 
 def test_an_unknown_key_has_no_lease() -> None:
     book = LeaseBook()
     assert book.find(KEY, 0.0) is None
-    assert not book.knows(KEY)
+    assert not book.tracks(*KEY)
 
 
 def test_a_granted_lease_is_found_until_its_time_is_over() -> None:
@@ -95,62 +95,62 @@ def test_who_was_granted_a_lease_twice_owns_it_if_one_grant_made_it() -> None:
 def test_renewals_are_due_at_a_third_of_the_shortest_time_to_live() -> None:
     book = LeaseBook()
     grant(book, at=0.0, ttl=60.0)
-    book.grant(LeaseKey("other", "desk"), "l2", W1, ttl=9.0, at=10.0, wall=0.0, owned=True)
-    book.grant(LeaseKey("third", "desk"), "l3", W2, ttl=1.0, at=0.0, wall=0.0, owned=True)
+    book.grant(SessionLeaseKey("other", "desk"), "l2", W1, ttl=9.0, at=10.0, wall=0.0, owned=True)
+    book.grant(SessionLeaseKey("third", "desk"), "l3", W2, ttl=1.0, at=0.0, wall=0.0, owned=True)
     assert book.next_renewal(W1) == 13.0
-    assert book.next_renewal(WorkerAddress("w3", "c", "")) is None
+    assert book.next_renewal(WorkerRun("w3", "c", "")) is None
 
 
 def test_leases_past_their_time_are_not_renewed() -> None:
     book = LeaseBook()
     grant(book, ttl=5.0)
-    assert book.on_worker(W1, 5.0) == []
-    assert book.knows(KEY)
-    assert book.held() == []
+    assert book.leases_on(W1, 5.0) == []
+    assert book.tracks(*KEY)
+    assert book.held_leases() == []
 
 
 def test_a_placement_counts_as_long_as_its_reservation() -> None:
     book = LeaseBook()
-    book.place(KEY, W1, 0.0)
-    assert book.placed(KEY, RESERVATION - 0.1) == W1
-    assert book.placed(KEY, RESERVATION) is None
+    book.add_placement(KEY, W1, 0.0)
+    assert book.find_placement(KEY, RESERVATION - 0.1) == W1
+    assert book.find_placement(KEY, RESERVATION) is None
 
 
 def test_only_the_worker_that_refused_is_taken_off() -> None:
     book = LeaseBook()
-    book.place(KEY, W1, 0.0)
-    book.unplace(KEY, W2)
-    assert book.placed(KEY, 1.0) == W1
-    book.unplace(KEY, W1)
-    assert book.placed(KEY, 1.0) is None
+    book.add_placement(KEY, W1, 0.0)
+    book.remove_placement(KEY, W2)
+    assert book.find_placement(KEY, 1.0) == W1
+    book.remove_placement(KEY, W1)
+    assert book.find_placement(KEY, 1.0) is None
 
 
 def test_leaving_a_session_forgets_its_ended_leases_and_no_others() -> None:
     book = LeaseBook()
-    other = LeaseKey("other", "desk")
+    other = SessionLeaseKey("other", "desk")
     for number, key in enumerate((KEY, other)):
         book.grant(key, f"l{number}", W1, ttl=60, at=0, wall=0, owned=True)
         book.end(f"l{number}", Fault(Reason.LEASE_LOST, "Lost."))
-    book.leave(KEY.session)
-    assert (book.knows(KEY), book.knows(other)) == (False, True)
+    book.forget_session(KEY.session)
+    assert (book.tracks(*KEY), book.tracks(*other)) == (False, True)
 
 
 def test_leaving_a_session_forgets_where_it_was_placed_and_no_other() -> None:
     book = LeaseBook()
-    other = LeaseKey("other", "desk")
-    book.place(KEY, W1, 0.0)
-    book.place(other, W1, 0.0)
-    book.leave(KEY.session)
-    assert (book.placed(KEY, 1.0), book.placed(other, 1.0)) == (None, W1)
+    other = SessionLeaseKey("other", "desk")
+    book.add_placement(KEY, W1, 0.0)
+    book.add_placement(other, W1, 0.0)
+    book.forget_session(KEY.session)
+    assert (book.find_placement(KEY, 1.0), book.find_placement(other, 1.0)) == (None, W1)
 
 
 def test_placements_that_no_longer_count_are_not_kept() -> None:
     book = LeaseBook()
     for number in range(100):
-        book.place(LeaseKey(f"s{number}", "desk"), W1, float(number))
-    book.place(LeaseKey("s99", "desk"), W2, 99.0)
-    assert len(book._placed) <= RESERVATION + 1
-    assert book.placed(LeaseKey("s99", "desk"), 99.0) == W2
+        book.add_placement(SessionLeaseKey(f"s{number}", "desk"), W1, float(number))
+    book.add_placement(SessionLeaseKey("s99", "desk"), W2, 99.0)
+    assert len(book._placements) <= RESERVATION + 1
+    assert book.find_placement(SessionLeaseKey("s99", "desk"), 99.0) == W2
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(1, 60)), min_size=1))
@@ -173,19 +173,21 @@ class BookMachine(RuleBasedStateMachine):
         self.book = LeaseBook()
         self.now = 0.0
         self.count = 0
-        self.lost: set[LeaseKey] = set()
+        self.lost: set[SessionLeaseKey] = set()
 
-    keys = st.sampled_from([KEY, LeaseKey("dialog", "other"), LeaseKey("second", "desk")])
+    keys = st.sampled_from(
+        [KEY, SessionLeaseKey("dialog", "other"), SessionLeaseKey("second", "desk")]
+    )
 
     @rule(key=keys, ttl=st.floats(1, 10))
-    def acquire(self, key: LeaseKey, ttl: float) -> None:
+    def acquire(self, key: SessionLeaseKey, ttl: float) -> None:
         self.count += 1
         self.book.grant(key, f"l{self.count}", W1, ttl=ttl, at=self.now, wall=0.0, owned=True)
         self.lost.discard(key)
 
     @rule(key=keys)
-    def revoke(self, key: LeaseKey) -> None:
-        for held in self.book.held():
+    def revoke(self, key: SessionLeaseKey) -> None:
+        for held in self.book.held_leases():
             if held.key == key:
                 self.book.end(held.lease_id, Fault(Reason.LEASE_REVOKED, "Revoked."))
                 self.lost.add(key)
@@ -193,21 +195,21 @@ class BookMachine(RuleBasedStateMachine):
     @rule(seconds=st.floats(0, 20))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.lost |= {held.key for held in self.book.held() if held.expires_at <= self.now}
+        self.lost |= {held.key for held in self.book.held_leases() if held.expires_at <= self.now}
 
     @rule()
     def renew(self) -> None:
-        for held in self.book.on_worker(W1, self.now):
+        for held in self.book.leases_on(W1, self.now):
             held.renew(held.ttl, self.now, 0.0)
 
     @rule(key=keys)
-    def release(self, key: LeaseKey) -> None:
+    def release(self, key: SessionLeaseKey) -> None:
         self.book.forget(key)
         self.lost.discard(key)
 
     @invariant()
     def lost_ones_fail(self) -> None:
-        for key in (KEY, LeaseKey("dialog", "other"), LeaseKey("second", "desk")):
+        for key in (KEY, SessionLeaseKey("dialog", "other"), SessionLeaseKey("second", "desk")):
             if key in self.lost:
                 with pytest.raises(Fault):
                     self.book.find(key, self.now)

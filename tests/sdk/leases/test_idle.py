@@ -41,7 +41,7 @@ async def test_a_worker_that_cannot_be_told_costs_no_lease(
 ) -> None:
     session = client.session("dialog", idle=0.2)
     await session.acquire("desk")
-    (held,) = client._runtime().leases.book.held("dialog")
+    (held,) = client._runtime().leases.book.held_leases("dialog")
     before = held.used_at
     await worker.stop()
     await until(lambda: held.used_at > before)  # it was tried, and is tried again later
@@ -51,7 +51,7 @@ async def test_a_worker_that_cannot_be_told_costs_no_lease(
 async def test_how_long_a_lease_may_rest_is_its_sessions_to_say(client: AsyncClient) -> None:
     async def limit(key: str) -> float:
         await client.session(key).acquire("desk")
-        (held,) = client._runtime().leases.book.held(key)
+        (held,) = client._runtime().leases.book.held_leases(key)
         return held.idle
 
     kept = client.session("kept", idle=math.inf)

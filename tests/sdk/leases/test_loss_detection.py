@@ -18,19 +18,19 @@ from leaseway.sdk import (
     ToolResult,
     WorkerLost,
 )
-from leaseway.sdk.transport.workers import WorkerAddress, WorkerLink
+from leaseway.sdk.transport.workers import WorkerLink, WorkerRun
 from leaseway.wire.errors import Fault, Reason
 
 
 def link_to(client: AsyncClient, worker: FakeWorker) -> WorkerLink:
     ref = worker.ref
-    return client._runtime().pool.link(WorkerAddress(ref.id, ref.incarnation, ref.address))
+    return client._runtime().pool.link(WorkerRun(ref.id, ref.incarnation, ref.address))
 
 
 async def lose(client: AsyncClient, worker: FakeWorker) -> None:
     """Let a worker die, and the client see it."""
     link = client._runtime().pool.link(
-        WorkerAddress(worker.id, worker.ref.incarnation, worker.ref.address)
+        WorkerRun(worker.id, worker.ref.incarnation, worker.ref.address)
     )
     await worker.stop()
     await until(lambda: link.idle)
@@ -52,7 +52,7 @@ async def test_a_lease_whose_worker_is_gone_is_lost_until_the_session_begins_ane
     await lose(client, worker)
     plane.workers = [second]
     for _ in range(2):
-        with pytest.raises(LeaseLost, match="'w1' is gone") as caught:
+        with pytest.raises(LeaseLost, match="'w1' is lost") as caught:
             await session.call_tool("desk_open")
         assert caught.value.started == "no"
     assert not second.calls
@@ -161,11 +161,11 @@ async def test_a_lease_on_a_worker_that_leaves_is_revoked(
     assert first.new_lease is not None
     worker.go_away()
     link = client._runtime().pool.link(
-        WorkerAddress(worker.id, worker.ref.incarnation, worker.ref.address)
+        WorkerRun(worker.id, worker.ref.incarnation, worker.ref.address)
     )
-    await until(lambda: link.leaving)
+    await until(lambda: link.draining)
     await lose(client, worker)
-    with pytest.raises(LeaseRevoked, match="'w1' ends") as caught:
+    with pytest.raises(LeaseRevoked, match="'w1' is shutting down") as caught:
         await session.call_tool("desk_open")
     assert caught.value.lease_id == first.new_lease.id
 

@@ -9,7 +9,7 @@ import pytest
 from tests.sdk.fakes import BOUND, FakeWorker
 
 from leaseway.sdk import AsyncClient
-from leaseway.sdk.transport.workers import WorkerAddress
+from leaseway.sdk.transport.workers import WorkerRun
 
 
 def fail() -> NoReturn:
@@ -25,7 +25,7 @@ async def test_calls_go_on_over_another_stream_where_writing_failed(
 ) -> None:
     await client.call_tool("time_now")
     ref = worker.ref
-    link = client._runtime().pool.link(WorkerAddress(ref.id, ref.incarnation, ref.address))
+    link = client._runtime().pool.link(WorkerRun(ref.id, ref.incarnation, ref.address))
     broken = link.exchange
     monkeypatch.setattr(broken._outbox, "next_batch", fail)
     async with asyncio.timeout(BOUND):

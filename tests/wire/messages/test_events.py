@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from leaseway.wire.messages.events import (
     MAX_DETAILS,
-    Event,
+    EventRecord,
     History,
     event_from_wire,
     event_to_wire,
 )
 
 
-def _event(kind: str = "reload", at: float = 1.0, server_id: str = "") -> Event:
-    return Event(kind, "applied", "It happened.", at, server_id=server_id)
+def _event(kind: str = "reload", at: float = 1.0, server_id: str = "") -> EventRecord:
+    return EventRecord(kind, "applied", "It happened.", at, server_id=server_id)
 
 
 def test_numbers_grow_from_the_first_one_on() -> None:
@@ -43,7 +43,7 @@ def test_what_is_asked_for_by_server_and_kind_comes_by_time() -> None:
 
 def test_long_texts_and_many_lines_are_cut_and_say_so() -> None:
     kept = History().add(
-        Event("reload", "applied", "x" * 5_000, 1.0, details=tuple(map(str, range(500))))
+        EventRecord("reload", "applied", "x" * 5_000, 1.0, details=tuple(map(str, range(500))))
     )
     assert len(kept.message) == 1_000
     assert kept.message.endswith("…")
@@ -53,7 +53,7 @@ def test_long_texts_and_many_lines_are_cut_and_say_so() -> None:
 
 def test_an_event_is_the_same_behind_the_wire() -> None:
     event = History(7).add(
-        Event(
+        EventRecord(
             "lease", "ended", "Gone.", 12.5, "warning", "LEASE_LOST", "s", "t", "w", "l", "k", "i"
         )
     )

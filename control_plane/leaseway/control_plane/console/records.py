@@ -22,7 +22,7 @@ from leaseway.control_plane.services import messages
 from leaseway.control_plane.services import messages as answers
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2
-from leaseway.wire.messages.events import Event
+from leaseway.wire.messages.events import EventRecord
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.version import user_agent
 
@@ -337,7 +337,7 @@ def approval(one: Approval) -> Json:
     }
 
 
-def event(one: Event) -> Json:
+def event(one: EventRecord) -> Json:
     return {
         "number": one.number,
         "time": one.at,

@@ -14,7 +14,7 @@ from leaseway.identity.refusals import Refusal
 from leaseway.v1 import sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.events import Event
+from leaseway.wire.messages.events import EventRecord
 
 _logger = logging.getLogger(__name__)
 _OK: Final = "ok"
@@ -50,7 +50,9 @@ class Steering:
         self._record(action, worker_id)
         message = f"Worker {worker_id} was told to end, by {by}."
         at = self._plane.clock().unix
-        self._plane.events.note(Event("operator", "drained", message, at, worker_id=worker_id))
+        self._plane.events.note(
+            EventRecord("operator", "drained", message, at, worker_id=worker_id)
+        )
         self._plane.act(lambda state, now: state.drain_worker(worker_id, now))
 
     def revoke(self, lease_id: str, by: str, reason: str = "") -> None:
@@ -83,7 +85,7 @@ class Steering:
             raise self._refused(action, Fault(Reason.WORKER_LOST, message, metadata=metadata))
         self._record(action, held.worker_id)
         self._plane.events.note(
-            Event(
+            EventRecord(
                 "operator",
                 "revoked",
                 f"Lease {lease_id} of {key.server_id} was revoked by {by}: {reason}",
@@ -105,7 +107,7 @@ class Steering:
         self._record(action, worker_id)
         message = f"{server_id}:{tool} was called in the console for {tenant}, by {by}."
         at = self._plane.clock().unix
-        self._plane.events.note(Event("operator", "tried", message, at, server_id=server_id))
+        self._plane.events.note(EventRecord("operator", "tried", message, at, server_id=server_id))
 
     def refused(self, refusal: Refusal, times: int) -> None:
         """Note RPCs that were refused for what their sender proved to be."""

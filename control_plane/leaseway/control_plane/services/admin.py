@@ -28,7 +28,7 @@ from leaseway.identity.principal import SEES_ALL
 from leaseway.runbook import entries
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.events import Event, concerns, event_to_wire
+from leaseway.wire.messages.events import EventRecord, concerns, event_to_wire
 from leaseway.wire.names import nearest
 from leaseway.wire.status import abort
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
@@ -252,5 +252,5 @@ def _where_only(worker: admin_pb2.WorkerStatus) -> admin_pb2.WorkerStatus:
     return admin_pb2.WorkerStatus(worker=worker.worker, state=worker.state)
 
 
-def _events(events: Sequence[Event], dropped: int = 0) -> admin_pb2.WatchEventsResponse:
+def _events(events: Sequence[EventRecord], dropped: int = 0) -> admin_pb2.WatchEventsResponse:
     return admin_pb2.WatchEventsResponse(events=map(event_to_wire, events), dropped=dropped)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from leaseway.data_plane.core.leases.table import LeaseOutcome, WorkerLease
 from leaseway.data_plane.core.problems import Problem, ProblemBook
 from leaseway.spec.model import VariantKey
-from leaseway.wire.messages.events import Event, History
+from leaseway.wire.messages.events import EventRecord, History
 from leaseway.wire.secrets.redaction import redact
 
 _logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class Reports:
         """Remember what happened to a lease, for those who watch."""
         key = lease.key
         self._happened(
-            Event(
+            EventRecord(
                 "lease",
                 action,
                 message,
@@ -104,7 +104,7 @@ class Reports:
     ) -> None:
         """Remember what happened to an instance; with a reason it ended by itself."""
         self._happened(
-            Event(
+            EventRecord(
                 "instance",
                 action,
                 message,
@@ -117,11 +117,11 @@ class Reports:
             )
         )
 
-    def _happened(self, event: Event) -> None:
+    def _happened(self, event: EventRecord) -> None:
         self._history.add(replace(event, message=redact(event.message)))
         self._changed.set()
 
-    def pop_events(self) -> list[Event]:
+    def pop_events(self) -> list[EventRecord]:
         """Return what has happened since the last time."""
         events = self._history.after(self._events_told)
         self._events_told = self._history.last

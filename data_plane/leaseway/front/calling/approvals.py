@@ -16,7 +16,7 @@ import msgspec
 from leaseway.front.calling.relay import Listener
 from leaseway.front.messages import encode
 from leaseway.sdk import AsyncClient, ConfirmationRequired, InvalidRequest
-from leaseway.sdk.transport.server_requests import Question
+from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.v1 import execution_pb2
 from leaseway.wire.messages.mcp import ELICIT
 
@@ -82,7 +82,7 @@ async def ask_user(client: AsyncClient, listener: Listener, error: ConfirmationR
 
     params = encode(await _params(client, error))
     asked = execution_pb2.Ask(ask_id=next(_numbers), method=ELICIT, params=params)
-    question = Question(asked, take)
+    question = ServerRequest(asked, take)
     assert listener.ask is not None
     listener.ask(question)
     try:

@@ -16,7 +16,7 @@ from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.relay import Listener
 from leaseway.front.messages import RpcError, encode
-from leaseway.sdk.transport.server_requests import Question
+from leaseway.sdk.transport.server_requests import ServerRequest
 
 _STATE: Final = "leaseway-parked "
 _PATIENCE: Final = 300.0
@@ -109,7 +109,7 @@ class _Call:
         self._listener = listener
         listener.ask, listener.withdraw = self._ask, self._withdraw
         self._loop = asyncio.get_running_loop()
-        self._questions: dict[str, Question] = {}
+        self._questions: dict[str, ServerRequest] = {}
         self._asked: set[str] = set()
         self._count = 0
         self._refusal = ""
@@ -166,7 +166,7 @@ class _Call:
             question.refuse(why)
         self._questions.clear()
 
-    def _ask(self, question: Question) -> None:
+    def _ask(self, question: ServerRequest) -> None:
         if self._refusal:
             question.refuse(self._refusal)
             return
@@ -174,7 +174,7 @@ class _Call:
         self._questions[f"question-{self._count}"] = question
         self._wake()
 
-    def _withdraw(self, question: Question) -> None:
+    def _withdraw(self, question: ServerRequest) -> None:
         for name, asked in tuple(self._questions.items()):
             if asked is question:
                 del self._questions[name]

@@ -17,7 +17,7 @@ from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.leases.manager import LEASE_ENDED
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.events import CallEvents
-from leaseway.sdk.transport.server_requests import Question
+from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import LEASE_TTL, MAX_ASKS
 from leaseway.wire.errors import Fault
@@ -46,17 +46,17 @@ class Listener(CallEvents):
     token = b""
     log_level = ""
     answers: tuple[str, ...] = ()
-    ask: Callable[[Question], None] | None = None
-    withdraw: Callable[[Question], None] | None = None
+    ask: Callable[[ServerRequest], None] | None = None
+    withdraw: Callable[[ServerRequest], None] | None = None
     wants_progress = False
     inline_media = True
     lease_ttl: float = LEASE_TTL
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self.send = send
-        self._open: dict[int, Question] | None = None
+        self._open: dict[int, ServerRequest] | None = None
 
-    def take_progress(self, frame: execution_pb2.Progress) -> None:
+    def handle_progress(self, frame: execution_pb2.Progress) -> None:
         """Pass a report on; who goes on with a call may want none."""
         if not self.token:
             return
@@ -67,12 +67,12 @@ class Listener(CallEvents):
             parts.append(b',"message":%b' % encode(frame.message))
         self.send(notification("notifications/progress", b"".join(parts) + b"}"))
 
-    def take_log(self, frame: execution_pb2.LogMessage) -> None:
+    def handle_log(self, frame: execution_pb2.LogMessage) -> None:
         logger = b',"logger":%b' % encode(frame.logger) if frame.logger else b""
         parts = (encode(frame.level), logger, frame.data or b"null")
         self.send(notification("notifications/message", b'{"level":%b%b,"data":%b}' % parts))
 
-    def take_question(self, question: Question) -> None:
+    def handle_request(self, question: ServerRequest) -> None:
         """Ask the client."""
         ask = self.ask
         if self._open is None:
@@ -85,17 +85,17 @@ class Listener(CallEvents):
             self._open[question.ask_id] = question
             ask(question)
 
-    def withdraw_question(self, ask_id: int) -> None:
+    def handle_withdrawal(self, ask_id: int) -> None:
         """Notify the client that its server has withdrawn a question."""
         question = self._open.pop(ask_id, None) if self._open else None
         if question is not None and self.withdraw is not None:
             self.withdraw(question)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Withdraw what a failed try asked; another try follows."""
         if self._open:
             for ask_id in tuple(self._open):
-                self.withdraw_question(ask_id)
+                self.handle_withdrawal(ask_id)
 
 
 async def call_tool(
@@ -127,9 +127,9 @@ async def send_request(
 def forget_leases(session: AsyncSession) -> None:
     """Renew a session's leases no longer; they end by themselves, unless others renew them."""
     runtime, key = session._at()
-    for held in runtime.leases.book.held(key):
+    for held in runtime.leases.book.held_leases(key):
         runtime.leases.book.forget(held.key)
-    runtime.leases.book.leave(key)
+    runtime.leases.book.forget_session(key)
 
 
 async def _settled(
@@ -140,10 +140,10 @@ async def _settled(
     except Fault as fault:
         if fault.reason in LEASE_ENDED:
             # MCP has no word for acquiring: the client is told once, and its next call begins anew.
-            runtime.leases.book.end_known(session, fault.metadata.get("lease", ""))
+            runtime.leases.book.forget_end(session, fault.metadata.get("lease", ""))
         raise error_from_fault(fault) from None
     finally:
-        listener.begin_anew()
+        listener.reset()
 
 
 def _number(frame: execution_pb2.Progress) -> bytes:

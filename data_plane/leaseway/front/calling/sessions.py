@@ -20,7 +20,7 @@ from leaseway.front.calling.sealing import BrokenSeal, SealedSession, Sealer, kn
 from leaseway.front.calling.subscriptions import FollowedResource
 from leaseway.front.messages import Message, encode, notification, request_message
 from leaseway.sdk import AsyncClient, AsyncSession
-from leaseway.sdk.transport.server_requests import Question
+from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
@@ -109,7 +109,7 @@ class LiveSession:
         self.push: Callable[[bytes], bool] = lambda _message: False
         self._running: dict[bytes, asyncio.Task[Any]] = {}
         self._cancelled: set[asyncio.Task[Any]] = set()
-        self._questions: dict[bytes, Question] = {}
+        self._questions: dict[bytes, ServerRequest] = {}
         self._followed: dict[str, FollowedResource] = {}
 
     @property
@@ -137,13 +137,13 @@ class LiveSession:
         task.uncancel()
         return True
 
-    def ask(self, question: Question, send: Callable[[bytes], None]) -> None:
+    def ask(self, question: ServerRequest, send: Callable[[bytes], None]) -> None:
         """Send a question to the client; `answer` takes what comes back."""
         request_id = b'"leaseway-%b"' % secrets.token_hex(8).encode()
         self._questions[request_id] = question
         send(request_message(request_id, question.method, question.params_json))
 
-    def withdraw(self, question: Question, send: Callable[[bytes], None]) -> None:
+    def withdraw(self, question: ServerRequest, send: Callable[[bytes], None]) -> None:
         """Tell the client that a question needs no answer any more."""
         for request_id, asked in tuple(self._questions.items()):
             if asked is question:

@@ -14,7 +14,7 @@ from leaseway.sdk.client.streams import AsyncToolStream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
 from leaseway.sdk.client.watches import AsyncToolWatch, AsyncToolWatches
 from leaseway.sdk.transport.events import LogMessage, Progress
-from leaseway.sdk.transport.server_requests import Handlers, Question
+from leaseway.sdk.transport.server_requests import Handlers, ServerRequest
 
 
 class ToolStream(Blocking):
@@ -42,9 +42,9 @@ class ToolStream(Blocking):
             event = background().run(self._inner._next)
             if event is None:
                 raise StopIteration
-            if not isinstance(event, Question):
+            if not isinstance(event, ServerRequest):
                 return event
-            event.cross(background().loop)
+            event.answer_in(background().loop)
             self._handlers.answer_here(self._inner._name, event)
 
     @property

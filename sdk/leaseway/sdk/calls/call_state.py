@@ -7,9 +7,9 @@ from opentelemetry.trace import Span
 from leaseway.sdk.calls.release_routing import Release
 from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.catalog.targets import NameOrItem, Target
-from leaseway.sdk.leases.book import Held
+from leaseway.sdk.leases.book import ClientLease
 from leaseway.sdk.transport.events import CallEvents
-from leaseway.sdk.transport.workers import WorkerAddress, WorkerLink
+from leaseway.sdk.transport.workers import WorkerLink, WorkerRun
 from leaseway.wire.errors import Fault
 
 
@@ -26,7 +26,7 @@ class CallState:
     request: McpRequest | None = None
     target: Target | None = None
     link: WorkerLink | None = None
-    held: Held | None = None
+    held: ClientLease | None = None
     release: Release | None = None
     known: Fault | None = None
     cached = True
@@ -35,8 +35,8 @@ class CallState:
     acquirer = ""
     span: Span | None = None
     tries = 0
-    avoid: frozenset[WorkerAddress] = frozenset()
-    slow: frozenset[WorkerAddress] = frozenset()  # those of them that did not say "full"
+    avoid: frozenset[WorkerRun] = frozenset()
+    slow: frozenset[WorkerRun] = frozenset()  # those of them that did not say "full"
     payload = b""
     deadline = 0.0
 

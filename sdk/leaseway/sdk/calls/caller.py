@@ -21,11 +21,11 @@ from leaseway.sdk.calls.requests import McpRequest, encode_arguments
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.catalog.targets import Target
-from leaseway.sdk.leases.book import Lease, LeaseKey
+from leaseway.sdk.leases.book import Lease, SessionLeaseKey
 from leaseway.sdk.leases.manager import LEASE_ENDED, LeaseManager
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.identity import Identity
-from leaseway.sdk.transport.workers import WorkerAddress, WorkerLink, WorkerPool
+from leaseway.sdk.transport.workers import WorkerLink, WorkerPool, WorkerRun
 from leaseway.sdk.validation import check_call, check_seconds
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
@@ -37,7 +37,7 @@ _MAX_HEADS: Final = 1024
 """Sessions whose part of a call is kept."""
 
 
-class Caller:
+class CallRunner:
     """Makes the calls of one client; `own_session` is that of calls outside of any."""
 
     def __init__(
@@ -168,7 +168,7 @@ class Caller:
                 tracing.fail(state.span, fault)
             if state.session == self._own_session and fault.reason in LEASE_ENDED:
                 # Nobody holds this session, to acquire anew: it learns that once and begins anew.
-                self._leases.book.end_known(state.session, fault.metadata.get("lease", ""))
+                self._leases.book.forget_end(state.session, fault.metadata.get("lease", ""))
             raise
         except asyncio.CancelledError:
             self._recovery.cancelled(state)
@@ -195,7 +195,7 @@ class Caller:
             )
             state.link, state.release = link, release
             lease_id = release.lease_id if release is not None else ""
-        elif target.shared and not self._leases.book.concerns(state.session, target.server_id):
+        elif target.shared and not self._leases.book.tracks(state.session, target.server_id):
             workers = _keepers(target.workers, state.payload)
             link = state.link = self._pool.pick(workers, state.avoid)
         else:
@@ -219,7 +219,7 @@ class Caller:
         )
         new_lease = None
         if state.release is not None:
-            self._leases.released(*state.release)
+            self._leases.book.forget_released(*state.release)
         elif not target.shared or state.held is not None or _names_lease(result):
             new_lease = self._note_lease(state, target, link, result, at)
         # A result that has a payload has no status: most need not be asked.
@@ -229,7 +229,7 @@ class Caller:
 
     async def _route(self, state: CallState, target: Target, at: float) -> WorkerLink:
         """Return the worker that holds the session's lease, or that is to grant it."""
-        key = LeaseKey(state.session, target.server_id)
+        key = SessionLeaseKey(state.session, target.server_id)
         held = state.held = self._leases.book.find(key, at)
         if held is not None:
             return self._pool.link(held.worker)
@@ -256,7 +256,7 @@ class Caller:
         name = state.name
         if not isinstance(name, str) or not self._resolver.is_unknown(name):
             return None
-        found = await self._leases.resolve(state.session, name)
+        found = await self._leases.resolve_on_workers(state.session, name)
         if found is None:
             return None
         worker, answer = found
@@ -274,20 +274,20 @@ class Caller:
         at: float,
     ) -> Lease | None:
         """Note what a result says about the session's lease."""
-        key = LeaseKey(state.session, target.server_id)
+        key = SessionLeaseKey(state.session, target.server_id)
         if result.HasField("new_lease"):
-            held = self._leases.granted(key, result.new_lease, link.worker, at, owned=True)
+            held = self._leases.record_grant(key, result.new_lease, link.worker, at, owned=True)
             if target.shared:
                 self._resolver.doubt(target, at_once=True)  # the server is leased by now
             if state.span is not None:
                 tracing.describe(state.span, target.server_id, link.worker.id, held.lease_id)
             return Lease(held)
         if result.HasField("joined_lease"):
-            held = self._leases.granted(key, result.joined_lease, link.worker, at, owned=False)
+            held = self._leases.record_grant(key, result.joined_lease, link.worker, at, owned=False)
             if state.span is not None:
                 tracing.describe(state.span, target.server_id, link.worker.id, held.lease_id)
         elif state.held is not None and not result.HasField("status"):
-            self._leases.called(state.held, at)
+            self._leases.record_call(state.held, at)
         return None
 
 
@@ -359,7 +359,7 @@ def _events_part(
     ).SerializeToString()
 
 
-def _keepers(workers: Sequence[WorkerAddress], payload: bytes) -> Sequence[WorkerAddress]:
+def _keepers(workers: Sequence[WorkerRun], payload: bytes) -> Sequence[WorkerRun]:
     """Return the workers that keep the artifacts which arguments name, or else all of them."""
     if len(workers) == 1 or artifact_refs.BEGINNING not in payload:
         return workers

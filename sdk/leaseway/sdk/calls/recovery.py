@@ -12,7 +12,7 @@ from typing import Final
 from leaseway.sdk.calls import tracing
 from leaseway.sdk.calls.call_state import CallState
 from leaseway.sdk.catalog.resolver import Resolver
-from leaseway.sdk.leases.book import LeaseKey
+from leaseway.sdk.leases.book import SessionLeaseKey
 from leaseway.sdk.leases.manager import LEASE_ENDED, LeaseManager
 from leaseway.sdk.retry_policy import UNREADY, Again, Tried, decide, more_informative
 from leaseway.sdk.transport.workers import WorkerPool
@@ -48,20 +48,22 @@ class Recovery:
             Fault: There is no next try; the one that says most about what went wrong.
         """
         if state.events is not None:
-            state.events.begin_anew()
+            state.events.reset()
         fault = await self._judged(state, fault)
         tried = self._tried(state)
         target, link = state.target, state.link
         if target is not None and link is not None:
             if tried.placing:
-                key = LeaseKey(state.session, target.server_id)
-                self._leases.failed(key, link.worker, fault)
+                key = SessionLeaseKey(state.session, target.server_id)
+                self._leases.record_failed_acquisition(key, link.worker, fault)
             elif link.suspect and target.shared and not tried.elsewhere:
                 self._resolver.doubt(target, at_once=True)  # others may serve it by now
         again = decide(fault, tried)
         if again is None:
             if state.release is not None and fault.reason in _HOLDER_GONE:
-                self._leases.released(*state.release)  # it ends with its worker, or with its time
+                self._leases.book.forget_released(
+                    *state.release
+                )  # it ends with its worker, or with its time
             raise more_informative(state.known, fault)
         state.known = more_informative(state.known, fault)
         await self._prepare(state, again, fault)
@@ -70,8 +72,9 @@ class Recovery:
         """Return what a failure means for the lease that the call ran on, which it may end."""
         held, link = state.held, state.link
         if held is not None and link is not None:
-            judge = self._leases.losses.judge
-            fault = await judge(held, fault, state.deadline, leaving=link.leaving)
+            fault = await self._leases.losses.handle_failure(
+                held, fault, state.deadline, draining=link.draining
+            )
         if held is not None and fault.reason in LEASE_ENDED:
             fault = replace(fault, metadata={"lease": held.lease_id, **fault.metadata})
             self._leases.book.end(held.lease_id, fault)
@@ -104,7 +107,9 @@ class Recovery:
             tracing.cancelled(state.span)
         target, link = state.target, state.link
         if target is not None and link is not None and not target.shared and state.held is None:
-            self._leases.failed(LeaseKey(state.session, target.server_id), link.worker, None)
+            self._leases.record_failed_acquisition(
+                SessionLeaseKey(state.session, target.server_id), link.worker, None
+            )
 
     async def _prepare(self, state: CallState, again: Again, fault: Fault) -> None:
         if state.span is not None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from leaseway.sdk.catalog.targets import Target
-from leaseway.sdk.leases.book import LeaseKey
+from leaseway.sdk.leases.book import SessionLeaseKey
 from leaseway.sdk.leases.manager import LeaseManager
-from leaseway.sdk.transport.workers import WorkerAddress, WorkerLink, WorkerPool
+from leaseway.sdk.transport.workers import WorkerLink, WorkerPool, WorkerRun
 from leaseway.wire.messages.admin import release_target
 
 
 class Release(NamedTuple):
     """What one call of `mcp_release` means: a key, and its lease where this client holds it."""
 
-    key: LeaseKey
+    key: SessionLeaseKey
     lease_id: str
 
 
@@ -34,7 +34,7 @@ class Releases:
         session: str,
         arguments: bytes,
         target: Target,
-        avoid: frozenset[WorkerAddress],
+        avoid: frozenset[WorkerRun],
         at: float,
     ) -> tuple[WorkerLink, Release | None]:
         """Return the worker to ask, and what to release there.
@@ -52,11 +52,11 @@ class Releases:
         server_id = release_target(arguments)
         if server_id is None:
             return self._pool.pick(target.workers, avoid), None
-        key = LeaseKey(session, server_id)
-        held = self._leases.book.current(key, at)
+        key = SessionLeaseKey(session, server_id)
+        held = self._leases.book.find_held(key, at)
         if held is not None:
             return self._pool.link(held.worker), Release(key, held.lease_id)
-        holder = await self._leases.find_holder(key)
+        holder = await self._leases.find_worker(key)
         # Not named by its id: whichever lease the session has by now is meant.
         if holder is not None:
             return self._pool.link(holder), Release(key, "")

@@ -1,4 +1,4 @@
-"""Requests other than tool calls, as a `Caller` sends them: MCP's own params, by name or URI.
+"""Requests other than tool calls, as a `CallRunner` sends them: MCP's own params, by name or URI.
 
 Arguments of a call as JSON bytes, encoded with the standard library's own machinery.
 """

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from leaseway.sdk.catalog.tools import Listed, json_object
+from leaseway.sdk.catalog.tools import CatalogList, json_object
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.names import qualified
 
@@ -64,7 +64,7 @@ class ResourceTemplate:
     shared: bool
 
 
-class ResourceList(Listed[Resource]):
+class ResourceList(CatalogList[Resource]):
     """Resources, ordered by server and URI.
 
     Attributes:
@@ -75,7 +75,7 @@ class ResourceList(Listed[Resource]):
     __slots__ = ()
 
 
-class ResourceTemplateList(Listed[ResourceTemplate]):
+class ResourceTemplateList(CatalogList[ResourceTemplate]):
     """Templates of resources, ordered by server and template.
 
     Attributes:
@@ -161,7 +161,7 @@ class Prompt:
         return qualified(self.server_id, self.original_name)
 
 
-class PromptList(Listed[Prompt]):
+class PromptList(CatalogList[Prompt]):
     """Prompts, ordered by name.
 
     Attributes:

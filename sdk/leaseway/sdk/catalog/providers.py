@@ -221,7 +221,7 @@ def named_tools(text: str, offered: Sequence[Tool | Mapping[str, Any]]) -> list[
 
 
 @dataclass(frozen=True)
-class Refusal:
+class ProviderRefusal:
     """What operators read of a provider's refusal.
 
     Attributes:
@@ -241,7 +241,7 @@ def describe_refusal(
     tool: Tool | Mapping[str, Any] | str | None,
     offered: Sequence[Tool | Mapping[str, Any]],
     session: str,
-) -> Refusal:
+) -> ProviderRefusal:
     """Return what to report of a provider's refusal.
 
     Args:
@@ -266,7 +266,7 @@ def describe_refusal(
         about = [_named(tool)]
     names = [tool] if isinstance(tool, str) else [one.name for one in about]
     servers = {one.server_id for one in about}
-    return Refusal(
+    return ProviderRefusal(
         message=_refusal_message(provider, text, names, session),
         server_id=servers.pop() if len(servers) == 1 else "",
         subject=f"{provider}:{names[0]}" if names else provider,

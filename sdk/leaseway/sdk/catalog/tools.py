@@ -18,7 +18,7 @@ from leaseway.wire.names import qualified
 ItemT = TypeVar("ItemT")
 
 
-class Listed(Sequence[ItemT]):
+class CatalogList(Sequence[ItemT]):
     """Items as they were at one registry version.
 
     Attributes:
@@ -112,7 +112,7 @@ class Tool:
         return projection.to_anthropic(self)
 
 
-class ToolList(Listed[Tool]):
+class ToolList(CatalogList[Tool]):
     """Tools, ordered by name.
 
     Attributes:

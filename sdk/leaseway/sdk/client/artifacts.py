@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.operators.operations import fetch_workers
 from leaseway.sdk.runtime import Runtime, RuntimeOwner
-from leaseway.sdk.transport.workers import WorkerAddress
+from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
@@ -135,7 +135,7 @@ class AsyncArtifact:
         if self._byte_length is None or self._received < self._byte_length:
             raise Fault(Reason.WORKER_LOST, f"Worker '{worker.id}' ended the artifact early.")
 
-    async def _worker(self, runtime: Runtime) -> WorkerAddress:
+    async def _worker(self, runtime: Runtime) -> WorkerRun:
         mark = reference_mark(self.ref)
         if mark is None:
             raise _lost(self.ref, "that is no reference of an artifact")
@@ -144,11 +144,11 @@ class AsyncArtifact:
                 return worker
         return await self._listed(runtime, mark)
 
-    async def _listed(self, runtime: Runtime, mark: str) -> WorkerAddress:
+    async def _listed(self, runtime: Runtime, mark: str) -> WorkerRun:
         deadline = runtime.loop.time() + self._timeout
         for info in await fetch_workers(runtime, deadline):
             if info.state != "lost" and _mark_of(info.incarnation) == mark:
-                return WorkerAddress(info.id, info.incarnation, info.address)
+                return WorkerRun(info.id, info.incarnation, info.address)
         raise _lost(self.ref, "the run of the worker that kept it has ended")
 
     async def _recover(self, fault: Fault, failed: int) -> None:

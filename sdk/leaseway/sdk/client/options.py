@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypedDict
 
 from leaseway.sdk.client.approvals import OnApproval
-from leaseway.sdk.transport.events import KeptEvents, LogMessage, Progress
+from leaseway.sdk.transport.events import BufferedEvents, LogMessage, Progress
 from leaseway.sdk.transport.server_requests import (
-    AskTasks,
+    AnswerTasks,
     Handlers,
     OnElicitation,
     OnSampling,
@@ -103,10 +103,10 @@ class CallOrder:
         handlers = callbacks.handlers
         return cls(name, arguments, timeout, progress, log_level, handlers, inline_media)
 
-    def events(self, *, tasks: bool) -> KeptEvents:
+    def events(self, *, tasks: bool) -> BufferedEvents:
         """Return room for what the server says; `tasks` answer what it asks, or the consumer."""
-        answering = AskTasks(self.handlers, self.name) if tasks and self.handlers else None
-        return KeptEvents(
+        answering = AnswerTasks(self.handlers, self.name) if tasks and self.handlers else None
+        return BufferedEvents(
             wants_progress=self.progress,
             log_level=self.log_level,
             answers=self.handlers.methods,

@@ -21,8 +21,8 @@ from leaseway.sdk.client.streams import AsyncToolStream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.runtime import Runtime
-from leaseway.sdk.transport.events import CallEvents, KeptEvents
-from leaseway.sdk.transport.server_requests import AskTasks, Handlers
+from leaseway.sdk.transport.events import BufferedEvents, CallEvents
+from leaseway.sdk.transport.server_requests import AnswerTasks, Handlers
 from leaseway.sdk.validation import check_seconds
 from leaseway.wire.errors import Fault
 
@@ -195,8 +195,8 @@ class AsyncPromptsResources(ABC):
             return runtime.caller.request(session, request, timeout, events)
 
         name = request.item.name
-        answering = AskTasks(handlers, name) if tasks else None
-        events = KeptEvents(
+        answering = AnswerTasks(handlers, name) if tasks else None
+        events = BufferedEvents(
             answers=handlers.methods, tasks=answering, inline_media=bool(inline_media)
         )
         return AsyncToolStream(name, events, begin, self)

@@ -10,7 +10,7 @@ from leaseway.sdk.client.prompts_resources import AsyncPromptsResources
 from leaseway.sdk.client.tools import AsyncToolCalls
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import refused
-from leaseway.sdk.leases.book import Lease, LeaseKey
+from leaseway.sdk.leases.book import Lease, SessionLeaseKey
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.errors import Fault
@@ -46,7 +46,7 @@ class AsyncSession(AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts):
     def _reopen(self) -> Self:
         made = self._client._made
         if self._left and made is not None:
-            made.leases.reopen(self.key)
+            made.leases.reopen_session(self.key)
         self._left = False
         return self
 
@@ -63,9 +63,9 @@ class AsyncSession(AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts):
             )
         runtime = self._client._runtime()
         if self._idle is not None:
-            runtime.leases.limit_idle(self.key, self._idle)
+            runtime.leases.set_idle_limit(self.key, self._idle)
         elif self._entered:
-            runtime.leases.limit_idle(self.key, math.inf)  # the block says when it ends
+            runtime.leases.set_idle_limit(self.key, math.inf)  # the block says when it ends
         return runtime
 
     def _at(self) -> tuple[Runtime, str]:
@@ -83,7 +83,7 @@ class AsyncSession(AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts):
         if self._entered == 0:
             self._left = True
             if made is not None and not refused():  # else what is held is its parent's
-                await made.leases.leave(self.key, self)
+                await made.leases.close_session(self.key, self)
 
     async def acquire(
         self, server: str, ttl: float = LEASE_TTL, wait: float | None = None
@@ -113,7 +113,7 @@ class AsyncSession(AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts):
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""
         made = self._client._made
-        return [Lease(held) for held in made.leases.book.held(self.key)] if made else []
+        return [Lease(held) for held in made.leases.book.held_leases(self.key)] if made else []
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"
@@ -128,7 +128,7 @@ async def acquire_lease(
     if wait is not None:
         check_seconds("wait", wait)
     try:
-        held = await runtime.leases.acquire(LeaseKey(session, server), ttl, wait, 0)
+        held = await runtime.leases.acquire(SessionLeaseKey(session, server), ttl, wait, 0)
     except Fault as fault:
         raise error_from_fault(fault) from None
     return Lease(held)
@@ -139,6 +139,6 @@ async def release_lease(runtime: Runtime, session: str, server: str | Lease) -> 
     server_id = server.server_id if isinstance(server, Lease) else server
     check_text("server", server_id)
     try:
-        return await runtime.leases.release(LeaseKey(session, server_id))
+        return await runtime.leases.release(SessionLeaseKey(session, server_id))
     except Fault as fault:
         raise error_from_fault(fault) from None

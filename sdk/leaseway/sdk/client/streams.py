@@ -1,7 +1,7 @@
 """One call with what its server says on the way: as a stream, or told to callbacks.
 
-The call runs in a task of its own and puts what comes into `KeptEvents`; the caller's task takes
-it out. So callbacks run where the caller waits, one after another, and a slow one holds up
+The call runs in a task of its own and puts what comes into `BufferedEvents`; the caller's task
+takes it out. So callbacks run where the caller waits, one after another, and a slow one holds up
 nobody but itself.
 """
 
@@ -19,8 +19,8 @@ from leaseway.sdk.client.options import Callbacks, CallOrder
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import refused
 from leaseway.sdk.runtime import Runtime, forget_frames
-from leaseway.sdk.transport.events import KeptEvents, LogMessage, Progress
-from leaseway.sdk.transport.server_requests import Question
+from leaseway.sdk.transport.events import BufferedEvents, LogMessage, Progress
+from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.sdk.validation import check_call
 from leaseway.wire.errors import Fault
 
@@ -43,8 +43,8 @@ class AsyncToolStream:
     def __init__(
         self,
         name: str,
-        events: KeptEvents,
-        begin: Callable[[KeptEvents], Coroutine[Any, Any, ToolResult]],
+        events: BufferedEvents,
+        begin: Callable[[BufferedEvents], Coroutine[Any, Any, ToolResult]],
         owner: object,
     ) -> None:
         self._name = name
@@ -96,10 +96,10 @@ class AsyncToolStream:
             LeasewayError: The call failed.
         """
         event = await self._next()
-        assert not isinstance(event, Question)  # tasks answer them
+        assert not isinstance(event, ServerRequest)  # tasks answer them
         return event
 
-    async def _next(self) -> Progress | LogMessage | Question | None:
+    async def _next(self) -> Progress | LogMessage | ServerRequest | None:
         task = self._task
         if task is None:
             raise RuntimeError("A stream is read inside of its `with` block.")
@@ -188,7 +188,7 @@ def make_stream(
     check_call(order.name, order.arguments, order.timeout)
     at()  # which says where the client is closed
 
-    def begin(events: KeptEvents) -> Coroutine[Any, Any, ToolResult]:
+    def begin(events: BufferedEvents) -> Coroutine[Any, Any, ToolResult]:
         runtime, session = at()
         return runtime.caller.call(session, order.name, order.arguments, order.timeout, events)
 

@@ -14,7 +14,7 @@ from typing import Final, Self
 from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import refused
-from leaseway.sdk.leases.book import LeaseKey
+from leaseway.sdk.leases.book import SessionLeaseKey
 from leaseway.sdk.runtime import Runtime, forget_frames
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.v1 import execution_pb2
@@ -42,7 +42,7 @@ class _Changes(CallEvents):
         self._changed: dict[str, None] = {}
         self._ready = asyncio.Event()
 
-    def take_update(self, frame: execution_pb2.ResourceUpdate) -> None:
+    def handle_update(self, frame: execution_pb2.ResourceUpdate) -> None:
         """Keep a change, or note that the subscription holds.
 
         What changed between two subscriptions nobody knows: then the resource counts as changed.
@@ -198,8 +198,8 @@ class AsyncResourceUpdates:
         target = runtime.resolver.cached(item, runtime.loop.time())
         if target is None:
             target = await runtime.resolver.resolve(item, deadline)
-        key = LeaseKey(session, target.server_id)
-        if not target.shared and not runtime.leases.book.knows(key):
+        key = SessionLeaseKey(session, target.server_id)
+        if not target.shared and not runtime.leases.book.tracks(*key):
             await runtime.leases.acquire(key, LEASE_TTL, None, target.registry_version)
 
     def _late(self) -> Fault:

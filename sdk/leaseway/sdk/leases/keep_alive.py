@@ -1,6 +1,6 @@
-"""Keeps leases alive: one task a worker, one keep-alive for all leases there (DESIGN §5).
+"""Keep-alive of leases: one task per worker renews all leases there (DESIGN §5).
 
-Those that nobody has called for long are given back instead.
+A lease that reached its idle limit is released instead.
 """
 
 from __future__ import annotations
@@ -12,76 +12,78 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from leaseway.sdk.leases.book import Held, LeaseBook
-from leaseway.sdk.transport.workers import WorkerAddress, WorkerPool
+from leaseway.sdk.leases.book import ClientLease, LeaseBook
+from leaseway.sdk.transport.workers import WorkerPool, WorkerRun
 from leaseway.wire.bounds import LEASE_TTL
 from leaseway.wire.errors import Fault
 from leaseway.wire.status import fault_from_status
 from leaseway.wire.timing.backoff import Backoff
 from leaseway.wire.timing.durations import seconds
 
-_MAX_IDS: Final = 512  # with the longest sessions, what one message holds
-_AT_ONCE: Final = 32
-"""Idle leases that are given back at the same time."""
+_MAX_IDS: Final = 512  # fits into one message, even with the longest session keys
+_MAX_CONCURRENT_RELEASES: Final = 32
 _RETRY: Final = Backoff(initial=0.1, maximum=2.0)
 
 _log = logging.getLogger("leaseway.sdk")
 
 
-class Keepers:
-    """The keep-alive tasks of one client; each lives while its worker holds a lease of it.
+class KeepAliveTasks:
+    """The keep-alive tasks of one client; each runs while its worker holds one of its leases.
 
     Args:
-        book: What is held.
-        pool: The workers.
-        end_idle: Gives back a lease that has been idle for too long.
+        book: The held leases.
+        pool: Connections to the workers.
+        release_idle: Releases a lease that reached its idle limit.
     """
 
     def __init__(
-        self, book: LeaseBook, pool: WorkerPool, end_idle: Callable[[Held], Awaitable[None]]
+        self,
+        book: LeaseBook,
+        pool: WorkerPool,
+        release_idle: Callable[[ClientLease], Awaitable[None]],
     ) -> None:
         self._book = book
         self._pool = pool
-        self._end_idle = end_idle
+        self._release_idle = release_idle
         self._loop = asyncio.get_running_loop()
-        self._tasks: dict[WorkerAddress, asyncio.Task[None]] = {}
-        self._wakes: dict[WorkerAddress, asyncio.Event] = {}
+        self._tasks: dict[WorkerRun, asyncio.Task[None]] = {}
+        self._wakes: dict[WorkerRun, asyncio.Event] = {}
 
-    def watch(self, worker: WorkerAddress) -> None:
-        """Note a new or shorter lease on a worker."""
+    def wake(self, worker: WorkerRun) -> None:
+        """Start the task of a worker, or wake it: a lease is new, or due earlier than before."""
         wake = self._wakes.get(worker)
         if wake is not None:
             wake.set()
             return
-        self._pool.link(worker).listen()
+        self._pool.link(worker).ensure_stream()
         self._wakes[worker] = asyncio.Event()
         self._tasks[worker] = self._loop.create_task(
-            self._keep(worker), name=f"leaseway keep-alive {worker.id}"
+            self._keep_alive(worker), name=f"leaseway keep-alive {worker.id}"
         )
 
     def abort(self) -> None:
-        """Begin to end, without waiting."""
+        """Cancel all tasks, without waiting."""
         for task in self._tasks.values():
             task.cancel()
 
     async def close(self) -> None:
-        """Stop renewing."""
+        """Cancel all tasks."""
         tasks = list(self._tasks.values())
         self.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _keep(self, worker: WorkerAddress) -> None:
+    async def _keep_alive(self, worker: WorkerRun) -> None:
         try:
             failures = 0
-            while await self._until_due(worker):
+            while await self._wait_until_due(worker):
                 try:
-                    await self._end_all_idle(worker)
+                    await self._release_all_idle(worker)
                     await self._renew(worker)
                 except Fault:
-                    pass  # the worker may come back
+                    pass  # the worker may become reachable again
                 except Exception:
                     _log.exception("Leases on worker %s could not be renewed.", worker.id)
-                # What is past its time ends by the book; until then it is tried again.
+                # The book expires overdue leases; the others are retried.
                 due = self._book.next_renewal(worker)
                 if due is not None and due <= self._loop.time():
                     await asyncio.sleep(_RETRY.delay(failures) + 0.02)
@@ -92,51 +94,50 @@ class Keepers:
             del self._wakes[worker]
             del self._tasks[worker]
 
-    async def _until_due(self, worker: WorkerAddress) -> bool:
-        """Wait until a lease is to be renewed; False where none is left."""
+    async def _wait_until_due(self, worker: WorkerRun) -> bool:
+        """Wait until a lease is due; return False if the worker holds no lease."""
         wake = self._wakes[worker]
         while True:
             wake.clear()
             now = self._loop.time()
-            if not self._book.on_worker(worker, now):
+            if not self._book.leases_on(worker, now):
                 return False
             due = self._book.next_due(worker)
             if due is None or now >= due:
                 return due is not None
-            # A call may renew meanwhile: what is due is looked at again afterwards.
+            # A call may renew the lease meanwhile, so its time is read again after the wait.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await wake.wait()
 
-    async def _end_all_idle(self, worker: WorkerAddress) -> None:
+    async def _release_all_idle(self, worker: WorkerRun) -> None:
         now = self._loop.time()
-        idle = [held for held in self._book.on_worker(worker, now) if now >= held.idle_at]
-        for start in range(0, len(idle), _AT_ONCE):
-            await asyncio.gather(*map(self._end_idle, idle[start : start + _AT_ONCE]))
+        idle = [lease for lease in self._book.leases_on(worker, now) if now >= lease.idle_at]
+        for start in range(0, len(idle), _MAX_CONCURRENT_RELEASES):
+            batch = idle[start : start + _MAX_CONCURRENT_RELEASES]
+            await asyncio.gather(*map(self._release_idle, batch))
 
-    async def _renew(self, worker: WorkerAddress) -> None:
+    async def _renew(self, worker: WorkerRun) -> None:
         """Renew all leases on a worker.
 
-        A keep-alive that is never answered is not repeated: on a silent connection a second one
-        would wait behind the first. It ends with the connection or with the last lease.
+        A keep-alive without a response is not repeated: on a stalled connection a second one would
+        wait behind the first. It ends with the connection, or when the last lease expires.
         """
-        held = self._book.on_worker(worker, self._loop.time())
-        for start in range(0, len(held), _MAX_IDS):
-            leases = held[start : start + _MAX_IDS]
-            at, wall = self._loop.time(), time.time()
-            last = max(lease.expires_at for lease in leases)
+        leases = self._book.leases_on(worker, self._loop.time())
+        for start in range(0, len(leases), _MAX_IDS):
+            batch = {lease.lease_id: lease for lease in leases[start : start + _MAX_IDS]}
+            sent_at, wall = self._loop.time(), time.time()
             exchange = self._pool.link(worker).exchange
             try:
-                async with asyncio.timeout_at(last):
+                async with asyncio.timeout_at(max(lease.expires_at for lease in batch.values())):
                     answer = await exchange.keep_alive(
-                        [lease.lease_id for lease in leases], [lease.session for lease in leases]
+                        list(batch), [lease.session for lease in batch.values()]
                     )
             except TimeoutError:
                 return
-            known = {lease.lease_id: lease for lease in leases}
             for renewal in answer.renewals:
                 if renewal.HasField("error"):
                     self._book.end(renewal.lease_id, fault_from_status(renewal.error))
-                elif renewal.lease_id in known:
+                elif renewal.lease_id in batch:
                     ttl = seconds(renewal.ttl) or LEASE_TTL
-                    known[renewal.lease_id].renew(ttl, at, wall)
+                    batch[renewal.lease_id].renew(ttl, sent_at, wall)

@@ -1,7 +1,7 @@
-"""Leases of one client: asked for, kept alive and given back (DESIGN §5).
+"""The lease client: acquires, renews and releases the leases of one client (DESIGN §5).
 
-The book says what is held; this is what talks. Placement is the control plane's, everything
-else goes to the worker that holds the lease, so that leases live on without a control plane.
+Only placement needs the control plane. Everything else is requested from the worker that holds the
+lease, so that leases survive an outage of the control plane. `LeaseBook` holds the state.
 """
 
 from __future__ import annotations
@@ -15,19 +15,13 @@ from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary, proxy
 
-from leaseway.sdk.leases.book import (
-    Held,
-    LeaseBook,
-    LeaseKey,
-    PendingAcquisition,
-    PendingAcquisitions,
-)
-from leaseway.sdk.leases.keep_alive import Keepers
-from leaseway.sdk.leases.loss_detection import LossJudge
-from leaseway.sdk.leases.placement import Placements
+from leaseway.sdk.leases.book import ClientLease, LeaseBook, PendingAcquisitions, SessionLeaseKey
+from leaseway.sdk.leases.keep_alive import KeepAliveTasks
+from leaseway.sdk.leases.loss_detection import LossDetector
+from leaseway.sdk.leases.placement import SharedPlacements
 from leaseway.sdk.retry_policy import UNREADY, Tried, decide, more_informative
 from leaseway.sdk.transport.control import ControlPlane, every_page
-from leaseway.sdk.transport.workers import WorkerAddress, WorkerPool, worker_from_wire
+from leaseway.sdk.transport.workers import WorkerPool, WorkerRun, worker_from_wire
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import LEASE_IDLE, LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
@@ -38,212 +32,190 @@ from leaseway.wire.timing.lease_ttl import check_lease_ttl
 LEASE_ENDED: Final = frozenset(
     {Reason.LEASE_EXPIRED, Reason.LEASE_REVOKED, Reason.LEASE_RELEASED, Reason.LEASE_LOST}
 )
-_START_BOUND: Final = 600.0
-"""Seconds for a lease's instance to start; the worker bounds it by the server's own timeout."""
+_ACQUIRE_TIMEOUT: Final = 600.0
+"""Seconds for a lease's instance to start; the worker applies the server's own timeout."""
 _MAX_WAIT: Final = 24 * 3600.0
-"""Seconds that the control plane lets anybody wait for room."""
-_RELEASE_BOUND: Final = 5.0
-_IDLE_AGAIN: Final = 10.0
-"""Seconds after which a worker that could not be told is told again of an idle lease."""
-_MOST_LIMITS: Final = 16_384
-"""Sessions whose idle limit is remembered; of one beyond them leases that come have the default."""
-_FIND_BOUND: Final = 2.0
+"""Longest wait for capacity in seconds; the control plane allows no more."""
+_RELEASE_TIMEOUT: Final = 5.0
+_LOOKUP_TIMEOUT: Final = 2.0
+_IDLE_RETRY: Final = 10.0
+"""Seconds until the release of an idle lease is tried again after the worker failed to answer."""
+_MAX_IDLE_LIMITS: Final = 16_384
+"""Sessions whose idle limit is remembered; for the others new leases have the default."""
 
-_AGAIN: Final = Backoff(0.1, 1.0)
-_BURIAL: Final = Backoff(1.0, 15.0)
-_MOST_CUT_OFF: Final = 4
-"""Times that a worker is asked again after its connection broke."""
-
-ResolvedHere = leases_pb2.ResolveLeasedResponse
-"""Where a worker says that a name leads."""
+_RECONNECT: Final = Backoff(0.1, 1.0)
+_RELEASE_RETRY: Final = Backoff(1.0, 15.0)
+_MAX_RECONNECTS: Final = 4
+"""Times that a request is sent again to a worker whose connection broke."""
 
 _log = logging.getLogger("leaseway.sdk")
 
 
 class LeaseManager:
-    """Gets, keeps and gives back the leases of one client.
+    """Acquires, renews and releases the leases of one client.
 
     Args:
-        control: Knows where leases are to be.
-        pool: The workers that hold them.
-        acquirer: The client's random name, which the leases that it acquires bear.
+        control: Places leases on workers.
+        pool: Connections to the workers.
+        acquirer: The client's random name, which is sent with each acquisition.
 
     Attributes:
-        book: What is held.
-        losses: Says what a worker's failure means for a lease.
+        book: The state of all leases.
+        losses: Detects that a lease was lost with its worker.
     """
 
     def __init__(self, control: ControlPlane, pool: WorkerPool, acquirer: str) -> None:
         self.book = LeaseBook()
-        # A circle would keep channels beyond the end of their loop, and the next one gets errors.
+        # A reference cycle would keep channels alive after their loop closed, and gRPC would report
+        # errors in the next loop.
         me = proxy(self)
-        self.losses = LossJudge(control, self.book, lambda lost: me._bury(lost))
+        self.losses = LossDetector(control, self.book, lambda lost: me._release_lost(lost))
         self._control = control
         self._pool = pool
         self._loop = asyncio.get_running_loop()
-        self._keepers = Keepers(self.book, pool, lambda held: me._release_idle(held))
-        self._limits: dict[str, float] = {}
-        self._pending_acquisitions = PendingAcquisitions(acquirer)
-        self._placements = Placements()
-        # A session that was left can be granted a lease only by a call of it that is still in
-        # flight, and that holds the session: nothing is to be remembered for longer.
-        self._left: WeakValueDictionary[str, object] = WeakValueDictionary()
-        self._returns: set[asyncio.Task[None]] = set()
-        self._burials: set[asyncio.Task[None]] = set()
+        self._keep_alive = KeepAliveTasks(self.book, pool, lambda lease: me._release_idle(lease))
+        self._idle_limits: dict[str, float] = {}
+        self._pending = PendingAcquisitions(acquirer)
+        self._placements = SharedPlacements()
+        # Only a call in flight can acquire a lease for a closed session, and the call keeps the
+        # session object alive. So the entry disappears when it is no longer needed.
+        self._closed_sessions: WeakValueDictionary[str, object] = WeakValueDictionary()
+        self._release_tasks: set[asyncio.Task[None]] = set()
+        self._cleanup_tasks: set[asyncio.Task[None]] = set()
 
     async def place(
-        self, key: LeaseKey, deadline: float, exclude: Collection[WorkerAddress] = ()
-    ) -> WorkerAddress:
-        """Return the worker that is to hold the lease of a key.
+        self, key: SessionLeaseKey, deadline: float, exclude: Collection[WorkerRun] = ()
+    ) -> WorkerRun:
+        """Return the worker that should hold the lease of a key.
 
         First calls of one key share one placement, as long as no worker is excluded.
 
         Raises:
-            Fault: There is no room, or the control plane cannot be reached.
+            Fault: No worker has capacity, or the control plane cannot be reached.
         """
         if exclude:
-            return await self._place(key, deadline, exclude)
-        worker = self.book.placed(key, self._loop.time())
+            return await self._request_placement(key, deadline, exclude)
+        worker = self.book.find_placement(key, self._loop.time())
         if worker is not None:
             return worker
-        place = partial(self._place, key, deadline, ())
+        place = partial(self._request_placement, key, deadline, ())
         return await self._placements.share(key, deadline, place)
 
-    def granted(
+    def record_grant(
         self,
-        key: LeaseKey,
-        lease: leases_pb2.Lease,
-        worker: WorkerAddress,
-        at: float,
+        key: SessionLeaseKey,
+        granted: leases_pb2.Lease,
+        worker: WorkerRun,
+        sent_at: float,
         *,
         owned: bool,
-    ) -> Held:
-        """Record a lease that came with an answer to a request sent at a time.
+    ) -> ClientLease:
+        """Record a lease that a worker reported in its response to a request.
 
-        A request may have taken longer than the time to live, which counts from its end: a third
-        is taken off for what the way back may have cost, and the next renewal sets it right.
+        The time to live counts from when the worker handled the request, which may have taken
+        longer than the time to live itself. So it is counted from a third of it ago, to allow for
+        the response's travel time; the next renewal corrects this.
         """
         now = self._loop.time()
-        owned = self._pending_acquisitions.learn(key, worker, lease) or owned
-        ttl = seconds(lease.ttl) or LEASE_TTL
-        since = max(at, now - ttl / 3)
-        held = self.book.grant(
+        owned = self._pending.grant(key, worker, granted) or owned
+        ttl = seconds(granted.ttl) or LEASE_TTL
+        since = max(sent_at, now - ttl / 3)
+        lease = self.book.grant(
             key,
-            lease.id,
+            granted.id,
             worker,
             ttl=ttl,
             at=since,
             wall=time.time() - (now - since),
             owned=owned,
-            reminder=lease.reminder,
+            reminder=granted.reminder,
         )
-        held.used_at, held.idle = now, self._limits.get(key.session, LEASE_IDLE)
-        self._keepers.watch(worker)
-        if key.session in self._left:
+        lease.used_at, lease.idle = now, self._idle_limits.get(key.session, LEASE_IDLE)
+        self._keep_alive.wake(worker)
+        if key.session in self._closed_sessions:
             task = self._loop.create_task(self.release_owned(key.session))
-            self._returns.add(task)
-            task.add_done_callback(self._returns.discard)
-        return held
+            self._release_tasks.add(task)
+            task.add_done_callback(self._release_tasks.discard)
+        return lease
 
-    def failed(self, key: LeaseKey, worker: WorkerAddress, fault: Fault | None) -> None:
-        """Note how a first call of a key failed; None means that it was cancelled."""
+    def record_failed_acquisition(
+        self, key: SessionLeaseKey, worker: WorkerRun, fault: Fault | None
+    ) -> None:
+        """Record how a first call of a key failed; None means that it was cancelled."""
         if fault is not None:
-            self.book.unplace(key, worker)
+            self.book.remove_placement(key, worker)
             if fault.started == "no" and fault.reason is not Reason.DEADLINE_EXCEEDED:
-                return self._pending_acquisitions.refuse(key, worker)
-        return self._pending_acquisitions.give_up(key, worker)
+                self._pending.reject(key, worker)
+                return
+        self._pending.abandon(key, worker)
 
-    def called(self, held: Held, at: float) -> None:
-        """Note a call on a lease that was answered: it renewed the lease."""
+    def record_call(self, lease: ClientLease, sent_at: float) -> None:
+        """Record an answered call on a lease, which renewed the lease."""
         now = self._loop.time()
-        since = max(at, now - held.ttl / 3)
-        held.renew(held.ttl, since, time.time() - (now - since))
-        held.used_at = now
+        since = max(sent_at, now - lease.ttl / 3)
+        lease.renew(lease.ttl, since, time.time() - (now - since))
+        lease.used_at = now
 
-    def limit_idle(self, session: str, seconds: float) -> None:
-        """Give back leases of a session when no call has run on them for so long."""
-        if self._limits.get(session) == seconds:
+    def set_idle_limit(self, session: str, limit: float) -> None:
+        """Release leases of a session after this many seconds without a call."""
+        if self._idle_limits.get(session) == limit:
             return
-        self._limits.pop(session, None)
-        self._limits[session] = seconds
-        if len(self._limits) > _MOST_LIMITS:
-            del self._limits[next(iter(self._limits))]
-        for held in self.book.held(session):
-            held.idle = seconds
-            self._keepers.watch(held.worker)
+        self._idle_limits.pop(session, None)
+        self._idle_limits[session] = limit
+        if len(self._idle_limits) > _MAX_IDLE_LIMITS:
+            del self._idle_limits[next(iter(self._idle_limits))]
+        for lease in self.book.held_leases(session):
+            lease.idle = limit
+            self._keep_alive.wake(lease.worker)
 
-    async def _release_idle(self, held: Held) -> None:
-        """Give back a lease that has been idle for too long, unless others call on it."""
-        link = self._pool.link(held.worker)
-        request = leases_pb2.ReleaseLeaseRequest(
-            lease_id=held.lease_id,
-            tenant=self._control.identity.tenant,
-            session=held.session,
-            idle=duration(held.idle),
-        )
-        try:
-            answer = await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
-        except Fault as fault:
-            if fault.reason in LEASE_ENDED:
-                self.book.end(held.lease_id, fault)
-            held.used_at = self._loop.time() - held.idle + _IDLE_AGAIN
-            return
-        if answer.HasField("idle"):
-            held.used_at = max(held.used_at, self._loop.time() - seconds(answer.idle))
-        else:
-            self.book.end(held.lease_id, _idle(held))
+    async def acquire(
+        self, key: SessionLeaseKey, ttl: float, wait: float | None, version: int
+    ) -> ClientLease:
+        """Acquire the lease of a key, or renew the held one.
 
-    async def acquire(self, key: LeaseKey, ttl: float, wait: float | None, version: int) -> Held:
-        """Acquire the lease of a key, or renew the one that is held.
+        A worker that rejects the placement is excluded. If no other worker is left, it is tried
+        again, at most once a second, because the control plane spaces placements that far apart.
+
+        A worker that was slow or unreachable, but did not report that it is full, is tried again
+        if no other has capacity. A worker whose connection broke may have granted the lease: it is
+        tried again first, because it would return the same lease and another one a duplicate.
 
         Args:
             key: The session and the server.
             ttl: Seconds that the lease lives without renewal.
-            wait: Seconds to wait for room, at most a day; None fails at once.
-            version: The registry version that the server was seen at.
+            wait: Seconds to wait for capacity, at most a day; None fails at once.
+            version: The registry version at which the server was resolved.
 
         Raises:
-            Fault: It was refused.
+            Fault: The lease was rejected.
         """
         check_lease_ttl(ttl)
         if wait is not None and not wait >= 0:
             raise Fault(
                 Reason.INVALID_REQUEST,
-                f"wait={wait:g} is no time to wait for room; give 0 s or more, or None to fail at "
-                "once.",
+                f"wait={wait:g} is not a valid time to wait for capacity; give 0 s or more, or "
+                "None to fail at once.",
             )
-        wait = min(wait or 0.0, _MAX_WAIT)
-        return await self._seek(key, ttl, self._loop.time() + wait, version)
-
-    async def _seek(self, key: LeaseKey, ttl: float, give_up: float, version: int) -> Held:
-        """Ask one worker after the other; where none has room, the control plane knows who is next.
-
-        A worker that refuses what was placed there is avoided; behind the others it is asked
-        again, no more often than once a second, since the control plane lets so much time pass.
-
-        One that was slow or out of reach, and did not say that it is full, is asked again where no
-        other has room. One whose connection broke may have granted the lease: it is asked again
-        first, since it would answer with the same one, and another worker with a twin.
-        """
-        deadline = give_up + STARTUP_TIMEOUT
+        wait_until = self._loop.time() + min(wait or 0.0, _MAX_WAIT)
+        deadline = wait_until + STARTUP_TIMEOUT
         tries = 0
-        avoid: set[WorkerAddress] = set()
-        slow: set[WorkerAddress] = set()  # those of them that did not say that they have no room
+        avoid: set[WorkerRun] = set()
+        slow: set[WorkerRun] = set()  # the avoided workers that did not report being full
         known: Fault | None = None
-        cut_off = 0  # tries of this worker since its connection broke
-        worker = self._holder(key)
+        reconnects = 0  # tries of this worker since its connection broke
+        worker = self._find_holder(key)
         while True:
             tries += 1
             try:
                 if worker is None:
-                    worker = await self._room(key, deadline, avoid, give_up)
-                return await self._acquire(key, worker, ttl, version)
+                    worker = await self._place_or_wait(key, deadline, avoid, wait_until)
+                return await self._request_lease(key, worker, ttl, version)
             except Fault as fault:
                 if worker is not None:
-                    self.failed(key, worker, fault)
+                    self.record_failed_acquisition(key, worker, fault)
                 now = self._loop.time()
-                if fault.reason is Reason.CAPACITY and now < give_up:
-                    tries = 1  # it is time that bounds these
+                if fault.reason is Reason.CAPACITY and now < wait_until:
+                    tries = 1  # these tries are limited by time
                 tried = Tried(
                     tries,
                     deadline - now,
@@ -251,11 +223,11 @@ class LeaseManager:
                     elsewhere=worker is not None,
                     slow=bool(slow),
                 )
-                if worker is not None and _is_cut_off(fault, cut_off):
-                    cut_off += 1
-                    await asyncio.sleep(_AGAIN.delay(cut_off - 1))
+                if worker is not None and _should_reconnect(fault, reconnects):
+                    reconnects += 1
+                    await asyncio.sleep(_RECONNECT.delay(reconnects - 1))
                     continue
-                again = decide(replace(fault, started="no") if cut_off else fault, tried)
+                again = decide(replace(fault, started="no") if reconnects else fault, tried)
                 known = more_informative(known, fault)
                 if again is None:
                     raise known from None
@@ -266,221 +238,271 @@ class LeaseManager:
                 if again.return_to_slow:
                     avoid -= slow
                     slow.clear()
-                worker, cut_off = None, 0
+                worker, reconnects = None, 0
                 await asyncio.sleep(again.delay)
 
-    async def find_holder(self, key: LeaseKey) -> WorkerAddress | None:
+    async def find_worker(self, key: SessionLeaseKey) -> WorkerRun | None:
         """Ask the control plane once which worker holds the lease of a key.
 
-        None where there is none, or nobody can say.
+        Returns None if no worker does, or if the control plane does not answer.
         """
-        deadline = self._loop.time() + _FIND_BOUND
+        deadline = self._loop.time() + _LOOKUP_TIMEOUT
         try:
             answer = await self._control.find_lease(*key, deadline)
         except Fault:
-            return None  # any worker can say what it knows
+            return None
         return worker_from_wire(answer.worker) if answer.HasField("worker") else None
 
-    async def resolve(self, session: str, name: str) -> tuple[WorkerAddress, ResolvedHere] | None:
-        """Ask the workers of a session's leases where a tool's name leads, without a control plane.
+    async def resolve_on_workers(
+        self, session: str, name: str
+    ) -> tuple[WorkerRun, leases_pb2.ResolveLeasedResponse] | None:
+        """Resolve a tool's name at the workers of the session's leases, without a control plane.
 
-        None where none of their servers has it, or none answers.
+        Returns None if no leased server has the tool, or if no worker answers.
         """
         identity = self._control.identity
-        for held in self.book.held(session):
-            link = self._pool.link(held.worker)
+        for lease in self.book.held_leases(session):
+            link = self._pool.link(lease.worker)
             request = leases_pb2.ResolveLeasedRequest(
                 client=identity.client_info,
                 tenant=identity.tenant,
                 session=session,
-                lease_id=held.lease_id,
+                lease_id=lease.lease_id,
                 name=name,
             )
             try:
-                answer = await link.ask(link.leases.ResolveLeased, request, _FIND_BOUND)
+                answer = await link.ask(link.leases.ResolveLeased, request, _LOOKUP_TIMEOUT)
             except Fault:
-                continue  # of another server, perhaps, or of an older worker
-            return held.worker, answer
+                continue  # the tool may be another server's, or the worker too old
+            return lease.worker, answer
         return None
 
-    def released(self, key: LeaseKey, lease_id: str) -> None:
-        """Note a lease that was released by a call: the session may begin anew."""
-        self.book.released(key, lease_id)
+    async def release(self, key: SessionLeaseKey) -> bool:
+        """Release the lease of a key; return whether this ended it.
 
-    async def release(self, key: LeaseKey) -> bool:
-        """Give a lease back; say whether this ended it.
-
-        What is known of an ended lease is forgotten, so that the session can begin anew.
+        A lease that has already ended is forgotten, so that the session can acquire a new one.
 
         Raises:
-            Fault: The worker could not be told; the lease ends by itself after its time.
+            Fault: The worker did not answer; the lease expires after its time to live.
         """
-        held = self.book.forget(key)
-        if held is None:
+        lease = self.book.forget(key)
+        if lease is None:
             return False
-        return await self._end(held.worker, held.lease_id, key.session)
+        return await self._release(lease.worker, lease.lease_id, key.session)
 
-    async def _end(self, worker: WorkerAddress, lease_id: str, session: str) -> bool:
-        link = self._pool.link(worker)
-        request = leases_pb2.ReleaseLeaseRequest(
-            lease_id=lease_id,
-            tenant=self._control.identity.tenant,
-            session=session,
-        )
-        cut_off = 0
-        while True:
-            try:
-                answer = await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
-                return bool(answer.released)
-            except Fault as fault:
-                if _is_cut_off(fault, cut_off):
-                    cut_off += 1
-                    await asyncio.sleep(_AGAIN.delay(cut_off - 1))
-                    continue
-                if fault.reason in LEASE_ENDED or fault.reason is Reason.WORKER_LOST:
-                    # It has ended, which may have been what was asked for when the connection
-                    # broke, or ends with its worker or its time.
-                    return bool(cut_off) and fault.reason is Reason.LEASE_RELEASED
-                raise
-
-    async def leave(self, session: str, holder: object) -> None:
-        """Give back what this client acquired in a session, also what is granted to it later.
+    async def close_session(self, session: str, holder: object) -> None:
+        """Release what this client acquired in a session, including leases granted later.
 
         Args:
             session: The session.
-            holder: What lives as long as calls of the session are in flight.
+            holder: An object that lives as long as calls of the session are in flight.
         """
-        self._left[session] = holder
+        self._closed_sessions[session] = holder
         await self.release_owned(session)
 
-    def reopen(self, session: str) -> None:
-        """Let a session that was left hold leases again."""
-        self._left.pop(session, None)
+    def reopen_session(self, session: str) -> None:
+        """Allow a closed session to hold leases again."""
+        self._closed_sessions.pop(session, None)
 
     async def release_owned(self, session: str | None = None) -> None:
-        """Give back what this client acquired, of one session or of all; forget the rest."""
-        returns = asyncio.gather(*map(self._return, self._pending_acquisitions.take(session)))
-        leases = self.book.held(session)
-        for held in leases:
-            self.book.forget(held.key)  # at once: whoever comes next begins anew
-        owned = [held for held in leases if held.owned]
-        ends = await asyncio.gather(
-            *(self._end(held.worker, held.lease_id, held.session) for held in owned),
+        """Release what this client acquired, in one session or in all, and forget the rest."""
+        unknown = asyncio.gather(
+            *(self._release_unknown(key, worker) for key, worker in self._pending.pop(session))
+        )
+        leases = self.book.held_leases(session)
+        for lease in leases:
+            self.book.forget(lease.key)  # at once, so that the next call acquires a new lease
+        owned = [lease for lease in leases if lease.owned]
+        results = await asyncio.gather(
+            *(self._release(lease.worker, lease.lease_id, lease.session) for lease in owned),
             return_exceptions=True,
         )
-        for held, end in zip(owned, ends, strict=True):
-            if isinstance(end, BaseException):
+        for lease, result in zip(owned, results, strict=True):
+            if isinstance(result, BaseException):
                 _log.warning(
-                    "Lease %s of server %s could not be released: %s It ends by itself within "
-                    "%g s.",
-                    held.lease_id,
-                    held.server_id,
-                    end,
-                    held.ttl,
+                    "Lease %s of server %s could not be released: %s It expires within %g s.",
+                    lease.lease_id,
+                    lease.server_id,
+                    result,
+                    lease.ttl,
                 )
-        await returns
+        await unknown
         if session is not None:
-            self.book.leave(session)
-            self._limits.pop(session, None)
+            self.book.forget_session(session)
+            self._idle_limits.pop(session, None)
 
-    def _bury(self, lost: list[Held]) -> None:
-        """End leases that were taken as lost, if their worker should come back."""
-        owned = [held for held in lost if held.owned]
+    def abort(self) -> None:
+        """Stop renewing, without waiting."""
+        self._keep_alive.abort()
+        self._placements.abort()
+        for task in (*self._release_tasks, *self._cleanup_tasks):
+            task.cancel()
+
+    async def close(self) -> None:
+        """Stop renewing."""
+        for task in self._cleanup_tasks:
+            task.cancel()
+        await asyncio.gather(
+            self._placements.close(),
+            *self._release_tasks,
+            *self._cleanup_tasks,
+            self._keep_alive.close(),
+            return_exceptions=True,
+        )
+
+    async def _release(self, worker: WorkerRun, lease_id: str, session: str) -> bool:
+        reconnects = 0
+        while True:
+            try:
+                return (await self._request_release(worker, lease_id, session)).released
+            except Fault as fault:
+                if _should_reconnect(fault, reconnects):
+                    reconnects += 1
+                    await asyncio.sleep(_RECONNECT.delay(reconnects - 1))
+                    continue
+                if fault.reason in LEASE_ENDED or fault.reason is Reason.WORKER_LOST:
+                    # It has ended, perhaps by the request whose connection broke, or it ends with
+                    # its worker or its time to live.
+                    return bool(reconnects) and fault.reason is Reason.LEASE_RELEASED
+                raise
+
+    async def _release_idle(self, lease: ClientLease) -> None:
+        """Release a lease that reached its idle limit, unless another client has called on it."""
+        try:
+            answer = await self._request_release(
+                lease.worker, lease.lease_id, lease.session, idle=lease.idle
+            )
+        except Fault as fault:
+            if fault.reason in LEASE_ENDED:
+                self.book.end(lease.lease_id, fault)
+            lease.used_at = self._loop.time() - lease.idle + _IDLE_RETRY
+            return
+        if answer.HasField("idle"):
+            lease.used_at = max(lease.used_at, self._loop.time() - seconds(answer.idle))
+        else:
+            self.book.end(lease.lease_id, _idle_limit_reached(lease))
+
+    def _release_lost(self, lost: list[ClientLease]) -> None:
+        """Release leases that were reported as lost, in case their worker becomes reachable."""
+        owned = [lease for lease in lost if lease.owned]
         if owned:
-            task = self._loop.create_task(self._release_later(owned))
-            self._burials.add(task)
-            task.add_done_callback(self._burials.discard)
+            task = self._loop.create_task(self._retry_release(owned))
+            self._cleanup_tasks.add(task)
+            task.add_done_callback(self._cleanup_tasks.discard)
 
-    async def _release_later(self, lost: list[Held]) -> None:
-        ends = self._loop.time() + max(held.ttl for held in lost)
+    async def _retry_release(self, lost: list[ClientLease]) -> None:
+        expiry = self._loop.time() + max(lease.ttl for lease in lost)
         tries = 0
-        while self._loop.time() < ends:
-            await asyncio.sleep(_BURIAL.ceiling(tries))
+        while self._loop.time() < expiry:
+            await asyncio.sleep(_RELEASE_RETRY.ceiling(tries))
             tries += 1
             try:
-                for held in lost:
-                    await self._release_once(held)
+                for lease in lost:
+                    try:
+                        await self._request_release(lease.worker, lease.lease_id, lease.session)
+                    except Fault as fault:
+                        if fault.reason not in LEASE_ENDED:
+                            raise
                 return
             except Fault as fault:
                 _log.debug("Lost leases are not released yet: %s", fault)
 
-    async def _release_once(self, held: Held) -> None:
-        link = self._pool.link(held.worker)
-        request = leases_pb2.ReleaseLeaseRequest(
-            lease_id=held.lease_id,
-            tenant=self._control.identity.tenant,
-            session=held.session,
-        )
-        try:
-            await link.ask(link.leases.ReleaseLease, request, _RELEASE_BOUND)
-        except Fault as fault:
-            if fault.reason not in LEASE_ENDED:
-                raise
-
-    async def _return(self, first: PendingAcquisition) -> None:
-        """Give back what a first call acquired whose result nobody waits for."""
-        link = self._pool.link(first.worker)
+    async def _release_unknown(self, key: SessionLeaseKey, worker: WorkerRun) -> None:
+        """Release the lease that an abandoned first call acquired, if there is one."""
+        link = self._pool.link(worker)
         tenant = self._control.identity.tenant
 
         async def page(token: str) -> leases_pb2.ListLeasesResponse:
             request = leases_pb2.ListLeasesRequest(tenant=tenant, page_token=token)
             answer: leases_pb2.ListLeasesResponse = await link.ask(
-                link.leases.ListLeases, request, _FIND_BOUND
+                link.leases.ListLeases, request, _LOOKUP_TIMEOUT
             )
             return answer
 
         try:
-            async for each in every_page(page):
-                for lease in each.leases:
-                    if self._pending_acquisitions.acquired(lease, first.key):
-                        await self._end(first.worker, lease.id, lease.session)
+            async for response in every_page(page):
+                for lease in response.leases:
+                    if self._pending.is_own(lease, key):
+                        await self._release(worker, lease.id, lease.session)
         except Fault as fault:
             _log.warning(
                 "A call of server %s was given up, and a lease that it may have acquired could "
-                "not be released: %s It ends by itself.",
-                first.key.server_id,
+                "not be released: %s It expires by itself.",
+                key.server_id,
                 fault,
             )
 
-    def abort(self) -> None:
-        """Stop renewing, without waiting."""
-        self._keepers.abort()
-        self._placements.abort()
-        for task in (*self._returns, *self._burials):
-            task.cancel()
+    async def _request_release(
+        self, worker: WorkerRun, lease_id: str, session: str, idle: float | None = None
+    ) -> leases_pb2.ReleaseLeaseResponse:
+        """Send one release; `idle` makes it conditional on so many seconds without a call."""
+        link = self._pool.link(worker)
+        request = leases_pb2.ReleaseLeaseRequest(
+            lease_id=lease_id,
+            tenant=self._control.identity.tenant,
+            session=session,
+            idle=None if idle is None else duration(idle),
+        )
+        answer: leases_pb2.ReleaseLeaseResponse = await link.ask(
+            link.leases.ReleaseLease, request, _RELEASE_TIMEOUT
+        )
+        return answer
 
-    async def close(self) -> None:
-        """Stop renewing."""
-        for task in self._burials:
-            task.cancel()
-        ends = (self._placements.close(), *self._returns, *self._burials, self._keepers.close())
-        await asyncio.gather(*ends, return_exceptions=True)
-
-    def _holder(self, key: LeaseKey) -> WorkerAddress | None:
+    def _find_holder(self, key: SessionLeaseKey) -> WorkerRun | None:
         try:
-            held = self.book.find(key, self._loop.time())
+            lease = self.book.find(key, self._loop.time())
         except Fault:
-            self.book.forget(key)  # an explicit acquire is how a session begins anew
+            self.book.forget(key)  # an explicit acquire replaces an ended lease
             return None
-        return held.worker if held is not None else None
+        return lease.worker if lease is not None else None
 
-    async def _room(
-        self, key: LeaseKey, deadline: float, avoid: Collection[WorkerAddress], give_up: float
-    ) -> WorkerAddress:
-        """Return the worker that is to hold the lease, when there is one with room."""
-        wait = give_up - self._loop.time()
+    async def _place_or_wait(
+        self,
+        key: SessionLeaseKey,
+        deadline: float,
+        avoid: Collection[WorkerRun],
+        wait_until: float,
+    ) -> WorkerRun:
+        """Return the worker that should hold the lease; wait for capacity until a time."""
+        now = self._loop.time()
+        wait = wait_until - now
         if wait <= 0:
             return await self.place(key, deadline, avoid)
-        placed = self.book.placed(key, self._loop.time())
-        if placed is not None and placed not in avoid:
-            return placed
-        return await self._place(key, deadline, avoid, wait)
+        worker = self.book.find_placement(key, now)
+        if worker is not None and worker not in avoid:
+            return worker
+        return await self._request_placement(key, deadline, avoid, wait)
 
-    async def _acquire(
-        self, key: LeaseKey, worker: WorkerAddress, ttl: float, version: int
-    ) -> Held:
+    async def _request_placement(
+        self,
+        key: SessionLeaseKey,
+        deadline: float,
+        exclude: Collection[WorkerRun],
+        wait: float = 0.0,
+    ) -> WorkerRun:
+        request = leases_pb2.PlaceRequest(
+            client=self._control.identity.client_info,
+            tenant=self._control.identity.tenant,
+            session=key.session,
+            server_id=key.server_id,
+            exclude_workers=[worker.id for worker in exclude],
+            unreached_workers=self.losses.unreachable_workers(self._loop.time()),
+            lost_lease=self.losses.lost_lease(key),
+            wait=duration(wait) if wait > 0 else None,
+        )
+        place = self._control.placement.Place
+        answer = await self._control.ask(place, request, deadline, wait=wait)
+        worker = worker_from_wire(answer.worker)
+        self.losses.forget(key)
+        self.book.add_placement(key, worker, self._loop.time())
+        self._pending.add(key, worker)
+        return worker
+
+    async def _request_lease(
+        self, key: SessionLeaseKey, worker: WorkerRun, ttl: float, version: int
+    ) -> ClientLease:
         link = self._pool.link(worker)
-        at = self._loop.time()
+        sent_at = self._loop.time()
         request = leases_pb2.AcquireLeaseRequest(
             client=self._control.identity.client_info,
             tenant=self._control.identity.tenant,
@@ -488,55 +510,32 @@ class LeaseManager:
             server_id=key.server_id,
             ttl=duration(ttl),
             registry_version=version,
-            acquirer=self._pending_acquisitions.acquirer,
+            acquirer=self._pending.acquirer,
         )
         try:
-            answer = await link.ask(link.leases.AcquireLease, request, _START_BOUND)
+            answer = await link.ask(link.leases.AcquireLease, request, _ACQUIRE_TIMEOUT)
         except asyncio.CancelledError:
-            self.failed(key, worker, None)
+            self.record_failed_acquisition(key, worker, None)
             raise
-        return self.granted(key, answer.lease, worker, at, owned=answer.created)
-
-    async def _place(
-        self, key: LeaseKey, deadline: float, exclude: Collection[WorkerAddress], wait: float = 0.0
-    ) -> WorkerAddress:
-        request = leases_pb2.PlaceRequest(
-            client=self._control.identity.client_info,
-            tenant=self._control.identity.tenant,
-            session=key.session,
-            server_id=key.server_id,
-            exclude_workers=[worker.id for worker in exclude],
-            unreached_workers=self.losses.unreached(self._loop.time()),
-            lost_lease=self.losses.lost(key),
-        )
-        if wait > 0:
-            request.wait.CopyFrom(duration(wait))
-        place = self._control.placement.Place
-        answer = await self._control.ask(place, request, deadline, wait=wait)
-        worker = worker_from_wire(answer.worker)
-        self.losses.forget(key)
-        now = self._loop.time()
-        self.book.place(key, worker, now)
-        self._pending_acquisitions.begin(key, worker)
-        return worker
+        return self.record_grant(key, answer.lease, worker, sent_at, owned=answer.created)
 
 
-def _is_cut_off(fault: Fault, before: int) -> bool:
-    """Return whether to ask a worker again whose connection broke, or broke just before.
+def _should_reconnect(fault: Fault, reconnects: int) -> bool:
+    """Return whether to send a request again to a worker whose connection broke.
 
     Args:
-        fault: How the newest try failed.
-        before: How often it was asked again.
+        fault: How the last try failed.
+        reconnects: How often the request has been sent again.
     """
-    if fault.reason is not Reason.WORKER_LOST or before >= _MOST_CUT_OFF:
+    if fault.reason is not Reason.WORKER_LOST or reconnects >= _MAX_RECONNECTS:
         return False
-    return before > 0 or fault.started != "no"
+    return reconnects > 0 or fault.started != "no"
 
 
-def _idle(held: Held) -> Fault:
+def _idle_limit_reached(lease: ClientLease) -> Fault:
     return Fault(
         Reason.LEASE_RELEASED,
-        f"Lease {held.lease_id} of session '{held.session}' for server '{held.server_id}' was "
-        f"released: no call had run on it for {held.idle:g} s, its idle limit (client.session(key, "
-        "idle=...)). Acquire it again; what its server kept is lost.",
+        f"Lease {lease.lease_id} of session '{lease.session}' for server '{lease.server_id}' was "
+        f"released: no call had run on it for {lease.idle:g} s, its idle limit "
+        "(client.session(key, idle=...)). Acquire it again; the server's state is lost.",
     )

@@ -1,90 +1,77 @@
-"""Placements under way: the first calls of one key wait for the same one."""
+"""Placement requests in flight: first calls of one key wait for the same request."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from leaseway.sdk.leases.book import LeaseKey
-from leaseway.sdk.transport.workers import WorkerAddress
-from leaseway.wire.errors import Fault, Reason
-
-_OUT_OF_TIME: Final = frozenset({Reason.DEADLINE_EXCEEDED, Reason.CONTROL_PLANE_UNAVAILABLE})
-"""How a placement fails whose time was too short."""
+from leaseway.sdk.leases.book import SessionLeaseKey
+from leaseway.sdk.transport.workers import WorkerRun
+from leaseway.wire.errors import UNANSWERED, Fault, Reason
 
 
-class _Placing(NamedTuple):
-    """A placement, and when whoever asked for it gives up."""
-
-    task: asyncio.Task[WorkerAddress]
+class _PlacementRequest(NamedTuple):
+    task: asyncio.Task[WorkerRun]
     deadline: float
 
 
-class Placements:
-    """The placements that one client waits for."""
+class SharedPlacements:
+    """The placement requests of one client that are in flight."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._under_way: dict[LeaseKey, _Placing] = {}
+        self._requests: dict[SessionLeaseKey, _PlacementRequest] = {}
 
     async def share(
         self,
-        key: LeaseKey,
+        key: SessionLeaseKey,
         deadline: float,
-        place: Callable[[], Coroutine[Any, Any, WorkerAddress]],
-    ) -> WorkerAddress:
-        """Return the worker of a key, by the placement that is under way or by a new one.
+        place: Callable[[], Coroutine[Any, Any, WorkerRun]],
+    ) -> WorkerRun:
+        """Return the worker of a key from the request in flight, or from a new one.
 
         Args:
             key: The session and the server.
-            deadline: When the caller gives up, in the event loop's time.
-            place: Asks the control plane, for as long.
+            deadline: The caller's deadline, in the event loop's time.
+            place: Sends the request to the control plane, with the same deadline.
 
         Raises:
-            Fault: There is no room, the deadline passed, or the control plane cannot be reached.
+            Fault: No worker has capacity, the deadline passed, or the control plane cannot be
+                reached.
         """
         while True:
-            placing = self._under_way.get(key) or self._begin(key, deadline, place)
+            request = self._requests.get(key)
+            if request is None:
+                request = _PlacementRequest(self._loop.create_task(place()), deadline)
+                self._requests[key] = request
+                request.task.add_done_callback(lambda task: self._remove(key, task))
             try:
                 async with asyncio.timeout_at(deadline):
-                    return await asyncio.shield(placing.task)
+                    return await asyncio.shield(request.task)
             except TimeoutError:
-                raise _late(key) from None
+                raise Fault(
+                    Reason.DEADLINE_EXCEEDED,
+                    f"The timeout passed before a lease of '{key.server_id}' was placed on a "
+                    "worker.",
+                ) from None
             except Fault as fault:
-                # Somebody with less time asked; this caller has some left.
-                if fault.reason not in _OUT_OF_TIME or placing.deadline >= deadline:
+                # A caller with an earlier deadline made the request; this one has time left.
+                if fault.reason not in UNANSWERED or request.deadline >= deadline:
                     raise
 
     def abort(self) -> None:
-        """Begin to end all, without waiting."""
-        for placing in self._under_way.values():
-            placing.task.cancel()
+        """Cancel all requests, without waiting."""
+        for request in self._requests.values():
+            request.task.cancel()
 
     async def close(self) -> None:
-        """End all."""
-        tasks = [placing.task for placing in self._under_way.values()]
+        """Cancel all requests."""
+        tasks = [request.task for request in self._requests.values()]
         self.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin(
-        self,
-        key: LeaseKey,
-        deadline: float,
-        place: Callable[[], Coroutine[Any, Any, WorkerAddress]],
-    ) -> _Placing:
-        placing = self._under_way[key] = _Placing(self._loop.create_task(place()), deadline)
-        placing.task.add_done_callback(lambda done: self._ended(key, done))
-        return placing
-
-    def _ended(self, key: LeaseKey, done: asyncio.Task[WorkerAddress]) -> None:
-        self._under_way.pop(key, None)
-        if not done.cancelled():
-            done.exception()  # seen here, where every caller may have left
-
-
-def _late(key: LeaseKey) -> Fault:
-    return Fault(
-        Reason.DEADLINE_EXCEEDED,
-        f"The timeout passed while a worker was sought for a lease of '{key.server_id}'.",
-    )
+    def _remove(self, key: SessionLeaseKey, task: asyncio.Task[WorkerRun]) -> None:
+        self._requests.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # retrieved here, because every caller may have timed out

@@ -11,7 +11,7 @@ from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.operators import views
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.control import every_page
-from leaseway.sdk.transport.workers import WorkerAddress
+from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.sdk.validation import check_seconds
 from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2
 from leaseway.wire.bounds import STARTUP_TIMEOUT
@@ -157,7 +157,7 @@ async def _logs_of(
     request: execution_pb2.ReadLogsRequest,
     deadline: float,
 ) -> list[views.InstanceLog]:
-    link = runtime.pool.link(WorkerAddress(worker.id, worker.incarnation, worker.address))
+    link = runtime.pool.link(WorkerRun(worker.id, worker.incarnation, worker.address))
     until = min(runtime.loop.time() + _LOGS_BOUND, deadline)
 
     async def page(token: str) -> execution_pb2.ReadLogsResponse:

@@ -192,7 +192,7 @@ class ControlPlane:
         """Return which worker holds the tenant's lease of a session for a server, if one does.
 
         Raises:
-            Fault: It refused, or could not be reached.
+            Fault: The control plane rejected the request, or could not be reached.
         """
         request = leases_pb2.FindLeaseRequest(
             client=self.identity.client_info,

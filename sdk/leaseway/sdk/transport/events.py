@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from leaseway.sdk.transport.server_requests import AskTasks, Question
+from leaseway.sdk.transport.server_requests import AnswerTasks, ServerRequest
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASKS, MIB
 from leaseway.wire.messages.frames import frame, frame_tag
@@ -92,27 +92,27 @@ class CallEvents:
         self.answers = answers
         self.inline_media = inline_media
 
-    def take_progress(self, frame: execution_pb2.Progress) -> None:
+    def handle_progress(self, frame: execution_pb2.Progress) -> None:
         """Receive a report."""
 
-    def take_log(self, frame: execution_pb2.LogMessage) -> None:
+    def handle_log(self, frame: execution_pb2.LogMessage) -> None:
         """Receive a log message."""
 
-    def take_update(self, frame: execution_pb2.ResourceUpdate) -> None:
+    def handle_update(self, frame: execution_pb2.ResourceUpdate) -> None:
         """Receive a change of a resource; calls of tools have none."""
 
-    def take_question(self, question: Question) -> None:
+    def handle_request(self, question: ServerRequest) -> None:
         """Answer a question."""
         question.refuse(f"This caller does not answer {question.method}.")
 
-    def withdraw_question(self, ask_id: int) -> None:
+    def handle_withdrawal(self, ask_id: int) -> None:
         """Stop answering a question that its server has withdrawn."""
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget what the failed try of a call asked; another try follows."""
 
 
-class KeptEvents(CallEvents):
+class BufferedEvents(CallEvents):
     """What has come of it, and waits for a consumer.
 
     Args:
@@ -132,7 +132,7 @@ class KeptEvents(CallEvents):
         wants_progress: bool = False,
         log_level: str = "",
         answers: tuple[str, ...] = (),
-        tasks: AskTasks | None = None,
+        tasks: AnswerTasks | None = None,
         inline_media: bool = False,
     ) -> None:
         super().__init__(
@@ -145,20 +145,20 @@ class KeptEvents(CallEvents):
         self._tasks = tasks
         self._reports: deque[tuple[int, execution_pb2.Progress]] = deque()
         self._logs: deque[tuple[int, execution_pb2.LogMessage]] = deque()
-        self._questions: deque[Question] = deque()
+        self._questions: deque[ServerRequest] = deque()
         self._log_bytes = 0
         self._number = 0
         self._ended = False
         self._wake = asyncio.Event()
 
-    def take_progress(self, frame: execution_pb2.Progress) -> None:
+    def handle_progress(self, frame: execution_pb2.Progress) -> None:
         """Keep a report; the oldest one goes where there are too many."""
         if len(self._reports) >= _MOST_REPORTS:
             self._reports.popleft()
             self.dropped += 1
         self._reports.append((self._count(), frame))
 
-    def take_log(self, frame: execution_pb2.LogMessage) -> None:
+    def handle_log(self, frame: execution_pb2.LogMessage) -> None:
         """Keep a log message; the oldest ones go where there are too many."""
         self._log_bytes += len(frame.data)
         self._logs.append((self._count(), frame))
@@ -166,7 +166,7 @@ class KeptEvents(CallEvents):
             self._log_bytes -= len(self._logs.popleft()[1].data)
             self.dropped += 1
 
-    def take_question(self, question: Question) -> None:
+    def handle_request(self, question: ServerRequest) -> None:
         """Answer a question; one that nobody here answers is refused."""
         if question.method not in self.answers:
             question.refuse(f"This caller does not answer {question.method}.")
@@ -178,7 +178,7 @@ class KeptEvents(CallEvents):
             self._questions.append(question)
             self._wake.set()
 
-    def withdraw_question(self, ask_id: int) -> None:
+    def handle_withdrawal(self, ask_id: int) -> None:
         """Stop answering a question that its server has withdrawn."""
         if self._tasks is not None:
             self._tasks.withdraw(ask_id)
@@ -186,7 +186,7 @@ class KeptEvents(CallEvents):
             if question.ask_id == ask_id:
                 self._questions.remove(question)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget what the failed try of a call asked; another try follows."""
         self._questions.clear()
         if self._tasks is not None:
@@ -194,7 +194,7 @@ class KeptEvents(CallEvents):
 
     def end(self) -> None:
         """Note that the call has ended: what is kept is all there is, and nothing is answered."""
-        self.begin_anew()
+        self.reset()
         self._ended = True
         self._wake.set()
 
@@ -203,7 +203,7 @@ class KeptEvents(CallEvents):
         if self._tasks is not None:
             await self._tasks.ended()
 
-    async def next(self) -> Progress | LogMessage | Question | None:
+    async def next(self) -> Progress | LogMessage | ServerRequest | None:
         """Wait for the next event in the order they came; None means that the call has ended.
 
         Questions come first, for their server waits.
@@ -261,34 +261,34 @@ class SideFrames:
         for report in message.progress:
             events = self._events(report.call_id)
             if events is not None:
-                events.take_progress(report)
+                events.handle_progress(report)
         for log in message.logs:
             events = self._events(log.call_id)
             if events is not None:
-                events.take_log(log)
+                events.handle_log(log)
         for update in message.updates:
             events = self._events(update.call_id)
             if events is not None:
-                events.take_update(update)
+                events.handle_update(update)
         for ask in message.asks:
             if ask.call_id in self._pending:
                 self._take_ask(ask)
         for withdrawal in message.withdrawals:
             events = self._events(withdrawal.call_id)
             if events is not None:
-                events.withdraw_question(withdrawal.ask_id)
+                events.handle_withdrawal(withdrawal.ask_id)
 
     def _events(self, call_id: int) -> CallEvents | None:
         call = self._pending.get(call_id)
         return call.events if call is not None else None
 
     def _take_ask(self, ask: execution_pb2.Ask) -> None:
-        question = Question(ask, self._answer)
+        question = ServerRequest(ask, self._answer)
         events = self._events(ask.call_id)
         if events is None:
             question.refuse("This caller answers nothing.")
         else:
-            events.take_question(question)
+            events.handle_request(question)
 
     def _answer(self, answer: execution_pb2.Answer) -> None:
         """Send an answer, unless its call has ended."""

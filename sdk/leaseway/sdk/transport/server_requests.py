@@ -150,7 +150,7 @@ Roots = Sequence[str | Mapping[str, str]]
 _log = logging.getLogger("leaseway.sdk")
 
 
-class Question:
+class ServerRequest:
     """What a server asks, and the way back.
 
     Args:
@@ -173,7 +173,7 @@ class Question:
         self._params = ask.params
         self._send = send
 
-    def cross(self, loop: asyncio.AbstractEventLoop) -> None:
+    def answer_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Send an answer that another thread gave, in the loop."""
         send = self._send
 
@@ -256,7 +256,7 @@ class Handlers:
         if self.roots is not None:
             roots_result(self.roots)
 
-    async def answer(self, tool: str, question: Question) -> None:
+    async def answer(self, tool: str, question: ServerRequest) -> None:
         """Answer a question, or say why not; the handler may be async."""
         try:
             value = self._ask(question)
@@ -271,7 +271,7 @@ class Handlers:
         except Exception as error:
             self._fail(tool, question, error)
 
-    def answer_here(self, tool: str, question: Question) -> None:
+    def answer_here(self, tool: str, question: ServerRequest) -> None:
         """Answer a question in this thread, or say why not."""
         try:
             value = self._ask(question)
@@ -284,7 +284,7 @@ class Handlers:
         except Exception as error:
             self._fail(tool, question, error)
 
-    def _ask(self, question: Question) -> object:
+    def _ask(self, question: ServerRequest) -> object:
         params = question.params()
         if question.method == ELICIT and self.on_elicitation is not None:
             return self.on_elicitation(params)
@@ -295,7 +295,7 @@ class Handlers:
         raise UnusableAnswer(f"the caller does not answer {question.method}")
 
     @staticmethod
-    def _fail(tool: str, question: Question, error: BaseException) -> None:
+    def _fail(tool: str, question: ServerRequest, error: BaseException) -> None:
         # The text of another error may hold anything; the log of this program may show it, the
         # server is not told.
         wrong = isinstance(error, UnusableAnswer)
@@ -311,7 +311,7 @@ class Handlers:
         question.refuse(f"There is no answer to {question.method}: {why}.")
 
 
-class AskTasks:
+class AnswerTasks:
     """The handlers of one call at work, each question in a task of its own.
 
     Args:
@@ -324,9 +324,9 @@ class AskTasks:
         self._tool = tool
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()  # the reader, which begins them, has none of the caller's
-        self._tasks: dict[Question, asyncio.Task[None]] = {}
+        self._tasks: dict[ServerRequest, asyncio.Task[None]] = {}
 
-    def begin(self, question: Question) -> None:
+    def begin(self, question: ServerRequest) -> None:
         """Answer a question; one too many is refused."""
         if len(self._tasks) >= MAX_ASKS:
             question.refuse(f"{MAX_ASKS} questions of this call wait for answers already.")

@@ -17,7 +17,7 @@ from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
 
 
-class WorkerAddress(NamedTuple):
+class WorkerRun(NamedTuple):
     """One run of a worker and where it is reached."""
 
     id: str
@@ -25,9 +25,9 @@ class WorkerAddress(NamedTuple):
     address: str
 
 
-def worker_from_wire(worker: catalog_pb2.WorkerRef) -> WorkerAddress:
+def worker_from_wire(worker: catalog_pb2.WorkerRef) -> WorkerRun:
     """Return a worker of the catalog."""
-    return WorkerAddress(worker.id, worker.incarnation, worker.address)
+    return WorkerRun(worker.id, worker.incarnation, worker.address)
 
 
 class WorkerLink:
@@ -40,10 +40,10 @@ class WorkerLink:
         execution: Carries calls and reads logs.
     """
 
-    def __init__(self, worker: WorkerAddress, identity: Identity) -> None:
+    def __init__(self, worker: WorkerRun, identity: Identity) -> None:
         self.worker = worker
         self._identity = identity
-        self._left = False
+        self._draining = False
         self._suspect = False
         self.asking = 0
         self._exchange: Exchange | None = None
@@ -52,10 +52,10 @@ class WorkerLink:
         self.leases = leases_pb2_grpc.LeaseServiceStub(self._channel)
 
     @property
-    def leaving(self) -> bool:
+    def draining(self) -> bool:
         """Whether the worker said that it takes no more calls; it never takes that back."""
         exchange = self._exchange
-        return self._left or (exchange is not None and exchange.going_away)
+        return self._draining or (exchange is not None and exchange.going_away)
 
     @property
     def suspect(self) -> bool:
@@ -78,9 +78,9 @@ class WorkerLink:
         """The stream, opened anew where there is none."""
         return self._exchange or self._open()
 
-    def listen(self) -> None:
+    def ensure_stream(self) -> None:
         """Open a stream, on which the worker will say that it goes."""
-        if self._exchange is None and not self._left:
+        if self._exchange is None and not self._draining:
             self._open()
 
     def _open(self) -> Exchange:
@@ -158,7 +158,7 @@ class WorkerLink:
         await self._channel.close()
 
     def _forget(self, exchange: Exchange) -> None:
-        self._left = self._left or exchange.going_away
+        self._draining = self._draining or exchange.going_away
         self._suspect = exchange.suspect
         if self._exchange is exchange:
             self._exchange = None
@@ -169,16 +169,16 @@ class WorkerPool:
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
-        self._links: dict[WorkerAddress, WorkerLink] = {}
+        self._links: dict[WorkerRun, WorkerLink] = {}
         self._turn = 0
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
-    def workers(self) -> Collection[WorkerAddress]:
+    def workers(self) -> Collection[WorkerRun]:
         """The runs of workers that there is a connection to."""
         return self._links.keys()
 
-    def link(self, worker: WorkerAddress) -> WorkerLink:
+    def link(self, worker: WorkerRun) -> WorkerLink:
         """Return the connection to a worker."""
         link = self._links.get(worker)
         if link is None:
@@ -187,9 +187,7 @@ class WorkerPool:
             link = self._links[worker] = WorkerLink(worker, self._identity)
         return link
 
-    def pick(
-        self, workers: Sequence[WorkerAddress], avoid: Collection[WorkerAddress] = ()
-    ) -> WorkerLink:
+    def pick(self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun] = ()) -> WorkerLink:
         """Return the worker with the fewest calls in flight; equals take turns.
 
         Workers that leave are not picked; suspect ones and those to avoid only where there is no
@@ -200,7 +198,7 @@ class WorkerPool:
         """
         if len(workers) == 1 and not avoid:
             only = self._links.get(workers[0])
-            if only is not None and not only.leaving:
+            if only is not None and not only.draining:
                 return only
         best = self._least_loaded(workers, avoid)
         if best is None and avoid:
@@ -212,7 +210,7 @@ class WorkerPool:
             )
         return self.link(best)
 
-    def others(self, workers: Sequence[WorkerAddress], avoid: Collection[WorkerAddress]) -> bool:
+    def others(self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun]) -> bool:
         """Return whether a worker is left beside those to avoid."""
         return self._least_loaded(workers, avoid) is not None
 
@@ -234,9 +232,9 @@ class WorkerPool:
             task.add_done_callback(self._closing.discard)
 
     def _least_loaded(
-        self, workers: Sequence[WorkerAddress], avoid: Collection[WorkerAddress]
-    ) -> WorkerAddress | None:
-        best: WorkerAddress | None = None
+        self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun]
+    ) -> WorkerRun | None:
+        best: WorkerRun | None = None
         least = 0
         doubted = True
         count = len(workers)
@@ -249,11 +247,11 @@ class WorkerPool:
             load = link.load if link is not None else 0
             suspect = False
             if link is not None:
-                if link.leaving:
+                if link.draining:
                     continue
                 suspect = link.suspect
                 if suspect:
-                    link.listen()  # its first word clears it
+                    link.ensure_stream()  # its first word clears it
             if best is None or (suspect, load) < (doubted, least):
                 best, least, doubted = worker, load, suspect
         return best

@@ -32,7 +32,7 @@ _FREQUENT_KINDS: Final = frozenset({"lease", "instance", "server", "approval"})
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class EventRecord:
     """Something that has happened; the fields are those of the message `Event`."""
 
     kind: str
@@ -66,10 +66,10 @@ class History:
 
     def __init__(self, first: int = 0, *, rare: int = _RARE, frequent: int = _FREQUENT) -> None:
         self.last = first
-        self._rare: deque[Event] = deque(maxlen=rare)
-        self._frequent: deque[Event] = deque(maxlen=frequent)
+        self._rare: deque[EventRecord] = deque(maxlen=rare)
+        self._frequent: deque[EventRecord] = deque(maxlen=frequent)
 
-    def add(self, event: Event) -> Event:
+    def add(self, event: EventRecord) -> EventRecord:
         """Keep an event and return it with its number."""
         self.last += 1
         kept = replace(
@@ -81,9 +81,9 @@ class History:
         (self._frequent if event.kind in _FREQUENT_KINDS else self._rare).append(kept)
         return kept
 
-    def after(self, number: int) -> list[Event]:
+    def after(self, number: int) -> list[EventRecord]:
         """Return the events with greater numbers that are still kept, in their order."""
-        newer: list[Event] = []
+        newer: list[EventRecord] = []
         for shelf in (self._rare, self._frequent):
             for event in reversed(shelf):
                 if event.number <= number:
@@ -98,7 +98,7 @@ class History:
         kinds: Iterable[str] = (),
         after: int = 0,
         last: int = 0,
-    ) -> list[Event]:
+    ) -> list[EventRecord]:
         """Return kept events by time, the oldest first.
 
         Args:
@@ -118,11 +118,11 @@ class History:
         return found[-last:] if last else found
 
 
-def concerns(event: Event, *, server_id: str, kinds: frozenset[str]) -> bool:
+def concerns(event: EventRecord, *, server_id: str, kinds: frozenset[str]) -> bool:
     return server_id in ("", event.server_id) and (not kinds or event.kind in kinds)
 
 
-def event_to_wire(event: Event) -> admin_pb2.Event:
+def event_to_wire(event: EventRecord) -> admin_pb2.Event:
     return admin_pb2.Event(
         number=event.number,
         time=timestamp(event.at),
@@ -141,9 +141,9 @@ def event_to_wire(event: Event) -> admin_pb2.Event:
     )
 
 
-def event_from_wire(message: admin_pb2.Event) -> Event:
+def event_from_wire(message: admin_pb2.Event) -> EventRecord:
     """Return an event that a peer sent."""
-    return Event(
+    return EventRecord(
         kind=message.kind,
         action=message.action,
         message=message.message,
