@@ -74,7 +74,7 @@ def test_behaviour_of_an_unknown_tool_is_a_mistake_of_the_test(fake: FakeLeasewa
 
 @pytest.mark.parametrize("error", [ValueError("x"), ServerLost])
 def test_an_error_that_no_client_raises_cannot_be_injected(fake: FakeLeaseway, error: Any) -> None:
-    with pytest.raises(TypeError, match="error is what clients raise, such as ServerLost"):
+    with pytest.raises(TypeError, match="error must be one that clients raise, such as ServerLost"):
         fake.fail_next("add", error)
     assert fake.client().call_tool("add", {"a": 1}).text == "2"
 

@@ -1,4 +1,4 @@
-"""A Leaseway for tests: the real planes and clients in one process, and functions as tools.
+"""A Leaseway for tests: the real planes in the test's process, with functions as MCP servers.
 
     >>> from leaseway.sdk import InvalidArguments, ServerLost
     >>> from leaseway.sdk.testing import CallContext, FakeLeaseway
@@ -38,7 +38,7 @@
     It died.
     {'url': 'http://a'}
 
-It needs the extra `leaseway[testing]`, which brings both planes.
+It needs the extra `leaseway[testing]`, which installs both planes.
 """
 
 try:

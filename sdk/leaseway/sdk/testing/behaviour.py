@@ -1,4 +1,4 @@
-"""What a test has calls of a tool meet before it runs: delays, errors, being held."""
+"""What a test injects into the next calls of a fake tool: errors, delays, holds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Self
 
 from leaseway.wire.errors import Fault
 
-_WAIT_BOUND = 10.0
+_WAIT_TIMEOUT = 10.0
 
 
 class Hold:
-    """Calls of one tool that wait until the `with` block ends; see `FakeLeaseway.hold`."""
+    """A `with` block during which the calls of one tool wait; made by `FakeLeaseway.hold`."""
 
-    def __init__(self, let_go: Callable[[], None]) -> None:
-        self._let_go = let_go
+    def __init__(self, release: Callable[[], None]) -> None:
+        self._release = release
         self._arrived = threading.Condition()
         self._count = 0
 
@@ -25,27 +25,31 @@ class Hold:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._let_go()
+        self._release()
 
-    def wait(self, calls: int = 1, timeout: float = _WAIT_BOUND) -> None:
-        """Block until so many calls have arrived; in a coroutine use `asyncio.to_thread`.
+    def wait(self, calls: int = 1, timeout: float = _WAIT_TIMEOUT) -> None:
+        """Block until calls have arrived. In a coroutine, use `asyncio.to_thread(hold.wait)`.
+
+        Args:
+            calls: How many calls to wait for, counted since the hold began.
+            timeout: Seconds to wait.
 
         Raises:
-            TimeoutError: They have not within `timeout` seconds.
+            TimeoutError: Fewer calls arrived within `timeout` seconds.
         """
         with self._arrived:
             if not self._arrived.wait_for(lambda: self._count >= calls, timeout):
                 raise TimeoutError(f"{self._count} of {calls} calls arrived within {timeout:g} s.")
 
     def note(self) -> None:
-        """Count a call that has arrived."""
+        """Count a call that has arrived. The fake calls this; tests need not."""
         with self._arrived:
             self._count += 1
             self._arrived.notify_all()
 
 
 class Behaviour:
-    """What the next calls of each tool meet; lives in one event loop."""
+    """The injected errors, delays and holds by exposed tool name. Not thread-safe."""
 
     def __init__(self) -> None:
         self._faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
@@ -53,7 +57,7 @@ class Behaviour:
         self._holds: dict[str, tuple[Hold, asyncio.Event]] = {}
 
     def fail(self, tool: str, fault: Fault, times: int) -> None:
-        """Fail the next calls of a tool."""
+        """Make the next calls of a tool fail."""
         self._faults[tool].extend([fault] * times)
 
     def delay(self, tool: str, seconds: float, times: int) -> None:
@@ -61,33 +65,34 @@ class Behaviour:
         self._delays[tool].extend([seconds] * times)
 
     def hold(self, tool: str, hold: Hold) -> None:
-        """Hold all calls of a tool.
+        """Make all calls of a tool wait until `release`.
 
         Raises:
-            ValueError: They are held already.
+            ValueError: They already wait.
         """
         if tool in self._holds:
             raise ValueError(f"Calls of '{tool}' are held already.")
         self._holds[tool] = (hold, asyncio.Event())
 
-    def let_go(self, tool: str) -> None:
-        """Hold calls of a tool no longer."""
+    def release(self, tool: str) -> None:
+        """End the hold of a tool, if there is one."""
         held = self._holds.pop(tool, None)
         if held is not None:
             held[1].set()
 
-    async def meet(self, tool: str) -> None:
-        """Apply to one call what is meant for it.
+    async def apply(self, tool: str) -> None:
+        """Apply the injected behaviour to one call.
 
         Raises:
-            Fault: It is to fail.
+            Fault: An error was injected.
         """
         fault = self._faults[tool].popleft() if self._faults[tool] else None
         delay = self._delays[tool].popleft() if self._delays[tool] else 0.0
         held = self._holds.get(tool)
         if held is not None:
-            held[0].note()
-            await held[1].wait()
+            hold, released = held
+            hold.note()
+            await released.wait()
         if delay:
             await asyncio.sleep(delay)
         if fault is not None:

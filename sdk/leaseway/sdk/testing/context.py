@@ -1,48 +1,31 @@
-"""What a fake tool knows of the call that it runs for, and can say meanwhile."""
+"""`CallContext`: what a fake tool can learn about its call, and send to its caller."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from leaseway.data_plane.core.calls.call import Ask, ToolRequest
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import LOG_LEVELS
 
 
-@dataclass(frozen=True)
-class Line:
-    """The way back to a caller; each may be used from any thread.
-
-    Attributes:
-        progress: Sends progress, or None where the caller wants none.
-        log: Sends a message, or None likewise.
-        log_level: The least level that the caller wants.
-        ask: Asks the caller something.
-        answers: The methods that the caller answers.
-    """
-
-    progress: Callable[[float, float | None, str], None] | None
-    log: Callable[[str, str, bytes], None] | None
-    log_level: str
-    ask: Callable[[str, bytes], asyncio.Future[bytes]]
-    answers: frozenset[str]
-
-
 @dataclass(frozen=True, eq=False)
 class CallContext:
-    """One call, for a fake tool or prompt that has a parameter annotated with this class.
+    """One call, passed to a fake tool or prompt in a parameter annotated with this class.
 
     Attributes:
-        tool: The tool's exposed name; the server's own of a prompt.
-        tenant: Whose call it is.
-        agent: Which agent of the tenant calls, or empty.
-        session: The session.
-        lease_id: The lease that it runs on, or empty where the server is shared.
-        state: What the tool's server remembers: of the lease, or of the whole server where that
-            is shared. Gone with the lease.
+        tool: The tool's exposed name, or the prompt's name without the prefix.
+        tenant: The tenant that calls.
+        agent: The tenant's agent that calls; may be empty.
+        session: The key of the session.
+        lease_id: The lease that the call runs on; empty on a shared server.
+        state: Values that the server keeps between calls: one dict per lease, or one for all
+            callers of a shared server. It is discarded when the lease ends.
     """
 
     tool: str
@@ -51,47 +34,77 @@ class CallContext:
     session: str
     lease_id: str
     state: dict[str, Any]
-    _line: Line = field(repr=False)
+    _request: ToolRequest = field(repr=False)
+    _loop: asyncio.AbstractEventLoop = field(repr=False)
+    _loop_thread: int = field(repr=False)
 
     def progress(self, progress: float, total: float | None = None, message: str = "") -> None:
-        """Report progress to the caller; nothing happens where it wants none."""
-        if self._line.progress is not None:
-            self._line.progress(progress, total, message)
+        """Report progress to the caller; no-op if the caller asked for none."""
+        if self._request.on_progress is not None:
+            self._run_in_loop(self._request.on_progress, progress, total, message)
 
     def log(self, data: Any, level: str = "info", logger: str = "") -> None:
-        """Send the caller a log message, if it wants ones of this level.
+        """Send the caller a log message; no-op if the caller did not ask for this level.
+
+        Args:
+            data: Anything that JSON can hold.
+            level: One of MCP's log levels, such as `warning`.
+            logger: The logger's name.
 
         Raises:
-            ValueError: There is no such level.
+            ValueError: MCP has no such level.
         """
         if level not in LOG_LEVELS:
             raise ValueError(f"level is one of {', '.join(LOG_LEVELS)}, not {level!r}.")
-        wanted = self._line.log_level
-        if self._line.log is not None and LOG_LEVELS.index(level) >= LOG_LEVELS.index(wanted):
-            self._line.log(level, logger, json.dumps(data).encode())
+        minimum = self._request.log_level
+        on_log = self._request.on_log
+        if on_log is not None and LOG_LEVELS.index(level) >= LOG_LEVELS.index(minimum):
+            self._run_in_loop(on_log, level, logger, json.dumps(data).encode())
 
     async def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Ask the caller something, as a server does; for async tools.
+        """Send the caller a request, as an MCP server can; for async tools and prompts.
 
         Args:
             method: `elicitation/create`, `sampling/createMessage` or `roots/list`.
-            params: The MCP params.
+            params: The MCP params of the request.
 
         Returns:
-            The MCP result that the caller's handler gave.
+            The MCP result that the caller's handler returned.
 
         Raises:
-            Fault: INPUT_REQUIRED: the caller has no handler for it, or that refused; what the
-                call ends with unless the tool catches it.
+            Fault: INPUT_REQUIRED: the caller has no handler for the method, or its handler
+                failed. The call fails with it unless the tool catches it.
         """
-        if method not in self._line.answers:
+        if method not in self._request.answers:
             raise Fault(
                 Reason.INPUT_REQUIRED,
                 f"Tool '{self.tool}' asks {method}, which this caller does not answer.",
                 started="yes",
                 metadata={"method": method},
             )
-        answered: dict[str, Any] = json.loads(
-            await self._line.ask(method, json.dumps(params).encode())
-        )
-        return answered
+        result: asyncio.Future[bytes] = self._loop.create_future()
+
+        def on_answer(answer: bytes) -> None:
+            if not result.done():
+                result.set_result(answer)
+
+        def on_refusal(_code: int, message: str) -> None:
+            if not result.done():
+                result.set_exception(Fault(Reason.INPUT_REQUIRED, message, started="yes"))
+
+        ask = Ask(method, json.dumps(params).encode(), on_answer, on_refusal)
+        assert self._request.on_ask is not None
+        self._request.on_ask(ask)
+        try:
+            answer: dict[str, Any] = json.loads(await result)
+        except asyncio.CancelledError:
+            ask.withdraw()
+            raise
+        return answer
+
+    def _run_in_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
+        """Run a callback in the worker's event loop; at once, if this is the loop's thread."""
+        if threading.get_ident() == self._loop_thread:
+            callback(*arguments)
+        else:
+            self._loop.call_soon_threadsafe(callback, *arguments)

@@ -1,70 +1,86 @@
-"""A Leaseway in this process, for tests of programs that use one."""
+"""`FakeLeaseway`: a control plane, a worker and function servers in the test's process."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TypedDict, TypeVar, Unpack
 
+from leaseway.data_plane.core.leases.table import LeaseOutcome
 from leaseway.sdk.blocking.client import Client
 from leaseway.sdk.blocking.loop_thread import background
 from leaseway.sdk.catalog.tools import Tool, tool_from_wire
 from leaseway.sdk.client.approvals import OnApproval
 from leaseway.sdk.client.client import AsyncClient
+from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.forks import begin_use
+from leaseway.sdk.leases.book import Lease
 from leaseway.sdk.operators.views import (
     LeaseInfo,
     ProblemInfo,
     lease_from_wire,
     problem_from_wire,
 )
+from leaseway.sdk.testing.behaviour import Hold
 from leaseway.sdk.testing.instance import FunctionServers, RecordedCall
 from leaseway.sdk.testing.planes import Planes
 from leaseway.sdk.testing.registry import FakeRegistry
 from leaseway.sdk.testing.server import FakeServer
-from leaseway.sdk.testing.steering import Steering
+from leaseway.sdk.testing.values import fault_from_error
 from leaseway.sdk.transport.server_requests import OnElicitation, OnSampling, Roots
 from leaseway.wire.bounds import MAX_LEASES
 
-_SERVER: Final = "tools"
+_DEFAULT_SERVER: Final = "tools"
 
 WorkT = TypeVar("WorkT")
 
 
-class FakeLeaseway(Steering):
-    """A control plane and a worker on ports of the loopback, and functions as tools.
+class ClientOptions(TypedDict, total=False):
+    """The keyword arguments of `Client` and `AsyncClient`; a fake accepts any key."""
 
-    Use it as `with FakeLeaseway() as fake`, in plain and in async tests; tools may be added before
-    and at any time within. Control plane and worker are the real ones, in this process: only the
-    MCP servers are functions. There is one worker, and no filters, rules, tenants' variants or
-    credentials.
+    agent: str | None
+    tenant: str | None
+    key: str | None
+    on_elicitation: OnElicitation | None
+    on_sampling: OnSampling | None
+    roots: Roots | None
+    on_approval: OnApproval | None
 
-    It needs the extra `leaseway[testing]`. Children that a process forks once it has
-    used one cannot use clients.
+
+class FakeLeaseway:
+    """A Leaseway for tests: a real control plane and worker on loopback ports, in this process.
+
+    Only the MCP servers are fake: they are functions. There is one worker, and no name filters,
+    rules, tenant overrides or credentials.
+
+    Use it as `with FakeLeaseway() as fake`, in plain and in async tests. Tools may be added before
+    the block and at any time inside it, from any thread; a method that changes the fake returns
+    once clients see the change. It needs the extra `leaseway[testing]`. After a process has used a
+    fake, its forked children cannot use clients.
 
     Args:
-        capacity: How many leases there is room for; more wait, or fail with `Capacity`.
+        capacity: The limit of held leases; further ones wait, or fail with `Capacity`.
 
     Attributes:
-        address: Where it is, once it runs.
-        tool: Makes a function a tool of the shared server `tools`; see `FakeServer.tool`.
-        prompt: Makes a function a prompt of that server; see `FakeServer.prompt`.
-        resource: Offers a resource of that server; see `FakeServer.resource`.
-        resource_template: Makes a function what a template of that server stands for; see
+        address: The control plane's HOST:PORT; empty before the block.
+        tool: Serves a function as a tool of the shared server `tools`; see `FakeServer.tool`.
+        prompt: Serves a function as a prompt of that server; see `FakeServer.prompt`.
+        resource: Serves a resource of that server; see `FakeServer.resource`.
+        resource_template: Serves resources that match a template; see
             `FakeServer.resource_template`.
     """
 
     def __init__(self, *, capacity: int = MAX_LEASES) -> None:
         self._capacity = capacity
         self._planes: Planes | None = None
-        self._thread = 0
+        self._loop_thread = 0
         self._clients: list[Client] = []
-        self._changing: set[asyncio.Task[None]] = set()
-        self._registry = FakeRegistry(self._changed)
+        self._reconciling: set[asyncio.Task[None]] = set()
+        self._registry = FakeRegistry(self._on_change)
         self._servers = FunctionServers(self._registry)
         self.address = ""
-        tools = self.server(_SERVER)
+        tools = self.server(_DEFAULT_SERVER)
         self.tool = tools.tool
         self.prompt = tools.prompt
         self.resource = tools.resource
@@ -81,124 +97,201 @@ class FakeLeaseway(Steering):
         background().run(self._stop)
 
     def server(self, server_id: str, *, stateful: bool = False, prefix: str = "") -> FakeServer:
-        """Offer another server, whose tools are added with its `tool`.
+        """Add a server; add tools with its `tool`.
 
         Args:
-            server_id: Its id.
-            stateful: Whether each session leases a client of its own, with a state of its own.
-            prefix: What the exposed names of its tools begin with.
+            server_id: The server's id.
+            stateful: Whether the server is leased: each session gets its own instance and state.
+            prefix: The prefix of the exposed names of its tools and prompts.
 
         Raises:
-            ValueError: The id is taken, or none that a server may have.
+            ValueError: The id is taken or invalid.
         """
         return FakeServer(
-            self._registry, server_id, stateful=stateful, prefix=prefix, on_update=self._updated
+            self._registry, server_id, stateful=stateful, prefix=prefix, on_update=self._on_update
         )
 
     def remove_tool(self, name: str) -> None:
-        """Offer a tool no more, as after a reload.
+        """Remove a tool, as a reload of the configuration can.
+
+        Args:
+            name: The tool's exposed name.
 
         Raises:
-            ValueError: There is none of that name.
+            ValueError: There is no such tool.
         """
-        self._registry.remove(name)
+        self._registry.remove_tool(name)
 
-    def client(
-        self,
-        *,
-        agent: str | None = None,
-        tenant: str | None = None,
-        key: str | None = None,
-        on_elicitation: OnElicitation | None = None,
-        on_sampling: OnSampling | None = None,
-        roots: Roots | None = None,
-        on_approval: OnApproval | None = None,
-    ) -> Client:
-        """Return a new synchronous client, closed with the fake at the latest.
+    def client(self, **options: Unpack[ClientOptions]) -> Client:
+        """Return a new synchronous client, which the fake closes when its block ends.
 
-        All parameters are those of `Client`; the fake accepts any key.
+        Args:
+            **options: The parameters of `Client` except the address. Any key is accepted.
+
+        Raises:
+            RuntimeError: The fake is not running.
         """
-        client = Client(
-            self._running().address,
-            agent=agent,
-            tenant=tenant,
-            key=key,
-            on_elicitation=on_elicitation,
-            on_sampling=on_sampling,
-            roots=roots,
-            on_approval=on_approval,
-        )
+        client = Client(self._running().address, **options)
         self._clients.append(client)
         return client
 
-    def async_client(
-        self,
-        *,
-        agent: str | None = None,
-        tenant: str | None = None,
-        key: str | None = None,
-        on_elicitation: OnElicitation | None = None,
-        on_sampling: OnSampling | None = None,
-        roots: Roots | None = None,
-        on_approval: OnApproval | None = None,
-    ) -> AsyncClient:
-        """Return a new asynchronous client, to be used as `async with`; see `client`."""
-        return AsyncClient(
-            self._running().address,
-            agent=agent,
-            tenant=tenant,
-            key=key,
-            on_elicitation=on_elicitation,
-            on_sampling=on_sampling,
-            roots=roots,
-            on_approval=on_approval,
-        )
+    def async_client(self, **options: Unpack[ClientOptions]) -> AsyncClient:
+        """Return a new asynchronous client, to be used as `async with`.
+
+        Args:
+            **options: As for `client`.
+
+        Raises:
+            RuntimeError: The fake is not running.
+        """
+        return AsyncClient(self._running().address, **options)
 
     @property
     def tools(self) -> list[Tool]:
-        """What clients see listed, ordered by name."""
+        """The tools that clients see, ordered by name."""
         planes = self._running()
-        return [tool_from_wire(message) for message in self._do(planes.tools)]
+        return [tool_from_wire(message) for message in self._run(planes.tools)]
 
     @property
     def calls(self) -> list[RecordedCall]:
-        """The calls that have reached a tool so far, the oldest first; the last 100,000."""
-        return self._do(lambda: list(self._servers.calls))
+        """The calls that reached a tool, the oldest first; at most the last 100,000."""
+        return self._run(lambda: list(self._servers.calls))
 
     @property
     def leases(self) -> list[LeaseInfo]:
-        """The leases that are held now, the oldest first."""
-        return [lease_from_wire(message) for message in self._do(self._running().leases)]
+        """The held leases, the oldest first."""
+        return [lease_from_wire(message) for message in self._run(self._running().leases)]
 
     @property
     def problems(self) -> list[ProblemInfo]:
-        """What clients have reported, the one longest not met first."""
-        return [problem_from_wire(message) for message in self._do(self._running().problems)]
+        """The problems that clients have reported, the least recently seen first."""
+        return [problem_from_wire(message) for message in self._run(self._running().problems)]
 
-    def _changed(self) -> None:
-        """Serve a change: at once, but for one that a tool of this very fake makes."""
+    def fail_next(self, tool: str, error: LeasewayError, times: int = 1) -> None:
+        """Make the next calls of a tool fail without running its function.
+
+        Clients retry as usual: after an error with `started` `no`, such as `Draining`, the next
+        try succeeds unless `times` covers all tries. `ServerLost` on a leased server ends the
+        lease.
+
+        Args:
+            tool: The tool's exposed name.
+            error: The error that the calls fail with.
+            times: The number of calls that fail, 1 or more.
+
+        Raises:
+            ValueError: There is no such tool.
+            TypeError: The error is not a `LeasewayError`.
+        """
+        if not isinstance(error, LeasewayError):
+            raise TypeError(
+                "error must be one that clients raise, such as ServerLost('It died.'), not "
+                f"{type(error).__name__}. To make the tool itself fail, raise in its function."
+            )
+        self._registry.check_tool(tool)
+        fault = fault_from_error(error)
+        self._run(lambda: self._servers.behaviour.fail(tool, fault, times))
+
+    def delay_next(self, tool: str, seconds: float, times: int = 1) -> None:
+        """Delay the next calls of a tool.
+
+        Args:
+            tool: The tool's exposed name.
+            seconds: The delay of each call.
+            times: The number of calls that are delayed, 1 or more.
+
+        Raises:
+            ValueError: There is no such tool.
+        """
+        self._registry.check_tool(tool)
+        self._run(lambda: self._servers.behaviour.delay(tool, seconds, times))
+
+    def hold(self, tool: str) -> Hold:
+        """Make all calls of a tool wait until a `with` block ends, without any sleeping.
+
+            with fake.hold("build") as hold:
+                pending = threads.submit(client.call_tool, "build")
+                hold.wait()  # until the call has arrived
+
+        Args:
+            tool: The tool's exposed name.
+
+        Raises:
+            ValueError: There is no such tool, or its calls are held already.
+        """
+        self._registry.check_tool(tool)
+        behaviour = self._servers.behaviour
+        hold = Hold(lambda: self._run(lambda: behaviour.release(tool)))
+        self._run(lambda: behaviour.hold(tool, hold))
+        return hold
+
+    def advance(self, seconds: float) -> None:
+        """Advance the planes' clocks: leases that are not renewed meanwhile expire.
+
+        A lease on which a call is running does not expire.
+
+        Args:
+            seconds: LeaseOutcome far.
+        """
+        planes = self._running()
+        self._run(lambda: planes.advance(seconds))
+
+    def expire_lease(self, lease: Lease | LeaseInfo | str) -> None:
+        """End a lease as if it had not been renewed in time; its calls raise `LeaseExpired`.
+
+        Args:
+            lease: The lease, or its id. No-op if the lease is not held.
+        """
+        self._end_lease(lease, "expired")
+
+    def revoke_lease(self, lease: Lease | LeaseInfo | str, reason: str = "a test did it") -> None:
+        """End a lease as an operator would; its calls raise `LeaseRevoked`.
+
+        Args:
+            lease: The lease, or its id. No-op if the lease is not held.
+            reason: The reason that its holder sees.
+        """
+        self._end_lease(lease, "revoked", reason)
+
+    def lose_lease(self, lease: Lease | LeaseInfo | str) -> None:
+        """End a lease as if its worker or server had died; its calls raise `LeaseLost`.
+
+        Args:
+            lease: The lease, or its id. No-op if the lease is not held.
+        """
+        self._end_lease(lease, "lost", "its instance ended")
+
+    def _end_lease(
+        self, lease: Lease | LeaseInfo | str, outcome: LeaseOutcome, reason: str = ""
+    ) -> None:
+        lease_id = lease if isinstance(lease, str) else lease.id
+        planes = self._running()
+        self._run(lambda: planes.worker.leases.end(lease_id, outcome, reason))
+
+    def _on_change(self) -> None:
+        """Wait until a change is served, unless a tool of this fake made it in the loop itself."""
         planes = self._planes
         if planes is None:
             return
-        if threading.get_ident() != self._thread:
-            background().run(planes.settle)
+        if threading.get_ident() != self._loop_thread:
+            background().run(planes.reconcile)
             return
-        task = asyncio.get_running_loop().create_task(planes.settle())
-        self._changing.add(task)
-        task.add_done_callback(self._changing.discard)
+        task = asyncio.get_running_loop().create_task(planes.reconcile())
+        self._reconciling.add(task)
+        task.add_done_callback(self._reconciling.discard)
 
-    def _updated(self, server_id: str, uri: str) -> None:
-        self._do(lambda: self._servers.updated(server_id, uri))
+    def _on_update(self, server_id: str, uri: str) -> None:
+        self._run(lambda: self._servers.notify_subscribers(server_id, uri))
 
-    def _do(self, work: Callable[[], WorkT]) -> WorkT:
-        """Do something where the fake lives; its state has that one writer."""
-        if self._planes is None or threading.get_ident() == self._thread:
+    def _run(self, work: Callable[[], WorkT]) -> WorkT:
+        """Run a function in the planes' event loop, the only place where their state is changed."""
+        if self._planes is None or threading.get_ident() == self._loop_thread:
             return work()
 
-        async def there() -> WorkT:
+        async def run() -> WorkT:
             return work()
 
-        return background().run(there)
+        return background().run(run)
 
     def _running(self) -> Planes:
         if self._planes is None:
@@ -209,7 +302,7 @@ class FakeLeaseway(Steering):
         planes = Planes(self._registry, self._servers, self._capacity)
         await planes.start()
         self.address = planes.address
-        self._thread = threading.get_ident()
+        self._loop_thread = threading.get_ident()
         self._planes = planes
 
     async def _stop(self) -> None:
@@ -219,5 +312,5 @@ class FakeLeaseway(Steering):
         self._servers.close()
 
     def __repr__(self) -> str:
-        where = self.address if self._planes is not None else "not running"
-        return f"<{type(self).__name__} {where}>"
+        state = self.address if self._planes is not None else "not running"
+        return f"<{type(self).__name__} {state}>"

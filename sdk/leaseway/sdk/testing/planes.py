@@ -1,4 +1,4 @@
-"""The two planes of a fake: the real ones, in one event loop, over gRPC on the loopback."""
+"""The planes of a fake: a real control plane and worker in one event loop, over loopback gRPC."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from leaseway.data_plane.worker import Stop, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
 from leaseway.sdk.testing.instance import PROTOCOL, FunctionServers
-from leaseway.sdk.testing.registry import FakeRegistry
+from leaseway.sdk.testing.registry import FakeRegistry, Offers
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.v1 import (
     admin_pb2,
@@ -48,60 +48,53 @@ from leaseway.wire.names import DEFAULT_TENANT
 
 _logger = logging.getLogger(__name__)
 _WORKER: Final = "fake-worker"
-_SYNC: Final = "/leaseway.v1.SyncService/"
+_SYNC_SERVICE: Final = "/leaseway.v1.SyncService/"
 _LOOPBACK: Final = Endpoint("127.0.0.1", 0)
-_SETTLES_WITHIN: Final = 60.0
-"""Seconds for which a change may wait until it is served, which mostly takes milliseconds."""
-_LOOKS_AGAIN: Final = 1.0
-"""Seconds after which it is looked again what is left, where no event said that something was."""
-_STEP: Final = 0.5
-"""Seconds by which the clock of leases goes forward at most between two looks at it."""
+_RECONCILE_TIMEOUT: Final = 60.0
+"""Seconds until a change that is not served is reported; usually it takes milliseconds."""
+_RECHECK_INTERVAL: Final = 1.0
+"""Seconds between two checks of the planes' state if no event reports a change."""
+_MAX_CLOCK_STEP: Final = 0.5
+"""Limit, in seconds, of what the lease clock advances between two readings."""
 _GRACE: Final = 0.2
-"""Seconds in which streams of clients that were closed end by themselves."""
+"""Seconds that the streams of closed clients get to end by themselves."""
 
 
 class Planes:
-    """A control plane and a worker that has joined it; lives in one event loop.
-
-    Args:
-        registry: What is offered.
-        servers: Open its servers.
-        capacity: How many leases there is room for.
+    """A control plane and a worker that has joined it. Lives in one event loop.
 
     Attributes:
-        address: The control plane's.
-        plane: The control plane.
-        worker: The worker.
+        address: The control plane's HOST:PORT.
     """
 
     def __init__(self, registry: FakeRegistry, servers: FunctionServers, capacity: int) -> None:
         self._registry = registry
         self._servers = servers
         self._capacity = capacity
-        self._ahead = 0.0
-        self._looked = self._shown = time.monotonic()
+        self._clock_offset = 0.0
+        self._clock_read_at = self._lease_time = time.monotonic()
         self._configured: dict[VariantKey, ServerSpec] = {}
-        self._at_version = 0
-        self._wanted: dict[VariantKey, tuple[ServerSpec, Listing]] = {}
+        self._desired: dict[VariantKey, tuple[ServerSpec, Listing]] = {}
+        self._desired_version = 0
         self._stopping = asyncio.Event()
         self._stop = Stop()
-        self._settling: asyncio.Task[None] | None = None
+        self._reconciling: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.address = ""
         self.plane = Plane(epoch=int(time.time() * 1e6), expected_workers=1, clock=self._moment)
         self.worker: Worker
 
     async def start(self) -> None:
-        """Serve what the registry has; return once all of it is served."""
+        """Start both planes; return once they serve everything in the registry."""
         listening = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(listening), name="leaseway fake planes")
         await asyncio.wait([self._task, listening], return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():
             await self._task
-        await self.settle()
+        await self.reconcile()
 
     async def stop(self) -> None:
-        """End both."""
+        """Stop both planes."""
         self._stopping.set()
         if self._task is not None:
             await self._task
@@ -127,15 +120,15 @@ class Planes:
                 await self._stopping.wait()
             finally:
                 stop.ask("the test is over")
-                stop.ask("and in a hurry")
+                stop.ask("do not wait for calls")  # as a second signal
                 await asyncio.wait([serving])
                 deadlines.cancel()
                 background.cancel_all()
         await control.stop(_GRACE)
 
     def _control_plane(self) -> grpc.aio.Server:
-        open_to_all = identity_interceptors(authenticator_for(None))
-        server = make_server(interceptors=(*open_to_all, _Settled(self.settle)))
+        identity = identity_interceptors(authenticator_for(None))
+        server = make_server(interceptors=(*identity, _ReconcileFirst(self.reconcile)))
         admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(self.plane), server)
         catalog_pb2_grpc.add_CatalogServiceServicer_to_server(CatalogService(self.plane), server)
         leases_pb2_grpc.add_PlacementServiceServicer_to_server(PlacementService(self.plane), server)
@@ -143,30 +136,28 @@ class Planes:
         sync_pb2_grpc.add_SyncServiceServicer_to_server(sync, server)
         return server
 
-    # Changes: a test that goes on after one finds it served, as if both planes were one.
-
-    async def settle(self) -> None:
-        """Wait until both planes know of everything that a test or a call has changed."""
-        if self._is_settled():
+    async def reconcile(self) -> None:
+        """Wait until both planes serve every change that a test or a call has made."""
+        if self._is_reconciled():
             return
-        if self._settling is None or self._settling.done():
-            self._settling = asyncio.create_task(self._settle())
-        await asyncio.shield(self._settling)
+        if self._reconciling is None or self._reconciling.done():
+            self._reconciling = asyncio.create_task(self._reconcile())
+        await asyncio.shield(self._reconciling)
 
-    async def _settle(self) -> None:
+    async def _reconcile(self) -> None:
         try:
-            async with asyncio.timeout(_SETTLES_WITHIN):
-                while not self._is_settled():
+            async with asyncio.timeout(_RECONCILE_TIMEOUT):
+                while not self._is_reconciled():
                     self._publish()
                     if not self._leases_are_known():
                         await self.worker.sync.flush()
-                    if not self._is_settled():  # nothing may happen between this look and the wait
-                        await self.plane.changed(_LOOKS_AGAIN)
+                    if not self._is_reconciled():  # no await between this check and the next line
+                        await self.plane.changed(_RECHECK_INTERVAL)
         except TimeoutError:
             _logger.warning(
-                "What this test has changed is not served after %g s: %s",
-                _SETTLES_WITHIN,
-                "; ".join(each.problem.message for each in self.plane.state.problems.open()),
+                "A change that the test made is not served after %g s: %s",
+                _RECONCILE_TIMEOUT,
+                "; ".join(entry.problem.message for entry in self.plane.state.problems.open()),
             )
 
     def _publish(self) -> None:
@@ -176,13 +167,14 @@ class Planes:
             self.plane.configure(
                 lambda state, now: state.config_loaded(specs, frozenset(), (), now)
             )
-        for key, listing in self._listings().items():
-            good = self.plane.state.servers.last_known_good.get(key)
+        last_known_good = self.plane.state.servers.last_known_good
+        for key, (_, listing) in self._desired_state().items():
+            good = last_known_good.get(key)
             if good is not None and good.listing.digest != listing.digest:
                 self.plane.act(partial(_relisted, key, good.launch_hash, listing))
 
-    def _is_settled(self) -> bool:
-        if self._stop.asked.is_set():  # it was drained, and serves nothing any more
+    def _is_reconciled(self) -> bool:
+        if self._stop.asked.is_set():  # a drained worker serves nothing
             return True
         state = self.plane.state
         last_known_good = state.servers.last_known_good
@@ -190,7 +182,7 @@ class Planes:
             return False
         listed = all(
             key in last_known_good and last_known_good[key].listing.digest == listing.digest
-            for key, listing in self._listings().items()
+            for key, (_, listing) in self._desired_state().items()
         )
         served = state.ready and state.registry.commit_at is None and state.registry.complete
         return listed and served and self._leases_are_known()
@@ -200,70 +192,72 @@ class Planes:
         return held == {*self.plane.state.placements.leases}
 
     def _specs(self) -> dict[VariantKey, ServerSpec]:
-        return {key: spec for key, (spec, _) in self._look().items()}
+        return {key: spec for key, (spec, _) in self._desired_state().items()}
 
-    def _listings(self) -> dict[VariantKey, Listing]:
-        return {key: listing for key, (_, listing) in self._look().items()}
-
-    def _look(self) -> dict[VariantKey, tuple[ServerSpec, Listing]]:
-        """Return what is to be served."""
+    def _desired_state(self) -> dict[VariantKey, tuple[ServerSpec, Listing]]:
+        """Return the servers that the planes must serve, with what each one lists."""
         version = self._registry.version
-        if version != self._at_version:
-            specs = self._registry.specs()
-            self._wanted = {spec.key: (spec, self._listing(spec.key.server_id)) for spec in specs}
-            self._at_version = version
-        return self._wanted
-
-    def _listing(self, server_id: str) -> Listing:
-        prompts_resources = self._registry.prompts_resources(server_id)
-        definitions = self._registry.definitions(server_id).values()
-        return listing_from_wire(
-            sync_pb2.ProbeResult(
-                tools=[sync_pb2.RecordedTool(definition=each) for each in definitions],
-                prompts=prompts_resources.prompts,
-                resources=prompts_resources.resources,
-                resource_templates=prompts_resources.templates,
-                protocol_version=PROTOCOL,
-            )
-        )
-
-    # What tests see and do.
+        if version != self._desired_version:
+            self._desired = {
+                (spec := server.spec()).key: (spec, _listing(server))
+                for server in self._registry.servers.values()
+            }
+            self._desired_version = version
+        return self._desired
 
     def advance(self, seconds: float) -> None:
-        """Put the clock of both planes forward."""
-        self._ahead += seconds
+        """Advance the clocks of both planes."""
+        self._clock_offset += seconds
         while seconds > 0:
-            self._shown += min(seconds, _STEP)
-            seconds -= _STEP
+            self._lease_time += min(seconds, _MAX_CLOCK_STEP)
+            seconds -= _MAX_CLOCK_STEP
             self.worker.leases.reconcile()
         self.plane.act(lambda state, now: state.tick(now))
 
     def leases(self) -> list[leases_pb2.Lease]:
-        """Return the leases that are held now, the oldest first."""
+        """Return the held leases, the oldest first."""
         describe = LeaseMessages(_WORKER, self.worker.leases, self._lease_clock)
         return [describe(lease) for lease in self.worker.leases.leases]
 
     def tools(self) -> list[catalog_pb2.Tool]:
-        """Return what callers see listed, ordered by name."""
+        """Return the tools that clients see, ordered by name."""
         named = self.plane.state.visible.view(DEFAULT_TENANT, "").tools
         return [messages.tool(name, named[name]) for name in sorted(named)]
 
     def problems(self) -> list[admin_pb2.Problem]:
-        """Return what clients have reported, the one longest not met first."""
-        found = [one for one in self.plane.state.problems.open() if one.problem.scope == "client"]
-        return [messages.problem(one) for one in sorted(found, key=lambda one: one.last_seen)]
+        """Return the problems that clients have reported, the least recently seen first."""
+        reported = [
+            entry for entry in self.plane.state.problems.open() if entry.problem.scope == "client"
+        ]
+        return [messages.problem(entry) for entry in sorted(reported, key=lambda e: e.last_seen)]
 
     def _lease_clock(self) -> float:
-        """Return the time without leaps: after one, a worker lets leases live longer.
+        """Return a monotonic time that never jumps.
 
-        It cannot know what was said to it meanwhile. A test that stands still says nothing.
+        A worker extends leases after a jump, since it may have missed renewals meanwhile. In a
+        test, which may stop at a breakpoint, no renewals are missed.
         """
-        looked, self._looked = self._looked, time.monotonic()
-        self._shown += min(self._looked - looked, _STEP)
-        return self._shown
+        read_at, self._clock_read_at = self._clock_read_at, time.monotonic()
+        self._lease_time += min(self._clock_read_at - read_at, _MAX_CLOCK_STEP)
+        return self._lease_time
 
     def _moment(self) -> Moment:
-        return Moment(time.monotonic() + self._ahead, time.time() + self._ahead)
+        return Moment(time.monotonic() + self._clock_offset, time.time() + self._clock_offset)
+
+
+def _listing(server: Offers) -> Listing:
+    prompts_resources = server.prompts_resources()
+    return listing_from_wire(
+        sync_pb2.ProbeResult(
+            tools=[
+                sync_pb2.RecordedTool(definition=tool) for tool in server.definitions().values()
+            ],
+            prompts=prompts_resources.prompts,
+            resources=prompts_resources.resources,
+            resource_templates=prompts_resources.templates,
+            protocol_version=PROTOCOL,
+        )
+    )
 
 
 def _relisted(
@@ -272,17 +266,17 @@ def _relisted(
     state.relisted(_WORKER, key, launch_hash, listing, now)
 
 
-class _Settled(grpc.aio.ServerInterceptor):
-    """Lets clients ask the control plane once it knows of all changes."""
+class _ReconcileFirst(grpc.aio.ServerInterceptor):
+    """Delays each client's request to the control plane until all changes are served."""
 
-    def __init__(self, settle: Callable[[], Awaitable[None]]) -> None:
-        self._settle = settle
+    def __init__(self, reconcile: Callable[[], Awaitable[None]]) -> None:
+        self._reconcile = reconcile
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        if not handler_call_details.method.startswith(_SYNC):
-            await self._settle()
+        if not handler_call_details.method.startswith(_SYNC_SERVICE):
+            await self._reconcile()
         return await continuation(handler_call_details)

@@ -1,4 +1,4 @@
-"""Prompts, resources and templates of them, of a fake server."""
+"""The prompts, resources and resource templates of a fake server."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import base64
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final
 
 from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.testing.context import CallContext
-from leaseway.sdk.testing.faults import fault_of
+from leaseway.sdk.testing.functions import check_name
+from leaseway.sdk.testing.values import fault_from_error
 from leaseway.server.faults import held_to_its_call
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import is_valid_name, qualified
 
 Content = str | bytes | Callable[[], str | bytes]
 _VARIABLE: Final = re.compile(r"\{(\+?)([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -25,89 +25,76 @@ _INTERNAL_ERROR: Final = "-32603"
 
 @dataclass(frozen=True, eq=False)
 class FakePrompt:
-    """One prompt of a fake.
+    """A function that a fake server serves as a prompt.
 
     Attributes:
-        name: The exposed name.
-        server_id: Its server.
-        original_name: The name that the server has for it.
-        description: What it is for.
-        function: Makes its text or its messages.
-        arguments: Its arguments, and whether each is required.
-        completions: Values that complete an argument.
+        arguments: The names of its arguments, and whether each is required.
+        completions: Values that complete an argument, by argument.
         context: The parameter that takes the `CallContext`, or None.
     """
 
     name: str
-    server_id: str
     original_name: str
     description: str
     function: Callable[..., Any]
     arguments: Mapping[str, bool]
-    completions: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    context: str | None = None
-
-    @property
-    def qualified_name(self) -> str:
-        """`server:prompt`, by which it can be had, too."""
-        return qualified(self.server_id, self.original_name)
+    completions: Mapping[str, Sequence[str]]
+    context: str | None
 
     @property
     def definition(self) -> dict[str, Any]:
         """The prompt as its server lists it."""
-        arguments = [{"name": name, "required": need} for name, need in self.arguments.items()]
-        listed = {
+        arguments = [
+            {"name": name, "required": required} for name, required in self.arguments.items()
+        ]
+        optional = {"description": self.description, "arguments": arguments}
+        return {
             "name": self.original_name,
-            "description": self.description,
-            "arguments": arguments,
+            **{key: value for key, value in optional.items() if value},
         }
-        return {key: value for key, value in listed.items() if value}
 
-    async def get(self, given: Mapping[str, str], context: CallContext) -> dict[str, Any]:
-        """Return the MCP result, the arguments filled in.
+    async def get(self, arguments: Mapping[str, str], context: CallContext) -> dict[str, Any]:
+        """Return the MCP result of `prompts/get`.
 
         Raises:
-            Fault: SERVER_ERROR, as servers answer where arguments are missing or unknown, and
-                where the function raises; the error itself where it raises a `LeasewayError`.
+            Fault: SERVER_ERROR if arguments are missing or unknown, or the function raised; the
+                raised error if it is a `LeasewayError`.
         """
-        missing = [name for name, need in self.arguments.items() if need and name not in given]
-        unknown = [name for name in given if name not in self.arguments]
+        missing = [
+            name for name, required in self.arguments.items() if required and name not in arguments
+        ]
+        unknown = [name for name in arguments if name not in self.arguments]
         if missing or unknown:
-            what = f"needs {', '.join(missing)}" if missing else f"knows no {', '.join(unknown)}"
+            problem = (
+                f"needs the arguments {', '.join(missing)}"
+                if missing
+                else f"has no arguments {', '.join(unknown)}"
+            )
             raise Fault(
                 Reason.SERVER_ERROR,
-                f"Prompt '{self.name}' {what}.",
+                f"Prompt '{self.name}' {problem}.",
                 started="yes",
                 metadata={"code": _INVALID_PARAMS},
             )
-        own = {} if self.context is None else {self.context: context}
+        extra = {} if self.context is None else {self.context: context}
         try:
             with held_to_its_call():
-                made = self.function(**given, **own)
-                value = await made if inspect.isawaitable(made) else made
+                returned = self.function(**arguments, **extra)
+                value = await returned if inspect.isawaitable(returned) else returned
         except Fault:
             raise
         except Exception as error:
-            raise _failure(f"Prompt '{self.name}'", error) from error
-        messages = [_message(value)] if isinstance(value, str) else list(value)
-        return {"description": self.description, "messages": messages}
+            raise _fault(f"Prompt '{self.name}'", error) from error
+        if isinstance(value, str):
+            value = [{"role": "user", "content": {"type": "text", "text": value}}]
+        return {"description": self.description, "messages": list(value)}
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class FakeResource:
-    """One resource of a fake.
-
-    Attributes:
-        uri: Its URI.
-        server_id: Its server.
-        content: What it holds, or a function that says so.
-        name: The server's name for it.
-        description: What it is.
-        mime_type: The MIME type of its content.
-    """
+    """A resource of a fake server; its content is fixed, or returned by a function."""
 
     uri: str
-    server_id: str
     content: Content
     name: str
     description: str
@@ -116,19 +103,19 @@ class FakeResource:
     @property
     def definition(self) -> dict[str, Any]:
         """The resource as its server lists it."""
-        return _listed(self, uri=self.uri)
+        return {"uri": self.uri, **_description(self)}
 
     def read(self) -> dict[str, Any]:
-        """Return the MCP result.
+        """Return the MCP result of `resources/read`.
 
         Raises:
-            Fault: As for prompts, where the function that says what it holds raises.
+            Fault: The function of the content raised, as for prompts.
         """
         try:
             with held_to_its_call():
                 content = self.content() if callable(self.content) else self.content
         except Exception as error:
-            raise _failure(f"Resource '{self.uri}'", error) from error
+            raise _fault(f"Resource '{self.uri}'", error) from error
         item: dict[str, Any] = {"uri": self.uri, "mimeType": self.mime_type}
         if isinstance(content, str):
             item["text"] = content
@@ -139,121 +126,102 @@ class FakeResource:
 
 @dataclass(frozen=True, eq=False)
 class FakeTemplate:
-    """One template of resources of a fake.
+    """A resource template of a fake server.
 
     Attributes:
-        template: The template; a variable is `{name}`, or `{+name}` for what may have slashes.
-        server_id: Its server.
-        function: Given the variables, says what the resource holds.
-        name: The server's name for it.
-        description: What it stands for.
-        mime_type: The MIME type of the content.
-        completions: Values that complete a variable.
+        template: A URI with variables: `{name}`, or `{+name}` for a value with slashes.
+        function: Returns a resource's content; its parameters are the variables.
+        completions: Values that complete a variable, by variable.
 
     Raises:
-        ValueError: It has no variables.
+        ValueError: The template has no variables.
     """
 
     template: str
-    server_id: str
     function: Callable[..., str | bytes]
     name: str
     description: str
     mime_type: str
-    completions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    completions: Mapping[str, Sequence[str]]
 
     def __post_init__(self) -> None:
         if _VARIABLE.search(self.template) is None:
             raise ValueError(
-                f"'{self.template}' has no variables, such as {{name}} or {{+path}}; offer it as "
-                "a resource."
+                f"'{self.template}' has no variables, such as {{name}} or {{+path}}. Add it with "
+                "`resource` instead."
             )
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        # Texts and variables take turns: a split by two groups gives (text, plus, name) again and
-        # again.
-        parts = _VARIABLE.split(self.template)
-        pattern = re.escape(parts[0])
-        for plus, name, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        # The split repeats (text, plus, name), one triple for each variable, after the first text.
+        first, *rest = _VARIABLE.split(self.template)
+        pattern = re.escape(first)
+        for plus, name, text in zip(rest[0::3], rest[1::3], rest[2::3], strict=True):
             pattern += f"(?P<{name}>{'.+' if plus else '[^/]+'}){re.escape(text)}"
         return re.compile(pattern)
 
     @property
     def definition(self) -> dict[str, Any]:
         """The template as its server lists it."""
-        return _listed(self, uriTemplate=self.template)
+        return {"uriTemplate": self.template, **_description(self)}
 
     def resource(self, uri: str) -> FakeResource | None:
-        """Return the resource that it stands for by a URI, or None."""
-        found = self._pattern.fullmatch(uri)
-        if found is None:
+        """Return the resource of a URI, or None if the URI does not match the template."""
+        match = self._pattern.fullmatch(uri)
+        if match is None:
             return None
-        content = partial(self.function, **found.groupdict())
-        return FakeResource(
-            uri, self.server_id, content, self.name, self.description, self.mime_type
-        )
+        content = partial(self.function, **match.groupdict())
+        return FakeResource(uri, content, self.name, self.description, self.mime_type)
 
 
-def _listed(one: FakeResource | FakeTemplate, **place: str) -> dict[str, Any]:
-    more = {"name": one.name, "description": one.description, "mimeType": one.mime_type}
-    return {**place, **{key: value for key, value in more.items() if value}}
-
-
-def make_prompt(
-    server_id: str,
-    prefix: str,
+def build_prompt(
     function: Callable[..., Any],
+    prefix: str,
     name: str | None,
     completions: Mapping[str, Sequence[str]] | None,
 ) -> FakePrompt:
     """Return a function as a prompt.
 
     Raises:
-        ValueError: The name is none that prompts may have.
+        ValueError: The name is not a valid prompt name.
     """
     original = name or function.__name__
-    if not (is_valid_name(prefix + original) and is_valid_name(original)):
-        raise ValueError(
-            f"'{prefix + original}' is no name for a prompt: 1 to 64 of a-z, A-Z, 0-9, _ and - "
-            "are. Pass name=."
-        )
+    check_name("prompt", prefix + original, original)
     parameters = inspect.signature(function).parameters.values()
-    contexts = [one.name for one in parameters if _takes_context(one.annotation)]
+    contexts = [p.name for p in parameters if _is_context(p.annotation)]
     return FakePrompt(
         name=prefix + original,
-        server_id=server_id,
         original_name=original,
         description=inspect.getdoc(function) or "",
         function=function,
         arguments={
-            one.name: one.default is inspect.Parameter.empty
-            for one in parameters
-            if one.name not in contexts
+            p.name: p.default is inspect.Parameter.empty
+            for p in parameters
+            if p.name not in contexts
         },
-        completions=dict(completions or {}),
+        completions=completions or {},
         context=contexts[0] if contexts else None,
     )
 
 
-def _takes_context(annotation: object) -> bool:
+def _is_context(annotation: object) -> bool:
     if isinstance(annotation, str):  # as annotations are under `from __future__`
         return annotation.rpartition(".")[2] == CallContext.__name__
     return annotation is CallContext
 
 
-def _failure(what: str, error: BaseException) -> Fault:
-    """Return what a server answers whose function raised."""
+def _description(item: FakeResource | FakeTemplate) -> dict[str, str]:
+    fields = {"name": item.name, "description": item.description, "mimeType": item.mime_type}
+    return {key: value for key, value in fields.items() if value}
+
+
+def _fault(subject: str, error: BaseException) -> Fault:
+    """Return the fault of a request whose function raised."""
     if isinstance(error, LeasewayError):
-        return fault_of(error)
-    text = str(error) or type(error).__name__
+        return fault_from_error(error)
     return Fault(
         Reason.SERVER_ERROR,
-        f"{what} failed: {text}",
+        f"{subject} failed: {str(error) or type(error).__name__}",
         started="yes",
         metadata={"code": _INTERNAL_ERROR},
     )
-
-
-def _message(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": {"type": "text", "text": text}}

@@ -1,11 +1,13 @@
-"""What a fake offers: servers and their tools, by exposed and by qualified name."""
+"""The servers of a fake, and the tools, prompts and resources that each one serves."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from leaseway.data_plane.core.ports import PromptsResources
 from leaseway.sdk.testing.functions import FakeTool
@@ -17,252 +19,181 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.names import is_valid_name, nearest
 
-OfferT = TypeVar("OfferT", bound="FakeResource | FakeTemplate")
+ItemT = TypeVar("ItemT")
 
 
-class Offering(Protocol):
-    """A server, as far as the registry needs to know it."""
+@dataclass(eq=False)
+class Offers:
+    """What one server serves. A change replaces a dict, so readers need no lock.
+
+    Attributes:
+        state: The `CallContext.state` of a shared server.
+        tools: By original name, as are the prompts.
+        resources: By URI.
+        templates: By template.
+    """
 
     id: str
     stateful: bool
     prefix: str
-    state: dict[str, Any]
+    state: dict[str, Any] = field(default_factory=dict)
+    tools: dict[str, FakeTool] = field(default_factory=dict)
+    prompts: dict[str, FakePrompt] = field(default_factory=dict)
+    resources: dict[str, FakeResource] = field(default_factory=dict)
+    templates: dict[str, FakeTemplate] = field(default_factory=dict)
+
+    # These four raise a Fault, TOOL_NOT_FOUND, if the test has removed the item meanwhile.
+
+    def tool(self, original_name: str) -> FakeTool:
+        """Return a tool."""
+        return _require(self.tools.get(original_name), f"tool '{self.id}:{original_name}'")
+
+    def prompt(self, original_name: str) -> FakePrompt:
+        """Return a prompt."""
+        return _require(self.prompts.get(original_name), f"prompt '{original_name}'")
+
+    def template(self, template: str) -> FakeTemplate:
+        """Return a resource template."""
+        return _require(self.templates.get(template), f"template '{template}'")
+
+    def resource(self, uri: str) -> FakeResource:
+        """Return a listed resource, or one that the first matching template describes."""
+        resource = self.resources.get(uri)
+        for template in sorted(self.templates):
+            resource = resource or self.templates[template].resource(uri)
+        return _require(resource, f"resource '{uri}'")
+
+    def definitions(self) -> dict[str, bytes]:
+        """Return the tools as the server lists them, by original name."""
+        return {name: json.dumps(tool.definition).encode() for name, tool in self.tools.items()}
+
+    def prompts_resources(self) -> PromptsResources:
+        """Return the prompts, resources and templates as the server lists them."""
+        return PromptsResources(
+            prompts=_encode(self.prompts.values()),
+            resources=_encode(self.resources.values()),
+            templates=_encode(self.templates.values()),
+        )
+
+    def spec(self) -> ServerSpec:
+        """Return the server as a configuration describes it."""
+        risky = [name for name, tool in self.tools.items() if tool.needs_approval]
+        return ServerSpec(
+            VariantKey(self.id),
+            "stdio",
+            truely_stateless=not self.stateful,
+            command="a function",
+            instances=InstancePolicy(max_instances=MAX_LEASES),
+            transforms=(Transform("prefix", self.prefix),) if self.prefix else (),
+            policy=ServerPolicy(risks=tuple((name, "financial") for name in risky)),
+        )
 
 
 class FakeRegistry:
-    """Everything that a fake offers at one version; may be changed from any thread.
+    """The servers of a fake. Thread-safe.
 
     Args:
         on_change: Called after each change, in the thread that made it.
 
     Attributes:
-        version: The registry version.
+        version: Incremented at each change.
         servers: The servers by id.
-        tools: The tools by exposed name.
-        prompts: The prompts by exposed name.
-        resources: The resources by server and URI.
-        templates: The templates of resources by server and template.
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._lock = threading.Lock()
         self.version = 1
-        self.servers: dict[str, Offering] = {}
-        self.tools: dict[str, FakeTool] = {}
-        self.prompts: dict[str, FakePrompt] = {}
-        self.resources: dict[tuple[str, str], FakeResource] = {}
-        self.templates: dict[tuple[str, str], FakeTemplate] = {}
+        self.servers: dict[str, Offers] = {}
 
-    def add_server(self, server: Offering) -> None:
-        """Offer a server.
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        with self._lock:
+            yield
+            self.version += 1
+        self._on_change()
+
+    def add_server(self, server: Offers) -> None:
+        """Add a server.
 
         Raises:
-            ValueError: Its id is taken, or none that a server may have.
+            ValueError: Its id is taken or invalid.
         """
         if not is_valid_name(server.id) or server.id == ADMIN_TOOLSET:
             raise ValueError(
-                f"'{server.id}' is no id for a server: 1 to 64 of a-z, A-Z, 0-9, _ and - are, "
-                f"except {ADMIN_TOOLSET}."
+                f"'{server.id}' is no id for a server: use 1 to 64 of a-z, A-Z, 0-9, _ and -, but "
+                f"not {ADMIN_TOOLSET}."
             )
-        if server.id in self.servers:
-            raise ValueError(f"There is a server '{server.id}' already; add tools to that one.")
-        with self._lock:
+        with self._change():
+            if server.id in self.servers:
+                raise ValueError(f"There is a server '{server.id}' already; add tools to that one.")
             self.servers = {**self.servers, server.id: server}
-            self.version += 1
-        self._on_change()
 
-    def add_tool(self, tool: FakeTool) -> None:
-        """Offer a tool; one of the same server and name is replaced.
+    def add_tool(self, server: Offers, tool: FakeTool) -> None:
+        """Add a tool, or replace the server's tool of the same name.
 
         Raises:
-            ValueError: Another server has the name.
+            ValueError: Another server has a tool of this name.
         """
-        with self._lock:
-            old = self.tools.get(tool.name)
-            if old is not None and old.server_id != tool.server_id:
+        with self._change():
+            owner = self._find_owner(tool.name)
+            if owner is not None and owner is not server:
                 raise ValueError(
-                    f"Server '{old.server_id}' has a tool '{tool.name}' already; give one of the "
-                    "two servers a prefix."
+                    f"Server '{owner.id}' has a tool '{tool.name}' already; give one of the two "
+                    "servers a prefix."
                 )
-            self.tools = {**self.tools, tool.name: tool}
-            self.version += 1
-        self._on_change()
+            server.tools = {**server.tools, tool.original_name: tool}
 
-    def add_prompt(self, prompt: FakePrompt) -> None:
-        """Offer a prompt; one of the same name is replaced."""
-        with self._lock:
-            self.prompts = {**self.prompts, prompt.name: prompt}
-            self.version += 1
-        self._on_change()
+    def add_prompt(self, server: Offers, prompt: FakePrompt) -> None:
+        """Add a prompt, or replace the server's prompt of the same name."""
+        with self._change():
+            server.prompts = {**server.prompts, prompt.original_name: prompt}
 
-    def add_resource(self, resource: FakeResource) -> None:
-        """Offer a resource; one of the same server and URI is replaced."""
-        with self._lock:
-            self.resources = {**self.resources, (resource.server_id, resource.uri): resource}
-            self.version += 1
-        self._on_change()
+    def add_resource(self, server: Offers, resource: FakeResource) -> None:
+        """Add a resource, or replace the server's resource of the same URI."""
+        with self._change():
+            server.resources = {**server.resources, resource.uri: resource}
 
-    def add_template(self, template: FakeTemplate) -> None:
-        """Offer a template of resources; one of the same server and text is replaced."""
-        with self._lock:
-            key = template.server_id, template.template
-            self.templates = {**self.templates, key: template}
-            self.version += 1
-        self._on_change()
+    def add_template(self, server: Offers, template: FakeTemplate) -> None:
+        """Add a resource template, or replace the server's equal one."""
+        with self._change():
+            server.templates = {**server.templates, template.template: template}
 
-    def find_prompt(self, server_id: str, name: str) -> FakePrompt:
-        """Return the prompt behind an exposed, qualified or, of a server, original name.
+    def remove_tool(self, name: str) -> None:
+        """Remove a tool by its exposed name.
 
         Raises:
-            Fault: TOOL_NOT_FOUND, with the nearest names.
+            ValueError: There is no such tool.
         """
-        for prompt in self.prompts.values():
-            names = {prompt.name, prompt.qualified_name}
-            if server_id:
-                names.add(prompt.original_name)
-            if name in names and server_id in ("", prompt.server_id):
-                return prompt
-        raise _missing("prompt", name, self.prompts)
+        self.check_tool(name)
+        with self._change():
+            for server in self.servers.values():
+                server.tools = {
+                    key: tool for key, tool in server.tools.items() if tool.name != name
+                }
 
-    def find_resource(self, server_id: str, uri: str) -> FakeResource:
-        """Return the resource of a URI, one that is listed or that a template stands for.
+    def check_tool(self, name: str) -> None:
+        """Raise a ValueError, with the nearest names, if no tool has this exposed name."""
+        if self._find_owner(name) is None:
+            names = [
+                tool.name for server in self.servers.values() for tool in server.tools.values()
+            ]
+            near = " or ".join(repr(candidate) for candidate in nearest(name, names))
+            hint = f" Did you mean {near}?" if near else ""
+            raise ValueError(f"There is no tool '{name}'.{hint}")
 
-        Of several servers that of the smallest id is meant.
-
-        Raises:
-            Fault: TOOL_NOT_FOUND, with the nearest URIs.
-        """
-        for (owner, known), resource in _ordered(self.resources):
-            if known == uri and server_id in ("", owner):
-                return resource
-        for (owner, _), template in _ordered(self.templates):
-            stood_for = template.resource(uri)
-            if stood_for is not None and server_id in ("", owner):
-                return stood_for
-        raise _missing("resource", uri, [known for _, known in self.resources])
-
-    def find_template(self, server_id: str, text: str) -> FakeTemplate:
-        """Return a template of a server.
-
-        Raises:
-            Fault: TOOL_NOT_FOUND, with the nearest templates.
-        """
-        template = self.templates.get((server_id, text))
-        if template is None:
-            raise _missing("template", text, [known for _, known in self.templates])
-        return template
-
-    def remove(self, name: str) -> None:
-        """Offer a tool no more.
-
-        Raises:
-            ValueError: There is none of that name.
-        """
-        self.known(name)
-        with self._lock:
-            self.tools = {key: tool for key, tool in self.tools.items() if key != name}
-            self.version += 1
-        self._on_change()
-
-    def known(self, name: str) -> FakeTool:
-        """Return a tool that a test names.
-
-        Raises:
-            ValueError: There is none of that name.
-        """
-        tool = self.tools.get(name)
-        if tool is None:
-            raise ValueError(self._not_found(name).message)
-        return tool
-
-    def find(self, name: str) -> FakeTool:
-        """Return the tool behind an exposed or qualified name.
-
-        Raises:
-            Fault: TOOL_NOT_FOUND, with the nearest names.
-        """
-        tool = self.tools.get(name)
-        if tool is None and ":" in name:
-            tool = next((t for t in self.tools.values() if t.qualified_name == name), None)
-        if tool is None:
-            raise self._not_found(name)
-        return tool
-
-    def find_original(self, server_id: str, original_name: str) -> FakeTool:
-        """Return a tool of a server.
-
-        Raises:
-            Fault: TOOL_NOT_FOUND.
-        """
-        return self.find(f"{server_id}:{original_name}")
-
-    # As servers list it, and as a configuration names them.
-
-    def specs(self) -> list[ServerSpec]:
-        """Return the servers, each as a configuration would have it."""
-        return [
-            ServerSpec(
-                VariantKey(server.id),
-                "stdio",
-                truely_stateless=not server.stateful,
-                command="a function",
-                instances=InstancePolicy(max_instances=MAX_LEASES),
-                transforms=(Transform("prefix", server.prefix),) if server.prefix else (),
-                policy=self._policy(server.id),
-            )
-            for server in self.servers.values()
-        ]
-
-    def _policy(self, server_id: str) -> ServerPolicy:
-        names = [
-            tool.original_name
-            for tool in self.tools.values()
-            if tool.server_id == server_id and tool.needs_approval
-        ]
-        return ServerPolicy(risks=tuple((name, "financial") for name in names))
-
-    def definitions(self, server_id: str) -> dict[str, bytes]:
-        """Return the definitions of a server's tools, by original name."""
-        return {
-            tool.original_name: json.dumps(tool.definition).encode()
-            for tool in self.tools.values()
-            if tool.server_id == server_id
-        }
-
-    def prompts_resources(self, server_id: str) -> PromptsResources:
-        """Return the definitions of what else a server offers."""
-        return PromptsResources(
-            prompts=_definitions(self.prompts.values(), server_id),
-            resources=_definitions(self.resources.values(), server_id),
-            templates=_definitions(self.templates.values(), server_id),
-        )
-
-    def _not_found(self, name: str) -> Fault:
-        qualified = ":" in name
-        known = [t.qualified_name if qualified else t.name for t in self.tools.values()]
-        return _missing("tool", name, known)
+    def _find_owner(self, name: str) -> Offers | None:
+        for server in self.servers.values():
+            if any(tool.name == name for tool in server.tools.values()):
+                return server
+        return None
 
 
-def _ordered(
-    prompts_resources: Mapping[tuple[str, str], OfferT],
-) -> list[tuple[tuple[str, str], OfferT]]:
-    return sorted(prompts_resources.items(), key=lambda one: one[0])
+def _encode(items: Iterable[FakePrompt | FakeResource | FakeTemplate]) -> tuple[bytes, ...]:
+    return tuple(json.dumps(item.definition).encode() for item in items)
 
 
-def _definitions(
-    prompts_resources: Iterable[FakePrompt | FakeResource | FakeTemplate], server_id: str
-) -> tuple[bytes, ...]:
-    return tuple(
-        json.dumps(o.definition).encode() for o in prompts_resources if o.server_id == server_id
-    )
-
-
-def _missing(what: str, name: str, known: Iterable[str]) -> Fault:
-    near = nearest(name, known)
-    hint = f" Did you mean {' or '.join(repr(one) for one in near)}?" if near else ""
-    return Fault(
-        Reason.TOOL_NOT_FOUND,
-        f"There is no {what} '{name}'.{hint}",
-        metadata={"nearest": ", ".join(near)},
-    )
+def _require(item: ItemT | None, subject: str) -> ItemT:
+    if item is None:
+        raise Fault(Reason.TOOL_NOT_FOUND, f"There is no {subject}.")
+    return item

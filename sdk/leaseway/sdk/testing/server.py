@@ -1,29 +1,33 @@
-"""One server of a fake: where a test adds tools, prompts and resources."""
+"""`FakeServer`: where a test adds tools, prompts and resources."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar, overload
 
-from leaseway.sdk.testing.functions import make_tool
-from leaseway.sdk.testing.prompts_resources import Content, FakeResource, FakeTemplate, make_prompt
-from leaseway.sdk.testing.registry import FakeRegistry
+from leaseway.sdk.testing.functions import build_tool
+from leaseway.sdk.testing.prompts_resources import (
+    Content,
+    FakeResource,
+    FakeTemplate,
+    build_prompt,
+)
+from leaseway.sdk.testing.registry import FakeRegistry, Offers
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 ContentT = TypeVar("ContentT", bound=Callable[..., str | bytes])
 
 
 class FakeServer:
-    """One server of a fake; `FakeLeaseway.server` makes it.
+    """An MCP server made of functions; made by `FakeLeaseway.server`.
 
     Attributes:
-        id: Its id.
-        stateful: Whether each session leases a client of its own.
-        prefix: What the exposed names of its tools begin with.
-        state: What tools of a shared server remember.
+        id: The server's id.
+        stateful: Whether the server is leased: each session gets its own instance and state.
+        prefix: The prefix of the exposed names of its tools and prompts.
+        state: The `CallContext.state` of its tools, if the server is shared.
     """
 
     def __init__(
@@ -37,11 +41,12 @@ class FakeServer:
     ) -> None:
         self._registry = registry
         self._on_update = on_update
+        self._offers = Offers(server_id, stateful, prefix)
         self.id = server_id
         self.stateful = stateful
         self.prefix = prefix
-        self.state: dict[str, Any] = {}
-        registry.add_server(self)
+        self.state = self._offers.state
+        registry.add_server(self._offers)
 
     @overload
     def tool(self, function: FunctionT, /) -> FunctionT: ...
@@ -69,67 +74,69 @@ class FakeServer:
         annotations: Mapping[str, Any] | None = None,
         needs_approval: bool = False,
     ) -> FunctionT | Callable[[FunctionT], FunctionT]:
-        """Make a function a tool of this server, as a decorator with or without arguments.
+        """Serve a function as a tool; a decorator, with or without arguments.
 
-        It may be async, and may have a parameter annotated with `CallContext`. An exception that
-        it raises is a result with `is_error`; a `LeasewayError` is that error of the call.
+        The function may have a parameter annotated with `CallContext`. If it raises a
+        `LeasewayError`, the call fails with that error; any other exception becomes a result with
+        `is_error`. A tool of the same server and name is replaced.
 
         Args:
-            function: What runs. One that is not async runs in a thread of its own.
-            name: The tool's name without the prefix; None means the function's.
-            description: What it does; None means the function's docstring.
-            schema: The JSON Schema of its arguments, which it then gets as they are; None makes
-                one of its parameters' types and gives it arguments of those types.
-            output_schema: The JSON Schema of its structured results, or None.
-            annotations: Hints, such as `{"readOnlyHint": True}`.
-            needs_approval: Whether a person has to agree to each call, as to those of tools
-                whose `risk` is `financial`.
+            function: The function. An async one runs in the worker's event loop, any other one in
+                a thread.
+            name: The tool's name without the prefix; None means the function's name.
+            description: The tool's description; None means the function's docstring.
+            schema: The JSON Schema of the arguments, which the function then receives unconverted.
+                None derives a schema from the parameters' types, and converts arguments to them.
+            output_schema: The JSON Schema of structured results, or None.
+            annotations: MCP tool annotations, such as `{"readOnlyHint": True}`.
+            needs_approval: Whether a person must approve each call, as for tools whose `risk` is
+                `financial`.
 
         Raises:
-            ValueError: The name is taken, or none that tools may have.
-            TypeError: No schema can be made of the parameters.
+            ValueError: Another server has a tool of this name, or the name is not a valid one.
+            TypeError: The parameters cannot be described by a schema.
         """
-        names = sys._getframe(1).f_locals  # tests define the types of arguments in functions
+        scope = sys._getframe(1).f_locals  # tests define argument types inside functions
 
-        def add(given: FunctionT) -> FunctionT:
-            made = make_tool(
-                self.id,
+        def add(function: FunctionT) -> FunctionT:
+            tool = build_tool(
+                function,
                 self.prefix,
-                given,
                 name=name,
                 description=description,
                 schema=schema,
                 output_schema=output_schema,
                 annotations=annotations,
-                names=names,
+                needs_approval=needs_approval,
+                scope=scope,
             )
-            self._registry.add_tool(replace(made, needs_approval=needs_approval))
-            return given
+            self._registry.add_tool(self._offers, tool)
+            return function
 
         return add if function is None else add(function)
 
     def prompt(
         self, *, name: str | None = None, completions: Mapping[str, Sequence[str]] | None = None
     ) -> Callable[[FunctionT], FunctionT]:
-        """Make a function a prompt of this server, as a decorator.
+        """Serve a function as a prompt; a decorator.
 
-        Its parameters are the prompt's arguments, which are texts; one annotated with
-        `CallContext` is none. It returns a text, or MCP messages; it may be async. A
-        `LeasewayError` that it raises is that error of the request, another one is a
-        `ServerError`.
+        The function's parameters are the prompt's arguments, which are texts, except one
+        annotated with `CallContext`. It returns text or a list of MCP messages, and may be async.
+        If it raises a `LeasewayError`, the request fails with that error; any other exception
+        becomes a `ServerError`.
 
         Args:
-            name: The prompt's name without the prefix; None means the function's.
+            name: The prompt's name without the prefix; None means the function's name.
             completions: Values that `complete` offers, by argument.
 
         Raises:
-            ValueError: The name is none that prompts may have.
+            ValueError: The name is not a valid prompt name.
         """
 
-        def add(given: FunctionT) -> FunctionT:
-            made = make_prompt(self.id, self.prefix, given, name, completions)
-            self._registry.add_prompt(made)
-            return given
+        def add(function: FunctionT) -> FunctionT:
+            prompt = build_prompt(function, self.prefix, name, completions)
+            self._registry.add_prompt(self._offers, prompt)
+            return function
 
         return add
 
@@ -142,17 +149,18 @@ class FakeServer:
         description: str = "",
         mime_type: str = "text/plain",
     ) -> None:
-        """Offer a resource; those who follow one that was there before are told.
+        """Serve a resource. Replacing one notifies its subscribers.
 
         Args:
-            uri: Its URI.
-            content: Its text or bytes, or a function that returns them, or raises as a prompt's.
-            name: The server's name for it; empty means the URI.
-            description: What it is.
-            mime_type: The MIME type of its content.
+            uri: The resource's URI.
+            content: Text, bytes, or a function that returns either. An exception that the function
+                raises is treated as for `prompt`.
+            name: The resource's name; empty means the URI.
+            description: The resource's description.
+            mime_type: The MIME type of the content.
         """
-        made = FakeResource(uri, self.id, content, name or uri, description, mime_type)
-        self._registry.add_resource(made)
+        resource = FakeResource(uri, content, name or uri, description, mime_type)
+        self._registry.add_resource(self._offers, resource)
         self._on_update(self.id, uri)
 
     def resource_template(
@@ -164,14 +172,16 @@ class FakeServer:
         mime_type: str = "text/plain",
         completions: Mapping[str, Sequence[str]] | None = None,
     ) -> Callable[[ContentT], ContentT]:
-        """Make a function the content of all resources that a template stands for, as a decorator.
+        """Serve all resources whose URIs match a template; a decorator.
 
-        Its parameters are the template's variables, which are texts. It returns a text or bytes.
+        The function's parameters are the template's variables, which are texts. It returns text
+        or bytes.
 
         Args:
-            template: Such as `note://{name}`; the value of `{+path}` may have slashes.
-            name: The server's name for it; empty means the function's.
-            description: What it stands for; None means the function's docstring.
+            template: A URI with variables, such as `note://{name}`; the value of `{+path}` may
+                contain slashes.
+            name: The template's name; empty means the function's name.
+            description: The template's description; None means the function's docstring.
             mime_type: The MIME type of the content.
             completions: Values that `complete` offers, by variable.
 
@@ -179,18 +189,12 @@ class FakeServer:
             ValueError: The template has no variables.
         """
 
-        def add(given: ContentT) -> ContentT:
-            about = inspect.getdoc(given) or "" if description is None else description
-            made = FakeTemplate(
-                template,
-                self.id,
-                given,
-                name or given.__name__,
-                about,
-                mime_type,
-                dict(completions or {}),
+        def add(function: ContentT) -> ContentT:
+            about = inspect.getdoc(function) or "" if description is None else description
+            item = FakeTemplate(
+                template, function, name or function.__name__, about, mime_type, completions or {}
             )
-            self._registry.add_template(made)
-            return given
+            self._registry.add_template(self._offers, item)
+            return function
 
         return add
