@@ -309,7 +309,7 @@ async def places_without_room(plane: Plane, *, wait: bool) -> Fault:
         waiting = []
         if wait:
             waiting.append(asyncio.ensure_future(place(request("waits"))))
-            await plane.running.until(lambda state: len(state.line))
+            await plane.running.until(lambda state: len(state.wait_queue))
         fault = await refusal(place(request("s")))
         for each in waiting:
             each.cancel()

@@ -49,13 +49,13 @@ class Running:
     def load(self, *specs: ServerSpec, problems: tuple[Problem, ...] = ()) -> None:
         """Give the plane a configuration."""
         servers = {spec.key: spec for spec in specs}
-        self.plane.act(lambda s, now: s.config_loaded(servers, frozenset(), problems, now))
+        self.plane.act(lambda s, now: s.apply_config(servers, frozenset(), problems, now))
 
     async def until(self, condition: Callable[[Coordinator], object]) -> None:
         """Wait until the coordinator's state satisfies a condition."""
         async with asyncio.timeout(BOUND):
             while not condition(self.plane.state):
-                await self.plane.changed(1)
+                await self.plane.wait_for_change(1)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import Found, parse_found
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.tree.read_file import Unreadable
-from leaseway.control_plane.config_feed import take_config
+from leaseway.control_plane.config_feed import load_config
 from leaseway.control_plane.plane import Plane
 from leaseway.spec.model import VariantKey
 
@@ -32,7 +32,7 @@ def reasons(plane: Plane) -> list[tuple[str, str]]:
 async def test_all_layers_make_one_configuration() -> None:
     plane = Plane(epoch=1)
     domain = "version: 1\nservers: {a: {enabled: false}, b: {}}\n"
-    await take_config(plane, {SYSTEM: GOOD, DOMAIN: domain})
+    await load_config(plane, {SYSTEM: GOOD, DOMAIN: domain})
     assert plane.state.servers.desired is not None
     assert list(plane.state.servers.desired) == [VariantKey("a"), VariantKey("a", "acme")]
     assert reasons(plane) == [("UNDECLARED_SERVER", "acme")]
@@ -41,9 +41,9 @@ async def test_all_layers_make_one_configuration() -> None:
 @pytest.mark.parametrize("broken", ["{", Unreadable("It is a folder.")])
 async def test_one_broken_file_changes_nothing_and_is_named(broken: str | Unreadable) -> None:
     plane = Plane(epoch=1)
-    await take_config(plane, {SYSTEM: GOOD})
+    await load_config(plane, {SYSTEM: GOOD})
     before = plane.state.servers.desired
-    await take_config(plane, {SYSTEM: "version: 1\nservers: {}\n", DOMAIN: broken})
+    await load_config(plane, {SYSTEM: "version: 1\nservers: {}\n", DOMAIN: broken})
     assert plane.state.servers.desired == before
     (problem,) = [one.problem for one in plane.state.problems.open()]
     assert (problem.scope, problem.severity) == ("workspace", "error")
@@ -52,7 +52,7 @@ async def test_one_broken_file_changes_nothing_and_is_named(broken: str | Unread
 
 async def test_a_missing_file_means_no_servers_and_is_said() -> None:
     plane = Plane(epoch=1)
-    await take_config(plane, {SYSTEM: None})
+    await load_config(plane, {SYSTEM: None})
     assert plane.state.servers.desired == {}
     assert reasons(plane) == [("CONFIG_MISSING", "")]
 
@@ -82,7 +82,7 @@ async def test_a_slow_parse_is_off_the_loop_and_never_overtaken(
         fresh.replace(path)  # at once: half of it would be one more text
         may_end.set()
         while list(plane.state.servers.desired or {}) != [VariantKey("b")]:
-            await plane.changed(1)
+            await plane.wait_for_change(1)
     following.cancel()
     await asyncio.wait({following})
     assert texts == [GOOD, newest]
@@ -126,7 +126,7 @@ async def test_a_file_that_is_written_slowly_removes_no_server(
         swap(path, whole)
         assert await parsed.get() == whole
         while len(taken) < 2:
-            await plane.changed(1)
+            await plane.wait_for_change(1)
     following.cancel()
     await asyncio.wait({following})
     assert taken == [frozenset({"servers.a", "servers.b"})] * 2
@@ -146,7 +146,7 @@ async def test_what_a_file_does_not_name_for_a_while_is_removed(
         for text, ids in [(BOTH, ["a", "b"]), (GOOD, ["a"])]:
             swap(path, text)
             while list(plane.state.servers.desired or {}) != [VariantKey(each) for each in ids]:
-                await plane.changed(1)
+                await plane.wait_for_change(1)
     following.cancel()
     await asyncio.wait({following})
 
@@ -154,7 +154,7 @@ async def test_what_a_file_does_not_name_for_a_while_is_removed(
 async def test_tenants_that_a_file_names_are_among_what_it_declares() -> None:
     plane = Plane(epoch=1)
     text = GOOD.replace("{a: {", "{a: {enabled: false, ") + "tenants: {acme: {servers: [a]}}\n"
-    parsed = await take_config(plane, {SYSTEM: text})
+    parsed = await load_config(plane, {SYSTEM: text})
     assert parsed is not None
     assert parsed.declared == {"servers.a", "tenants.acme"}
 
@@ -168,7 +168,7 @@ async def test_each_operation_that_is_no_tool_is_a_problem_of_its_own(tmp_path: 
     (tmp_path / "api.json").write_text(json.dumps(document))
     text = "version: 1\nservers:\n  s: { transport: http_api, openapi: api.json }\n"
     plane = Plane(epoch=1)
-    await take_config(plane, {Source("system", tmp_path / "mcp.yaml"): text})
+    await load_config(plane, {Source("system", tmp_path / "mcp.yaml"): text})
     told = [one.problem.message for one in plane.state.problems.open()]
     assert [sum(operation in each for each in told) for operation in ("TRACE /a", "/b", "/c")] == [
         1, 1, 1,

@@ -29,7 +29,7 @@ def test_a_reload_says_what_it_changes_and_names_no_value() -> None:
 
 def test_a_reload_with_a_wrong_entry_is_told_as_partly_applied() -> None:
     recorder = EventRecorder()
-    recorder.reloaded({VariantKey("a"): spec("a")}, "mcp.yaml", [_WRONG], 5.0)
+    recorder.record_reload({VariantKey("a"): spec("a")}, "mcp.yaml", [_WRONG], 5.0)
     assert recorder.reload is not None
     assert recorder.reload.action == "partly applied"
     assert recorder.reload.severity == "error"
@@ -38,23 +38,23 @@ def test_a_reload_with_a_wrong_entry_is_told_as_partly_applied() -> None:
 
 def test_an_entry_that_is_refused_is_not_told_as_removed() -> None:
     recorder = EventRecorder()
-    recorder.reloaded({VariantKey("a"): spec("a"), VariantKey("b"): spec("b")}, "f", [], 1.0)
-    recorder.reloaded(
+    recorder.record_reload({VariantKey("a"): spec("a"), VariantKey("b"): spec("b")}, "f", [], 1.0)
+    recorder.record_reload(
         {VariantKey("b"): spec("b")}, "f", [_WRONG], 2.0, lambda key: key.server_id == "a"
     )
     assert recorder.reload is not None
     assert recorder.reload.details == (_WRONG.message,)
-    recorder.reloaded({VariantKey("b"): spec("b")}, "f", [], 3.0)
+    recorder.record_reload({VariantKey("b"): spec("b")}, "f", [], 3.0)
     assert recorder.reload.details == ("removed a",)
 
 
 def test_a_refused_reload_keeps_what_the_next_one_is_compared_with() -> None:
     recorder = EventRecorder()
-    recorder.reloaded({VariantKey("a"): spec("a")}, "mcp.yaml", [], 1.0)
-    recorder.refused("mcp.yaml", [_BROKEN], 2.0)
+    recorder.record_reload({VariantKey("a"): spec("a")}, "mcp.yaml", [], 1.0)
+    recorder.record_rejected_reload("mcp.yaml", [_BROKEN], 2.0)
     assert recorder.reload is not None
     assert recorder.reload.reason == "BAD_YAML"
-    recorder.reloaded({VariantKey("a"): spec("a")}, "mcp.yaml", [], 3.0)
+    recorder.record_reload({VariantKey("a"): spec("a")}, "mcp.yaml", [], 3.0)
     assert recorder.reload.message == "mcp.yaml: nothing changed."
 
 
@@ -64,15 +64,15 @@ def test_a_worker_joins_is_missed_comes_back_and_drains() -> None:
     def look(seconds: float) -> None:
         recorder.observe(state, at(seconds))
 
-    state.worker_joined(hello("w1"), START)
+    state.handle_worker_joined(hello("w1"), START)
     look(0)
-    state.worker_left("w1", at(1))
+    state.handle_worker_disconnected("w1", at(1))
     look(1)
-    state.worker_joined(hello("w1"), at(2))
+    state.handle_worker_joined(hello("w1"), at(2))
     look(2)
     state.drain_worker("w1", at(3))
     look(3)
-    state.worker_left("w1", at(4))
+    state.handle_worker_disconnected("w1", at(4))
     look(4)
     workers = [action for kind, action in _told(recorder) if kind == "worker"]
     assert workers == ["joined", "disconnected", "back", "draining", "left"]
@@ -94,9 +94,13 @@ def test_a_problem_is_told_when_it_opens_and_when_it_closes_not_when_it_is_seen_
 def test_events_of_a_worker_are_taken_once_however_often_it_tells_them() -> None:
     recorder = EventRecorder(1_000)
     told = [EventRecord("lease", "granted", "It is held.", 1.0, number=n) for n in (1, 2)]
-    recorder.take("w1", "run-1", told)
-    recorder.take("w1", "run-1", [*told, EventRecord("lease", "released", "Gone.", 2.0, number=3)])
-    recorder.take("w1", "run-2", [EventRecord("lease", "granted", "It is held.", 3.0, number=1)])
+    recorder.record_worker_events("w1", "run-1", told)
+    recorder.record_worker_events(
+        "w1", "run-1", [*told, EventRecord("lease", "released", "Gone.", 2.0, number=3)]
+    )
+    recorder.record_worker_events(
+        "w1", "run-2", [EventRecord("lease", "granted", "It is held.", 3.0, number=1)]
+    )
     actions = [event.action for event in recorder.history.after(0)]
     assert actions == ["granted", "granted", "released", "granted"]
     assert {event.worker_id for event in recorder.history.after(0)} == {"w1"}

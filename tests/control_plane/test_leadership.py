@@ -114,7 +114,7 @@ async def test_the_first_candidate_leads_and_the_second_knows_where(lease: Lease
     async with asyncio.timeout(10):
         while second.leader != "10.0.0.1:7600":
             await asyncio.sleep(0)
-    await first.give_back()
+    await first.release()
     async with asyncio.timeout(10):
         assert await waiting > epoch
     assert (first.leading, second.leading) == (False, True)
@@ -168,7 +168,7 @@ async def test_one_that_does_not_lead_gives_nothing_back(lease: LeaseInMemory) -
     await Elector(lease, _A, 3).lead()
     other = Elector(lease, _B, 3)
 
-    await other.give_back()
+    await other.release()
 
     assert lease.record is not None
     assert lease.record.holder == _A

@@ -6,7 +6,7 @@ import pytest
 from tests.control_plane.core.builders import START, coordinator, hello, listing, load, spec
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import CancelProbe, PushDelta, StartProbe
@@ -26,9 +26,9 @@ class Measured:
 
     def carry(self) -> list[tuple[str, object]]:
         """Have the actions noted as they go out."""
-        actions = self.state.take_actions()
+        actions = self.state.pop_actions()
         for worker_id, action in actions:
-            self.meters.sent(worker_id, action)
+            self.meters.record_action(worker_id, action)
         return list(actions)
 
     def read(self, name: str) -> dict[tuple[str, ...], float | Buckets]:
@@ -39,7 +39,7 @@ class Measured:
 @pytest.fixture
 def measured() -> Measured:
     made = Measured()
-    made.state.worker_joined(hello(), START)
+    made.state.handle_worker_joined(hello(), START)
     load(made.state, spec("a"))
     return made
 
@@ -47,8 +47,8 @@ def measured() -> Measured:
 def test_a_probe_takes_from_asking_to_the_answer(measured: Measured) -> None:
     [start] = [action for _, action in measured.carry() if isinstance(action, StartProbe)]
     measured.now = 1.5
-    measured.meters.probe_ended(start.id, listing("x"))
-    measured.meters.probe_ended(start.id, listing("x"))  # an answer that came twice counts once
+    measured.meters.record_probe(start.id, listing("x"))
+    measured.meters.record_probe(start.id, listing("x"))  # an answer that came twice counts once
     found = measured.read("leaseway.probe.duration")
     assert list(found) == [("a", "ok")]
     value = found["a", "ok"]
@@ -57,16 +57,16 @@ def test_a_probe_takes_from_asking_to_the_answer(measured: Measured) -> None:
 
 
 def test_a_failed_probe_and_one_taken_back_are_outcomes_of_their_own(measured: Measured) -> None:
-    measured.meters.sent("w1", StartProbe(8, spec("a")))
-    measured.meters.sent("w1", StartProbe(9, spec("a")))
-    measured.meters.probe_ended(8, Problem("server", "EXITED", "It ended."))
-    measured.meters.sent("w1", CancelProbe(9))
+    measured.meters.record_action("w1", StartProbe(8, spec("a")))
+    measured.meters.record_action("w1", StartProbe(9, spec("a")))
+    measured.meters.record_probe(8, Problem("server", "EXITED", "It ended."))
+    measured.meters.record_action("w1", CancelProbe(9))
     assert set(measured.read("leaseway.probe.duration")) == {("a", "EXITED"), ("a", "CANCELLED")}
 
 
 def test_probes_of_a_removed_server_are_shown_for_five_minutes(measured: Measured) -> None:
-    measured.meters.sent("w1", StartProbe(8, spec("a")))
-    measured.meters.probe_ended(8, listing("x"))
+    measured.meters.record_action("w1", StartProbe(8, spec("a")))
+    measured.meters.record_probe(8, listing("x"))
     assert measured.read("leaseway.probe.duration")
     load(measured.state)
     measured.now = SHOWN_FOR
@@ -77,36 +77,36 @@ def test_probes_of_a_removed_server_are_shown_for_five_minutes(measured: Measure
 
 def test_the_lag_of_a_worker_grows_until_it_has_acked(measured: Measured) -> None:
     [start] = [action for _, action in measured.carry() if isinstance(action, StartProbe)]
-    measured.state.probe_ended(start.id, listing("x"), START)
+    measured.state.handle_probe_result(start.id, listing("x"), START)
     measured.state.tick(START)
     [push] = [action for _, action in measured.carry() if isinstance(action, PushDelta)]
     assert measured.read("leaseway.sync.lag") == {("w1",): 0.0}
     measured.now = 2.5
     assert measured.read("leaseway.sync.lag") == {("w1",): 2.5}
-    measured.state.acked("w1", push.push.nonce, START)
+    measured.state.handle_ack("w1", push.push.nonce, START)
     assert measured.read("leaseway.sync.lag") == {("w1",): 0.0}
     version = measured.read("leaseway.registry.version")[()]
     assert version == float(push.push.version)
 
 
 def test_placements_are_counted_by_how_they_ended(measured: Measured) -> None:
-    measured.meters.placed(Placement("w1"))
-    measured.meters.placed(Placement("w1", "lease-1"))
-    measured.meters.placed(Denied(Reason.CAPACITY, "Full."))
-    measured.meters.placed(Denied(Reason.CAPACITY, "Full."))
+    measured.meters.record_placement(Placement("w1"))
+    measured.meters.record_placement(Placement("w1", "lease-1"))
+    measured.meters.record_placement(Denial(Reason.CAPACITY, "Full."))
+    measured.meters.record_placement(Denial(Reason.CAPACITY, "Full."))
     found = measured.read("leaseway.placements")
     assert found == {("ok",): 1.0, ("existing",): 1.0, ("CAPACITY",): 2.0}
 
 
 def test_workers_problems_and_reloads_are_counted(measured: Measured) -> None:
     measured.state.problems.report(Problem("server", "EXITED", "It ended."), START.unix)
-    measured.meters.reloaded(taken=True)
-    measured.meters.reloaded(taken=False)
-    measured.meters.reloaded(taken=True)
+    measured.meters.record_reload(taken=True)
+    measured.meters.record_reload(taken=False)
+    measured.meters.record_reload(taken=True)
     assert measured.read("leaseway.workers")["connected",] == 1.0
     problems = measured.read("leaseway.problems")
     assert problems["server", "error", "EXITED"] == 1.0
     assert problems["workspace", "warning"] == 0.0
     assert measured.read("leaseway.config.reloads") == {("ok",): 2.0, ("refused",): 1.0}
-    measured.state.worker_left("w1", START)
+    measured.state.handle_worker_disconnected("w1", START)
     assert measured.read("leaseway.workers")["lost",] == 1.0

@@ -58,21 +58,23 @@ def _join(plane: Plane, name: str) -> None:
         lease(f"{name}-{n}", name, f"session-{name}-{n}", f"server-{n:03}") for n in range(500)
     )
     report = WorkerReport(gained=held)
-    plane.act(lambda state, now: state.worker_joined(joined, now))
-    plane.act(lambda state, now: state.reported(name, report, now))
+    plane.act(lambda state, now: state.handle_worker_joined(joined, now))
+    plane.act(lambda state, now: state.handle_report(name, report, now))
 
 
 def _fill(plane: Plane) -> None:
     """Give a plane 500 servers, 5,000 leases, problems and events."""
     specs = {VariantKey(f"server-{n:03}"): spec(f"server-{n:03}") for n in range(500)}
-    plane.act(lambda state, now: state.config_loaded(specs, frozenset(), [], now))
-    plane.events.reloaded(specs, "mcp.yaml", [], plane.clock().unix)
+    plane.act(lambda state, now: state.apply_config(specs, frozenset(), [], now))
+    plane.events.record_reload(specs, "mcp.yaml", [], plane.clock().unix)
     for number in range(10):
         _join(plane, f"worker-{number}")
     for number in range(300):
         problem = Problem("server", "START_FAILED", "It did not start.", f"server-{number:03}")
         plane.state.problems.report(problem, plane.clock().unix)
-        plane.events.note(EventRecord("operator", "looked", f"Look {number}.", plane.clock().unix))
+        plane.events.record(
+            EventRecord("operator", "looked", f"Look {number}.", plane.clock().unix)
+        )
 
 
 async def _shown(page: Page, url: str, view: str) -> None:

@@ -17,7 +17,7 @@ from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config_feed import follow_config
 from leaseway.control_plane.leadership import Elector, LeaderGate, candidate
 from leaseway.control_plane.metrics import PlaneMeters
-from leaseway.control_plane.operators.steering import Steering
+from leaseway.control_plane.operators.steering import OperatorCommands
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.resource_status import ResourceStatus
 from leaseway.control_plane.services.admin import AdminService
@@ -144,7 +144,7 @@ class _Process:
         self._authenticator = authenticator
         self._listen = options.listen
         self.plane = Plane(epoch=int(time.time() * 1e6), expected_workers=options.expect_workers)
-        authenticator.refusals.tell = Steering(self.plane).refused
+        authenticator.refusals.tell = OperatorCommands(self.plane).record_refusals
 
     async def run(
         self, meter: Meter | None, stopping: asyncio.Event, ready: Callable[[str], None]
@@ -193,7 +193,7 @@ class _Process:
             if stopping.is_set():
                 await health.shut_down()
                 if elector is not None:
-                    await elector.give_back()
+                    await elector.release()
             # One that was deposed has nothing more to say to anybody.
             await server.stop(_GRACE if stopping.is_set() else 0.0)
 

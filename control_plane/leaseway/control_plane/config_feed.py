@@ -63,7 +63,7 @@ async def follow_config(
         change = asyncio.ensure_future(anext(watch))
         try:
             while True:
-                parsed = await take_config(plane, found, on_loaded, partial(removals.wait, change))
+                parsed = await load_config(plane, found, on_loaded, partial(removals.wait, change))
                 if parsed is not None:
                     removals.taken(found, parsed)
                     await asyncio.to_thread(followed.note, parsed.followed)
@@ -150,7 +150,7 @@ def _signature(path: Path) -> tuple[int, int, int] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-async def take_config(
+async def load_config(
     plane: Plane,
     found: Mapping[Source, Found],
     on_loaded: OnLoaded | None = None,
@@ -180,21 +180,23 @@ async def take_config(
         if on_loaded is not None:
             on_loaded(found, parsed)
         if plane.meters is not None:
-            plane.meters.reloaded(taken=not parsed.broken)
+            plane.meters.record_reload(taken=not parsed.broken)
         if parsed.broken:
             problems = problems_of(parsed.issues)
             _logger.error(
                 "the configuration was refused; what was served goes on", extra=_at(files)
             )
-            plane.configure(lambda state, now: state.config_failed(problems, now), failed=True)
-            plane.events.refused(files, problems, plane.clock().unix)
+            plane.configure(
+                lambda state, now: state.record_config_failure(problems, now), failed=True
+            )
+            plane.events.record_rejected_reload(files, problems, plane.clock().unix)
             return parsed
         if any(issue.reason == IssueReason.MISSING_CONFIG for issue in parsed.issues):
             _logger.warning("a configuration file is missing", extra=_at(files))
         servers = len({key.server_id for key in parsed.servers})
         _logger.info("configuration loaded", extra={**_at(files), "servers": servers})
         problems = problems_of(parsed.issues)
-        plane.events.reloaded(
+        plane.events.record_reload(
             parsed.servers,
             files,
             problems,
@@ -215,7 +217,7 @@ def _hand_over(plane: Plane, parsed: ParsedConfig, span: Span) -> None:
     problems = problems_of(parsed.issues)
     with tracer(__name__).start_as_current_span("diff"):
         plane.configure(
-            lambda state, now: state.config_loaded(
+            lambda state, now: state.apply_config(
                 parsed.servers, parsed.rejected, problems, now, trace, refused=parsed.refused
             )
         )

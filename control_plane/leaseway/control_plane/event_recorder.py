@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from leaseway.control_plane.core.approvals import Approval
+from leaseway.control_plane.core.approvals import ApprovalRecord
 from leaseway.control_plane.core.catalog.exposure import count_of
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -48,7 +48,7 @@ class EventRecorder:
         self._specs: Mapping[VariantKey, ServerSpec] = {}
         self._taken: dict[str, int] = {}
 
-    def note(self, event: EventRecord) -> EventRecord:
+    def record(self, event: EventRecord) -> EventRecord:
         """Keep an event and wake those who follow."""
         kept = self.history.add(event)
         self._changed.set()
@@ -60,7 +60,7 @@ class EventRecorder:
             self._changed.clear()
             await self._changed.wait()
 
-    def reloaded(
+    def record_reload(
         self,
         specs: Mapping[VariantKey, ServerSpec],
         files: str,
@@ -85,7 +85,7 @@ class EventRecorder:
         message = f"{files}: {_counted(changes)}"
         if errors:
             message += f"; {count_of(len(errors), 'mistake')}, whose entries stay as they were"
-        self.reload = self.note(
+        self.reload = self.record(
             EventRecord(
                 "reload",
                 "partly applied" if errors else "applied",
@@ -96,9 +96,9 @@ class EventRecorder:
             )
         )
 
-    def refused(self, files: str, problems: Sequence[Problem], at: float) -> None:
+    def record_rejected_reload(self, files: str, problems: Sequence[Problem], at: float) -> None:
         """Note a configuration that changes nothing because it is broken."""
-        self.reload = self.note(
+        self.reload = self.record(
             EventRecord(
                 "reload",
                 "refused",
@@ -110,7 +110,7 @@ class EventRecorder:
             )
         )
 
-    def approval(self, approval: Approval, action: str, now: Moment) -> None:
+    def record_approval(self, approval: ApprovalRecord, action: str, now: Moment) -> None:
         """Note what has become of a call that needs a person."""
         asked = approval.question
         what = f"the call of {asked.server_id}:{asked.tool} of tenant {asked.tenant}"
@@ -123,7 +123,7 @@ class EventRecorder:
         message = words.get(action, decided)
         if approval.note:
             message += f": {approval.note}"
-        self.note(
+        self.record(
             EventRecord(
                 "approval",
                 action,
@@ -136,13 +136,15 @@ class EventRecorder:
             )
         )
 
-    def take(self, worker_id: str, incarnation: str, events: Iterable[EventRecord]) -> None:
+    def record_worker_events(
+        self, worker_id: str, incarnation: str, events: Iterable[EventRecord]
+    ) -> None:
         """Take over what a run of a worker has reported, each event once."""
         taken = self._taken.pop(incarnation, 0)
         for event in events:
             if event.number > taken:
                 taken = event.number
-                self.note(replace(event, worker_id=worker_id))
+                self.record(replace(event, worker_id=worker_id))
         while len(self._taken) >= _MOST_RUNS:
             del self._taken[next(iter(self._taken))]
         self._taken[incarnation] = taken
@@ -168,7 +170,7 @@ class EventRecorder:
             lines.append(f"{action} {key}")
             tools = len(committed.served[key].callable_tools) if key in after else 0
             words = "is gone" if action == "removed" else f"serves {count_of(tools, 'tool')}"
-            self.note(
+            self.record(
                 EventRecord(
                     "server",
                     action,
@@ -180,7 +182,7 @@ class EventRecorder:
             )
         if lines:
             message = f"Registry {committed.version}: {_counted(lines)}."
-            self.note(EventRecord("commit", "made", message, now.unix, details=tuple(lines)))
+            self.record(EventRecord("commit", "made", message, now.unix, details=tuple(lines)))
 
     def _observe_workers(self, state: Coordinator, now: Moment) -> None:
         present = {
@@ -194,9 +196,9 @@ class EventRecorder:
             was, now_is = before.get(worker_id), present.get(worker_id)
             if was == now_is:
                 continue
-            self._note_worker(worker_id, was, now_is, now)
+            self._record_worker(worker_id, was, now_is, now)
 
-    def _note_worker(
+    def _record_worker(
         self,
         worker_id: str,
         was: tuple[str, str] | None,
@@ -217,18 +219,18 @@ class EventRecorder:
         else:
             action, words = "joined", "has joined"
         message = f"Worker {worker_id} {words}."
-        self.note(EventRecord("worker", action, message, now.unix, severity, worker_id=worker_id))
+        self.record(EventRecord("worker", action, message, now.unix, severity, worker_id=worker_id))
 
     def _observe_problems(self, state: Coordinator, now: Moment) -> None:
         present = {each.problem.key: each.problem for each in state.problems.open()}
         before, self._problems = self._problems, present
         for key in present.keys() - before.keys():
-            self._note_problem(present[key], "opened", now)
+            self._record_problem(present[key], "opened", now)
         for key in before.keys() - present.keys():
-            self._note_problem(before[key], "closed", now)
+            self._record_problem(before[key], "closed", now)
 
-    def _note_problem(self, problem: Problem, action: str, now: Moment) -> None:
-        self.note(
+    def _record_problem(self, problem: Problem, action: str, now: Moment) -> None:
+        self.record(
             EventRecord(
                 "problem",
                 action,

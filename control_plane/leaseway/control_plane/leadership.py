@@ -112,7 +112,7 @@ def decide(observed: Observed, me: str, now: float) -> Decision:
     return "wait"
 
 
-def taken(record: LeaseRecord, me: str, duration: int) -> LeaseRecord:
+def take_over(record: LeaseRecord, me: str, duration: int) -> LeaseRecord:
     """Return what a candidate writes to become the holder."""
     return replace(record, holder=me, duration=duration, transitions=record.transitions + 1)
 
@@ -203,15 +203,15 @@ class Elector:
                 async with asyncio.timeout_at(self._deadline()):
                     await self._step()
             if self._observed is not None and self._observed.record.holder != self._me:
-                return self._deposed(f"Another leads: {self.leader or 'nobody yet'}.")
+                return self._lose_lead(f"Another leads: {self.leader or 'nobody yet'}.")
             if self._clock() >= self._renewed_at + self._duration * _SAFE:
-                return self._deposed(
+                return self._lose_lead(
                     f"The Lease could not be renewed for {self._duration * _SAFE:.1f} s"
                     f" ({self._failing or 'the API did not answer in time'}), so that another may"
                     " take it."
                 )
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Let another take over at once; nothing happens if this candidate does not lead."""
         held, self.leading = self._observed, False
         if held is None or held.record.holder != self._me:
@@ -252,7 +252,9 @@ class Elector:
                 return self._mine(await self._api.replace(found))
             case _:  # also its own from a term that has ended: what it said then is past
                 self.leader = ""
-                return self._mine(await self._api.replace(taken(found, self._me, self._duration)))
+                return self._mine(
+                    await self._api.replace(take_over(found, self._me, self._duration))
+                )
 
     def _mine(self, record: LeaseRecord) -> LeaseRecord:
         self._observed, self.leader = Observed(record, self._clock()), record.leader
@@ -263,7 +265,7 @@ class Elector:
         left = self._renewed_at + self._duration * _SAFE - self._clock()
         return asyncio.get_running_loop().time() + max(0.0, left)
 
-    def _deposed(self, why: str) -> str:
+    def _lose_lead(self, why: str) -> str:
         self.leading = False
         if self.leader == self._me.rpartition("_")[0]:
             self.leader = ""

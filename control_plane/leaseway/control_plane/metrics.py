@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, get_args
 
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.problems import Problem, Scope, Severity
 from leaseway.control_plane.core.workers.actions import Action, CancelProbe, PushDelta, StartProbe
@@ -73,7 +73,7 @@ class PlaneMeters:
             "leaseway.placements.waiting",
             "{request}",
             "Requests for a worker to lease from that wait for room.",
-            lambda: [((), float(len(self._state.line)))],
+            lambda: [((), float(len(self._state.wait_queue)))],
         )
         meter.before_collecting(self._before)
         meter.observe(
@@ -102,23 +102,23 @@ class PlaneMeters:
             lambda: [((), float(self._state.committed.version))],
         )
 
-    def follow(self, state: Coordinator) -> None:
+    def set_state(self, state: Coordinator) -> None:
         """Read another coordinator from now on."""
         self._state = state
 
-    def reloaded(self, *, taken: bool) -> None:
+    def record_reload(self, *, taken: bool) -> None:
         """Note that the configuration was read."""
         self._reloads.cell(_OK if taken else _REFUSED).add()
 
-    def placed(self, outcome: Placement | Denied) -> None:
+    def record_placement(self, outcome: Placement | Denial) -> None:
         """Note what became of a request for a worker to lease from."""
-        if isinstance(outcome, Denied):
+        if isinstance(outcome, Denial):
             self._placements.cell(outcome.reason.value).add()
             self.limits.note(outcome.metadata)
         else:
             self._placements.cell(_EXISTING if outcome.lease_id else _OK).add()
 
-    def sent(self, worker_id: str, action: Action) -> None:
+    def record_action(self, worker_id: str, action: Action) -> None:
         """Note what a worker is told."""
         match action:
             case StartProbe(probe_id, spec):
@@ -132,7 +132,7 @@ class PlaneMeters:
             case _:
                 pass
 
-    def probe_ended(self, probe_id: int, outcome: Listing | Problem) -> None:
+    def record_probe(self, probe_id: int, outcome: ServerListing | Problem) -> None:
         self._end_probe(probe_id, outcome.reason if isinstance(outcome, Problem) else _OK)
 
     def _end_probe(self, probe_id: int, outcome: str) -> None:

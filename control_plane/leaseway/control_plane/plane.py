@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from leaseway.control_plane.core.approvals import Approval, Approvals
+from leaseway.control_plane.core.approvals import ApprovalRecord, Approvals
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.lease_ends import LeaseEnds
 from leaseway.control_plane.core.placement.wait_queue import Answer, Waiter
-from leaseway.control_plane.core.queries.place import serve_line
+from leaseway.control_plane.core.queries.place import serve_queue
 from leaseway.control_plane.core.workers.actions import Action
 from leaseway.control_plane.core.workers.records import VisibleState
 from leaseway.control_plane.event_recorder import EventRecorder
@@ -40,7 +40,7 @@ class WorkerStream(Protocol):
     def send(self, action: Action) -> None:
         """Queue an action; never blocks."""
 
-    def say(self, message: sync_pb2.SyncResponse) -> None:
+    def send_message(self, message: sync_pb2.SyncResponse) -> None:
         """Queue a message; never blocks."""
 
     def end(self, reason: str) -> None:
@@ -94,7 +94,7 @@ class Plane:
         finally:
             if self.state.committed is not committed:
                 self.traces.committed(self.state.committed)
-            serve_line(self.state, self.clock())
+            serve_queue(self.state, self.clock())
             self.acts += 1
             self.events.observe(self.state, self.clock())
             self._send()
@@ -103,7 +103,7 @@ class Plane:
                 self._visible_state.set()
                 self._visible_state = asyncio.Event()
 
-    def ask_worker(
+    def inspect_worker(
         self, worker_id: str, question: sync_pb2.Inspect
     ) -> asyncio.Future[sync_pb2.Inspected]:
         """Ask a worker something; who does not wait any longer cancels the answer."""
@@ -118,10 +118,10 @@ class Plane:
         if stream is None:
             answer.cancel()
         else:
-            stream.say(sync_pb2.SyncResponse(inspect=asked))
+            stream.send_message(sync_pb2.SyncResponse(inspect=asked))
         return answer
 
-    def answered(self, answer: sync_pb2.Inspected) -> None:
+    def handle_inspected(self, answer: sync_pb2.Inspected) -> None:
         """Receive a worker's answer; one that nobody waits for any more is dropped."""
         waiting = self._questions.get(answer.id)
         if waiting is not None and not waiting.done():
@@ -155,17 +155,17 @@ class Plane:
         )
         self.approvals = Approvals(self._note_approval)
         if self.meters is not None:
-            self.meters.follow(self.state)
+            self.meters.set_state(self.state)
 
     def counts(self) -> dict[str, int]:
         state = self.state
         return {
             "workers": len(state.workers),
             "leases": len(state.placements.leases),
-            "waiting": len(state.line),
+            "waiting": len(state.wait_queue),
         }
 
-    async def changed(self, timeout: float) -> None:
+    async def wait_for_change(self, timeout: float) -> None:
         """Wait until something has happened, for at most `timeout` seconds."""
         event = self._changed
         try:
@@ -174,12 +174,12 @@ class Plane:
         except TimeoutError:
             return
 
-    async def visible_state(self, seen: VisibleState) -> VisibleState:
+    async def wait_for_visible(self, seen: VisibleState) -> VisibleState:
         while self.state.visible_state == seen:
             await self._visible_state.wait()
         return self.state.visible_state
 
-    async def turn(self, waiter: Waiter, timeout: float) -> Answer | None:
+    async def wait_turn(self, waiter: Waiter, timeout: float) -> Answer | None:
         """Wait until a request that waits for room has its answer; None after `timeout` seconds."""
         turn: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._turns[waiter.id] = turn
@@ -190,7 +190,7 @@ class Plane:
             return None
         finally:
             del self._turns[waiter.id]
-            self.state.line.leave(waiter.id)
+            self.state.wait_queue.leave(waiter.id)
 
     async def run(self) -> None:
         """Call the coordinator when something is due, until cancelled."""
@@ -207,7 +207,7 @@ class Plane:
 
     def decide_approval(
         self, approval_id: str, tenant: str, by: str, *, approve: bool, note: str = ""
-    ) -> Approval:
+    ) -> ApprovalRecord:
         """Agree to a call that waits for a person, or refuse it; see `Approvals.decide`.
 
         Raises:
@@ -223,13 +223,13 @@ class Plane:
             self._have_recorded(approval_id[:64], by, fault.reason.value, known)
             verb = "approve" if approve else "deny"
             message = f"{by} could not {verb} approval {approval_id[:64]}: {fault.message}"
-            self.events.note(EventRecord("approval", "refused", message, now.unix, "warning"))
+            self.events.record(EventRecord("approval", "refused", message, now.unix, "warning"))
             raise
         self._have_recorded(decided.id, by, decided.state, decided)
         return decided
 
     def _have_recorded(
-        self, approval_id: str, by: str, outcome: str, approval: Approval | None
+        self, approval_id: str, by: str, outcome: str, approval: ApprovalRecord | None
     ) -> None:
         """Record a decision in the audit of the worker that asks, or of another one."""
         decision = sync_pb2.ApprovalDecision(
@@ -243,20 +243,20 @@ class Plane:
             stream = self.streams.get(asked.worker_id)
         stream = stream or next(iter(self.streams.values()), None)
         if stream is not None:
-            stream.say(sync_pb2.SyncResponse(approval_decision=decision))
+            stream.send_message(sync_pb2.SyncResponse(approval_decision=decision))
 
-    def _note_approval(self, approval: Approval, action: str) -> None:
-        self.events.approval(approval, action, self.clock())
+    def _note_approval(self, approval: ApprovalRecord, action: str) -> None:
+        self.events.record_approval(approval, action, self.clock())
         self._woken.set()  # it may be the next to expire
 
     def _send(self) -> None:
-        for worker_id, action in self.state.take_actions():
+        for worker_id, action in self.state.pop_actions():
             if self.meters is not None:
-                self.meters.sent(worker_id, action)
+                self.meters.record_action(worker_id, action)
             stream = self.streams.get(worker_id)
             if stream is not None:
                 stream.send(self.traces.traced(action))
-        for waiter_id, answer in self.state.line.take_answers():
+        for waiter_id, answer in self.state.wait_queue.pop_answers():
             turn = self._turns.get(waiter_id)
             if turn is not None and not turn.done():
                 turn.set_result(answer)

@@ -11,7 +11,7 @@ from typing import Final
 
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import Action, CancelProbe, PushDelta, StartProbe
@@ -48,7 +48,7 @@ class ReloadTraces:
                 pass
         return action
 
-    def probe_ended(self, probe_id: int, outcome: Listing | Problem) -> None:
+    def end_probe(self, probe_id: int, outcome: ServerListing | Problem) -> None:
         self._end(probe_id, outcome.reason if isinstance(outcome, Problem) else "")
 
     def _probe_started(self, action: StartProbe) -> StartProbe:

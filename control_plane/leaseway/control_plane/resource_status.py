@@ -88,7 +88,7 @@ class ResourceStatus:
                 async with open_api(namespace) as api:
                     while True:
                         # Listened for first: what changes meanwhile is looked at next time.
-                        changed = asyncio.ensure_future(self._plane.changed(_LONGEST_PAUSE))
+                        changed = asyncio.ensure_future(self._plane.wait_for_change(_LONGEST_PAUSE))
                         try:
                             all_written = not self._leads() or await self._write(api)
                             await asyncio.sleep(_PACE if all_written else _PACE * 5)
@@ -104,7 +104,7 @@ class ResourceStatus:
 
     async def _write(self, api: Any) -> bool:
         """Write what has changed; return whether the API took every status."""
-        view = _View(self._plane)
+        view = _StateView(self._plane)
         all_written = True
         taken: set[str] = set()
         refused: set[str] = set()
@@ -153,7 +153,7 @@ class ResourceStatus:
         return True
 
 
-class _View:
+class _StateView:
     """What is known at one moment, gone through once for all resources."""
 
     def __init__(self, plane: Plane) -> None:

@@ -19,7 +19,7 @@ from tests.control_plane.core.builders import hello, spec
 from leaseway.control_plane.console.live import Shared
 from leaseway.control_plane.console.records import ServerRows
 from leaseway.control_plane.console.server import ConsoleListener, serve_console
-from leaseway.control_plane.core.approvals import Question
+from leaseway.control_plane.core.approvals import ApprovalRequest
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.authenticator import authenticator_for
@@ -143,7 +143,7 @@ async def test_another_site_can_neither_steer_nor_be_pointed_at_this_machine(
     console: Open,
 ) -> None:
     plane, asker = await console(None)
-    plane.act(lambda state, now: state.worker_joined(hello("w1"), now))
+    plane.act(lambda state, now: state.handle_worker_joined(hello("w1"), now))
     async with asker.session.post(asker.url + "api/drain", json={"worker": "w1"}) as answer:
         assert answer.status == 403
     crossed = {"Sec-Fetch-Site": "cross-site"}
@@ -160,7 +160,7 @@ def test_beyond_this_machine_it_wants_a_key() -> None:
 
 def waiting(plane: Plane) -> str:
     """Have a call wait for a person; return the approval's id."""
-    question = Question(
+    question = ApprovalRequest(
         "acme", "billing", "d1", False, "bank", "pay", "digest", '{"amount":5}', "key 1"
     )
     _, approval = plane.approvals.ask(question, plane.clock(), use=False)
@@ -275,7 +275,7 @@ async def test_a_viewer_sees_everything_and_steers_nothing(tmp_path: Path) -> No
     key, record = make_key(roles=[Role.VIEWER], tenant=None, agent=None, now=0.0)
     add_key(path, record)
     plane = Plane(epoch=1)
-    plane.act(lambda state, now: state.worker_joined(hello("w1"), now))
+    plane.act(lambda state, now: state.handle_worker_joined(hello("w1"), now))
     approval = waiting(plane)
     admit = authenticator_for(None, keys=path).for_role(*SEES_ALL)
     listener = ConsoleListener(Endpoint("127.0.0.1", 0), admit)
@@ -305,7 +305,7 @@ async def test_a_viewer_sees_everything_and_steers_nothing(tmp_path: Path) -> No
 
 async def test_a_drain_is_done_and_noted_in_the_history(console: Open) -> None:
     plane, asker = await console(None)
-    plane.act(lambda state, now: state.worker_joined(hello("w1"), now))
+    plane.act(lambda state, now: state.handle_worker_joined(hello("w1"), now))
     status, _ = await asker.post("api/drain", {"worker": "w1"})
     assert status == 200
     assert plane.state.workers["w1"].draining
@@ -354,7 +354,7 @@ async def test_everything_is_empty_before_there_is_anything(console: Open) -> No
 async def test_failed_servers_come_first_and_a_search_finds_one_of_many(console: Open) -> None:
     plane, asker = await console(None)
     specs = {VariantKey(f"s{n:03}"): spec(f"s{n:03}") for n in range(500)}
-    plane.act(lambda state, now: state.config_loaded(specs, frozenset({"s444"}), [], now))
+    plane.act(lambda state, now: state.apply_config(specs, frozenset({"s444"}), [], now))
     _, page = await asker.get("api/servers?limit=100")
     assert (page["total"], len(page["items"])) == (500, 100)
     assert page["items"][0]["id"] == "s444"
@@ -365,8 +365,8 @@ async def test_failed_servers_come_first_and_a_search_finds_one_of_many(console:
 async def test_values_of_the_configuration_are_not_shown(console: Open) -> None:
     plane, asker = await console(None)
     secret = replace(spec("a"), args=("--token", "s3cr3t-value"))
-    plane.act(lambda state, now: state.config_loaded({secret.key: secret}, frozenset(), [], now))
-    plane.events.reloaded({secret.key: secret}, "mcp.yaml", [], 1.0)
+    plane.act(lambda state, now: state.apply_config({secret.key: secret}, frozenset(), [], now))
+    plane.events.record_reload({secret.key: secret}, "mcp.yaml", [], 1.0)
     for path in ("servers", "server?id=a", "overview", "events"):
         _, answer = await asker.get(f"api/{path}")
         assert "s3cr3t-value" not in json.dumps(answer), path
@@ -377,8 +377,8 @@ async def test_a_page_hears_of_events_and_of_changes_as_they_come(console: Open)
     async with asyncio.timeout(60), asker.session.get(asker.url + "api/live") as stream:
         first = await _messages(stream, {"state", "events"})
         assert first["state"]["overview"]["workers"]["connected"] == 0
-        plane.act(lambda state, now: state.worker_joined(hello("w1"), now))
-        plane.events.note(EventRecord("operator", "looked", "Somebody looked.", 1.0))
+        plane.act(lambda state, now: state.handle_worker_joined(hello("w1"), now))
+        plane.events.record(EventRecord("operator", "looked", "Somebody looked.", 1.0))
         while True:
             heard = await _messages(stream, {"events"})
             if any(event["kind"] == "operator" for event in heard["events"]):
@@ -418,13 +418,13 @@ async def test_many_pages_that_ask_for_the_same_ask_the_workers_once() -> None:
 async def test_what_nothing_has_changed_is_not_told_as_new(console: Open) -> None:
     plane, asker = await console(None)
     specs = {VariantKey("a"): spec("a")}
-    plane.act(lambda state, now: state.config_loaded(specs, frozenset(), [], now))
+    plane.act(lambda state, now: state.apply_config(specs, frozenset(), [], now))
     rows = ServerRows(plane)
     first = rows.all()
     plane.act(lambda state, now: None)
     assert rows.all() is first
     revision = rows.revision
-    plane.act(lambda state, now: state.config_loaded({}, frozenset(), [], now))
+    plane.act(lambda state, now: state.apply_config({}, frozenset(), [], now))
     assert rows.all() == []
     assert rows.revision == revision + 1
     assert (await asker.get("api/servers"))[1]["items"] == []

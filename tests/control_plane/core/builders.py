@@ -6,11 +6,11 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from leaseway.control_plane.core.catalog.listing import Listing, Recorded
+from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, PlacementTable
-from leaseway.control_plane.core.workers.records import WorkerAddress, WorkerHello
+from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey, PlacementTable
+from leaseway.control_plane.core.workers.records import WorkerHello, WorkerIdentity
 from leaseway.spec.model import ServerSpec, Transform, VariantKey
 from leaseway.wire import bounds
 
@@ -22,18 +22,18 @@ class Able:
     """Which workers could hold a lease, as placement asks it."""
 
     ids: Collection[str]
-    most: int = bounds.MAX_INSTANCES
+    max_leases: int = bounds.MAX_INSTANCES
     holding: Collection[str] = ()
     suspect: Collection[str] = ()
     spares: Collection[str] = ()
 
-    def takes(self, worker_id: str) -> bool:
+    def accepts(self, worker_id: str) -> bool:
         return worker_id in self.ids
 
-    def stands(self, worker_id: str) -> bool:
+    def keeps_leases(self, worker_id: str) -> bool:
         return worker_id in self.ids or worker_id in self.holding
 
-    def suspects(self, worker_id: str) -> bool:
+    def is_suspect(self, worker_id: str) -> bool:
         return worker_id in self.suspect
 
 
@@ -41,7 +41,7 @@ def table_of(**capacities: int) -> PlacementTable:
     """Return a table that workers of these capacities have joined."""
     table = PlacementTable()
     for worker_id, capacity in capacities.items():
-        table.worker_joined(worker_id, capacity)
+        table.add_worker(worker_id, capacity)
     return table
 
 
@@ -63,9 +63,9 @@ def spec(
     )
 
 
-def listing(*names: str) -> Listing:
+def listing(*names: str) -> ServerListing:
     """Return the listing of a server with these tools."""
-    return Listing(
+    return ServerListing(
         tuple(Recorded(n, json.dumps({"name": n, "inputSchema": {}}).encode()) for n in names),
         "2025-11-25",
     )
@@ -84,7 +84,7 @@ def offering(
     prompts: tuple[str, ...] = (),
     resources: tuple[str, ...] = (),
     templates: tuple[str, ...] = (),
-) -> Listing:
+) -> ServerListing:
     """Return the listing of a server with these tools, and other things besides."""
     return replace(
         listing(*tools),
@@ -96,13 +96,13 @@ def offering(
 
 def hello(worker_id: str = "w1", **changes: object) -> WorkerHello:
     """Return a worker's hello."""
-    base = WorkerHello(WorkerAddress(worker_id, f"run-{worker_id}", "127.0.0.1:1"), capacity=8)
+    base = WorkerHello(WorkerIdentity(worker_id, f"run-{worker_id}", "127.0.0.1:1"), capacity=8)
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
 def lease(lease_id: str, worker_id: str, session: str = "s", server_id: str = "a") -> HeldLease:
     """Return a lease as a worker reports it."""
-    return HeldLease(lease_id, LeaseKey("default", session, server_id), worker_id, START.mono)
+    return HeldLease(lease_id, PlacementKey("default", session, server_id), worker_id, START.mono)
 
 
 def coordinator(expected_workers: int = 1) -> Coordinator:
@@ -112,4 +112,4 @@ def coordinator(expected_workers: int = 1) -> Coordinator:
 
 def load(state: Coordinator, *specs: ServerSpec, now: Moment = START) -> None:
     """Give a coordinator a configuration with these servers."""
-    state.config_loaded({one.key: one for one in specs}, frozenset(), (), now)
+    state.apply_config({one.key: one for one in specs}, frozenset(), (), now)

@@ -12,7 +12,7 @@ from tests.control_plane.core.builders import (
     load,
 )
 
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.variants import Hashes, Served
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
@@ -49,7 +49,7 @@ class FakeWorker:
 def run(state: Coordinator, workers: Iterable[FakeWorker], now: Moment = START) -> None:
     """Let workers take everything that is said to them, and acknowledge it."""
     by_id = {worker.id: worker for worker in workers}
-    while actions := state.take_actions():
+    while actions := state.pop_actions():
         for worker_id, action in actions:
             worker = by_id[worker_id]
             match action:
@@ -61,7 +61,7 @@ def run(state: Coordinator, workers: Iterable[FakeWorker], now: Moment = START) 
                         worker.held.pop(key, None)
                     assert push.version >= worker.version
                     worker.version = push.version
-                    state.acked(worker_id, push.nonce, now)
+                    state.handle_ack(worker_id, push.nonce, now)
                 case StartProbe():
                     worker.probes.append(action)
                 case CancelProbe(probe_id):
@@ -69,7 +69,7 @@ def run(state: Coordinator, workers: Iterable[FakeWorker], now: Moment = START) 
                 case WantContent(keys):
                     worker.wanted += keys
                     held = [worker.held[key] for key in keys]
-                    state.content_received(worker_id, held, now)
+                    state.handle_content(worker_id, held, now)
                 case RevokeLease(lease_id, _):
                     worker.revoked.append(lease_id)
                 case _:
@@ -77,10 +77,13 @@ def run(state: Coordinator, workers: Iterable[FakeWorker], now: Moment = START) 
 
 
 def answer(
-    state: Coordinator, worker: FakeWorker, outcome: Listing | Problem, now: Moment = START
+    state: Coordinator,
+    worker: FakeWorker,
+    outcome: ServerListing | Problem,
+    now: Moment = START,
 ) -> None:
     """Have a worker end its oldest probe."""
-    state.probe_ended(worker.probes.pop(0).id, outcome, now)
+    state.handle_probe_result(worker.probes.pop(0).id, outcome, now)
     run(state, [worker], now)
 
 
@@ -96,7 +99,7 @@ def started(*specs: ServerSpec) -> tuple[Coordinator, FakeWorker]:
     """Return a coordinator and a worker that serves these, each with the tool `echo`."""
     state, worker = coordinator(), FakeWorker()
     load(state, *specs)
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     while worker.probes:
         answer(state, worker, listing("echo"))

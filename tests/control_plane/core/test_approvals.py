@@ -11,21 +11,23 @@ from hypothesis import strategies as st
 from leaseway.control_plane.core.approvals import (
     LASTS,
     MOST_OF_TENANT,
-    Approval,
+    ApprovalRecord,
+    ApprovalRequest,
     Approvals,
-    Question,
 )
 from leaseway.control_plane.core.moment import Moment
 from leaseway.wire.errors import Fault, Reason
 
-PAY = Question("acme", "billing", "d1", False, "bank", "pay", "digest-1", "{}", "key 1")
+PAY = ApprovalRequest("acme", "billing", "d1", False, "bank", "pay", "digest-1", "{}", "key 1")
 
 
 def at(seconds: float) -> Moment:
     return Moment(seconds, 1_800_000_000.0 + seconds)
 
 
-def waiting(approvals: Approvals, question: Question = PAY, seconds: float = 0.0) -> Approval:
+def waiting(
+    approvals: Approvals, question: ApprovalRequest = PAY, seconds: float = 0.0
+) -> ApprovalRecord:
     verdict, approval = approvals.ask(question, at(seconds), use=False)
     assert verdict == "waiting"
     assert approval is not None
@@ -54,7 +56,7 @@ def test_a_call_runs_once_when_a_person_has_agreed() -> None:
         replace(PAY, digest="digest-2"),
     ],
 )
-def test_agreement_to_one_call_is_none_to_another(other: Question) -> None:
+def test_agreement_to_one_call_is_none_to_another(other: ApprovalRequest) -> None:
     approvals = Approvals()
     approvals.decide(waiting(approvals).id, "", "key ann", at(1), approve=True)
     assert waiting(approvals, other).state == "waiting"

@@ -14,7 +14,12 @@ from hypothesis.stateful import (
 )
 from tests.control_plane.core.builders import Able, table_of
 
-from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, LoadOrder, Placement
+from leaseway.control_plane.core.placement.table import (
+    HeldLease,
+    LoadOrder,
+    Placement,
+    PlacementKey,
+)
 from leaseway.wire import bounds
 
 NAMES = tuple(f"w{n}" for n in range(6))
@@ -38,54 +43,56 @@ class Choices(RuleBasedStateMachine):
         self.capacity = dict.fromkeys(NAMES[:3], 2)
         self.table = table_of(**self.capacity)
         self.held: dict[str, HeldLease] = {}
-        self.booked: dict[LeaseKey, Booking] = {}
+        self.booked: dict[PlacementKey, Booking] = {}
 
     keys = st.builds(
-        LeaseKey, st.just("t"), st.sampled_from(["s1", "s2", "s3"]), st.sampled_from(["a", "b"])
+        PlacementKey, st.just("t"), st.sampled_from(["s1", "s2", "s3"]), st.sampled_from(["a", "b"])
     )
 
-    def units(self) -> list[tuple[LeaseKey, str]]:
+    def units(self) -> list[tuple[PlacementKey, str]]:
         held = [(one.key, one.worker_id) for one in self.held.values()]
         return held + [(key, one.worker_id) for key, one in self.booked.items()]
 
     def load(self, worker_id: str) -> int:
         return sum(where == worker_id for _, where in self.units())
 
-    def best(self, key: LeaseKey, able: Able, excluded: frozenset[str]) -> str | None:
+    def best(self, key: PlacementKey, able: Able, excluded: frozenset[str]) -> str | None:
         """Walk all workers, as DESIGN §5 says it."""
         units = self.units()
         roomy = [
             one
             for one, capacity in self.capacity.items()
             if one not in excluded
-            and able.takes(one)
+            and able.accepts(one)
             and self.load(one) < capacity
-            and sum(w == one and k.server_id == key.server_id for k, w in units) < able.most
+            and sum(w == one and k.server_id == key.server_id for k, w in units) < able.max_leases
         ]
         mine = {where for each, where in units if each.session == key.session}
         return min(
             roomy,
             key=lambda one: (
-                able.suspects(one),
+                able.is_suspect(one),
                 one not in mine,
                 self.load(one),
-                one not in mine and not able.suspects(one) and one not in able.spares,
+                one not in mine and not able.is_suspect(one) and one not in able.spares,
                 one,
             ),
             default=None,
         )
 
-    @rule(key=keys, ids=some, excluded=some, suspect=some, spares=some, most=st.integers(1, 3))
+    @rule(
+        key=keys, ids=some, excluded=some, suspect=some, spares=some, max_leases=st.integers(1, 3)
+    )
     def place(
         self,
-        key: LeaseKey,
+        key: PlacementKey,
         ids: frozenset[str],
         excluded: frozenset[str],
         suspect: frozenset[str],
         spares: frozenset[str],
-        most: int,
+        max_leases: int,
     ) -> None:
-        able = Able(ids or NAMES, most, suspect=suspect, spares=spares)
+        able = Able(ids or NAMES, max_leases, suspect=suspect, spares=spares)
         placed = self.table.place(key, able, excluded, self.now)
         if placed is not None and placed.lease_id is not None:
             assert self.held[placed.lease_id].key == key
@@ -103,32 +110,32 @@ class Choices(RuleBasedStateMachine):
             self.booked[key] = Booking(placed.worker_id, self.now + bounds.RESERVATION)
 
     @rule(key=keys, worker_id=names)
-    def gain(self, key: LeaseKey, worker_id: str) -> None:
+    def gain(self, key: PlacementKey, worker_id: str) -> None:
         self.counter += 1
         lease = HeldLease(f"L{self.counter}", key, worker_id, self.now)
         self.held[lease.id] = lease
         booked = self.booked.get(key)
         if booked is not None and booked.worker_id == worker_id:
             del self.booked[key]
-        self.table.gained(lease)
+        self.table.add_lease(lease)
 
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
         lease_id = data.draw(st.sampled_from([*self.held, "unknown"]))
         self.held.pop(lease_id, None)
-        self.table.lost(lease_id)
+        self.table.remove_lease(lease_id)
 
     @rule(worker_id=names, capacity=st.integers(0, 3))
     def join(self, worker_id: str, capacity: int) -> None:
         self.capacity[worker_id] = capacity
-        self.table.worker_joined(worker_id, capacity)
+        self.table.add_worker(worker_id, capacity)
 
     @rule(worker_id=names)
     def go(self, worker_id: str) -> None:
         self.capacity.pop(worker_id, None)
         self.held = {i: one for i, one in self.held.items() if one.worker_id != worker_id}
         self.booked = {k: one for k, one in self.booked.items() if one.worker_id != worker_id}
-        self.table.worker_gone(worker_id)
+        self.table.remove_worker(worker_id)
 
     @rule(seconds=st.sampled_from([0.5, 4.0, 11.0]))
     def pass_time(self, seconds: float) -> None:
@@ -152,12 +159,12 @@ def test_a_choice_among_thousands_looks_at_one() -> None:
     asked: list[str] = []
 
     class Counting(Able):
-        def takes(self, worker_id: str) -> bool:
+        def accepts(self, worker_id: str) -> bool:
             asked.append(worker_id)
             return True
 
     for number in range(100):
-        placed = table.place(LeaseKey("t", f"s{number}", "a"), Counting(()), (), 0.0)
+        placed = table.place(PlacementKey("t", f"s{number}", "a"), Counting(()), (), 0.0)
         assert placed == Placement(f"w{number:04}")
     assert len(asked) == 100
 
@@ -165,26 +172,26 @@ def test_a_choice_among_thousands_looks_at_one() -> None:
 def test_a_full_fleet_is_not_looked_at_at_all() -> None:
     table = table_of(**{f"w{n}": 1 for n in range(50)})
     for number in range(50):
-        assert table.place(LeaseKey("t", f"s{number}", "a"), Able([f"w{number}"]), (), 0.0)
+        assert table.place(PlacementKey("t", f"s{number}", "a"), Able([f"w{number}"]), (), 0.0)
 
     class Untouchable(Able):
-        def takes(self, worker_id: str) -> bool:
+        def accepts(self, worker_id: str) -> bool:
             raise AssertionError(worker_id)
 
-    assert table.place(LeaseKey("t", "one more", "a"), Untouchable(()), (), 0.0) is None
+    assert table.place(PlacementKey("t", "one more", "a"), Untouchable(()), (), 0.0) is None
 
 
 def test_a_worker_is_in_the_order_while_it_has_joined_and_has_room() -> None:
     order = LoadOrder()
-    order.moved("w1", 0)
+    order.set_load("w1", 0)
     assert list(order) == []
-    order.joined("w1", 2, 1)
-    order.joined("w2", 2, 0)
+    order.set_capacity("w1", 2, 1)
+    order.set_capacity("w2", 2, 0)
     assert list(order) == ["w2", "w1"]
-    order.moved("w2", 2)
+    order.set_load("w2", 2)
     assert list(order) == ["w1"]
     assert "w2" not in order
-    order.joined("w2", 3, 2)
-    order.left("w1")
-    order.left("never seen")
+    order.set_capacity("w2", 3, 2)
+    order.remove("w1")
+    order.remove("never seen")
     assert list(order) == ["w2"]

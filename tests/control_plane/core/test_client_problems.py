@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.control_plane.core.builders import at, listing, load, spec
 from tests.control_plane.core.fake_worker import FakeWorker, answer, run, started
 
-from leaseway.control_plane.core.catalog.listing import Listing, Recorded
+from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
 from leaseway.control_plane.core.client_problems import KEPT_FOR, MAX_MET
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.problems import PROBLEMS_DROPPED, Problem
@@ -22,34 +22,36 @@ def shown(state: Coordinator) -> list[str]:
     return [each.problem.subject for each in state.problems.open()]
 
 
-def relist(state: Coordinator, worker: FakeWorker, new: Listing, seconds: float = 1.0) -> None:
+def relist(
+    state: Coordinator, worker: FakeWorker, new: ServerListing, seconds: float = 1.0
+) -> None:
     """Have server `a` list something else, and serve it."""
     key = spec("a").key
-    state.relisted("w1", key, spec("a").launch_hash, new, at(seconds))
+    state.handle_relisting("w1", key, spec("a").launch_hash, new, at(seconds))
     state.tick(at(seconds + 0.1))
     run(state, [worker], at(seconds + 0.1))
 
 
 def test_a_refusal_ends_when_its_tool_is_defined_otherwise() -> None:
     state, worker = started(spec("a"))
-    state.problem_met(REFUSED, at(0))
+    state.report_client_problem(REFUSED, at(0))
     mended = Recorded("echo", b'{"name": "echo", "inputSchema": {"type": "object"}}')
     relist(state, worker, replace(listing("echo"), tools=(mended,)))
     assert shown(state) == []
-    state.problem_met(REFUSED, at(2))
+    state.report_client_problem(REFUSED, at(2))
     assert shown(state) == ["openai:a_echo"], "the new one may be refused as well"
 
 
 def test_a_refusal_ends_when_its_tool_is_gone() -> None:
     state, worker = started(spec("a"))
-    state.problem_met(REFUSED, at(0))
+    state.report_client_problem(REFUSED, at(0))
     relist(state, worker, listing("other"))
     assert shown(state) == []
 
 
 def test_a_refusal_ends_when_its_server_is_removed() -> None:
     state, worker = started(spec("a"))
-    state.problem_met(REFUSED, at(0))
+    state.report_client_problem(REFUSED, at(0))
     load(state, now=at(1))
     run(state, [worker], at(1))
     state.tick(at(1.1))
@@ -59,7 +61,7 @@ def test_a_refusal_ends_when_its_server_is_removed() -> None:
 
 def test_a_refusal_ends_when_its_tool_is_given_another_name() -> None:
     state, worker = started(spec("a"))
-    state.problem_met(REFUSED, at(0))
+    state.report_client_problem(REFUSED, at(0))
     load(state, spec("a", prefix="renamed_"), now=at(1))
     run(state, [worker], at(1))
     state.tick(at(1.1))
@@ -69,7 +71,7 @@ def test_a_refusal_ends_when_its_tool_is_given_another_name() -> None:
 
 def test_other_tools_and_servers_change_nothing_about_it() -> None:
     state, worker = started(spec("a"))
-    state.problem_met(REFUSED, at(0))
+    state.report_client_problem(REFUSED, at(0))
     relist(state, worker, listing("echo", "more"))
     load(state, spec("a"), spec("b"), now=at(2))
     run(state, [worker], at(2))
@@ -82,22 +84,22 @@ def test_other_tools_and_servers_change_nothing_about_it() -> None:
 
 def test_a_refusal_without_a_server_is_found_by_its_tool() -> None:
     state, worker = started(spec("a"))
-    state.problem_met(replace(REFUSED, server_id=""), at(0))
+    state.report_client_problem(replace(REFUSED, server_id=""), at(0))
     relist(state, worker, listing("other"))
     assert shown(state) == []
 
 
 def test_a_problem_of_a_whole_server_ends_when_anything_in_it_changes() -> None:
     state, worker = started(spec("a"))
-    state.problem_met(Problem("client", "ODD", "Odd.", server_id="a"), at(0))
-    state.problem_met(Problem("client", "ODD", "All of it.", subject="everything"), at(0))
+    state.report_client_problem(Problem("client", "ODD", "Odd.", server_id="a"), at(0))
+    state.report_client_problem(Problem("client", "ODD", "All of it.", subject="everything"), at(0))
     relist(state, worker, listing("echo", "more"))
     assert shown(state) == ["everything"]
 
 
 def test_what_was_met_before_its_tool_was_listed_stays_until_that_changes() -> None:
     state, worker = started(spec("b"))
-    state.problem_met(REFUSED, at(0))
+    state.report_client_problem(REFUSED, at(0))
     load(state, spec("a"), spec("b"), now=at(1))
     run(state, [worker], at(1))
     answer(state, worker, listing("echo"), at(1))
@@ -110,8 +112,8 @@ def test_what_was_met_before_its_tool_was_listed_stays_until_that_changes() -> N
 
 def test_a_problem_that_nobody_meets_again_for_a_day_ends() -> None:
     state, _ = started(spec("a"))
-    state.problem_met(REFUSED, at(0))
-    state.problem_met(REFUSED, at(3600))
+    state.report_client_problem(REFUSED, at(0))
+    state.report_client_problem(REFUSED, at(3600))
     assert [each.count for each in state.problems.open()] == [2]
     due = state.next_deadline(at(3600))
     assert due == at(3600 + KEPT_FOR).mono
@@ -127,7 +129,7 @@ def test_callers_have_so_many_at_most_and_push_out_nobody_elses() -> None:
     theirs = Problem("workspace", "BROKEN_FILE", "mcp.yaml is not YAML.")
     state.problems.report(theirs, at(0).unix)
     for number in range(MAX_MET + 5):
-        state.problem_met(replace(REFUSED, subject=f"openai:{number}"), at(number / 10))
+        state.report_client_problem(replace(REFUSED, subject=f"openai:{number}"), at(number / 10))
     found = {each.problem.subject: each.problem for each in state.problems.open()}
     kept = {name for name in found if name}
     assert kept == {f"openai:{n}" for n in range(5, MAX_MET + 5)}
@@ -141,6 +143,6 @@ def test_callers_have_so_many_at_most_and_push_out_nobody_elses() -> None:
 def test_what_another_source_sees_as_well_stays_with_that_source() -> None:
     state, _ = started(spec("a"))
     state.problems.report(REFUSED, at(0).unix)
-    state.problem_met(REFUSED, at(1))
+    state.report_client_problem(REFUSED, at(1))
     state.tick(at(KEPT_FOR + 2))
     assert shown(state) == ["openai:a_echo"]

@@ -27,7 +27,7 @@ from leaseway.control_plane.core.workers.actions import (
     StartProbe,
 )
 from leaseway.control_plane.core.workers.records import WorkerRefused, WorkerReport
-from leaseway.control_plane.core.workers.subscription import Refusal
+from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire import bounds
@@ -36,11 +36,11 @@ from leaseway.wire import bounds
 def test_a_server_is_listed_once_a_worker_has_acknowledged_it() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
-    assert state.pending == ["a"]
+    assert state.pending_servers == ["a"]
     assert not state.ready
-    state.probe_ended(worker.probes.pop().id, listing("echo"), START)
+    state.handle_probe_result(worker.probes.pop().id, listing("echo"), START)
     assert exposed(state) == {}
     run(state, [worker])
     assert exposed(state) == {"a_echo": "a"}
@@ -50,15 +50,15 @@ def test_a_server_is_listed_once_a_worker_has_acknowledged_it() -> None:
 def test_a_listed_server_is_pending_until_its_commit_is_served() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("fast"), spec("slow"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     fast = next(probe for probe in worker.probes if probe.spec.key.server_id == "fast")
-    state.probe_ended(fast.id, listing("echo"), START)
+    state.handle_probe_result(fast.id, listing("echo"), START)
     run(state, [worker])
-    assert state.pending == ["fast", "slow"]  # its result waits for those of the next 50 ms
+    assert state.pending_servers == ["fast", "slow"]  # its result waits for those of the next 50 ms
     state.tick(at(0.06))
     run(state, [worker], at(0.06))
-    assert state.pending == ["slow"]
+    assert state.pending_servers == ["slow"]
     assert exposed(state) == {"fast_echo": "fast"}
 
 
@@ -67,7 +67,7 @@ def test_each_new_server_is_probed_by_exactly_one_worker() -> None:
     workers = [FakeWorker("w1"), FakeWorker("w2")]
     load(state, *(spec(f"s{n}") for n in range(10)))
     for worker in workers:
-        state.worker_joined(hello(worker.id), START)
+        state.handle_worker_joined(hello(worker.id), START)
     run(state, workers)
     probed = [probe.spec.key.server_id for worker in workers for probe in worker.probes]
     assert sorted(probed) == sorted(f"s{n}" for n in range(10))
@@ -104,7 +104,7 @@ def test_a_failed_change_leaves_the_last_good_serving_with_a_problem() -> None:
 def test_an_entry_whose_launch_does_not_come_up_changes_no_name_and_no_rule() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     answer(state, worker, listing("danger", "echo"))
     served, before = state.visible.served[VariantKey("a")], exposed(state)
@@ -130,7 +130,9 @@ def test_what_a_worker_brought_stays_as_it_is_until_its_successor_comes_up() -> 
     first, worker = started(spec("a"))
     state = coordinator()
     load(state, replace(spec("a", command="broken"), tools=NameFilter((), ("echo",))))
-    state.worker_joined(hello(held=worker.hashes(), highest_version=first.visible.version), START)
+    state.handle_worker_joined(
+        hello(held=worker.hashes(), highest_version=first.visible.version), START
+    )
     run(state, [worker])
     assert exposed(state) == {"a_echo": "a"}
 
@@ -138,7 +140,7 @@ def test_what_a_worker_brought_stays_as_it_is_until_its_successor_comes_up() -> 
 def test_a_failed_probe_is_tried_again_after_a_backoff() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     answer(state, worker, FAILED)
     due = state.next_deadline(START)
@@ -155,13 +157,13 @@ def test_a_failed_probe_is_tried_again_after_a_backoff() -> None:
 def test_a_probe_whose_spec_has_moved_on_is_taken_back() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     old = worker.probes.pop()
     load(state, spec("a", command="newer"))
     run(state, [worker])
     assert worker.cancelled == [old.id]
-    state.probe_ended(old.id, listing("stale"), START)
+    state.handle_probe_result(old.id, listing("stale"), START)
     run(state, [worker])
     assert exposed(state) == {}
     answer(state, worker, listing("fresh"))
@@ -171,11 +173,11 @@ def test_a_probe_whose_spec_has_moved_on_is_taken_back() -> None:
 def test_one_servers_failure_never_holds_back_another() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"), spec("b"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     by_server = {probe.spec.key.server_id: probe for probe in worker.probes}
-    state.probe_ended(by_server["a"].id, FAILED, START)
-    state.probe_ended(by_server["b"].id, listing("echo"), START)
+    state.handle_probe_result(by_server["a"].id, FAILED, START)
+    state.handle_probe_result(by_server["b"].id, listing("echo"), START)
     run(state, [worker])
     assert exposed(state) == {"b_echo": "b"}
     assert state.ready
@@ -184,11 +186,11 @@ def test_one_servers_failure_never_holds_back_another() -> None:
 def test_results_close_together_share_a_registry_version() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"), spec("b"), spec("c"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     version = state.committed.version
     for probe in worker.probes:
-        state.probe_ended(probe.id, listing("echo"), START)
+        state.handle_probe_result(probe.id, listing("echo"), START)
     run(state, [worker])
     assert state.committed.version == version + 1
     assert len(exposed(state)) == 3
@@ -196,7 +198,7 @@ def test_results_close_together_share_a_registry_version() -> None:
 
 def test_a_rejected_entry_keeps_what_its_server_had() -> None:
     state, worker = started(spec("a"), spec("b"))
-    state.config_loaded({VariantKey("b"): spec("b")}, frozenset({"a"}), (), START)
+    state.apply_config({VariantKey("b"): spec("b")}, frozenset({"a"}), (), START)
     run(state, [worker])
     assert exposed(state) == {"a_echo": "a", "b_echo": "b"}
 
@@ -212,13 +214,13 @@ def test_a_removed_server_is_removed_from_workers() -> None:
 def test_a_relisting_commits_and_a_failed_one_changes_nothing() -> None:
     state, worker = started(spec("a"))
     launch = spec("a").launch_hash
-    state.relisted("w1", VariantKey("a"), launch, listing("echo", "more"), START)
+    state.handle_relisting("w1", VariantKey("a"), launch, listing("echo", "more"), START)
     run(state, [worker])
     assert exposed(state) == {"a_echo": "a", "a_more": "a"}
-    state.relisted("w1", VariantKey("a"), launch, FAILED, START)
+    state.handle_relisting("w1", VariantKey("a"), launch, FAILED, START)
     run(state, [worker])
     assert exposed(state) == {"a_echo": "a", "a_more": "a"}
-    state.relisted("w1", VariantKey("a"), "another launch", listing(), START)
+    state.handle_relisting("w1", VariantKey("a"), "another launch", listing(), START)
     run(state, [worker])
     assert len(exposed(state)) == 2
 
@@ -230,17 +232,17 @@ def test_six_hundred_silent_workers_hold_up_a_new_server_once_and_for_a_bounded_
 
     def join(number: int, now: Moment) -> None:
         address = replace(mute.address, id=f"mute{number}")
-        state.worker_joined(replace(mute, address=address), now)
+        state.handle_worker_joined(replace(mute, address=address), now)
         go_on(now)
 
     def go_on(now: Moment) -> None:
         state.tick(now)
-        mine = [action for name, action in state.take_actions() if name == worker.id]
+        mine = [action for name, action in state.pop_actions() if name == worker.id]
         for action in mine:
             if isinstance(action, PushDelta):
-                state.acked(worker.id, action.push.nonce, now)
+                state.handle_ack(worker.id, action.push.nonce, now)
             elif isinstance(action, StartProbe):
-                state.probe_ended(action.id, listing("echo"), now)
+                state.handle_probe_result(action.id, listing("echo"), now)
         if mine:
             go_on(now)
 
@@ -263,9 +265,9 @@ def test_a_worker_that_never_says_what_it_holds_stops_no_reload_of_the_others() 
     first, holder = started(spec("a"))
     state, worker = started(spec("b"))
     mute = hello("w2", held=holder.hashes(), highest_version=first.visible.version)
-    state.worker_joined(mute, at(5))
+    state.handle_worker_joined(mute, at(5))
     load(state, spec("b", prefix="new_"), now=at(6))
-    mine = [one for one in state.take_actions() if one[0] == "w1"]  # what w2 is asked is lost
+    mine = [one for one in state.pop_actions() if one[0] == "w1"]  # what w2 is asked is lost
     state.tick(at(10))
     assert (mine, exposed(state)) == ([], {"b_echo": "b"})
     due = state.next_deadline(at(10))
@@ -281,11 +283,11 @@ def test_a_second_run_of_an_id_waits_until_the_first_has_been_gone() -> None:
     state, _ = started(spec("a"))
     twin = hello(address=hello().address.__class__("w1", "another-run", "127.0.0.1:2"))
     with pytest.raises(WorkerRefused, match="calls itself 'w1'"):
-        state.worker_joined(twin, at(1))
-    state.worker_left("w1", at(2))
+        state.handle_worker_joined(twin, at(1))
+    state.handle_worker_disconnected("w1", at(2))
     with pytest.raises(WorkerRefused):
-        state.worker_joined(twin, at(11))
-    state.worker_joined(twin, at(12.1))
+        state.handle_worker_joined(twin, at(11))
+    state.handle_worker_joined(twin, at(12.1))
     assert state.workers["w1"].hello.address.incarnation == "another-run"
 
 
@@ -294,11 +296,11 @@ def test_a_workers_probes_go_elsewhere_when_it_leaves() -> None:
     workers = [FakeWorker("w1"), FakeWorker("w2")]
     load(state, spec("a"))
     for worker in workers:
-        state.worker_joined(hello(worker.id), START)
+        state.handle_worker_joined(hello(worker.id), START)
     run(state, workers)
     first = next(worker for worker in workers if worker.probes)
     other = next(worker for worker in workers if not worker.probes)
-    state.worker_left(first.id, at(1))
+    state.handle_worker_disconnected(first.id, at(1))
     run(state, workers, at(1))
     assert [probe.spec.key.server_id for probe in other.probes] == ["a"]
 
@@ -306,19 +308,19 @@ def test_a_workers_probes_go_elsewhere_when_it_leaves() -> None:
 def test_a_refused_variant_is_a_problem_and_is_not_sent_again_until_it_changes() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"), spec("b"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     for probe in worker.probes:
-        state.probe_ended(probe.id, listing("echo"), START)
-    ((worker_id, action),) = state.take_actions()
+        state.handle_probe_result(probe.id, listing("echo"), START)
+    ((worker_id, action),) = state.pop_actions()
     assert isinstance(action, PushDelta)
-    refusal = Refusal(VariantKey("a"), "BAD_SPEC", "cannot run this here")
-    state.nacked(worker_id, action.push.nonce, [refusal], START)
-    state.acked(worker_id, action.push.nonce, START)
+    refusal = VariantRefusal(VariantKey("a"), "BAD_SPEC", "cannot run this here")
+    state.handle_nack(worker_id, action.push.nonce, [refusal], START)
+    state.handle_ack(worker_id, action.push.nonce, START)
     assert exposed(state) == {"b_echo": "b"}
     assert [one.problem.worker_id for one in state.problems.open()] == ["w1"]
     load(state, spec("a"), spec("b"), spec("c"))
-    sent = [action for _, action in state.take_actions()]
+    sent = [action for _, action in state.pop_actions()]
     assert not any(isinstance(one, PushDelta) and one.push.upserts for one in sent)
 
 
@@ -328,8 +330,8 @@ def two_workers_and_the_older_lease() -> tuple[Coordinator, list[FakeWorker]]:
     workers = [FakeWorker("w1"), FakeWorker("w2")]
     load(state, spec("a", shared=False))
     for worker in workers:
-        state.worker_joined(hello(worker.id), START)
-    state.reported("w1", WorkerReport(gained=(lease("old", "w1"),)), START)
+        state.handle_worker_joined(hello(worker.id), START)
+    state.handle_report("w1", WorkerReport(gained=(lease("old", "w1"),)), START)
     return state, workers
 
 
@@ -339,11 +341,11 @@ def test_the_lease_of_a_worker_that_left_or_drains_does_not_outrank_its_successo
         if drains:
             state.drain_worker("w1", at(1))
         else:
-            state.worker_left("w1", at(1))
+            state.handle_worker_disconnected("w1", at(1))
         young = replace(lease("young", "w2"), granted_at=START.mono + 2)
-        state.reported("w2", WorkerReport(gained=(young,)), at(2))
+        state.handle_report("w2", WorkerReport(gained=(young,)), at(2))
         state.tick(at(5))
-        told = [action for _, action in state.take_actions()]
+        told = [action for _, action in state.pop_actions()]
         assert not any(isinstance(action, RevokeLease) for action in told)
         assert workers
 
@@ -351,10 +353,10 @@ def test_the_lease_of_a_worker_that_left_or_drains_does_not_outrank_its_successo
 def test_a_rejoining_workers_probes_are_tried_again_at_once() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     worker.probes.clear()
-    state.worker_joined(hello(), at(1))  # its older stream was not seen to end
+    state.handle_worker_joined(hello(), at(1))  # its older stream was not seen to end
     run(state, [worker], at(1))
     assert [probe.spec.key.server_id for probe in worker.probes] == ["a"]
 
@@ -362,14 +364,14 @@ def test_a_rejoining_workers_probes_are_tried_again_at_once() -> None:
 def test_a_refusals_problem_is_cleared_when_the_variant_is_taken() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
-    state.probe_ended(worker.probes.pop().id, listing("echo"), START)
-    ((_, action),) = state.take_actions()
+    state.handle_probe_result(worker.probes.pop().id, listing("echo"), START)
+    ((_, action),) = state.pop_actions()
     assert isinstance(action, PushDelta)
-    refusal = Refusal(VariantKey("a"), "BAD_SPEC", "cannot run this here")
-    state.nacked("w1", action.push.nonce, [refusal], START)
-    state.acked("w1", action.push.nonce, START)
+    refusal = VariantRefusal(VariantKey("a"), "BAD_SPEC", "cannot run this here")
+    state.handle_nack("w1", action.push.nonce, [refusal], START)
+    state.handle_ack("w1", action.push.nonce, START)
     assert [one.problem.reason for one in state.problems.open()] == ["BAD_SPEC"]
     load(state, spec("a", prefix="new_"))
     run(state, [worker])
@@ -379,7 +381,7 @@ def test_a_refusals_problem_is_cleared_when_the_variant_is_taken() -> None:
 def test_an_equal_relisting_makes_no_registry_version() -> None:
     state, worker = started(spec("a"))
     version = state.committed.version
-    state.relisted("w1", VariantKey("a"), spec("a").launch_hash, listing("echo"), START)
+    state.handle_relisting("w1", VariantKey("a"), spec("a").launch_hash, listing("echo"), START)
     run(state, [worker])
     assert state.committed.version == version
 
@@ -387,7 +389,7 @@ def test_an_equal_relisting_makes_no_registry_version() -> None:
 def test_a_worker_with_a_probe_that_never_ends_is_given_up_on() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     state.tick(at(41))
     run(state, [worker], at(41))
@@ -423,7 +425,7 @@ def test_any_sequence_of_configurations_ends_like_a_fresh_start_on_the_last(
         return [spec(name, command=c, prefix=p + name) for name, (c, p) in config.items()]
 
     state, worker = coordinator(), FakeWorker()
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     for config in configs:
         load(state, *specs(config))
         settle(state, worker)
@@ -431,11 +433,11 @@ def test_any_sequence_of_configurations_ends_like_a_fresh_start_on_the_last(
             held = worker.hashes()
             state = coordinator()
             load(state, *specs(config))
-            state.worker_joined(hello(held=held, highest_version=worker.version), START)
+            state.handle_worker_joined(hello(held=held, highest_version=worker.version), START)
             settle(state, worker)
     fresh, blank = coordinator(), FakeWorker()
     load(fresh, *specs(configs[-1]))
-    fresh.worker_joined(hello(), START)
+    fresh.handle_worker_joined(hello(), START)
     settle(fresh, blank)
     healthy = {name for name, (command, _) in configs[-1].items() if (name, command) not in broken}
     seen = {name: owner for name, owner in exposed(state).items() if owner in healthy}

@@ -33,13 +33,13 @@ def serving() -> Coordinator:
     state = coordinator(MANY)
     load(state, spec("a", shared=False))
     for number in range(MANY):
-        state.worker_joined(hello(f"w{number}"), at(0))
-    while actions := state.take_actions():
+        state.handle_worker_joined(hello(f"w{number}"), at(0))
+    while actions := state.pop_actions():
         for worker_id, action in actions:
             if isinstance(action, StartProbe):
-                state.probe_ended(action.id, listing("echo"), at(0))
+                state.handle_probe_result(action.id, listing("echo"), at(0))
             elif isinstance(action, PushDelta):
-                state.acked(worker_id, action.push.nonce, at(0))
+                state.handle_ack(worker_id, action.push.nonce, at(0))
     assert state.ready
     return state
 
@@ -48,19 +48,19 @@ def test_an_acknowledgement_has_its_own_worker_looked_at(looked_at: list[str]) -
     state = serving()
     load(state, now=at(1))
     state.tick(at(1.1))
-    deltas = [(name, action) for name, action in state.take_actions()]
+    deltas = [(name, action) for name, action in state.pop_actions()]
     looked_at.clear()
     for worker_id, action in deltas:
         assert isinstance(action, PushDelta)
-        state.acked(worker_id, action.push.nonce, at(1.2))
+        state.handle_ack(worker_id, action.push.nonce, at(1.2))
     assert looked_at == [name for name, _ in deltas]
-    assert state.take_actions() == []
+    assert state.pop_actions() == []
 
 
 def test_a_report_has_nobody_looked_at(looked_at: list[str]) -> None:
     state = serving()
     looked_at.clear()
-    state.reported("w7", WorkerReport(gained=(lease("L1", "w7"),)), at(1))
+    state.handle_report("w7", WorkerReport(gained=(lease("L1", "w7"),)), at(1))
     state.tick(at(2))
     assert looked_at == []
 
@@ -68,18 +68,18 @@ def test_a_report_has_nobody_looked_at(looked_at: list[str]) -> None:
 def test_a_worker_that_was_behind_while_others_moved_on_catches_up(looked_at: list[str]) -> None:
     state = serving()
     load(state, spec("a", shared=False), spec("b"), now=at(1))
-    ((_, probe),) = state.take_actions()
+    ((_, probe),) = state.pop_actions()
     assert isinstance(probe, StartProbe)
-    state.probe_ended(probe.id, listing("echo"), at(1))
-    first = dict(state.take_actions())
+    state.handle_probe_result(probe.id, listing("echo"), at(1))
+    first = dict(state.pop_actions())
     load(state, spec("a", shared=False), now=at(2))
     state.tick(at(2.1))
-    assert state.take_actions() == [], "each has a delta that it did not answer"
+    assert state.pop_actions() == [], "each has a delta that it did not answer"
     looked_at.clear()
     action = first["w3"]
     assert isinstance(action, PushDelta)
-    state.acked("w3", action.push.nonce, at(2.2))
-    ((name, late),) = state.take_actions()
+    state.handle_ack("w3", action.push.nonce, at(2.2))
+    ((name, late),) = state.pop_actions()
     assert isinstance(late, PushDelta)
     assert (name, [str(key) for key in late.push.removals]) == ("w3", ["b"])
     assert looked_at == ["w3"]
@@ -97,7 +97,7 @@ def test_a_worker_that_goes_has_no_server_looked_at(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Servers, "plan", counting)
     before = state.committed
     for number in range(10):
-        state.worker_left(f"w{number}", at(1))
+        state.handle_worker_disconnected(f"w{number}", at(1))
     assert state.registry.commit_at is None
     assert state.committed is before
     assert planned == []

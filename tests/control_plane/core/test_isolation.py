@@ -40,14 +40,14 @@ class System:
     worker: FakeWorker = field(default_factory=FakeWorker)
 
     def __post_init__(self) -> None:
-        self.state.worker_joined(hello(), START)
+        self.state.handle_worker_joined(hello(), START)
 
     def restart(self, now: Moment) -> None:
         """Put a new coordinator in the place of one that was killed."""
         held = self.worker.hashes()
         self.worker.probes.clear()
         self.state = coordinator()
-        self.state.worker_joined(hello(held=held, highest_version=self.worker.version), now)
+        self.state.handle_worker_joined(hello(held=held, highest_version=self.worker.version), now)
 
     def step(self, others: Others, trouble: Trouble, launch: int, now: Moment) -> None:
         """Give it a configuration and let everything that follows happen."""
@@ -56,12 +56,12 @@ class System:
             command = f"culprit-{launch}" if trouble in REASONS else "culprit"
             specs.append(spec(CULPRIT.server_id, command=command))
         rejected = frozenset({CULPRIT.server_id} if trouble == "not readable" else ())
-        self.state.config_loaded({each.key: each for each in specs}, rejected, (), now)
+        self.state.apply_config({each.key: each for each in specs}, rejected, (), now)
         self._settle(trouble, now)
         if trouble == "not listing again":
             good = self.state.servers.last_known_good[CULPRIT]
             problem = Problem("server", "LIST_FAILED", "It did not answer.")
-            self.state.relisted("w1", CULPRIT, good.launch_hash, problem, now)
+            self.state.handle_relisting("w1", CULPRIT, good.launch_hash, problem, now)
         self.state.tick(Moment(now.mono + 0.1, now.unix + 0.1))
         self._settle(trouble, now)
 
@@ -71,7 +71,9 @@ class System:
             probe = self.worker.probes.pop(0)
             fails = probe.spec.key == CULPRIT and trouble in REASONS
             problem = Problem("server", REASONS.get(trouble, ""), "It failed.")
-            self.state.probe_ended(probe.id, problem if fails else listing("echo", "add"), now)
+            self.state.handle_probe_result(
+                probe.id, problem if fails else listing("echo", "add"), now
+            )
             run(self.state, [self.worker], now)
 
     def served_of_others(self) -> tuple[object, object, object]:

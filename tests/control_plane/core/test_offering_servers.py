@@ -16,7 +16,7 @@ from tests.control_plane.core.builders import (
 )
 from tests.control_plane.core.fake_worker import FakeWorker, answer, run
 
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
@@ -34,11 +34,11 @@ LIMITED = replace(
 )
 
 
-def serving(listing: Listing, *specs: ServerSpec) -> tuple[Coordinator, FakeWorker]:
+def serving(listing: ServerListing, *specs: ServerSpec) -> tuple[Coordinator, FakeWorker]:
     """Return a coordinator and a worker whose servers all list the same."""
     state, worker = coordinator(), FakeWorker()
     load(state, *specs)
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     while worker.probes:
         answer(state, worker, listing)
@@ -93,8 +93,8 @@ def test_new_filters_are_derived_from_what_is_recorded_without_a_probe() -> None
 def test_what_workers_hold_is_the_last_good_of_a_new_control_plane() -> None:
     _, worker = serving(FOUND, LIMITED)
     state = coordinator()
-    state.config_failed([], at(1))
-    state.worker_joined(hello(held=worker.hashes()), at(1))
+    state.record_config_failure([], at(1))
+    state.handle_worker_joined(hello(held=worker.hashes()), at(1))
     before = worker.upserts
     run(state, [worker], at(1))
     assert list(prompts(state)) == ["a_ask"]
@@ -105,15 +105,15 @@ def test_what_workers_hold_is_the_last_good_of_a_new_control_plane() -> None:
 def test_a_relisting_while_the_rules_are_unknown_exposes_no_new_prompt() -> None:
     _, worker = serving(FOUND, LIMITED)
     state = coordinator()
-    state.config_failed([], at(1))
-    state.worker_joined(hello(held=worker.hashes()), at(1))
+    state.record_config_failure([], at(1))
+    state.handle_worker_joined(hello(held=worker.hashes()), at(1))
     run(state, [worker], at(1))
     more = replace(
         FOUND,
         prompts=recorded("ask", "new"),
         resources=recorded("file:///new", "file:///secret", member="uri"),
     )
-    state.relisted("w1", VariantKey("a"), LIMITED.launch_hash, more, at(2))
+    state.handle_relisting("w1", VariantKey("a"), LIMITED.launch_hash, more, at(2))
     run(state, [worker], at(2))
     answer(state, worker, more, at(2))
     assert list(prompts(state)) == ["a_ask"]
@@ -132,7 +132,7 @@ def test_a_prompt_that_goes_to_another_server_is_a_problem_that_names_both() -> 
 
 
 def test_the_hash_of_a_variant_covers_all_that_is_served_of_it() -> None:
-    def toolset(listing: Listing, one: ServerSpec) -> str:
+    def toolset(listing: ServerListing, one: ServerSpec) -> str:
         _, worker = serving(listing, one)
         (held,) = worker.held.values()
         return held.hashes.toolset

@@ -22,9 +22,9 @@ from tests.control_plane.core.builders import at, hello, listing, load, spec
 
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, Placement
+from leaseway.control_plane.core.placement.table import HeldLease, Placement, PlacementKey
 from leaseway.control_plane.core.queries.place import place
 from leaseway.control_plane.core.workers.actions import (
     Action,
@@ -33,7 +33,7 @@ from leaseway.control_plane.core.workers.actions import (
     StartProbe,
     WantContent,
 )
-from leaseway.control_plane.core.workers.records import WorkerAddress, WorkerRefused, WorkerReport
+from leaseway.control_plane.core.workers.records import WorkerIdentity, WorkerRefused, WorkerReport
 from leaseway.data_plane.core.leases import table as lease_table
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
@@ -69,7 +69,7 @@ class Worker:
         self.variants: dict[VariantKey, Served] = {}
         self.stream: Stream | None = None
 
-    def acquire(self, key: LeaseKey, now: float) -> lease_table.WorkerLease | None:
+    def acquire(self, key: PlacementKey, now: float) -> lease_table.WorkerLease | None:
         own = lease_table.WorkerLeaseKey(key.tenant, key.session, key.server_id)
         what = VariantKey(key.server_id)
         try:
@@ -88,12 +88,12 @@ class Worker:
         """Open a stream; the control plane dates leases by the age that they have on arrival."""
         leases = [(each, now - each.granted_at) for each in self.table.leases]
         held = {key: one.hashes for key, one in self.variants.items()}
-        address = WorkerAddress(self.id, f"run-{self.runs}", "127.0.0.1:1")
+        address = WorkerIdentity(self.id, f"run-{self.runs}", "127.0.0.1:1")
 
         def join(state: Coordinator, then: Moment) -> None:
             known = tuple(self._held(each, age, then) for each, age in leases)
             said = hello(self.id, address=address, capacity=CAPACITY, leases=known)
-            state.worker_joined(
+            state.handle_worker_joined(
                 replace(said, held=held, highest_version=self.version),
                 then,
             )
@@ -107,13 +107,13 @@ class Worker:
 
         def tell(state: Coordinator, then: Moment) -> None:
             known = tuple(self._held(each, age, then) for each, age in ages)
-            state.reported(self.id, replace(report, gained=known), then)
+            state.handle_report(self.id, replace(report, gained=known), then)
 
         if self.stream is not None:
             self.stream.up.append(tell)
 
     def _held(self, lease: lease_table.WorkerLease, age: float, then: Moment) -> HeldLease:
-        key = LeaseKey(lease.key.tenant, lease.key.session, lease.key.server_id)
+        key = PlacementKey(lease.key.tenant, lease.key.session, lease.key.server_id)
         return HeldLease(lease.id, key, self.id, then.mono - age)
 
     def take(self, action: Action, now: float) -> None:
@@ -125,14 +125,18 @@ class Worker:
                 for key in push.removals:
                     self.variants.pop(key, None)
                 self.version = push.version
-                self.stream.up.append(lambda state, then: state.acked(self.id, push.nonce, then))
+                self.stream.up.append(
+                    lambda state, then: state.handle_ack(self.id, push.nonce, then)
+                )
             case StartProbe(probe_id):
                 found = listing("echo")
-                self.stream.up.append(lambda state, then: state.probe_ended(probe_id, found, then))
+                self.stream.up.append(
+                    lambda state, then: state.handle_probe_result(probe_id, found, then)
+                )
             case WantContent(keys):
                 found_all = [self.variants[key] for key in keys]
                 self.stream.up.append(
-                    lambda state, then: state.content_received(self.id, found_all, then)
+                    lambda state, then: state.handle_content(self.id, found_all, then)
                 )
             case RevokeLease(lease_id, _):
                 self.end(lease_id, "revoked", now)
@@ -143,7 +147,7 @@ class Worker:
 class System(RuleBasedStateMachine):
     """A control plane, three workers with room for two leases each, and callers."""
 
-    keys = st.builds(LeaseKey, st.just("default"), st.sampled_from(SESSIONS), st.just("a"))
+    keys = st.builds(PlacementKey, st.just("default"), st.sampled_from(SESSIONS), st.just("a"))
     names = st.sampled_from(WORKERS)
 
     def __init__(self) -> None:
@@ -151,7 +155,7 @@ class System(RuleBasedStateMachine):
         self.time = 0.0
         self.epoch = 0
         self.workers = {name: Worker(name) for name in WORKERS}
-        self.placed: list[tuple[LeaseKey, str]] = []
+        self.placed: list[tuple[PlacementKey, str]] = []
         self.favoured: dict[str, set[str]] = {}  # by session
         self.over: set[str] = set()
         self.start_plane()
@@ -169,12 +173,12 @@ class System(RuleBasedStateMachine):
         self.epoch += 1
         self.started = self.time
         self.streams: dict[str, Stream] = {}
-        self.booked: dict[LeaseKey, tuple[str, float]] = {}
+        self.booked: dict[PlacementKey, tuple[str, float]] = {}
         self.state = Coordinator(self.now, epoch=self.epoch)
         load(self.state, spec("a", shared=False), now=self.now)
 
     def send(self) -> None:
-        for name, action in self.state.take_actions():
+        for name, action in self.state.pop_actions():
             if isinstance(action, RevokeLease):
                 self.is_a_younger_twin(action.lease_id)
             if name in self.streams:
@@ -255,7 +259,7 @@ class System(RuleBasedStateMachine):
     def notice_an_ended_stream(self, name: str) -> None:
         if name in self.streams and self.streams[name] is not self.workers[name].stream:
             del self.streams[name]
-            self.state.worker_left(name, self.now)
+            self.state.handle_worker_disconnected(name, self.now)
             self.send()
             self.forget_bookings()
 
@@ -280,14 +284,14 @@ class System(RuleBasedStateMachine):
     # Callers.
 
     @rule(key=keys, excluded=st.sets(names, max_size=1))
-    def place(self, key: LeaseKey, excluded: set[str]) -> None:
-        knew = self.state.placements.knows(key)
-        places = self.state.placements.places(key)
+    def place(self, key: PlacementKey, excluded: set[str]) -> None:
+        knew = self.state.placements.has_lease(key)
+        places = self.state.placements.workers_of(key)
         outcome = place(self.state, key, excluded, self.now)
-        if isinstance(outcome, Denied) and outcome.reason is Reason.SYNCING:
+        if isinstance(outcome, Denial) and outcome.reason is Reason.SYNCING:
             is_settling = self.time < self.started + bounds.SETTLING and not knew
             assert is_settling or self.awaited(places, excluded)
-        elif isinstance(outcome, Denied):
+        elif isinstance(outcome, Denial):
             if "a" in self.state.visible.view("default").servers:
                 self.booked.pop(key, None)  # whoever it was reserved at cannot take it now
             if outcome.reason is Reason.CAPACITY:
@@ -301,12 +305,12 @@ class System(RuleBasedStateMachine):
     def awaited(self, places: list[str], excluded: set[str]) -> bool:
         """Say whether a worker of these may be back that only the control plane cannot reach."""
         records = [self.state.workers[one] for one in places if one in self.state.workers]
-        return not any(record.takes_work for record in records) and any(
+        return not any(record.accepts_work for record in records) and any(
             not record.connected and not record.draining and record.id not in excluded
             for record in records
         )
 
-    def book(self, key: LeaseKey, worker_id: str) -> None:
+    def book(self, key: PlacementKey, worker_id: str) -> None:
         known = self.booked.get(key)
         if known is None or known[0] != worker_id:
             assert self.state.placements.load(worker_id) <= CAPACITY
@@ -314,8 +318,8 @@ class System(RuleBasedStateMachine):
 
     def is_full(self, excluded: set[str]) -> None:
         served = self.state.visible.view("default").servers["a"]
-        for record in self.state.serving(served):
-            if record.takes_work and record.id not in excluded:
+        for record in self.state.workers_serving(served):
+            if record.accepts_work and record.id not in excluded:
                 assert self.state.placements.load(record.id) >= CAPACITY
 
     @precondition(lambda self: self.placed)
@@ -327,7 +331,7 @@ class System(RuleBasedStateMachine):
             self.place(key, {name})
 
     @rule(key=keys, excluded=st.sets(names, max_size=2))
-    def lease(self, key: LeaseKey, excluded: set[str]) -> None:
+    def lease(self, key: PlacementKey, excluded: set[str]) -> None:
         """Place and acquire at once, perhaps away from a holder that this caller cannot reach."""
         before = len(self.placed)
         self.place(key, excluded)
@@ -359,13 +363,13 @@ class System(RuleBasedStateMachine):
         self.forget_bookings()
         for name in WORKERS:
             mine = [key for key, (worker_id, _) in self.booked.items() if worker_id == name]
-            assert table.load(name) - table.held_by(name) == len(mine)
+            assert table.load(name) - table.held_count(name) == len(mine)
 
     @invariant()
     def leases_are_those_of_workers_that_are_not_lost(self) -> None:
         for record in self.state.workers.values():
-            assert record.gone_at is None or (
-                self.now.mono < record.gone_at + bounds.WORKER_LOST_AFTER
+            assert record.disconnected_at is None or (
+                self.now.mono < record.disconnected_at + bounds.WORKER_LOST_AFTER
             )
         for lease in self.state.placements.leases.values():
             assert lease.worker_id in self.state.workers

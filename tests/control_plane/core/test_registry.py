@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 from tests.control_plane.core.builders import at, hello, listing, spec
 
-from leaseway.control_plane.core.catalog.variants import LastKnownGood, make_good
+from leaseway.control_plane.core.catalog.variants import LastKnownGood, build_good
 from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.registry import Registry
 from leaseway.control_plane.core.workers.records import WorkerRecord
-from leaseway.control_plane.core.workers.subscription import Refusal, Subscription
+from leaseway.control_plane.core.workers.subscription import Subscription, VariantRefusal
 from leaseway.spec.model import VariantKey
 
 
 def last_known_good(*names: str) -> dict[VariantKey, LastKnownGood]:
-    return {VariantKey(name): make_good(spec(name), listing(f"{name}_t"))[0] for name in names}
+    return {VariantKey(name): build_good(spec(name), listing(f"{name}_t"))[0] for name in names}
 
 
 def registry(*names: str) -> Registry:
@@ -28,7 +28,7 @@ def take(worker: WorkerRecord, served: Registry, *, refused: Iterable[str] = ())
     """Have a worker acknowledge what it is sent, and refuse some of it."""
     push = worker.subscription.push(served.committed, removals=True)
     assert push is not None
-    refusals = [Refusal(VariantKey(name), "BAD", "no") for name in refused]
+    refusals = [VariantRefusal(VariantKey(name), "BAD", "no") for name in refused]
     worker.subscription.nack(push.nonce, refusals)
     assert worker.subscription.ack(push.nonce)
 

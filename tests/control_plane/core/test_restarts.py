@@ -30,7 +30,7 @@ def test_a_restarted_control_plane_knows_all_again_without_a_probe() -> None:
         leases=(lease("L1", "w1"),),
     )
     upserts = worker.upserts
-    state.worker_joined(joined, at(1))
+    state.handle_worker_joined(joined, at(1))
     run(state, [worker], at(1))
     assert worker.probes == []
     assert worker.upserts == upserts
@@ -42,16 +42,16 @@ def test_a_restarted_control_plane_knows_all_again_without_a_probe() -> None:
 def test_a_worker_that_comes_back_up_to_date_makes_no_new_version() -> None:
     state, worker = started(spec("a"))
     before = state.committed
-    state.worker_left("w1", at(1))
+    state.handle_worker_disconnected("w1", at(1))
     up_to_date = hello(held=worker.hashes(), highest_version=before.version)
-    state.worker_joined(replace(up_to_date, highest_epoch=state.epoch), at(2))
+    state.handle_worker_joined(replace(up_to_date, highest_epoch=state.epoch), at(2))
     run(state, [worker], at(2))
     load(state, spec("a"), now=at(3))
     run(state, [worker], at(3))
     assert state.committed is before
     assert exposed(state) == {"a_echo": "a"}
-    state.worker_left("w1", at(4))
-    state.worker_joined(replace(up_to_date, highest_epoch=state.epoch + 1), at(5))
+    state.handle_worker_disconnected("w1", at(4))
+    state.handle_worker_joined(replace(up_to_date, highest_epoch=state.epoch + 1), at(5))
     assert state.committed.version > before.version
 
 
@@ -59,7 +59,7 @@ def test_the_version_never_falls_even_when_the_clock_does() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
     ahead = 2**62
-    state.worker_joined(hello(highest_version=ahead), START)
+    state.handle_worker_joined(hello(highest_version=ahead), START)
     run(state, [worker])
     assert state.visible.version > ahead
 
@@ -67,8 +67,8 @@ def test_the_version_never_falls_even_when_the_clock_does() -> None:
 def test_a_restart_with_a_broken_file_serves_what_workers_hold() -> None:
     _, worker = started(spec("a"))
     state = coordinator()
-    state.config_failed([Problem("workspace", "BAD_YAML", "mcp.yaml:1:1: no")], at(1))
-    state.worker_joined(hello(held=worker.hashes()), at(1))
+    state.record_config_failure([Problem("workspace", "BAD_YAML", "mcp.yaml:1:1: no")], at(1))
+    state.handle_worker_joined(hello(held=worker.hashes()), at(1))
     run(state, [worker], at(1))
     assert exposed(state) == {"a_echo": "a"}
     load(state, spec("a", prefix="p_"), now=at(2))
@@ -80,10 +80,12 @@ def test_a_restart_with_a_broken_file_serves_what_workers_hold() -> None:
 def test_a_relisting_while_the_rules_are_unknown_exposes_nothing_new() -> None:
     _, worker = started(spec("a"))
     state = coordinator()
-    state.config_failed([], at(1))
-    state.worker_joined(hello(held=worker.hashes()), at(1))
+    state.record_config_failure([], at(1))
+    state.handle_worker_joined(hello(held=worker.hashes()), at(1))
     run(state, [worker], at(1))
-    state.relisted("w1", VariantKey("a"), spec("a").launch_hash, listing("echo", "secret"), at(2))
+    state.handle_relisting(
+        "w1", VariantKey("a"), spec("a").launch_hash, listing("echo", "secret"), at(2)
+    )
     run(state, [worker], at(2))
     answer(state, worker, listing("echo", "secret"), at(2))
     assert exposed(state) == {"a_echo": "a"}
@@ -94,7 +96,7 @@ def test_nothing_is_removed_before_workers_had_time_to_say_what_they_hold() -> N
     state = coordinator(expected_workers=0)
     load(state)
     joined = hello(held=worker.hashes(), highest_version=worker.version)
-    state.worker_joined(joined, at(0))
+    state.handle_worker_joined(joined, at(0))
     run(state, [worker], at(0))
     assert list(worker.held) == [VariantKey("a")]
     state.tick(at(3.1))

@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 from tests.control_plane.core.builders import listing, spec
 
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
-from leaseway.control_plane.core.catalog.variants import Hashes, Served, make_good, serve
-from leaseway.control_plane.core.workers.subscription import Push, Refusal, Subscription
+from leaseway.control_plane.core.catalog.variants import Hashes, Served, build_good, serve
+from leaseway.control_plane.core.workers.subscription import Push, Subscription, VariantRefusal
 from leaseway.spec.model import VariantKey
 
 Held = dict[VariantKey, Hashes]
@@ -35,7 +35,7 @@ SOME = st.sets(st.sampled_from(KEYS))
 
 @cache
 def served(server_id: str, content: str) -> Served:
-    good, _ = make_good(spec(server_id), listing(content))
+    good, _ = build_good(spec(server_id), listing(content))
     return serve(good, frozenset())
 
 
@@ -45,7 +45,7 @@ class Message:
 
     held: Held
     nonce: int = 0
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[VariantRefusal, ...] = ()
 
     @property
     def is_ack(self) -> bool:
@@ -65,7 +65,7 @@ class Worker:
             self.held.pop(key, None)
         for one in push.upserts:
             if one.key.server_id in refuses:
-                refusals.append(Refusal(one.key, "BAD", f"{one.hashes} is bad"))
+                refusals.append(VariantRefusal(one.key, "BAD", f"{one.hashes} is bad"))
             else:
                 self.held[one.key] = one.hashes
         if refusals:
@@ -82,14 +82,14 @@ class Subscriptions(RuleBasedStateMachine):
         self.removals = False
         self.worker = Worker()
         self.state = Subscription()
-        self.standing: dict[VariantKey, tuple[Refusal, Hashes]] = {}
+        self.standing: dict[VariantKey, tuple[VariantRefusal, Hashes]] = {}
         self.believed: Held = {}
         self.stream()
 
     def stream(self) -> None:
         """Begin a stream with a hello that names what the worker holds."""
         held = dict(self.worker.held)
-        self.state = Subscription.begun(held, self.state)
+        self.state = Subscription.resume(held, self.state)
         self.believed = held
         self.unanswered: list[Push] = []
         self.heard: list[Message] = []
@@ -188,7 +188,7 @@ class Subscriptions(RuleBasedStateMachine):
     def ignored(self, nonce: int) -> None:
         """Say a stale nonce: it is counted and changes nothing else."""
         before = {name: repr(value) for name, value in vars(self.state).items()}
-        refusal = Refusal(VariantKey("a"), "BAD", "stale")
+        refusal = VariantRefusal(VariantKey("a"), "BAD", "stale")
         assert not self.state.ack(nonce)
         assert not self.state.nack(nonce, [refusal])
         after = {name: repr(value) for name, value in vars(self.state).items()}

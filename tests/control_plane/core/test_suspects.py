@@ -6,7 +6,7 @@ from tests.control_plane.core.builders import at, coordinator, hello, listing, l
 from tests.control_plane.core.fake_worker import FakeWorker, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, Placement
+from leaseway.control_plane.core.placement.table import HeldLease, Placement, PlacementKey
 from leaseway.control_plane.core.queries.place import place
 from leaseway.control_plane.core.workers.actions import PushDelta, StartProbe
 from leaseway.control_plane.core.workers.records import WorkerReport
@@ -19,40 +19,40 @@ def two_workers(*, capacity: int = 8) -> tuple[Coordinator, list[FakeWorker]]:
     state, workers = coordinator(2), [FakeWorker("w1"), FakeWorker("w2")]
     load(state, *LEASED)
     for worker in workers:
-        state.worker_joined(hello(worker.id, capacity=capacity), at(0))
+        state.handle_worker_joined(hello(worker.id, capacity=capacity), at(0))
     run(state, workers)
     for worker in workers:
         while worker.probes:
-            state.probe_ended(worker.probes.pop().id, listing("echo"), at(0))
+            state.handle_probe_result(worker.probes.pop().id, listing("echo"), at(0))
             run(state, workers)
     return state, workers
 
 
 def chosen(state: Coordinator, session: str, seconds: float, server_id: str = "a") -> str:
     """Return where a session's lease is placed."""
-    placed = place(state, LeaseKey("default", session, server_id), (), at(seconds))
+    placed = place(state, PlacementKey("default", session, server_id), (), at(seconds))
     assert isinstance(placed, Placement), placed
     return placed.worker_id
 
 
 def report_lease(state: Coordinator, worker_id: str, session: str, seconds: float) -> None:
     """Have a worker say that it holds what was placed on it."""
-    key = LeaseKey("default", session, "a")
+    key = PlacementKey("default", session, "a")
     lease = HeldLease(f"L-{session}", key, worker_id, at(seconds).mono)
-    state.note_contact(worker_id)
-    state.reported(worker_id, WorkerReport(gained=(lease,)), at(seconds))
+    state.record_contact(worker_id)
+    state.handle_report(worker_id, WorkerReport(gained=(lease,)), at(seconds))
 
 
 def leave_behind(state: Coordinator, other: FakeWorker) -> None:
     """Commit another server whose delta only one of two workers acknowledges."""
     load(state, *LEASED, spec("b"), now=at(1))
-    ((_, probe),) = state.take_actions()
+    ((_, probe),) = state.pop_actions()
     assert isinstance(probe, StartProbe)
-    state.probe_ended(probe.id, listing("echo"), at(1))
-    for worker_id, action in state.take_actions():
+    state.handle_probe_result(probe.id, listing("echo"), at(1))
+    for worker_id, action in state.pop_actions():
         assert isinstance(action, PushDelta)
         if worker_id == other.id:
-            state.acked(worker_id, action.push.nonce, at(1))
+            state.handle_ack(worker_id, action.push.nonce, at(1))
 
 
 def test_a_worker_that_is_behind_for_two_seconds_comes_last() -> None:
@@ -92,7 +92,7 @@ def test_one_word_is_enough() -> None:
     assert chosen(state, "s2", 10.0) == "w2"
     report_lease(state, "w2", "s2", 10.1)
     assert chosen(state, "s3", 13.0) == "w2"
-    state.note_contact("w1")
+    state.record_contact("w1")
     assert chosen(state, "s4", 13.0) == "w1"
 
 

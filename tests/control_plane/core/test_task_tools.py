@@ -12,10 +12,10 @@ from tests.control_plane.core.queries.test_finding import offered
 
 from leaseway.control_plane.core.catalog.definition import is_task_only
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS
-from leaseway.control_plane.core.catalog.listing import Listing, Recorded
+from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
 from leaseway.control_plane.core.catalog.prompts_resources import expose_recorded
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget
-from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
@@ -86,9 +86,9 @@ def test_prompts_run_as_no_tasks() -> None:
     ("name", "server"), [("a_research", ""), ("a:research", ""), ("research", "a")]
 )
 def test_whoever_asks_for_it_is_told_why_there_is_no_such_tool(name: str, server: str) -> None:
-    state = offered(a=(SPEC, Listing((RESEARCH, ECHO))))
+    state = offered(a=(SPEC, ServerListing((RESEARCH, ECHO))))
     denied = find_name(state, "default", name, START, server_id=server)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.reason is Reason.TOOL_NOT_FOUND
     assert denied.message.startswith(f"Server 'a' has no tool '{name}' to call: it runs as an MCP")
     assert isinstance(find_name(state, "default", "a_echo", START), NamedTarget)
@@ -97,7 +97,7 @@ def test_whoever_asks_for_it_is_told_why_there_is_no_such_tool(name: str, server
 def test_one_that_a_filter_holds_back_does_not_exist() -> None:
     quiet = replace(SPEC, tools=NameFilter((), ("research",)))
     denied = find_name(
-        offered(a=(quiet, Listing((RESEARCH, ECHO)))), "default", "a:research", START
+        offered(a=(quiet, ServerListing((RESEARCH, ECHO)))), "default", "a:research", START
     )
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert "task" not in denied.message

@@ -18,12 +18,12 @@ from tests.control_plane.core.builders import START, coordinator, hello, listing
 from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.denial import Denied, Waiting
+from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.queries.place import pending_for
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.control_plane.core.workers.actions import PushDelta
-from leaseway.control_plane.core.workers.subscription import Refusal
+from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
@@ -40,7 +40,7 @@ def of_acme(command: str = "serve", tools: NameFilter = NO_WIPE) -> ServerSpec:
 
 def load(state: Coordinator, *specs: ServerSpec, now: Moment = START) -> None:
     """Give a coordinator a configuration."""
-    state.config_loaded({one.key: one for one in specs}, frozenset(), (), now)
+    state.apply_config({one.key: one for one in specs}, frozenset(), (), now)
 
 
 def seen(state: Coordinator, tenant: str) -> list[str]:
@@ -53,7 +53,7 @@ def running(*specs: ServerSpec) -> tuple[Coordinator, FakeWorker]:
     """Return a coordinator and a worker that serves these."""
     state, worker = coordinator(), FakeWorker()
     load(state, *specs)
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     while worker.probes:
         answer(state, worker, listing(*TOOLS))
@@ -80,11 +80,11 @@ def test_a_new_variant_that_is_launched_like_the_common_one_is_there_at_once() -
 def test_a_variant_takes_the_common_listing_when_that_comes_and_is_not_tried_any_more() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"), of_acme())
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     own = next(probe.id for probe in worker.probes if probe.spec.key == ACME)
     common = next(probe.id for probe in worker.probes if probe.spec.key != ACME)
-    state.probe_ended(common, listing(*TOOLS), START)
+    state.handle_probe_result(common, listing(*TOOLS), START)
     later(state, worker)
     assert own in worker.cancelled
     assert seen(state, "acme") == ["read", "write"]
@@ -98,7 +98,7 @@ def test_a_new_variant_that_is_launched_otherwise_hides_the_server_until_it_is_u
     assert seen(state, "acme") == []
     assert seen(state, "other") == list(TOOLS)
     assert pending_for(state, "acme") == ["a"]
-    assert isinstance(find_name(state, "acme", "a_read", START), Waiting)
+    assert isinstance(find_name(state, "acme", "a_read", START), PendingServers)
     assert worker.held[ACME].exposed == ()  # a worker does not run its tools either
     answer(state, worker, listing(*TOOLS))
     later(state, worker)
@@ -119,7 +119,7 @@ def test_a_variant_that_does_not_come_up_is_a_problem_that_says_what_its_tenant_
         " tenants is not what its own configuration wants."
     )
     outcome = find_name(state, "acme", "a:read", START)
-    assert isinstance(outcome, Denied)
+    assert isinstance(outcome, Denial)
     assert outcome.reason is Reason.SERVER_NOT_READY
 
 
@@ -145,15 +145,15 @@ def test_a_server_that_is_no_longer_hidden_is_pending_until_it_is_up() -> None:
 def test_a_variant_that_every_worker_refuses_does_not_leave_the_common_one() -> None:
     state, _ = running(spec("a"))
     load(state, spec("a"), of_acme())
-    for worker_id, action in state.take_actions():
+    for worker_id, action in state.pop_actions():
         assert isinstance(action, PushDelta), action
-        refusal = Refusal(ACME, "ODD", "It is odd.")
-        state.nacked(worker_id, action.push.nonce, [refusal], START)
-        state.acked(worker_id, action.push.nonce, START)
+        refusal = VariantRefusal(ACME, "ODD", "It is odd.")
+        state.handle_nack(worker_id, action.push.nonce, [refusal], START)
+        state.handle_ack(worker_id, action.push.nonce, START)
     assert seen(state, "acme") == []
     assert seen(state, "other") == list(TOOLS)
     outcome = find_name(state, "acme", "a:read", START)
-    assert isinstance(outcome, Denied)
+    assert isinstance(outcome, Denial)
     assert outcome.reason is Reason.SERVER_NOT_READY
 
 
@@ -179,7 +179,7 @@ class OneTenant(RuleBasedStateMachine):
         self.since: list[ServerSpec] = []  # what was wanted since something of it came up
         self.configured = False
         self.refuses = False
-        self.state.worker_joined(hello(), self.now)
+        self.state.handle_worker_joined(hello(), self.now)
         self._settle()
 
     @rule(common=COMMANDS, wanted=WANTED)
@@ -195,7 +195,7 @@ class OneTenant(RuleBasedStateMachine):
     @rule(comes_up=st.booleans())
     def try_to_start(self, comes_up: bool) -> None:
         outcome = listing(*TOOLS) if comes_up else FAILED
-        self.state.probe_ended(self.worker.probes.pop(0).id, outcome, self.now)
+        self.state.handle_probe_result(self.worker.probes.pop(0).id, outcome, self.now)
         self._settle()
 
     @rule(refuses=st.booleans())
@@ -211,7 +211,7 @@ class OneTenant(RuleBasedStateMachine):
         load(self.state, *desired.values(), now=self.now)
         held = self.worker.hashes()
         joined = hello(held=held, highest_version=self.worker.version)
-        self.state.worker_joined(joined, self.now)
+        self.state.handle_worker_joined(joined, self.now)
         self._settle()
 
     @invariant()
@@ -238,8 +238,8 @@ class OneTenant(RuleBasedStateMachine):
         upserts = push.upserts if push is not None and ACME not in self.worker.held else ()
         refused = self.refuses and any(served.key == ACME for served in upserts)
         if push is not None and refused:
-            refusal = Refusal(ACME, "ODD", "It is odd.")
-            self.state.nacked("w1", push.nonce, [refusal], self.now)
+            refusal = VariantRefusal(ACME, "ODD", "It is odd.")
+            self.state.handle_nack("w1", push.nonce, [refusal], self.now)
         run(self.state, [self.worker], self.now)
         if refused:
             del self.worker.held[ACME]

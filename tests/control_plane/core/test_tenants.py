@@ -8,7 +8,7 @@ from tests.control_plane.core.builders import START, at, coordinator, hello, lis
 from tests.control_plane.core.fake_worker import FakeWorker, answer, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.denial import Denied, Waiting
+from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.queries.place import pending_for, variants_of
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
@@ -27,7 +27,7 @@ def load(
     state: Coordinator, *specs: ServerSpec, refused: frozenset[VariantKey] = frozenset()
 ) -> None:
     servers = {one.key: one for one in specs}
-    state.config_loaded(servers, frozenset(), (), START, refused=refused)
+    state.apply_config(servers, frozenset(), (), START, refused=refused)
 
 
 def running(
@@ -35,7 +35,7 @@ def running(
 ) -> tuple[Coordinator, FakeWorker]:
     state, worker = coordinator(), FakeWorker()
     load(state, *specs, refused=refused)
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     while worker.probes:
         answer(state, worker, listing("echo"))
@@ -53,7 +53,7 @@ def test_a_hidden_server_is_not_there_for_its_tenant_and_nothing_is_tried_for_it
     assert list(variants_of(state, "acme")) == ["b"]
     for name in ("a_echo", "a:echo"):
         outcome = find_name(state, "acme", name, START)
-        assert isinstance(outcome, Denied)
+        assert isinstance(outcome, Denial)
         assert outcome.reason == Reason.TOOL_NOT_FOUND
     assert worker.held[ACME].exposed == ()  # workers do not run its tools either
 
@@ -111,7 +111,7 @@ def test_after_a_restart_a_refused_variant_is_what_workers_still_hold() -> None:
     state = coordinator()
     load(state, spec("a"), refused=frozenset({ACME}))
     held = {key: served.hashes for key, served in worker.held.items()}
-    state.worker_joined(hello(held=held, highest_version=worker.version), START)
+    state.handle_worker_joined(hello(held=held, highest_version=worker.version), START)
     run(state, [worker])
     assert state.visible.view("acme").servers["a"].spec.command == "acme"
 
@@ -119,9 +119,9 @@ def test_after_a_restart_a_refused_variant_is_what_workers_still_hold() -> None:
 def test_after_a_restart_with_a_broken_file_a_hidden_server_stays_hidden() -> None:
     _, worker = running(spec("a"), hidden_from(ACME))
     state = coordinator()
-    state.config_failed((), START)
+    state.record_config_failure((), START)
     held = {key: served.hashes for key, served in worker.held.items()}
-    state.worker_joined(hello(held=held, highest_version=worker.version), START)
+    state.handle_worker_joined(hello(held=held, highest_version=worker.version), START)
     run(state, [worker])
     assert seen(state, "acme") == []
     assert seen(state, "other") == ["a_echo"]
@@ -130,19 +130,19 @@ def test_after_a_restart_with_a_broken_file_a_hidden_server_stays_hidden() -> No
 def test_a_tenant_does_not_wait_for_the_servers_of_another() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("b"), of_acme())
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     for number, probe in enumerate(worker.probes):
         if probe.spec.key.server_id == "b":
             del worker.probes[number]
-            state.probe_ended(probe.id, listing("echo"), START)
+            state.handle_probe_result(probe.id, listing("echo"), START)
             break
     state.tick(at(0.1))
     run(state, [worker])
-    assert state.pending == ["a"]
+    assert state.pending_servers == ["a"]
     assert (pending_for(state, "acme"), pending_for(state, "other")) == (["a"], [])
-    assert isinstance(find_name(state, "acme", "a_echo", START), Waiting)
-    assert isinstance(find_name(state, "other", "a_echo", START), Denied)
+    assert isinstance(find_name(state, "acme", "a_echo", START), PendingServers)
+    assert isinstance(find_name(state, "other", "a_echo", START), Denial)
 
 
 def test_what_is_not_granted_is_neither_listed_nor_found_nor_named_as_near() -> None:
@@ -152,7 +152,7 @@ def test_what_is_not_granted_is_neither_listed_nor_found_nor_named_as_near() -> 
     b = replace(spec("b"), policy=ServerPolicy(grants={"rival": Grant()}))
     state, worker = coordinator(), FakeWorker()
     load(state, a, b)
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     while worker.probes:
         answer(state, worker, listing("echo", "erase"))
@@ -163,8 +163,8 @@ def test_what_is_not_granted_is_neither_listed_nor_found_nor_named_as_near() -> 
     assert list(variants_of(state, "acme")) == ["a"]
     for name, like in (("a_erase", "a_erasd"), ("b:echo", "c:echo"), ("b_echo", "c_echo")):
         there, never = (find_name(state, "acme", each, START) for each in (name, like))
-        assert isinstance(there, Denied)
-        assert isinstance(never, Denied)
+        assert isinstance(there, Denial)
+        assert isinstance(never, Denial)
         assert there.reason == never.reason == Reason.TOOL_NOT_FOUND
         assert there.metadata == never.metadata
         assert "erase" not in never.message
@@ -193,4 +193,4 @@ def test_a_server_that_a_tenant_does_not_see_takes_no_name_from_it() -> None:
     assert acme["echo"].served.key.server_id == "b"
     assert rival["echo"].served.key.server_id == "a"
     found = find_name(state, "acme", "echo", START)
-    assert not isinstance(found, Denied)
+    assert not isinstance(found, Denial)

@@ -12,7 +12,7 @@ from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import FakeWorker, worker
 from tests.control_plane.services.test_catalog import fault_of
 
-from leaseway.control_plane.operators.steering import Steering
+from leaseway.control_plane.operators.steering import OperatorCommands
 from leaseway.identity.principal import LOOPBACK
 from leaseway.identity.refusals import Refusal
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
@@ -159,13 +159,13 @@ async def test_a_reported_lease_is_found_by_its_key_and_nothing_is_reserved(
 async def test_a_lease_that_is_not_reported_yet_is_waited_for_after_a_start(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed, waits = running.plane.changed, asyncio.Event()
+    changed, waits = running.plane.wait_for_change, asyncio.Event()
 
     async def noted(timeout: float) -> None:
         waits.set()
         await changed(timeout)
 
-    monkeypatch.setattr(running.plane, "changed", noted)
+    monkeypatch.setattr(running.plane, "wait_for_change", noted)
     request = leases_pb2.FindLeaseRequest(session="s", server_id="desk")
     waiting = running.placement.FindLease(request, timeout=60)
     async with asyncio.timeout(BOUND):
@@ -227,11 +227,11 @@ async def test_without_a_leased_server_there_is_no_admin_toolset(running: Runnin
 
 
 async def test_rpcs_that_were_refused_go_to_the_audit_of_a_worker(running: Running) -> None:
-    steering = Steering(running.plane)
+    steering = OperatorCommands(running.plane)
     refusal = Refusal("AdminService/DrainWorker", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED")
-    steering.refused(refusal, 1)  # nobody is there to record it
+    steering.record_refusals(refusal, 1)  # nobody is there to record it
     async with worker(running.address) as w1:
-        steering.refused(refusal, 7)
+        steering.record_refusals(refusal, 7)
         heard = (await w1.hear("refused_rpc")).refused_rpc
         assert (heard.rpc, heard.by, heard.peer) == (refusal.rpc, refusal.by, refusal.peer)
         assert (heard.outcome, heard.times) == ("PERMISSION_DENIED", 7)

@@ -80,13 +80,13 @@ async def test_what_is_resolved_together_is_so_in_one_version(
         await running.until(lambda state: state.ready)
         running.load(spec("a"), spec("slow"))
         probe = (await w1.hear("probe")).probe
-        changed, waits = running.plane.changed, asyncio.Event()
+        changed, waits = running.plane.wait_for_change, asyncio.Event()
 
         async def wait(timeout: float) -> None:
             waits.set()
             await changed(timeout)
 
-        monkeypatch.setattr(running.plane, "changed", wait)
+        monkeypatch.setattr(running.plane, "wait_for_change", wait)
         request = catalog_pb2.ResolveToolsRequest(names=["a_x", "slow_y"])
         asked = asyncio.ensure_future(running.catalog.ResolveTools(request, timeout=BOUND))
         async with asyncio.timeout(BOUND):
@@ -217,7 +217,7 @@ async def test_watchers_are_not_woken_by_what_they_do_not_see(
 
         monkeypatch.setattr(Coordinator, "visible", property(look))
         for _ in range(10):
-            running.plane.act(lambda state, _: state.note_contact("w1"))
+            running.plane.act(lambda state, _: state.record_contact("w1"))
             await asyncio.sleep(0)
         watch.cancel()
     assert looked == 0

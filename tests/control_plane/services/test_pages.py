@@ -13,10 +13,10 @@ from tests.control_plane.core.builders import START, coordinator, hello, load, s
 from tests.control_plane.fake_worker import recorded, worker
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.placement.lease_ends import LeaseEnd
-from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey
+from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd
+from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey
 from leaseway.control_plane.core.problems import Problem, ProblemTable
-from leaseway.control_plane.core.workers.records import InstanceInfo
+from leaseway.control_plane.core.workers.records import ReportedInstance
 from leaseway.control_plane.services import pages
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
@@ -33,11 +33,11 @@ def start(listing: str, token: str = "", page_size: int = 0) -> PageStart:
     return page_start(listing, request)
 
 
-def instances(worker_id: str, server_id: str, count: int) -> tuple[InstanceInfo, ...]:
+def instances(worker_id: str, server_id: str, count: int) -> tuple[ReportedInstance, ...]:
     """Return so many instances of a server on a worker."""
     key = VariantKey(server_id)
     return tuple(
-        InstanceInfo(f"{worker_id}-{number:05}", worker_id, key, "ready", launch_hash="1" * 32)
+        ReportedInstance(f"{worker_id}-{number:05}", worker_id, key, "ready", launch_hash="1" * 32)
         for number in range(count)
     )
 
@@ -50,7 +50,7 @@ def fleet(servers: int, workers: int, each: int, *busy: int) -> Coordinator:
     for number in range(workers):
         name = f"worker-{number:03}"
         held = tuple(one for place in busy for one in instances(name, ids[place], each))
-        state.worker_joined(hello(name, instances=held), START)
+        state.handle_worker_joined(hello(name, instances=held), START)
     return state
 
 
@@ -105,7 +105,7 @@ def test_workers_come_in_pages() -> None:
     state = coordinator()
     for number in range(300):
         labels = {"note": "x" * 10_000}
-        state.worker_joined(hello(f"worker-{number:03}", labels=labels), START)
+        state.handle_worker_joined(hello(f"worker-{number:03}", labels=labels), START)
     seen, token, count = [], "", 0
     while True:
         page, token = pages.workers(state, start("ListWorkers", token))
@@ -120,10 +120,14 @@ def test_workers_come_in_pages() -> None:
 
 def test_thirty_thousand_leases_come_in_pages_behind_the_ends() -> None:
     held = [
-        HeldLease(f"run.{number:06}", LeaseKey("default", f"s{number}", "desk"), "w1", START.mono)
+        HeldLease(
+            f"run.{number:06}", PlacementKey("default", f"s{number}", "desk"), "w1", START.mono
+        )
         for number in range(30_000)
     ]
-    ends = [LeaseEnd(f"run.{number:06}", "default" * 30, "released") for number in range(4_000)]
+    ends = [
+        ReportedLeaseEnd(f"run.{number:06}", "default" * 30, "released") for number in range(4_000)
+    ]
     listed: list[admin_pb2.LeaseEnd | leases_pb2.Lease] = []
     token = ""
     while True:

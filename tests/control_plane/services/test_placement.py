@@ -15,7 +15,7 @@ from tests.control_plane.fake_worker import worker
 from tests.control_plane.services.test_admin import serve_desk
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.placement.table import LeaseKey
+from leaseway.control_plane.core.placement.table import PlacementKey
 from leaseway.control_plane.core.queries import place as lookup
 from leaseway.control_plane.services import placement as placement_service
 from leaseway.v1 import admin_pb2, leases_pb2, sync_pb2
@@ -36,13 +36,13 @@ async def test_those_who_wait_for_a_first_start_do_not_keep_waking_one_another(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    ask = lookup.ask_for_room
+    ask = lookup.place_or_wait
 
-    def counting(state: Coordinator, key: LeaseKey, *args: Any, **more: Any) -> Any:
+    def counting(state: Coordinator, key: PlacementKey, *args: Any, **more: Any) -> Any:
         asked.append(key.session)
         return ask(state, key, *args, **more)
 
-    monkeypatch.setattr(placement_service, "ask_for_room", counting)
+    monkeypatch.setattr(placement_service, "place_or_wait", counting)
     running.load(spec("desk", shared=False))
     async with worker(running.address) as w1:
         waiting = [
@@ -75,8 +75,8 @@ async def test_a_request_that_waits_keeps_no_more_than_the_names_of_workers(
         request.exclude_workers.extend(["w1", *(f"nobody{n}" for n in range(1000))])
         request.wait.FromMilliseconds(60_000)
         asked = asyncio.ensure_future(running.placement.Place(request, timeout=BOUND))
-        await running.until(lambda state: len(state.line) == 1)
-        (waiter,) = running.plane.state.line._waiting.values()
+        await running.until(lambda state: len(state.wait_queue) == 1)
+        (waiter,) = running.plane.state.wait_queue._waiting.values()
         assert set(waiter.avoided) == {"w1"}
         async with asyncio.timeout(BOUND):
             assert (await asked).worker.id == "w1", "it is tried again after a second"

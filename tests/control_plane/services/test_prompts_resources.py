@@ -219,7 +219,7 @@ def held_upsert() -> sync_pb2.Upsert:
 
 async def test_a_new_control_plane_takes_over_what_workers_hold(running: Running) -> None:
     upsert = held_upsert()
-    running.plane.act(lambda state, now: state.config_failed((), now))
+    running.plane.act(lambda state, now: state.record_config_failure((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.hear("want")
         await w1.say(held=sync_pb2.Held(variants=[upsert]))
@@ -236,7 +236,7 @@ async def test_what_no_control_plane_has_sent_is_not_taken_over(
 ) -> None:
     upsert = held_upsert()
     upsert.spec.command = "sh"  # a rogue worker's: nobody has sealed it
-    running.plane.act(lambda state, now: state.config_failed((), now))
+    running.plane.act(lambda state, now: state.record_config_failure((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.hear("want")
         await w1.say(held=sync_pb2.Held(variants=[upsert]))
@@ -251,7 +251,7 @@ async def test_a_list_waits_until_a_worker_has_taken_what_a_new_control_plane_to
 ) -> None:
     monkeypatch.setattr(catalog_service, "_FIRST_ACK", BOUND)
     upsert = held_upsert()
-    running.plane.act(lambda state, now: state.config_failed((), now))
+    running.plane.act(lambda state, now: state.record_config_failure((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.hear("want")
         await w1.say(held=sync_pb2.Held(variants=[upsert]))
@@ -273,7 +273,7 @@ async def test_a_list_waits_for_workers_that_take_nothing_for_a_while_only(
 ) -> None:
     monkeypatch.setattr(catalog_service, "_FIRST_ACK", 0.05)
     upsert = held_upsert()
-    running.plane.act(lambda state, now: state.config_failed((), now))
+    running.plane.act(lambda state, now: state.record_config_failure((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:
         await w1.hear("want")
         await w1.say(held=sync_pb2.Held(variants=[upsert]))

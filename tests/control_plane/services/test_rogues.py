@@ -92,8 +92,8 @@ async def test_a_worker_that_lies_about_leases_and_versions_harms_no_other(
                 leases_pb2.FindLeaseRequest(session="s", server_id="desk"), timeout=BOUND
             )
             assert (found.worker.id, found.lease_id) == ("w1", "L1")
-            await running.until(lambda state: "L2" in state.workers["rogue"].twins_revoked)
-            assert "L1" not in running.plane.state.workers["w1"].twins_revoked
+            await running.until(lambda state: "L2" in state.workers["rogue"].revoked_duplicates)
+            assert "L1" not in running.plane.state.workers["w1"].revoked_duplicates
 
 
 def _poisoned(server_id: str, launch_hash: str) -> sync_pb2.Upsert:

@@ -47,7 +47,7 @@ async def test_the_problems_are_gone_through_once_for_all_servers(
         looked.append(None)
         return everything(table)
 
-    running.plane.act(lambda state, now: state.config_loaded({}, frozenset(ids), problems, now))
+    running.plane.act(lambda state, now: state.apply_config({}, frozenset(ids), problems, now))
     async with worker(running.address):
         await running.until(lambda state: state.settled)
         monkeypatch.setattr(ProblemTable, "open", counting)

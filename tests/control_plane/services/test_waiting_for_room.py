@@ -32,7 +32,7 @@ async def waiting(
 ) -> asyncio.Future[leases_pb2.PlaceResponse]:
     """Ask for room and return when the request stands in line."""
     asked = asyncio.ensure_future(running.placement.Place(wanted(session), timeout=60))
-    await running.until(lambda state: len(state.line) == behind + 1)
+    await running.until(lambda state: len(state.wait_queue) == behind + 1)
     return asked
 
 
@@ -50,7 +50,7 @@ async def test_room_is_given_in_the_order_in_which_it_was_asked_for(running: Run
         late = leases_pb2.PlaceRequest(session="late", server_id="desk")
         assert (await fault_of(running.placement.Place(late))).reason is Reason.CAPACITY
         second.cancel()
-        await running.until(lambda state: not len(state.line))
+        await running.until(lambda state: not len(state.wait_queue))
 
 
 async def test_room_on_a_worker_that_joins_is_given_to_who_waits(running: Running) -> None:
@@ -72,7 +72,7 @@ async def test_who_waits_in_vain_is_told_why(running: Running, hurried: float) -
         assert fault.reason is Reason.CAPACITY
         fault = await fault_of(running.placement.Place(wanted("hurried", 3600), timeout=hurried))
         assert fault.reason is Reason.CAPACITY, "before the caller's own deadline"
-        assert not len(running.plane.state.line)
+        assert not len(running.plane.state.wait_queue)
 
 
 async def test_a_removed_server_is_not_waited_for(running: Running) -> None:

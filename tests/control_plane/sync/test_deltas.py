@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.control_plane.core.builders import at, coordinator, hello, listing, load, spec
 
-from leaseway.control_plane.core.catalog.listing import Listing, Recorded
+from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.workers.actions import PushDelta, StartProbe
 from leaseway.control_plane.core.workers.subscription import Push
@@ -29,23 +29,23 @@ def heard(messages: list[sync_pb2.SyncResponse]) -> sync_pb2.Delta:
     return sync_pb2.SyncResponse.FromString(whole).delta
 
 
-def fleet(found: Listing, count: int = 3) -> tuple[Coordinator, list[tuple[str, PushDelta]]]:
+def fleet(found: ServerListing, count: int = 3) -> tuple[Coordinator, list[tuple[str, PushDelta]]]:
     """Return a coordinator with workers, and the deltas with which they hear of one server."""
     state = coordinator(count)
     load(state, spec("a"))
     for number in range(count):
-        state.worker_joined(hello(f"w{number}"), at(0))
-    for worker_id, action in state.take_actions():
+        state.handle_worker_joined(hello(f"w{number}"), at(0))
+    for worker_id, action in state.pop_actions():
         if isinstance(action, PushDelta):
-            state.acked(worker_id, action.push.nonce, at(0))
+            state.handle_ack(worker_id, action.push.nonce, at(0))
         elif isinstance(action, StartProbe):
-            state.probe_ended(action.id, found, at(0))
+            state.handle_probe_result(action.id, found, at(0))
     return state, deltas(state)
 
 
 def deltas(state: Coordinator) -> list[tuple[str, PushDelta]]:
     """Return the deltas that are to be sent."""
-    taken = state.take_actions()
+    taken = state.pop_actions()
     return [(name, action) for name, action in taken if isinstance(action, PushDelta)]
 
 
@@ -55,7 +55,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Push]:
     collected: list[Push] = []
     make = delta_wire._make_body
 
-    def counting(push: Push, seal: Seal) -> delta_wire._Body:
+    def counting(push: Push, seal: Seal) -> delta_wire._DeltaBody:
         collected.append(push)
         return make(push, seal)
 
@@ -76,7 +76,9 @@ def test_a_fleet_hears_of_a_change_in_messages_with_one_body(made: list[Push]) -
 
 
 def test_a_long_delta_comes_whole_in_parts_that_share_their_bytes(made: list[Push]) -> None:
-    big = Listing((Recorded("echo", b'{"name": "echo", "x": "' + b"y" * 3 * MAX_MESSAGE + b'"}'),))
+    big = ServerListing(
+        (Recorded("echo", b'{"name": "echo", "x": "' + b"y" * 3 * MAX_MESSAGE + b'"}'),)
+    )
     _, sent = fleet(big)
     writer = DeltaWriter(Seal(b"a key"))
     for _, action in sent:
@@ -90,7 +92,7 @@ def test_a_long_delta_comes_whole_in_parts_that_share_their_bytes(made: list[Pus
 def test_one_who_lacks_something_else_is_sent_that(made: list[Push]) -> None:
     state, sent = fleet(listing("echo"))
     for worker_id, action in sent[:2]:  # the third does not answer
-        state.acked(worker_id, action.push.nonce, at(0.1))
+        state.handle_ack(worker_id, action.push.nonce, at(0.1))
     writer = DeltaWriter(Seal(b"a key"))
     load(state, now=at(1))
     state.tick(at(1.1))
@@ -98,7 +100,7 @@ def test_one_who_lacks_something_else_is_sent_that(made: list[Push]) -> None:
     assert [name for name, _ in removed] == ["w0", "w1"]
     first = [heard(list(writer.messages(action, 7))) for _, action in removed]
     assert [[key.server_id for key in delta.removals] for delta in first] == [["a"]] * 2
-    state.acked("w2", sent[2][1].push.nonce, at(1.2))
+    state.handle_ack("w2", sent[2][1].push.nonce, at(1.2))
     ((name, late),) = deltas(state)
     delta = heard(list(writer.messages(late, 7)))
     assert (name, delta.nonce) == ("w2", late.push.nonce)
@@ -108,10 +110,10 @@ def test_one_who_lacks_something_else_is_sent_that(made: list[Push]) -> None:
 def test_those_who_join_with_nothing_are_sent_one_body(made: list[Push]) -> None:
     state, sent = fleet(listing("echo"))
     for worker_id, action in sent:
-        state.acked(worker_id, action.push.nonce, at(0.1))
+        state.handle_ack(worker_id, action.push.nonce, at(0.1))
     writer = DeltaWriter(Seal(b"a key"))
     for number in range(5):
-        state.worker_joined(hello(f"new{number}"), at(1))
+        state.handle_worker_joined(hello(f"new{number}"), at(1))
     joined = [action for _, action in deltas(state) if action.push.upserts]
     assert len(joined) == 5
     for action in joined:

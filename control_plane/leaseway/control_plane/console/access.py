@@ -32,7 +32,7 @@ _WRONG_FOR: Final = 60.0
 _MOST_ADDRESSES: Final = 1_000
 
 
-class Access:
+class ConsoleAccess:
     """Checks requests.
 
     Args:

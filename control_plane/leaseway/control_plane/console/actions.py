@@ -14,11 +14,11 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from leaseway.control_plane.console.records import Json
 from leaseway.control_plane.core.catalog.variants import Served
-from leaseway.control_plane.core.denial import Denied
-from leaseway.control_plane.core.placement.table import LeaseKey, Placement
-from leaseway.control_plane.core.queries.place import ask_for_room, variants_of, workers_for
+from leaseway.control_plane.core.denial import Denial
+from leaseway.control_plane.core.placement.table import Placement, PlacementKey
+from leaseway.control_plane.core.queries.place import place_or_wait, variants_of, workers_for
 from leaseway.control_plane.core.workers.records import WorkerRecord
-from leaseway.control_plane.operators.steering import Steering
+from leaseway.control_plane.operators.steering import OperatorCommands
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import Principal
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2, leases_pb2_grpc
@@ -38,7 +38,7 @@ _AGENT: Final = "console"
 _LOG_LINES: Final = 200
 
 
-class Refused(Exception):
+class ActionRefused(Exception):
     """Why something was not done, in a sentence."""
 
 
@@ -53,49 +53,49 @@ class Actions:
     def __init__(self, plane: Plane, key: str | None) -> None:
         self._plane = plane
         self._key = key
-        self._steering = Steering(plane)
+        self._commands = OperatorCommands(plane)
 
     async def revoke(self, lease_id: str, who: Principal) -> Json:
         """End a lease.
 
         Raises:
-            Refused: There is no such lease, or its worker is away.
+            ActionRefused: There is no such lease, or its worker is away.
         """
         plane = self._plane
         try:
-            self._steering.revoke(lease_id, who.name)
+            self._commands.revoke(lease_id, who.name)
         except Fault as fault:
-            raise Refused(fault.message) from None
+            raise ActionRefused(fault.message) from None
         until = plane.clock().mono + _CONFIRMED_WITHIN
         while lease_id in plane.state.placements.leases:
             left = until - plane.clock().mono
             if left <= 0:
                 return {"message": "Its worker was told and has not confirmed yet."}
-            await plane.changed(left)
+            await plane.wait_for_change(left)
         return {"message": "It has ended."}
 
     def drain(self, worker_id: str, who: Principal) -> Json:
         """Have a worker finish and end.
 
         Raises:
-            Refused: No such worker is connected.
+            ActionRefused: No such worker is connected.
         """
         try:
-            self._steering.drain(worker_id, who.name)
+            self._commands.drain(worker_id, who.name)
         except Fault as fault:
-            raise Refused(fault.message) from None
+            raise ActionRefused(fault.message) from None
         return {"message": "It takes no more work and ends."}
 
     def decide(self, approval_id: str, who: Principal, *, approve: bool) -> Json:
         """Agree to a call that waits for a person, or refuse it.
 
         Raises:
-            Refused: There is none, or it was decided on already.
+            ActionRefused: There is none, or it was decided on already.
         """
         try:
             self._plane.decide_approval(approval_id, who.tenant or "", who.name, approve=approve)
         except Fault as fault:
-            raise Refused(fault.message) from None
+            raise ActionRefused(fault.message) from None
         return {"message": "It may run once." if approve else "It is refused."}
 
     async def try_tool(
@@ -104,14 +104,14 @@ class Actions:
         """Call a tool and return its result; a leased server's lease is given back at once.
 
         Raises:
-            Refused: It was not called, or failed.
+            ActionRefused: It was not called, or failed.
         """
         tenant = tenant or DEFAULT_TENANT
         session = f"console-{secrets.token_hex(8)}"
         served = self._plane.state.visible.view(tenant).servers.get(server_id)
         if served is None:
-            raise Refused(f"Server '{server_id}' serves nothing to tenant '{tenant}' now.")
-        record = self._worker_for(served, LeaseKey(tenant, session, server_id))
+            raise ActionRefused(f"Server '{server_id}' serves nothing to tenant '{tenant}' now.")
+        record = self._worker_for(served, PlacementKey(tenant, session, server_id))
         request = execution_pb2.CallToolRequest(
             client=catalog_pb2.ClientInfo(
                 protocol_version=PROTOCOL_VERSION, package_version=user_agent(), agent=_AGENT
@@ -124,8 +124,8 @@ class Actions:
         try:
             ParseDict(arguments, request.arguments)
         except ParseError as error:
-            raise Refused(f"The arguments are not a JSON object: {error}") from None
-        self._steering.tries(server_id, tool, tenant, record.id, who.name)
+            raise ActionRefused(f"The arguments are not a JSON object: {error}") from None
+        self._commands.record_try(server_id, tool, tenant, record.id, who.name)
         began = time.perf_counter()
         async with self._channel(record) as channel:
             response = await self._call(
@@ -147,11 +147,11 @@ class Actions:
         """Return the last stderr lines of a server's instances on all workers.
 
         Raises:
-            Refused: There is no such server.
+            ActionRefused: There is no such server.
         """
         tenant = tenant or DEFAULT_TENANT
         if server_id not in variants_of(self._plane.state, tenant):
-            raise Refused(f"There is no server '{server_id}'.")
+            raise ActionRefused(f"There is no server '{server_id}'.")
         records = [record for record in self._plane.state.workers.values() if record.connected]
         answers = await asyncio.gather(*(self._log_of(one, server_id, tenant) for one in records))
         return {"instances": [instance for answer in answers for instance in answer]}
@@ -173,19 +173,21 @@ class Actions:
             for one in answer.instances
         ]
 
-    def _worker_for(self, served: Served, key: LeaseKey) -> WorkerRecord:
+    def _worker_for(self, served: Served, key: PlacementKey) -> WorkerRecord:
         state = self._plane.state
         if served.spec.truely_stateless:
-            able = [record for record in workers_for(state, served) if record.takes_work]
+            able = [record for record in workers_for(state, served) if record.accepts_work]
             if not able:
-                raise Refused(f"No worker serves '{key.server_id}' now.")
+                raise ActionRefused(f"No worker serves '{key.server_id}' now.")
             return able[0]
         outcome = self._plane.act(
-            lambda state, now: ask_for_room(state, key, frozenset(), now, wait=False)
+            lambda state, now: place_or_wait(state, key, frozenset(), now, wait=False)
         )
         if isinstance(outcome, Placement):
             return state.workers[outcome.worker_id]
-        raise Refused(outcome.message if isinstance(outcome, Denied) else "It is still starting.")
+        raise ActionRefused(
+            outcome.message if isinstance(outcome, Denial) else "It is still starting."
+        )
 
     async def _call(
         self, channel: grpc.aio.Channel, request: execution_pb2.CallToolRequest, timeout: float
@@ -198,8 +200,8 @@ class Actions:
         except grpc.aio.AioRpcError as error:
             fault = fault_from_rpc_error(error)
             if fault is None:
-                raise Refused(error.details() or str(error.code())) from None
-            raise Refused(f"{fault.reason.value}: {fault.message}") from None
+                raise ActionRefused(error.details() or str(error.code())) from None
+            raise ActionRefused(f"{fault.reason.value}: {fault.message}") from None
         assert isinstance(response, execution_pb2.CallToolResponse)
         return response
 

@@ -82,7 +82,7 @@ class Live:
         self._workers_revision = 0
         self._pages: set[Queue] = set()
         self._opened = asyncio.Event()
-        self.told = 0
+        self.state_reads = 0
 
     @contextmanager
     def page(self) -> Iterator[Queue]:
@@ -121,7 +121,7 @@ class Live:
         while True:
             await self._somebody()
             if self._plane.acts == seen:
-                await self._plane.changed(_STATE_EVERY * 5)
+                await self._plane.wait_for_change(_STATE_EVERY * 5)
             seen = self._plane.acts
             began = time.thread_time()
             text = self._state()
@@ -152,7 +152,7 @@ class Live:
 
     def _state(self) -> bytes:
         plane = self._plane
-        self.told += 1
+        self.state_reads += 1
         overview = records.overview(plane, self._rows.all())
         workers = records.workers(plane)["items"]
         if workers != self._workers:

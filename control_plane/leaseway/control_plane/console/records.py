@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from leaseway.control_plane.core.approvals import Approval
+from leaseway.control_plane.core.approvals import ApprovalRecord
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
 from leaseway.control_plane.core.queries.place import variants_of
-from leaseway.control_plane.core.workers.records import InstanceInfo, WorkerRecord
+from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerRecord
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages
 from leaseway.control_plane.services import messages as answers
@@ -71,7 +71,7 @@ def overview(plane: Plane, rows: Sequence[Json]) -> Json:
     state = plane.state
     states = Counter(row["state"] for row in rows)
     severities = Counter(each.problem.severity for each in state.problems.open())
-    fleet = Counter(record.state for record in state.roster.known)
+    fleet = Counter(record.state for record in state.roster.all_workers)
     able = [record for record in state.workers.values() if record.connected]
     reload = plane.events.reload
     return {
@@ -86,7 +86,7 @@ def overview(plane: Plane, rows: Sequence[Json]) -> Json:
         "leases": {
             "held": len(state.placements.leases),
             "capacity": sum(record.hello.capacity for record in able),
-            "waiting": len(state.line),
+            "waiting": len(state.wait_queue),
         },
         "problems": {"error": severities["error"], "warning": severities["warning"]},
         "failed": [row for row in rows if row["state"] in ("failed", "degraded")][:_FAILED_SHOWN],
@@ -135,7 +135,7 @@ def _server_row(status: catalog_pb2.ServerStatus) -> Json:
     }
 
 
-def _instances_text(instances: Iterable[InstanceInfo]) -> str:
+def _instances_text(instances: Iterable[ReportedInstance]) -> str:
     counts = Counter(one.role or one.state if one.is_live else one.state for one in instances)
     return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
 
@@ -175,7 +175,7 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
     }
 
 
-def _instance(one: InstanceInfo) -> Json:
+def _instance(one: ReportedInstance) -> Json:
     return {
         "id": one.id,
         "worker": one.worker_id,
@@ -268,7 +268,7 @@ def _lease(one: HeldLease, now: float) -> Json:
 
 def workers(plane: Plane) -> Json:
     state = plane.state
-    records = state.roster.known
+    records = state.roster.all_workers
     return {"items": [_worker(state, record) for record in records], "total": len(records)}
 
 
@@ -278,7 +278,7 @@ def _worker(state: Coordinator, record: WorkerRecord) -> Json:
         "state": record.state,
         "address": record.hello.address.address,
         "capacity": record.hello.capacity,
-        "leases": state.placements.held_by(record.id),
+        "leases": state.placements.held_count(record.id),
         "instances": sum(one.is_live for one in record.instances),
         "behind": record.subscription.pending is not None,
         "last_error": record.subscription.last_error,
@@ -319,7 +319,7 @@ def _problem(one: OpenProblem) -> Json:
     }
 
 
-def approval(one: Approval) -> Json:
+def approval(one: ApprovalRecord) -> Json:
     """Return a call that needs a person."""
     asked = one.question
     return {

@@ -14,8 +14,8 @@ from typing import Any, Final
 from aiohttp import web
 
 from leaseway.control_plane.console import records
-from leaseway.control_plane.console.access import COOKIE, Access, check_origin
-from leaseway.control_plane.console.actions import Actions, Refused
+from leaseway.control_plane.console.access import COOKIE, ConsoleAccess, check_origin
+from leaseway.control_plane.console.actions import ActionRefused, Actions
 from leaseway.control_plane.console.live import Live, Shared, TooManyPages
 from leaseway.control_plane.console.records import Json, ServerRows
 from leaseway.control_plane.operators.inspector import Inspector
@@ -95,7 +95,9 @@ async def serve_console(
     inspector = Inspector(plane)
     rows = ServerRows(plane)
     live = Live(plane, inspector, rows)
-    site = _Site(plane, inspector, live, rows, Access(listener.admit, time.monotonic), key)
+    site = _ConsoleSite(
+        plane, inspector, live, rows, ConsoleAccess(listener.admit, time.monotonic), key
+    )
     app = web.Application(middlewares=[site.guard], client_max_size=_LARGEST_BODY)
     site.add_routes(app)
     async with listener.serve(app, idle=_IDLE):
@@ -107,14 +109,14 @@ async def serve_console(
             await asyncio.gather(following, return_exceptions=True)
 
 
-class _Site:
+class _ConsoleSite:
     def __init__(
         self,
         plane: Plane,
         inspector: Inspector,
         live: Live,
         rows: ServerRows,
-        access: Access,
+        access: ConsoleAccess,
         key: str | None,
     ) -> None:
         self._plane = plane
@@ -163,7 +165,7 @@ class _Site:
             response = await handler(request)
         except web.HTTPException as error:
             response = _json({"error": error.text or error.reason}, error.status)
-        except Refused as error:
+        except ActionRefused as error:
             response = _json({"error": str(error)}, 409)
         if not response.prepared:
             response.headers.update(_SAFE)
@@ -256,7 +258,7 @@ class _Site:
 
     async def _leases(self, request: web.Request) -> web.Response:
         query = _query(request)
-        question = ("leases", self._live.told, *sorted(query.items()))
+        question = ("leases", self._live.state_reads, *sorted(query.items()))
         return _json_text(await self._shared.get(question, lambda: self._lease_page(query)))
 
     async def _lease_page(self, query: Json) -> Json:

@@ -30,7 +30,7 @@ _SHOWN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ApprovalRequest:
     """A call that needs a person.
 
     Attributes:
@@ -65,7 +65,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class ApprovalRecord:
     """One question and what became of it.
 
     Attributes:
@@ -82,7 +82,7 @@ class Approval:
 
     id: str
     number: int
-    question: Question
+    question: ApprovalRequest
     state: State
     asked: float
     until: float
@@ -91,7 +91,7 @@ class Approval:
     note: str = ""
 
 
-def _nothing(_approval: Approval, _action: str) -> None:
+def _nothing(_approval: ApprovalRecord, _action: str) -> None:
     """Tell nobody."""
 
 
@@ -102,14 +102,16 @@ class Approvals:
         on_change: Told of each that was `asked`, `approved`, `denied`, `used` or has `expired`.
     """
 
-    def __init__(self, on_change: Callable[[Approval, str], None] = _nothing) -> None:
+    def __init__(self, on_change: Callable[[ApprovalRecord, str], None] = _nothing) -> None:
         self.on_change = on_change
-        self._all: OrderedDict[str, Approval] = OrderedDict()
+        self._all: OrderedDict[str, ApprovalRecord] = OrderedDict()
         self._live: dict[tuple[str, ...], str] = {}
         self._open: Counter[str] = Counter()
         self._number = 0
 
-    def ask(self, question: Question, now: Moment, *, use: bool) -> tuple[Verdict, Approval | None]:
+    def ask(
+        self, question: ApprovalRequest, now: Moment, *, use: bool
+    ) -> tuple[Verdict, ApprovalRecord | None]:
         """Return whether a call may run; what nobody was asked about yet begins to wait.
 
         Args:
@@ -130,7 +132,7 @@ class Approvals:
 
     def decide(
         self, approval_id: str, tenant: str, by: str, now: Moment, *, approve: bool, note: str = ""
-    ) -> Approval:
+    ) -> ApprovalRecord:
         """Agree to a call, or refuse it.
 
         Args:
@@ -160,7 +162,7 @@ class Approvals:
         approval = replace(approval, until=now.unix + LASTS, ends=now.mono + LASTS)
         return self._become(approval, "approved")
 
-    def get(self, approval_id: str, tenant: str) -> Approval | None:
+    def get(self, approval_id: str, tenant: str) -> ApprovalRecord | None:
         """Return one that is known, to whom it belongs."""
         approval = self._all.get(approval_id)
         return approval if approval and tenant in ("", approval.question.tenant) else None
@@ -185,18 +187,20 @@ class Approvals:
         """Return when the next one expires, on the monotonic clock; None if there is none."""
         return min((self._all[each].ends for each in self._live.values()), default=None)
 
-    def listed(self, tenant: str, now: Moment) -> list[Approval]:
+    def listed(self, tenant: str, now: Moment) -> list[ApprovalRecord]:
         """Return those of a tenant, or of all (empty), the newest first."""
         self.expire(now)
         found = (one for one in self._all.values() if tenant in ("", one.question.tenant))
         return sorted(found, key=lambda one: -one.number)
 
-    def _begin(self, question: Question, now: Moment) -> tuple[Verdict, Approval | None]:
-        of_tenant = self._open[question.tenant]
-        if of_tenant >= MOST_OF_TENANT or self._open.total() >= MOST_WAITING:
+    def _begin(
+        self, question: ApprovalRequest, now: Moment
+    ) -> tuple[Verdict, ApprovalRecord | None]:
+        tenant_load = self._open[question.tenant]
+        if tenant_load >= MOST_OF_TENANT or self._open.total() >= MOST_WAITING:
             return "full", None
         self._number += 1
-        approval = Approval(
+        approval = ApprovalRecord(
             secrets.token_hex(8),
             self._number,
             question,
@@ -211,7 +215,7 @@ class Approvals:
         self.on_change(approval, "asked")
         return "waiting", approval
 
-    def _become(self, approval: Approval, state: State) -> Approval:
+    def _become(self, approval: ApprovalRecord, state: State) -> ApprovalRecord:
         approval = replace(approval, state=state)
         self._all[approval.id] = approval
         question = approval.question
@@ -225,8 +229,8 @@ class Approvals:
         return approval
 
 
-def _does_not_wait(approval: Approval) -> str:
+def _does_not_wait(approval: ApprovalRecord) -> str:
     if approval.state == "expired":
-        return f"Approval {approval.id} has expired. Have the caller try again."
+        return f"ApprovalRecord {approval.id} has expired. Have the caller try again."
     verb = "denied" if approval.state == "denied" else "approved"
-    return f"Approval {approval.id} was {verb} already, by {approval.decided_by}."
+    return f"ApprovalRecord {approval.id} was {verb} already, by {approval.decided_by}."

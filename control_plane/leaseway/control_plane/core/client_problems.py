@@ -67,7 +67,7 @@ class ClientProblems:
             self._dropped += 1
             self._problems.replace(_DROPS, [_too_many(self._dropped)], now.unix, seen_again=True)
 
-    def follow(self, visible: Snapshot, now: Moment) -> None:
+    def close_changed(self, visible: Snapshot, now: Moment) -> None:
         """End those whose tool or server is not any more what it was when they were met."""
         for key, met in list(self._met.items()):
             content = _content(met.problem, visible)

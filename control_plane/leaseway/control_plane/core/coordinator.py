@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Final
 
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
-from leaseway.control_plane.core.catalog.tenant_hiding import hides_for_now
+from leaseway.control_plane.core.catalog.tenant_hiding import hides_temporarily
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.client_problems import ClientProblems
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import PlacementTable
-from leaseway.control_plane.core.placement.wait_queue import WaitQueue
+from leaseway.control_plane.core.placement.wait_queue import PlacementQueue
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.registry import Registry
 from leaseway.control_plane.core.servers.servers import Servers
@@ -41,7 +41,7 @@ from leaseway.control_plane.core.workers.records import (
     WorkerReport,
 )
 from leaseway.control_plane.core.workers.roster import Roster
-from leaseway.control_plane.core.workers.subscription import Refusal
+from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.control_plane.core.workers.visibility import Visibility
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
@@ -80,9 +80,9 @@ class Coordinator:
         self.servers = Servers(self.problems)
         self.roster = Roster(self.problems)
         self.registry = Registry(self.problems, int(now.unix * 1e6))
-        self.line = WaitQueue()
+        self.wait_queue = PlacementQueue()
         self.visibility = Visibility()
-        self.config_known = False
+        self.has_config = False
         self.config_loaded_at: float | None = None
         self.settled = False
         self._expected_workers = expected_workers
@@ -95,7 +95,7 @@ class Coordinator:
 
     # Configuration.
 
-    def config_loaded(
+    def apply_config(
         self,
         servers: Mapping[VariantKey, ServerSpec],
         rejected: frozenset[str],
@@ -112,19 +112,19 @@ class Coordinator:
         self._replan = True
         self._config_seen(problems, now)
 
-    def config_failed(self, problems: Iterable[Problem], now: Moment) -> None:
+    def record_config_failure(self, problems: Iterable[Problem], now: Moment) -> None:
         """Record that the configuration cannot be used: nothing changes (DESIGN §3.2)."""
         self._config_seen(problems, now)
 
     def _config_seen(self, problems: Iterable[Problem], now: Moment) -> None:
-        self.config_known = True
+        self.has_config = True
         self.problems.replace("config", problems, now.unix)
         self.registry.commit_soon(now)
         self.tick(now)
 
     # Workers.
 
-    def worker_joined(self, hello: WorkerHello, now: Moment) -> None:
+    def handle_worker_joined(self, hello: WorkerHello, now: Moment) -> None:
         """Register a worker.
 
         Raises:
@@ -136,35 +136,35 @@ class Coordinator:
                 f"This worker follows a leader of epoch {hello.highest_epoch}; this control plane"
                 f" is of epoch {self.epoch} and leads no more."
             )
-        record = self.roster.join(hello, now)
+        record = self.roster.add_worker(hello, now)
         foreign = hello.highest_epoch != self.epoch
         if (
             not self.settled and not self._elected
         ):  # starting up: nothing can have been fenced by this one yet
             self.epoch = max(self.epoch, hello.highest_epoch)
-        self.servers.worker_gone(record.id)  # they ended with its older stream
+        self.servers.handle_worker_gone(record.id)  # they ended with its older stream
         self._ask_for_content(record, now)
         self._replan = True
         if self.registry.outrun(hello.highest_version, foreign=foreign):
             self.registry.commit_at = now.mono
         self.tick(now)
 
-    def worker_left(self, worker_id: str, now: Moment) -> None:
+    def handle_worker_disconnected(self, worker_id: str, now: Moment) -> None:
         """Record that a worker's stream has ended."""
         record = self.workers.get(worker_id)
         if record is None:
             return
-        self.servers.worker_gone(worker_id)
-        if record.owed:
+        self.servers.handle_worker_gone(worker_id)
+        if record.requested_content:
             self._owes_nothing(record, now)
-        self.roster.leave(record, now)
+        self.roster.mark_disconnected(record, now)
         self.tick(now)
 
-    def note_contact(self, worker_id: str) -> None:
+    def record_contact(self, worker_id: str) -> None:
         """Record a sign of life of a worker."""
-        self.placements.note_contact(worker_id)
+        self.placements.record_contact(worker_id)
 
-    def content_received(self, worker_id: str, variants: Iterable[Served], now: Moment) -> None:
+    def handle_content(self, worker_id: str, variants: Iterable[Served], now: Moment) -> None:
         """Record all the content behind hashes that a worker was asked for."""
         record = self.workers.get(worker_id)
         if record is None:
@@ -175,20 +175,22 @@ class Coordinator:
         self._owes_nothing(record, now)
         self.tick(now)
 
-    def acked(self, worker_id: str, nonce: int, now: Moment) -> None:
+    def handle_ack(self, worker_id: str, nonce: int, now: Moment) -> None:
         """Record a worker's acknowledgement."""
         record = self.workers.get(worker_id)
         if record is not None and self.roster.ack(record, nonce, now):
             self._reveal(now)
             self.tick(now)
 
-    def nacked(self, worker_id: str, nonce: int, refusals: Iterable[Refusal], now: Moment) -> None:
+    def handle_nack(
+        self, worker_id: str, nonce: int, refusals: Iterable[VariantRefusal], now: Moment
+    ) -> None:
         """Record a worker's refusals; its acknowledgement of the rest follows."""
         record = self.workers.get(worker_id)
         if record is not None:
             self.roster.nack(record, nonce, refusals, now)
 
-    def reported(self, worker_id: str, report: WorkerReport, now: Moment) -> None:
+    def handle_report(self, worker_id: str, report: WorkerReport, now: Moment) -> None:
         """Record what a worker says has changed."""
         record = self.workers.get(worker_id)
         if record is None:
@@ -197,28 +199,30 @@ class Coordinator:
             if problem.reason == _MISSING_REFERENCE:
                 key = VariantKey(problem.server_id, problem.tenant)
                 self.servers.probes.hurry(key, now.mono)
-        self.roster.report(record, report, now)
+        self.roster.apply_report(record, report, now)
         self.tick(now)
 
-    def probe_ended(self, probe_id: int, outcome: Listing | Problem, now: Moment) -> None:
-        self.servers.probe_ended(probe_id, outcome, now)
+    def handle_probe_result(
+        self, probe_id: int, outcome: ServerListing | Problem, now: Moment
+    ) -> None:
+        self.servers.handle_probe_result(probe_id, outcome, now)
         self.tick(now)
 
-    def relisted(
+    def handle_relisting(
         self,
         worker_id: str,
         key: VariantKey,
         launch_hash: str,
-        outcome: Listing | Problem,
+        outcome: ServerListing | Problem,
         now: Moment,
     ) -> None:
         """Record what a worker says, unasked, of a live shared instance that it listed again."""
-        self.servers.relisted(worker_id, key, launch_hash, outcome, now)
+        self.servers.handle_relisting(worker_id, key, launch_hash, outcome, now)
         self.tick(now)
 
     # Callers and operators.
 
-    def problem_met(self, problem: Problem, now: Moment) -> None:
+    def report_client_problem(self, problem: Problem, now: Moment) -> None:
         self.client_problems.report(problem, self.visible, now)
 
     def drain_worker(self, worker_id: str, now: Moment) -> bool:
@@ -235,16 +239,16 @@ class Coordinator:
     # Time.
 
     def tick(self, now: Moment) -> None:
-        self.roster.forget_lost(now)
-        self.roster.revoke_twins(now)
+        self.roster.forget_lost_workers(now)
+        self.roster.revoke_duplicates(now)
         self._give_up_content(now)
         self._settle(now)
-        self.servers.give_up_overdue(now)
+        self.servers.expire_probes(now)
         self.client_problems.expire(now)
         self.registry.expire(now)
         if self._replan:
             self._replan = False
-            self.servers.plan(self.roster.owed, self._trace, now)
+            self.servers.plan(self.roster.requested_content, self._trace, now)
         self._look_for_workers(now)
         self._steer_probes(now)
         if self.servers.changed:
@@ -254,25 +258,29 @@ class Coordinator:
             self.registry.commit_at <= now.mono or not self.servers.probes.busy
         ):
             self._commit(now)
-        moved, self.roster.moved = self.roster.moved, {}
+        moved, self.roster.changed_workers = self.roster.changed_workers, {}
         self._push(moved, now)
-        self.visibility.follow(self.visible.version, self.workers, moved)
+        self.visibility.update(self.visible.version, self.workers, moved)
 
     def next_deadline(self, now: Moment) -> float | None:
         """Return when `tick` is next due on the monotonic clock; None: not before an event."""
         times = [self.registry.commit_at, self.servers.probes.next_deadline(now.mono)]
         times += [*self.roster.deadlines(), self.client_problems.next_expiry()]
         times.append(self.registry.next_expiry())
-        times += [each.asked_at + _CONTENT_WITHIN for each in self.workers.values() if each.owed]
+        times += [
+            each.content_requested_at + _CONTENT_WITHIN
+            for each in self.workers.values()
+            if each.requested_content
+        ]
         if not self.settled:
             times.append(self._settled_at)
-        if len(self.line):
-            times += [self.line.next_lapse(), self.placements.next_expiry()]
+        if len(self.wait_queue):
+            times += [self.wait_queue.next_retry(), self.placements.next_expiry()]
         return min((time for time in times if time is not None), default=None)
 
-    def take_actions(self) -> list[tuple[str, Action]]:
+    def pop_actions(self) -> list[tuple[str, Action]]:
         """Return the actions since the last call, each with its worker's id."""
-        return self.roster.take_unsent()
+        return self.roster.pop_actions()
 
     # What others read.
 
@@ -298,10 +306,10 @@ class Coordinator:
     @property
     def visible_state(self) -> VisibleState:
         """What watchers are told of when it changes; another object only then."""
-        return self.visibility.now
+        return self.visibility.state
 
     @property
-    def waiting(self) -> set[VariantKey]:
+    def pending_variants(self) -> set[VariantKey]:
         """The variants that have no first result yet."""
         waiting = self.servers.without_result()
         if self.registry.commit_at is not None or not self.registry.established:
@@ -310,32 +318,32 @@ class Coordinator:
             waiting |= {
                 key
                 for key in self.servers.last_known_good
-                if key not in served or hides_for_now(served[key], desired)
+                if key not in served or hides_temporarily(served[key], desired)
             }
         return waiting
 
     @property
-    def pending(self) -> list[str]:
+    def pending_servers(self) -> list[str]:
         """Ids of servers that have no first result yet, for some tenant or for all, ordered."""
-        return sorted({key.server_id for key in self.waiting})
+        return sorted({key.server_id for key in self.pending_variants})
 
     @property
     def ready(self) -> bool:
         """Whether every first probe has ended and its result is served."""
         enough = len(self.roster.connected) >= max(1, self._expected_workers)
-        return self.config_known and enough and self.registry.established and not self.pending
+        return self.has_config and enough and self.registry.established and not self.pending_servers
 
-    def settling_left(self, now: Moment) -> float:
+    def settling_remaining(self, now: Moment) -> float:
         """Return for how many seconds more workers are waited for."""
         return 0.0 if self.settled else max(0.0, self._settled_at - now.mono)
 
-    def serving(self, served: Served) -> list[WorkerRecord]:
+    def workers_serving(self, served: Served) -> list[WorkerRecord]:
         """Return the workers that callers of a variant may go to, ordered by id.
 
         Where there are none, those that were lost: callers may reach what this process does not.
         """
-        lost = self.roster.lost_with
-        return self.roster.serving(served) or lost(served, self.visible.version)
+        lost = self.roster.lost_workers_with
+        return self.roster.workers_serving(served) or lost(served, self.visible.version)
 
     # Inside.
 
@@ -348,9 +356,13 @@ class Coordinator:
             if known.get(key) != hashes
             and (key not in last_known_good or last_known_good[key].launch_hash != hashes.launch)
         }
-        record.owed = wanted if now.mono >= self._waits_again_at else set()
-        record.asked_at = min(
-            (each.asked_at for each in self.workers.values() if each.owed and each is not record),
+        record.requested_content = wanted if now.mono >= self._waits_again_at else set()
+        record.content_requested_at = min(
+            (
+                each.content_requested_at
+                for each in self.workers.values()
+                if each.requested_content and each is not record
+            ),
             default=now.mono,
         )
         if wanted:
@@ -359,11 +371,15 @@ class Coordinator:
     def _give_up_content(self, now: Moment) -> None:
         """Go on without a worker that does not send what it was asked for: all others wait."""
         for record in self.workers.values():
-            if record.owed and now.mono >= record.asked_at + _CONTENT_WITHIN:
+            if (
+                record.requested_content
+                and now.mono >= record.content_requested_at + _CONTENT_WITHIN
+            ):
+                missing = ", ".join(sorted(map(str, record.requested_content))[:5])
                 message = (
-                    f"Worker '{record.id}' did not say within {_CONTENT_WITHIN:g} s what it holds"
-                    f" of {', '.join(sorted(map(str, record.owed))[:5])}. The others go on without"
-                    " it; look at that worker's log, or restart it, if this stays."
+                    f"Worker '{record.id}' did not send its content of {missing} within"
+                    f" {_CONTENT_WITHIN:g} s. The control plane continues without it. If this"
+                    " persists, look at that worker's log, or restart it."
                 )
                 problem = Problem("worker", _CONTENT_OVERDUE, message, worker_id=record.id)
                 self.problems.report(problem, now.unix)
@@ -371,8 +387,8 @@ class Coordinator:
                 self._owes_nothing(record, now)
 
     def _owes_nothing(self, record: WorkerRecord, now: Moment) -> None:
-        record.owed = set()
-        self.roster.moved[record.id] = None
+        record.requested_content = set()
+        self.roster.changed_workers[record.id] = None
         self._replan = True
         self.registry.commit_at = now.mono  # at once: the next push must know what it holds
 
@@ -380,7 +396,9 @@ class Coordinator:
         if self.settled:
             return
         joined = self.roster.connected
-        all_here = 0 < self._expected_workers <= len(joined) and not any(r.owed for r in joined)
+        all_here = 0 < self._expected_workers <= len(joined) and not any(
+            r.requested_content for r in joined
+        )
         if all_here or now.mono >= self._settled_at:
             self.settled = True
             for record in joined:
@@ -393,7 +411,7 @@ class Coordinator:
         if not self.servers.probes.jobs:
             return
         able = {
-            record.id: record.hello.scope for record in self.workers.values() if record.takes_work
+            record.id: record.hello.scope for record in self.workers.values() if record.accepts_work
         }
         silent = {one for one in able if not self.workers[one].subscription.acked_version}
         for job, probe in self.servers.probes.start(able, now.mono, silent, self._holders):
@@ -404,7 +422,7 @@ class Coordinator:
         return [
             record.id
             for record in self.workers.values()
-            if record.subscription.was_given(spec.key, spec.launch_hash)
+            if record.subscription.was_sent(spec.key, spec.launch_hash)
         ]
 
     def _look_for_workers(self, now: Moment) -> None:
@@ -415,13 +433,13 @@ class Coordinator:
         if self._looked[0] is not desired or self._looked[1] != generation:
             self._looked = (desired, generation)
             scopes = {record.id: record.hello.scope for record in self.workers.values()}
-            self.servers.look_for_workers(scopes, now)
+            self.servers.update_unplaced(scopes, now)
 
     def _commit(self, now: Moment) -> None:
         self.registry.commit_at = None
-        if self.config_known and not self.roster.owed:
+        if self.has_config and not self.roster.requested_content:
             # Else what is not known yet would look as if it were gone.
-            self.registry.commit(self.servers.last_known_good, now, self.servers.kept_out)
+            self.registry.commit(self.servers.last_known_good, now, self.servers.withheld)
 
     def _reveal(self, now: Moment) -> None:
         if self.registry.complete and self._revealed == self.roster.generation:
@@ -430,7 +448,7 @@ class Coordinator:
         before = self.visible
         self.registry.reveal(self.workers.values())
         if self.visible is not before:
-            self.client_problems.follow(self.visible, now)
+            self.client_problems.close_changed(self.visible, now)
 
     def _push(self, moved: Iterable[str], now: Moment) -> None:
         """Push to workers what they lack: all after a commit, else those who may be ready now."""
@@ -440,7 +458,7 @@ class Coordinator:
         self._pushed = self.committed
         for worker_id in [*self.workers] if everybody else moved:
             record = self.workers.get(worker_id)
-            if record is None or not record.connected or record.owed:
+            if record is None or not record.connected or record.requested_content:
                 continue
             push = self.roster.push(record, self.committed, now, removals=self.settled)
             if push is not None:

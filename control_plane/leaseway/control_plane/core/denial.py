@@ -8,28 +8,28 @@ from leaseway.wire.errors import Reason
 
 
 @dataclass(frozen=True)
-class Denied:
+class Denial:
     """Why there is no answer; the edge makes a fault of it.
 
     Attributes:
         retry_delay: Seconds after which it may be otherwise by itself; None where it will not.
-        in_line: Whether who waits for room waits for the end of this, too.
+        can_wait: Whether who waits for room waits for the end of this, too.
     """
 
     reason: Reason
     message: str
     retry_delay: float | None = None
     metadata: dict[str, str] = field(default_factory=dict)
-    in_line: bool = True
+    can_wait: bool = True
 
     @property
-    def passes(self) -> bool:
+    def is_temporary(self) -> bool:
         """Whether it may end by itself, soon enough for who waits for room."""
-        return self.in_line and self.retry_delay is not None
+        return self.can_wait and self.retry_delay is not None
 
 
 @dataclass(frozen=True)
-class Waiting:
+class PendingServers:
     """The answer may come when one of these servers has its first result."""
 
     servers: tuple[str, ...]

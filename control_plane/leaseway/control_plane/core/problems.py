@@ -133,7 +133,12 @@ class ProblemTable:
         return len(closed)
 
     def replace(
-        self, owner: str, problems: Iterable[Problem], now: float, *, seen_again: bool = False
+        self,
+        owner: str,
+        problems: Iterable[Problem],
+        now: float,
+        *,
+        seen_again: bool = False,
     ) -> None:
         """Make these the exact set of problems that one source has.
 

@@ -81,7 +81,7 @@ class Registry:
         self,
         last_known_good: Mapping[VariantKey, LastKnownGood],
         now: Moment,
-        kept_out: Collection[VariantKey] = (),
+        withheld: Collection[VariantKey] = (),
     ) -> None:
         """Settle the names of everything that works, at the next version.
 
@@ -90,7 +90,7 @@ class Registry:
         """
         outrun = self._version > self.committed.version
         version = max(self._version, self.committed.version + 1)
-        snapshot, problems = build_snapshot(version, last_known_good, kept_out)
+        snapshot, problems = build_snapshot(version, last_known_good, withheld)
         self._problems.replace("clashes", problems, now.unix)
         if not outrun and snapshot.hashes == self.committed.hashes:
             return

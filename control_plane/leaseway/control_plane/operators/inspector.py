@@ -80,7 +80,7 @@ class Inspector:
 
     async def _ask(self, question: sync_pb2.Inspect) -> Seen:
         workers = sorted(self._plane.streams)
-        answers = [self._plane.ask_worker(worker, question) for worker in workers]
+        answers = [self._plane.inspect_worker(worker, question) for worker in workers]
         if answers:
             await asyncio.wait(answers, timeout=_WITHIN)
         return _gathered(zip(workers, answers, strict=True))

@@ -23,7 +23,7 @@ _LISTED: Final = 20
 _LONGEST_REASON: Final = 512
 
 
-class Steering:
+class OperatorCommands:
     """Drains workers and revokes leases for operators, and notes what was refused.
 
     Args:
@@ -50,7 +50,7 @@ class Steering:
         self._record(action, worker_id)
         message = f"Worker {worker_id} was told to end, by {by}."
         at = self._plane.clock().unix
-        self._plane.events.note(
+        self._plane.events.record(
             EventRecord("operator", "drained", message, at, worker_id=worker_id)
         )
         self._plane.act(lambda state, now: state.drain_worker(worker_id, now))
@@ -84,7 +84,7 @@ class Steering:
             )
             raise self._refused(action, Fault(Reason.WORKER_LOST, message, metadata=metadata))
         self._record(action, held.worker_id)
-        self._plane.events.note(
+        self._plane.events.record(
             EventRecord(
                 "operator",
                 "revoked",
@@ -99,7 +99,7 @@ class Steering:
         )
         self._plane.act(lambda state, _: state.revoke_lease(lease_id, reason))
 
-    def tries(self, server_id: str, tool: str, tenant: str, worker_id: str, by: str) -> None:
+    def record_try(self, server_id: str, tool: str, tenant: str, worker_id: str, by: str) -> None:
         """Note that an operator calls a tool for a tenant, which that worker runs."""
         action = sync_pb2.OperatorAction(
             action="try", server_id=server_id, tool=tool, tenant=tenant, by=by
@@ -107,9 +107,11 @@ class Steering:
         self._record(action, worker_id)
         message = f"{server_id}:{tool} was called in the console for {tenant}, by {by}."
         at = self._plane.clock().unix
-        self._plane.events.note(EventRecord("operator", "tried", message, at, server_id=server_id))
+        self._plane.events.record(
+            EventRecord("operator", "tried", message, at, server_id=server_id)
+        )
 
-    def refused(self, refusal: Refusal, times: int) -> None:
+    def record_refusals(self, refusal: Refusal, times: int) -> None:
         """Note RPCs that were refused for what their sender proved to be."""
         _logger.warning(
             "RPCs were refused",
@@ -130,7 +132,7 @@ class Steering:
                 outcome=refusal.outcome,
                 times=times,
             )
-            stream.say(sync_pb2.SyncResponse(refused_rpc=refused))
+            stream.send_message(sync_pb2.SyncResponse(refused_rpc=refused))
 
     def _refused(self, action: sync_pb2.OperatorAction, fault: Fault) -> Fault:
         self._record(action, action.worker_id, fault.reason.value)
@@ -141,7 +143,7 @@ class Steering:
         streams = self._plane.streams
         stream = streams.get(worker_id) or next(iter(streams.values()), None)
         if stream is not None:
-            stream.say(sync_pb2.SyncResponse(operator_action=action))
+            stream.send_message(sync_pb2.SyncResponse(operator_action=action))
 
     def _no_worker(self, worker_id: str) -> str:
         state = self._plane.state

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import grpc
 
-from leaseway.control_plane.core.queries.standing import servers_up
+from leaseway.control_plane.core.queries.standing import count_servers_up
 from leaseway.control_plane.operators.inspector import Inspector
-from leaseway.control_plane.operators.steering import Steering
+from leaseway.control_plane.operators.steering import OperatorCommands
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages as answers
 from leaseway.control_plane.services import pages
@@ -47,7 +47,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._inspector = Inspector(plane)
-        self._steering = Steering(plane)
+        self._commands = OperatorCommands(plane)
         self._watchers = watchers()
 
     async def GetStatus(  # noqa: N802
@@ -57,12 +57,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         await check_client(request.client, context)
         state = self._plane.state
         who = caller()
-        up, servers = servers_up(state, None if who.has(SEES_ALL) else who.tenant)
+        up, servers = count_servers_up(state, None if who.has(SEES_ALL) else who.tenant)
         return admin_pb2.GetStatusResponse(
             ready=state.ready,
             registry_version=state.visible.version,
             config_loaded_at=answers.timestamp(state.config_loaded_at),
-            pending=state.pending if caller().has(SEES_ALL) else [],
+            pending=state.pending_servers if caller().has(SEES_ALL) else [],
             workers=sum(record.connected for record in state.workers.values()),
             package_version=user_agent(),
             protocol_version=PROTOCOL_VERSION,
@@ -140,7 +140,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         tenant = caller().tenant
         if tenant is not None:
             problem = replace(problem, tenant=tenant)
-        self._plane.act(lambda state, now: state.problem_met(problem, now))
+        self._plane.act(lambda state, now: state.report_client_problem(problem, now))
         return admin_pb2.ReportProblemResponse()
 
     async def DrainWorker(  # noqa: N802
@@ -148,7 +148,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.DrainWorkerResponse:
         """Tell a worker to take no more work and to end."""
         try:
-            self._steering.drain(request.worker_id, caller().name)
+            self._commands.drain(request.worker_id, caller().name)
         except Fault as fault:
             await abort(context, fault)
         return admin_pb2.DrainWorkerResponse()
@@ -159,7 +159,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """End a lease against its holder's will, and wait for its worker to say that it ended."""
         lease_id = request.lease_id
         try:
-            self._steering.revoke(lease_id, caller().name, request.reason)
+            self._commands.revoke(lease_id, caller().name, request.reason)
         except Fault as fault:
             await abort(context, fault)
         return admin_pb2.RevokeLeaseResponse(ended=await self._ended(lease_id, context))
@@ -243,7 +243,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             left = until - self._plane.clock().mono
             if left <= 0.0:
                 return False
-            await self._plane.changed(left)
+            await self._plane.wait_for_change(left)
         return True
 
 

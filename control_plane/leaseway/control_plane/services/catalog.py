@@ -10,7 +10,7 @@ import grpc
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget, View
-from leaseway.control_plane.core.denial import Denied, Waiting
+from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.queries.place import (
     not_served,
     pending_for,
@@ -47,7 +47,7 @@ _FIRST_ACK = 2.0
 _TOGETHER = 0.05
 """Seconds for which a watcher that was told something is told nothing more."""
 
-_Outcome = NamedTarget | ResourceTarget | Denied
+_Outcome = NamedTarget | ResourceTarget | Denial
 _ListContext = grpc.aio.ServicerContext[catalog_pb2.ListToolsRequest, catalog_pb2.ListToolsResponse]
 _PromptsContext = grpc.aio.ServicerContext[
     catalog_pb2.ListPromptsRequest, catalog_pb2.ListPromptsResponse
@@ -165,7 +165,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         seen = VisibleState()
         before: Mapping[str, str] | None = None
         while True:
-            now_visible = await self._plane.visible_state(seen)
+            now_visible = await self._plane.wait_for_visible(seen)
             if not now_visible.version:
                 seen = now_visible
                 continue
@@ -202,7 +202,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             servers=servers,
             registry_version=state.visible.version,
             config_loaded_at=answers.timestamp(state.config_loaded_at),
-            pending=state.pending if tenant == ALL_TENANTS else pending_for(state, tenant),
+            pending=state.pending_servers if tenant == ALL_TENANTS else pending_for(state, tenant),
             next_page_token=token,
         )
 
@@ -224,13 +224,13 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         patient_until = self._plane.clock().mono + _FIRST_ACK
         while not state.visible.version:
             now = self._plane.clock()
-            left = state.settling_left(now)
+            left = state.settling_remaining(now)
             if state.roster.connected:  # one of them is about to take the first registry
                 left = max(left, patient_until - now.mono)
             left = min(left, time_left(context, 60.0))
             if left <= 0.0:
                 return
-            await self._plane.changed(left)
+            await self._plane.wait_for_change(left)
 
     async def _find(
         self, tenant: str, request: catalog_pb2.ResolveToolsRequest, context: _ResolveContext
@@ -242,12 +242,12 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             outcomes = []
             for name in request.names:
                 outcomes.append(self._look_for(tenant, name, request))
-                if isinstance(outcomes[-1], Denied):
+                if isinstance(outcomes[-1], Denial):
                     await asyncio.sleep(0)  # it was looked for long: others have a turn
             late = [
                 name
                 for name, outcome in zip(request.names, outcomes, strict=True)
-                if isinstance(outcome, Waiting)
+                if isinstance(outcome, PendingServers)
             ]
             if not late or _patience(context) <= 0.0:
                 return version, [_ended(outcome) for outcome in outcomes]
@@ -262,15 +262,15 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         context: _ResolveContext,
     ) -> None:
         """Wait until a name can be looked for in vain, for as long as the caller waits."""
-        while isinstance(self._look_for(tenant, name, request), Waiting):
+        while isinstance(self._look_for(tenant, name, request), PendingServers):
             left = _patience(context)
             if left <= 0.0:
                 return
-            await self._plane.changed(left)
+            await self._plane.wait_for_change(left)
 
     def _look_for(
         self, tenant: str, name: str, request: catalog_pb2.ResolveToolsRequest
-    ) -> _Outcome | Waiting:
+    ) -> _Outcome | PendingServers:
         state, now = self._plane.state, self._plane.clock()
         match request.kind:
             case catalog_pb2.NAME_KIND_RESOURCE:
@@ -281,7 +281,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
                 return find_name(state, tenant, name, now, TOOLS, request.server_id)
 
     def _resolved(self, name: str, outcome: _Outcome) -> catalog_pb2.ResolvedTool:
-        if isinstance(outcome, Denied):
+        if isinstance(outcome, Denial):
             return messages.resolved(name, outcome, [])
         workers = workers_for(self._plane.state, outcome.served)
         if not workers:
@@ -295,13 +295,13 @@ def _patience(context: _ResolveContext) -> float:
     return time_left(context, bounds.STARTUP_TIMEOUT) - 0.1
 
 
-def _ended(outcome: _Outcome | Waiting) -> _Outcome:
+def _ended(outcome: _Outcome | PendingServers) -> _Outcome:
     """Return an outcome as the caller is told it, who waits no longer."""
-    if not isinstance(outcome, Waiting):
+    if not isinstance(outcome, PendingServers):
         return outcome
     waited = ", ".join(outcome.servers[:5])
     message = f"No first result yet from: {waited}. Try again, or allow more time."
-    return Denied(Reason.SERVER_NOT_READY, message, 0.5, {"server": outcome.servers[0]})
+    return Denial(Reason.SERVER_NOT_READY, message, 0.5, {"server": outcome.servers[0]})
 
 
 def _is_wanted(target: NamedTarget | ResourceTarget, servers: set[str]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from leaseway.control_plane.core.approvals import Approval
+from leaseway.control_plane.core.approvals import ApprovalRecord
 from leaseway.control_plane.core.catalog.definition import (
     parse_definition,
     parse_prompt,
@@ -17,16 +17,16 @@ from leaseway.control_plane.core.catalog.definition import (
 )
 from leaseway.control_plane.core.catalog.kinds import TOOLS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
-from leaseway.control_plane.core.catalog.tenant_hiding import hides_for_now
+from leaseway.control_plane.core.catalog.tenant_hiding import hides_temporarily
 from leaseway.control_plane.core.catalog.variants import LastKnownGood
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
 from leaseway.control_plane.core.queries.standing import standing
-from leaseway.control_plane.core.servers.probing import Outlook
-from leaseway.control_plane.core.workers.records import InstanceInfo, WorkerRecord
+from leaseway.control_plane.core.servers.probing import RetryOutlook
+from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerRecord
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.protobuf import key_to_wire
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
@@ -36,7 +36,7 @@ from leaseway.wire.timing import durations
 from leaseway.wire.timing.durations import duration
 
 
-def denial(denied: Denied) -> Fault:
+def denial(denied: Denial) -> Fault:
     """Return the fault for a refusal of the core."""
     return Fault(
         denied.reason,
@@ -66,7 +66,7 @@ def worker(state: Coordinator, record: WorkerRecord) -> admin_pb2.WorkerStatus:
         worker=worker_ref(record),
         state=record.state,
         capacity=record.hello.capacity,
-        leases=state.placements.held_by(record.id),
+        leases=state.placements.held_count(record.id),
         instances=sum(one.is_live for one in record.instances),
         sent_version=subscription.sent_version,
         acked_version=subscription.acked_version,
@@ -110,7 +110,7 @@ def problem(open_problem: OpenProblem) -> admin_pb2.Problem:
     )
 
 
-def approval(one: Approval) -> admin_pb2.Approval:
+def approval(one: ApprovalRecord) -> admin_pb2.Approval:
     """Return a call that needs a person."""
     asked = one.question
     return admin_pb2.Approval(
@@ -131,9 +131,9 @@ def approval(one: Approval) -> admin_pb2.Approval:
     )
 
 
-def instances_by_variant(state: Coordinator) -> Mapping[VariantKey, Sequence[InstanceInfo]]:
+def instances_by_variant(state: Coordinator) -> Mapping[VariantKey, Sequence[ReportedInstance]]:
     """Return what all workers have said of their instances, gone through once."""
-    instances: dict[VariantKey, list[InstanceInfo]] = {}
+    instances: dict[VariantKey, list[ReportedInstance]] = {}
     for record in state.workers.values():
         for one in record.instances:
             instances.setdefault(one.key, []).append(one)
@@ -152,7 +152,7 @@ def server(
     state: Coordinator,
     key: VariantKey,
     now: Moment,
-    instances: Iterable[InstanceInfo],
+    instances: Iterable[ReportedInstance],
     errors: Mapping[str, str],
 ) -> catalog_pb2.ServerStatus:
     """Return one configured server.
@@ -166,7 +166,7 @@ def server(
     """
     served, desired = state.visible.served.get(key), state.servers.desired or {}
     stands = standing(state, key)
-    if hides_for_now(served, desired):
+    if hides_temporarily(served, desired):
         served = None
     spec = served.spec if served else desired.get(key)
     good = state.servers.last_known_good.get(key)
@@ -183,7 +183,7 @@ def server(
         problem=problem,
         instances=[instance(one) for one in instances],
     )
-    _foretell(status, state.servers.probes.outlook(key, now.mono), now)
+    _foretell(status, state.servers.probes.retry_outlook(key, now.mono), now)
     if spec is not None:
         _describe(status, spec)
     if good is not None:
@@ -197,11 +197,11 @@ def server(
         status.tool_count = len(served.callable_tools)
         status.prompt_count = len(served.callable_prompts)
         status.resource_count = len(served.readable.resources) + len(served.readable.templates)
-        status.workers.extend(record.id for record in state.serving(served))
+        status.workers.extend(record.id for record in state.workers_serving(served))
     return status
 
 
-def _foretell(status: catalog_pb2.ServerStatus, outlook: Outlook | None, now: Moment) -> None:
+def _foretell(status: catalog_pb2.ServerStatus, outlook: RetryOutlook | None, now: Moment) -> None:
     if outlook is None:
         return
     status.failures = outlook.failures
@@ -222,7 +222,7 @@ def _name_generation(status: catalog_pb2.ServerStatus, good: LastKnownGood) -> N
     status.protocol_version = good.listing.protocol_version
 
 
-def instance(info: InstanceInfo) -> catalog_pb2.InstanceStatus:
+def instance(info: ReportedInstance) -> catalog_pb2.InstanceStatus:
     """Return one live MCP client, or why there is none."""
     return catalog_pb2.InstanceStatus(
         worker_id=info.worker_id,
@@ -291,10 +291,10 @@ def resource(target: ResourceTarget) -> catalog_pb2.Resource:
 
 
 def resolved(
-    name: str, outcome: NamedTarget | ResourceTarget | Denied, workers: list[WorkerRecord]
+    name: str, outcome: NamedTarget | ResourceTarget | Denial, workers: list[WorkerRecord]
 ) -> catalog_pb2.ResolvedTool:
     """Return where a name leads, or why nowhere."""
-    if isinstance(outcome, Denied):
+    if isinstance(outcome, Denial):
         return catalog_pb2.ResolvedTool(name=name, error=status_from_fault(denial(outcome)))
     served = outcome.served
     answer = catalog_pb2.ResolvedTool(

@@ -7,13 +7,13 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final
 
-from leaseway.control_plane.core.approvals import Approval
+from leaseway.control_plane.core.approvals import ApprovalRecord
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.lease_ends import LeaseEnd
+from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
-from leaseway.control_plane.core.workers.records import InstanceInfo
+from leaseway.control_plane.core.workers.records import ReportedInstance
 from leaseway.control_plane.services import messages as answers
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
@@ -70,23 +70,23 @@ def _server_parts(
             yield (*name, *_place(part[-1])), status
 
 
-def _place(one: InstanceInfo) -> Key:
+def _place(one: ReportedInstance) -> Key:
     # One that waits for its first start has no id; there may be one of each generation.
     return one.worker_id, one.id, one.launch_hash
 
 
 def workers(state: Coordinator, start: PageStart) -> tuple[list[admin_pb2.WorkerStatus], str]:
     """Return a page of workers, lost ones too, ordered by id, and the next page's token."""
-    records = (((record.id,), record) for record in state.roster.known)
+    records = (((record.id,), record) for record in state.roster.all_workers)
     return one_page(start, records, lambda record: answers.worker(state, record))
 
 
 def ends_and_leases(
-    ends: Iterable[LeaseEnd], held: Iterable[HeldLease], now: float, start: PageStart
+    ends: Iterable[ReportedLeaseEnd], held: Iterable[HeldLease], now: float, start: PageStart
 ) -> tuple[list[admin_pb2.LeaseEnd | leases_pb2.Lease], str]:
     """Return a page of how leases ended and then of leases, and the next page's token."""
 
-    def message(one: LeaseEnd | HeldLease) -> admin_pb2.LeaseEnd | leases_pb2.Lease:
+    def message(one: ReportedLeaseEnd | HeldLease) -> admin_pb2.LeaseEnd | leases_pb2.Lease:
         if isinstance(one, HeldLease):
             return answers.lease(one, now)
         return admin_pb2.LeaseEnd(lease_id=one.lease_id, tenant=one.tenant, how=one.how)
@@ -95,7 +95,7 @@ def ends_and_leases(
     known = start.after[-1] if start.after[:1] == ("lease",) else ""
     left = sorted((lease for lease in held if lease.id > known), key=attrgetter("id"))
     leases = ((("lease", lease.id), lease) for lease in left)
-    sources: Iterator[tuple[Key, LeaseEnd | HeldLease]] = chain(ended, leases)
+    sources: Iterator[tuple[Key, ReportedLeaseEnd | HeldLease]] = chain(ended, leases)
     return one_page(start, sources, message)
 
 
@@ -118,7 +118,9 @@ def problems(found: Iterable[OpenProblem], start: PageStart) -> tuple[list[admin
     return [problem for _, problem in in_order], token
 
 
-def approvals(found: Iterable[Approval], start: PageStart) -> tuple[list[admin_pb2.Approval], str]:
+def approvals(
+    found: Iterable[ApprovalRecord], start: PageStart
+) -> tuple[list[admin_pb2.Approval], str]:
     """Return a page of approvals, the newest first, and the next page's token."""
     sources = (((f"{_LAST - each.number:016d}",), each) for each in found)
     return one_page(start, sources, answers.approval)

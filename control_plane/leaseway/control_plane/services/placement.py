@@ -6,10 +6,10 @@ from typing import Any
 
 import grpc
 
-from leaseway.control_plane.core.denial import Denied, Waiting
-from leaseway.control_plane.core.placement.table import LeaseKey, Placement
+from leaseway.control_plane.core.denial import Denial, PendingServers
+from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.control_plane.core.placement.wait_queue import Waiter
-from leaseway.control_plane.core.queries.place import ask_for_room, find_lease, pending_for
+from leaseway.control_plane.core.queries.place import find_lease, pending_for, place_or_wait
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages as answers
 from leaseway.control_plane.services.requests import (
@@ -57,8 +57,8 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         async with counted(self._placing, key.tenant, context, self._plane):
             outcome = await self._place(key, frozenset(excluded), wait, context)
         if self._plane.meters is not None:
-            self._plane.meters.placed(outcome)
-        if isinstance(outcome, Denied):
+            self._plane.meters.record_placement(outcome)
+        if isinstance(outcome, Denial):
             await abort(context, answers.denial(outcome))
         state = self._plane.state
         return leases_pb2.PlaceResponse(
@@ -86,7 +86,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
 
     async def _key(
         self, request: leases_pb2.PlaceRequest | leases_pb2.FindLeaseRequest, context: _Context
-    ) -> LeaseKey:
+    ) -> PlacementKey:
         await check_client(request.client, context, request.tenant, request.session)
         if not request.session or not request.server_id:
             message = "A lease is found by a session and a server id; name both."
@@ -94,40 +94,40 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         if len(request.server_id) > LONGEST_KEY:
             message = f"No server id is longer than {LONGEST_KEY} characters."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
-        return LeaseKey(tenant_of(request.tenant), request.session, request.server_id)
+        return PlacementKey(tenant_of(request.tenant), request.session, request.server_id)
 
-    async def _find(self, key: LeaseKey, context: _Context) -> Placement | None:
+    async def _find(self, key: PlacementKey, context: _Context) -> Placement | None:
         while True:
             found = find_lease(self._plane.state, key)
             left = min(
-                self._plane.state.settling_left(self._plane.clock()),
+                self._plane.state.settling_remaining(self._plane.clock()),
                 time_left(context, bounds.SETTLING) - _FOR_ANSWER,
             )
             if found is not None or left <= 0.0:
                 return found
-            await self._plane.changed(left)
+            await self._plane.wait_for_change(left)
 
     async def _place(
-        self, key: LeaseKey, excluded: frozenset[str], wait: float, context: _Context
-    ) -> Placement | Denied:
+        self, key: PlacementKey, excluded: frozenset[str], wait: float, context: _Context
+    ) -> Placement | Denial:
         until = self._plane.clock().mono + wait
         while True:
             left = until - self._plane.clock().mono
             outcome = self._ask(key, excluded, wait=wait > 0)
             if isinstance(outcome, Waiter):
                 left = min(left, time_left(context, _MAX_WAIT) - _FOR_ANSWER)
-                answer = await self._plane.turn(outcome, left)
+                answer = await self._plane.wait_turn(outcome, left)
                 if answer is not None:
                     return answer
                 wait = 0.0  # it is over: asked once more, to say why there is no room
                 continue
-            if not isinstance(outcome, Waiting):
+            if not isinstance(outcome, PendingServers):
                 return outcome
             if not await self._first_result(key, context):
                 message = f"Server '{key.server_id}' has no first result yet. Try again."
-                return Denied(Reason.SERVER_NOT_READY, message, 0.5, {"server": key.server_id})
+                return Denial(Reason.SERVER_NOT_READY, message, 0.5, {"server": key.server_id})
 
-    async def _first_result(self, key: LeaseKey, context: _Context) -> bool:
+    async def _first_result(self, key: PlacementKey, context: _Context) -> bool:
         """Wait for it; False where the caller does not wait so long.
 
         It only looks: to ask anew is an event, which would wake all who wait, without end.
@@ -136,12 +136,12 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             left = time_left(context, bounds.STARTUP_TIMEOUT) - _FOR_ANSWER
             if left <= 0.0:
                 return False
-            await self._plane.changed(left)
+            await self._plane.wait_for_change(left)
         return True
 
     def _ask(
-        self, key: LeaseKey, excluded: frozenset[str], *, wait: bool
-    ) -> Placement | Waiting | Denied | Waiter:
+        self, key: PlacementKey, excluded: frozenset[str], *, wait: bool
+    ) -> Placement | PendingServers | Denial | Waiter:
         return self._plane.act(
-            lambda state, now: ask_for_room(state, key, excluded, now, wait=wait)
+            lambda state, now: place_or_wait(state, key, excluded, now, wait=wait)
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, cast
 
-from leaseway.control_plane.core.approvals import Question
+from leaseway.control_plane.core.approvals import ApprovalRequest
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.lease_ends import LeaseEnd
-from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey
+from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd
+from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey
 from leaseway.control_plane.core.problems import Problem, Scope
 from leaseway.control_plane.core.workers.actions import (
     CancelProbe,
@@ -18,12 +18,12 @@ from leaseway.control_plane.core.workers.actions import (
     WantContent,
 )
 from leaseway.control_plane.core.workers.records import (
-    InstanceInfo,
-    WorkerAddress,
+    ReportedInstance,
     WorkerHello,
+    WorkerIdentity,
     WorkerReport,
 )
-from leaseway.control_plane.core.workers.subscription import Refusal
+from leaseway.control_plane.core.workers.subscription import VariantRefusal
 from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_wire
 from leaseway.spec.protobuf import key_from_wire, key_to_wire, spec_to_wire
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
@@ -57,7 +57,7 @@ def hello_from_wire(message: sync_pb2.Hello, now: Moment) -> WorkerHello:
             "restart it."
         )
     return WorkerHello(
-        address=WorkerAddress(worker.id, worker.incarnation, worker.address, worker.unix_socket),
+        address=WorkerIdentity(worker.id, worker.incarnation, worker.address, worker.unix_socket),
         capacity=message.capacity,
         package_version=message.package_version,
         labels=dict(message.labels),
@@ -85,18 +85,20 @@ def report_from_wire(message: sync_pb2.Report, worker_id: str, now: float) -> Wo
     )
 
 
-def lease_ends_from_wire(message: sync_pb2.Report) -> list[LeaseEnd]:
+def lease_ends_from_wire(message: sync_pb2.Report) -> list[ReportedLeaseEnd]:
     """Return how leases ended that a worker reports as gone."""
     return [
-        LeaseEnd(end.lease_id[:_LONGEST], end.tenant[:_LONGEST] or DEFAULT_TENANT, end.how[:32])
+        ReportedLeaseEnd(
+            end.lease_id[:_LONGEST], end.tenant[:_LONGEST] or DEFAULT_TENANT, end.how[:32]
+        )
         for end in message.lease_ends
     ]
 
 
-def refusal_from_wire(message: sync_pb2.Refusal) -> Refusal:
+def refusal_from_wire(message: sync_pb2.Refusal) -> VariantRefusal:
     """Return why a worker did not apply one variant."""
     problem = problem_from_wire(message.problem)
-    return Refusal(key_from_wire(message.key), problem.reason, problem.message)
+    return VariantRefusal(key_from_wire(message.key), problem.reason, problem.message)
 
 
 def problem_from_wire(message: admin_pb2.Problem) -> Problem:
@@ -139,9 +141,9 @@ def action_to_wire(
             return sync_pb2.SyncResponse(drain=sync_pb2.Drain(reason=reason))
 
 
-def question_from_wire(message: sync_pb2.ApprovalQuestion, worker_id: str) -> Question:
+def question_from_wire(message: sync_pb2.ApprovalQuestion, worker_id: str) -> ApprovalRequest:
     """Return the call that a worker asks about."""
-    return Question(
+    return ApprovalRequest(
         tenant=message.tenant or DEFAULT_TENANT,
         agent=message.agent,
         session=message.session,
@@ -158,7 +160,7 @@ def question_from_wire(message: sync_pb2.ApprovalQuestion, worker_id: str) -> Qu
 def _lease_from_wire(message: leases_pb2.Lease, worker_id: str, now: float) -> HeldLease:
     return HeldLease(
         id=message.id,
-        key=LeaseKey(message.tenant, message.session, message.server_id),
+        key=PlacementKey(message.tenant, message.session, message.server_id),
         worker_id=worker_id,
         granted_at=now - seconds(message.age),
         agent=message.agent,
@@ -170,9 +172,9 @@ def _lease_from_wire(message: leases_pb2.Lease, worker_id: str, now: float) -> H
 
 def _instances_from_wire(
     messages: Iterable[catalog_pb2.InstanceStatus], worker_id: str
-) -> tuple[InstanceInfo, ...]:
+) -> tuple[ReportedInstance, ...]:
     return tuple(
-        InstanceInfo(
+        ReportedInstance(
             id=message.id,
             worker_id=worker_id,
             key=key_from_wire(message.variant),

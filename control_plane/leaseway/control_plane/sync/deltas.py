@@ -28,7 +28,7 @@ _HEAD: Final = 4 * KIB
 
 
 @dataclass(frozen=True)
-class _Body:
+class _DeltaBody:
     """What changes, without whose turn it is to hear of it.
 
     Attributes:
@@ -51,7 +51,7 @@ class DeltaWriter:
 
     def __init__(self, seal: Seal) -> None:
         self._seal = seal
-        self._bodies: deque[_Body] = deque(maxlen=_KEPT)
+        self._bodies: deque[_DeltaBody] = deque(maxlen=_KEPT)
 
     def messages(self, action: PushDelta, epoch: int) -> Iterator[sync_pb2.SyncResponse]:
         """Yield what carries out an action: one message, or the parts of a long one."""
@@ -74,7 +74,7 @@ class DeltaWriter:
             yield sync_pb2.SyncResponse(part=part)
         yield sync_pb2.SyncResponse(part=sync_pb2.Part(data=head.SerializeToString()))
 
-    def _body(self, push: Push) -> _Body:
+    def _body(self, push: Push) -> _DeltaBody:
         for body in self._bodies:
             # The core compares once for all workers that have the same, and gives them one object.
             if body.push.upserts is push.upserts and body.push.removals == push.removals:
@@ -84,11 +84,11 @@ class DeltaWriter:
         return made
 
 
-def _make_body(push: Push, seal: Seal) -> _Body:
+def _make_body(push: Push, seal: Seal) -> _DeltaBody:
     delta = sync_pb2.Delta(
         upserts=[seal.stamp(served_to_wire(served)) for served in push.upserts],
         removals=[key_to_wire(key) for key in push.removals],
     )
     if delta.ByteSize() <= MAX_MESSAGE - _HEAD:
-        return _Body(push, delta, b"")
-    return _Body(push, None, sync_pb2.SyncResponse(delta=delta).SerializeToString())
+        return _DeltaBody(push, delta, b"")
+    return _DeltaBody(push, None, sync_pb2.SyncResponse(delta=delta).SerializeToString())

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import grpc
 
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import Action, PushDelta
 from leaseway.control_plane.core.workers.records import WorkerHello, WorkerRefused
@@ -63,7 +63,7 @@ class _Stream:
     def send(self, action: Action) -> None:
         self._put(action)
 
-    def say(self, message: sync_pb2.SyncResponse) -> None:
+    def send_message(self, message: sync_pb2.SyncResponse) -> None:
         self._put(message)
 
     def _put(self, what: Action | sync_pb2.SyncResponse) -> None:
@@ -76,7 +76,7 @@ class _Stream:
         if not self.ended.done():
             self.ended.set_result(reason)
 
-    def note_contact(self, *, pulse: bool) -> None:
+    def record_contact(self, *, pulse: bool) -> None:
         self._has_pulse = self._has_pulse or pulse
         self._silent_looks = 0
 
@@ -169,7 +169,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         older = streams.get(worker_id)
         streams[worker_id] = stream  # so that what joining leaves to be said goes out on it
         try:
-            self._plane.act(lambda state, now: state.worker_joined(hello, now))
+            self._plane.act(lambda state, now: state.handle_worker_joined(hello, now))
         except WorkerRefused:
             if older is None:
                 del streams[worker_id]
@@ -185,7 +185,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         if self._plane.streams.get(worker_id) is not stream:
             return
         del self._plane.streams[worker_id]
-        self._plane.act(lambda state, now: state.worker_left(worker_id, now))
+        self._plane.act(lambda state, now: state.handle_worker_disconnected(worker_id, now))
         _logger.info("worker left", extra={"worker": worker_id})
 
     async def _serve(
@@ -221,39 +221,39 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             if self._plane.streams.get(worker_id) is not stream:
                 return  # a newer stream speaks for the worker; this one's nonces mean others
             is_pulse = message.WhichOneof("message") == "pulse"
-            stream.note_contact(pulse=is_pulse)
+            stream.record_contact(pulse=is_pulse)
             if not is_pulse:
                 self._take(worker_id, message)
 
     def _take(self, worker_id: str, message: sync_pb2.SyncRequest) -> None:
         act = self._plane.act
-        self._plane.state.note_contact(worker_id)
+        self._plane.state.record_contact(worker_id)
         match message.WhichOneof("message"):
             case "ack":
-                act(lambda state, now: state.acked(worker_id, message.ack.nonce, now))
+                act(lambda state, now: state.handle_ack(worker_id, message.ack.nonce, now))
             case "nack":
                 nack = message.nack
                 refusals = [refusal_from_wire(refusal) for refusal in nack.refusals]
-                act(lambda state, now: state.nacked(worker_id, nack.nonce, refusals, now))
+                act(lambda state, now: state.handle_nack(worker_id, nack.nonce, refusals, now))
             case "held":
                 variants = [
                     served_from_wire(variant)
                     for variant in message.held.variants
                     if self._is_ours(worker_id, variant)
                 ]
-                act(lambda state, now: state.content_received(worker_id, variants, now))
+                act(lambda state, now: state.handle_content(worker_id, variants, now))
             case "probe_result":
                 self._take_probe_result(worker_id, message.probe_result)
             case "inspected":
-                self._plane.answered(message.inspected)
+                self._plane.handle_inspected(message.inspected)
             case "approval_question":
                 self._answer_question(worker_id, message.approval_question)
             case "report":
                 mono = self._plane.clock().mono
                 self._take_events(worker_id, message.report)
-                self._plane.lease_ends.note(lease_ends_from_wire(message.report), mono)
+                self._plane.lease_ends.record(lease_ends_from_wire(message.report), mono)
                 report = report_from_wire(message.report, worker_id, mono)
-                act(lambda state, now: state.reported(worker_id, report, now))
+                act(lambda state, now: state.handle_report(worker_id, report, now))
             case _:
                 raise MalformedMessage("A worker sent a message that only opens a stream.")
 
@@ -267,14 +267,14 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             answer.expires_in.CopyFrom(duration(max(0.0, approval.ends - now.mono)))
         stream = self._plane.streams.get(worker_id)
         if stream is not None:
-            stream.say(sync_pb2.SyncResponse(approval_answer=answer))
+            stream.send_message(sync_pb2.SyncResponse(approval_answer=answer))
 
     def _take_events(self, worker_id: str, report: sync_pb2.Report) -> None:
         record = self._plane.state.workers.get(worker_id)
         if report.events and record is not None:
             incarnation = record.hello.address.incarnation
             events = map(event_from_wire, report.events)
-            self._plane.events.take(worker_id, incarnation, events)
+            self._plane.events.record_worker_events(worker_id, incarnation, events)
 
     def _is_ours(self, worker_id: str, variant: sync_pb2.Upsert) -> bool:
         if self._seal.holds(variant):
@@ -297,10 +297,10 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             return not state.servers.probes.runs_elsewhere(result.id, worker_id)
         record = state.workers.get(worker_id)
         key = key_from_wire(result.key)
-        return record is not None and record.subscription.was_given(key, result.launch_hash)
+        return record is not None and record.subscription.was_sent(key, result.launch_hash)
 
     def _take_probe_result(self, worker_id: str, result: sync_pb2.ProbeResult) -> None:
-        outcome: Listing | Problem
+        outcome: ServerListing | Problem
         if not self._may_list(worker_id, result):
             _logger.warning(
                 "Worker %s says what server %s lists, which it was not asked to try and does not "
@@ -314,14 +314,16 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         else:
             outcome = listing_from_wire(result)
         if result.id:
-            self._plane.traces.probe_ended(result.id, outcome)
+            self._plane.traces.end_probe(result.id, outcome)
             if self._plane.meters is not None:
-                self._plane.meters.probe_ended(result.id, outcome)
-            self._plane.act(lambda state, now: state.probe_ended(result.id, outcome, now))
+                self._plane.meters.record_probe(result.id, outcome)
+            self._plane.act(lambda state, now: state.handle_probe_result(result.id, outcome, now))
         else:
             key = key_from_wire(result.key)
             self._plane.act(
-                lambda state, now: state.relisted(worker_id, key, result.launch_hash, outcome, now)
+                lambda state, now: state.handle_relisting(
+                    worker_id, key, result.launch_hash, outcome, now
+                )
             )
 
 

@@ -12,8 +12,8 @@ from leaseway.control_plane.core.catalog.kinds import (
     TOOLS,
     Kind,
 )
-from leaseway.control_plane.core.catalog.listing import Listing, Recorded
-from leaseway.control_plane.core.catalog.variants import Exposed, Hashes, Served
+from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
+from leaseway.control_plane.core.catalog.variants import ExposedName, Hashes, Served
 from leaseway.spec.protobuf import (
     filter_from_wire,
     filter_to_wire,
@@ -28,7 +28,7 @@ class MalformedMessage(Exception):
     """A worker said something that no worker of this protocol says; the message says what."""
 
 
-def listing_from_wire(message: sync_pb2.ProbeResult) -> Listing:
+def listing_from_wire(message: sync_pb2.ProbeResult) -> ServerListing:
     """Return what a server listed.
 
     A tool without a name is a mistake of the worker, which refuses such lists. What else a server
@@ -37,7 +37,7 @@ def listing_from_wire(message: sync_pb2.ProbeResult) -> Listing:
     Raises:
         MalformedMessage: A tool is no JSON object with a name.
     """
-    return Listing(
+    return ServerListing(
         tuple(_tool_from_wire(tool) for tool in message.tools),
         message.protocol_version,
         _recorded_from_wire(message.prompts, PROMPTS),
@@ -57,7 +57,7 @@ def served_from_wire(message: sync_pb2.Upsert) -> Served:
     return Served(
         spec=spec_from_wire(message.spec),
         hashes=hashes_from_wire(message.hashes),
-        listing=Listing(
+        listing=ServerListing(
             tuple(_tool_from_wire(tool) for tool in toolset.recorded),
             toolset.protocol_version,
             _recorded_from_wire(toolset.recorded_prompts, PROMPTS),
@@ -99,15 +99,15 @@ def hashes_from_wire(message: sync_pb2.HeldHashes) -> Hashes:
     return Hashes(message.launch_hash, message.exposure_hash, message.toolset_hash)
 
 
-def _exposed_to_wire(exposed: Iterable[Exposed]) -> list[sync_pb2.ExposedTool]:
+def _exposed_to_wire(exposed: Iterable[ExposedName]) -> list[sync_pb2.ExposedTool]:
     return [
         sync_pb2.ExposedTool(original_name=one.original, name=one.name, skipped=one.skipped)
         for one in exposed
     ]
 
 
-def _exposed_from_wire(messages: Iterable[sync_pb2.ExposedTool]) -> tuple[Exposed, ...]:
-    return tuple(Exposed(one.original_name, one.name, one.skipped) for one in messages)
+def _exposed_from_wire(messages: Iterable[sync_pb2.ExposedTool]) -> tuple[ExposedName, ...]:
+    return tuple(ExposedName(one.original_name, one.name, one.skipped) for one in messages)
 
 
 def _definitions(offers: Iterable[Recorded]) -> list[bytes]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import grpc
 
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.plane import Plane
@@ -74,7 +74,7 @@ class Planes:
         self._clock_offset = 0.0
         self._clock_read_at = self._lease_time = time.monotonic()
         self._configured: dict[VariantKey, ServerSpec] = {}
-        self._desired: dict[VariantKey, tuple[ServerSpec, Listing]] = {}
+        self._desired: dict[VariantKey, tuple[ServerSpec, ServerListing]] = {}
         self._desired_version = 0
         self._stopping = asyncio.Event()
         self._stop = Stop()
@@ -152,7 +152,7 @@ class Planes:
                     if not self._leases_are_known():
                         await self.worker.sync.flush()
                     if not self._is_reconciled():  # no await between this check and the next line
-                        await self.plane.changed(_RECHECK_INTERVAL)
+                        await self.plane.wait_for_change(_RECHECK_INTERVAL)
         except TimeoutError:
             _logger.warning(
                 "A change that the test made is not served after %g s: %s",
@@ -164,9 +164,7 @@ class Planes:
         specs = self._specs()
         if specs != self._configured:
             self._configured = specs
-            self.plane.configure(
-                lambda state, now: state.config_loaded(specs, frozenset(), (), now)
-            )
+            self.plane.configure(lambda state, now: state.apply_config(specs, frozenset(), (), now))
         last_known_good = self.plane.state.servers.last_known_good
         for key, (_, listing) in self._desired_state().items():
             good = last_known_good.get(key)
@@ -194,7 +192,7 @@ class Planes:
     def _specs(self) -> dict[VariantKey, ServerSpec]:
         return {key: spec for key, (spec, _) in self._desired_state().items()}
 
-    def _desired_state(self) -> dict[VariantKey, tuple[ServerSpec, Listing]]:
+    def _desired_state(self) -> dict[VariantKey, tuple[ServerSpec, ServerListing]]:
         """Return the servers that the planes must serve, with what each one lists."""
         version = self._registry.version
         if version != self._desired_version:
@@ -245,7 +243,7 @@ class Planes:
         return Moment(time.monotonic() + self._clock_offset, time.time() + self._clock_offset)
 
 
-def _listing(server: Offers) -> Listing:
+def _listing(server: Offers) -> ServerListing:
     prompts_resources = server.prompts_resources()
     return listing_from_wire(
         sync_pb2.ProbeResult(
@@ -261,9 +259,9 @@ def _listing(server: Offers) -> Listing:
 
 
 def _relisted(
-    key: VariantKey, launch_hash: str, listing: Listing, state: Coordinator, now: Moment
+    key: VariantKey, launch_hash: str, listing: ServerListing, state: Coordinator, now: Moment
 ) -> None:
-    state.relisted(_WORKER, key, launch_hash, listing, now)
+    state.handle_relisting(_WORKER, key, launch_hash, listing, now)
 
 
 class _ReconcileFirst(grpc.aio.ServerInterceptor):

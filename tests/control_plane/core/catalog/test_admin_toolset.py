@@ -7,11 +7,11 @@ from dataclasses import replace
 from tests.control_plane.core.builders import START, coordinator, hello, lease, load, spec
 from tests.control_plane.core.fake_worker import FakeWorker, answer, exposed, run, started
 
-from leaseway.control_plane.core.catalog.admin_toolset import ADMIN, with_admin
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.admin_toolset import ADMIN, add_admin_toolset
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget
-from leaseway.control_plane.core.denial import Denied
-from leaseway.control_plane.core.placement.table import LeaseKey, Placement
+from leaseway.control_plane.core.denial import Denial
+from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.control_plane.core.queries.place import find_lease, place, workers_for
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.control_plane.core.workers.records import WorkerReport
@@ -24,7 +24,7 @@ def test_the_toolset_comes_with_the_first_leased_server_and_goes_with_the_last()
     assert exposed(state) == {"time_echo": "time"}
     load(state, spec("time"), spec("desk", shared=False))
     run(state, [worker])
-    answer(state, worker, Listing())
+    answer(state, worker, ServerListing())
     assert exposed(state) == {"mcp_release": "mcp_admin", "time_echo": "time"}
     assert list(state.visible.view("default").servers) == ["desk", "mcp_admin", "time"]
     load(state, spec("time"))
@@ -36,20 +36,20 @@ def test_a_tenant_who_sees_no_leased_server_does_not_see_the_toolset() -> None:
     state, worker = coordinator(), FakeWorker()
     hidden = hidden_from(VariantKey("desk", "acme"))
     load(state, spec("time"), spec("desk", shared=False), hidden)
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     while worker.probes:
-        answer(state, worker, Listing())
+        answer(state, worker, ServerListing())
     assert "mcp_release" in state.visible.view("default").tools
     assert "mcp_release" not in state.visible.view("acme").tools
     denied = find_name(state, "acme", "mcp_admin:mcp_release", START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.reason is Reason.TOOL_NOT_FOUND
 
 
 def test_every_worker_that_takes_work_serves_the_toolset() -> None:
     state, _ = started(spec("desk", shared=False))
-    state.worker_joined(hello("w2"), START)
+    state.handle_worker_joined(hello("w2"), START)
     target = find_name(state, "default", "mcp_release", START)
     assert isinstance(target, NamedTarget)
     assert [record.id for record in workers_for(state, target.served)] == ["w1", "w2"]
@@ -64,23 +64,23 @@ def test_the_toolset_is_never_sent_to_workers() -> None:
 
 def test_the_toolset_itself_cannot_be_leased() -> None:
     state, _ = started(spec("desk", shared=False))
-    denied = place(state, LeaseKey("default", "s", "mcp_admin"), (), START)
-    assert isinstance(denied, Denied)
+    denied = place(state, PlacementKey("default", "s", "mcp_admin"), (), START)
+    assert isinstance(denied, Denial)
     assert denied.reason is Reason.NOT_LEASABLE
 
 
 def test_what_a_tenant_sees_is_not_changed_in_place() -> None:
     served = {"desk": replace(ADMIN, spec=spec("desk", shared=False))}
-    assert list(with_admin(served)) == ["desk", "mcp_admin"]
+    assert list(add_admin_toolset(served)) == ["desk", "mcp_admin"]
     assert list(served) == ["desk"]
 
 
 def test_the_lease_of_a_key_is_found_on_a_worker_that_stays() -> None:
     state, _ = started(spec("a", shared=False))
-    key = LeaseKey("default", "s", "a")
+    key = PlacementKey("default", "s", "a")
     assert find_lease(state, key) is None
-    state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),)), START)
+    state.handle_report("w1", WorkerReport(gained=(lease("L1", "w1"),)), START)
     assert find_lease(state, key) == Placement("w1", "L1")
-    assert find_lease(state, LeaseKey("acme", "s", "a")) is None
+    assert find_lease(state, PlacementKey("acme", "s", "a")) is None
     state.drain_worker("w1", START)
     assert find_lease(state, key) is None

@@ -6,14 +6,14 @@ import json
 
 from tests.control_plane.core.builders import listing, recorded, spec
 
-from leaseway.control_plane.core.catalog.listing import Listing
-from leaseway.control_plane.core.catalog.variants import Hashes, make_good, serve
+from leaseway.control_plane.core.catalog.listing import ServerListing
+from leaseway.control_plane.core.catalog.variants import Hashes, build_good, serve
 
 TOOLS = listing("now", "zones")
 
 
 def test_a_server_with_tools_alone_has_the_hashes_that_it_always_had() -> None:
-    good, _ = make_good(spec("time"), TOOLS)
+    good, _ = build_good(spec("time"), TOOLS)
     assert TOOLS.digest == "d0ad66abfdbb1bd64f9e0a43ffe91fc248d8af41937ac5960d1968e58bdac804"
     assert serve(good, frozenset({("time", "zones")})).hashes == Hashes(
         launch="0c673ab2309e9698aabb8c99a9e1ab30",
@@ -25,18 +25,20 @@ def test_a_server_with_tools_alone_has_the_hashes_that_it_always_had() -> None:
 def test_each_list_counts_for_itself() -> None:
     one = recorded("x")
     digests = {
-        Listing(TOOLS.tools, "v").digest,
-        Listing((*TOOLS.tools, *one), "v").digest,
-        Listing(TOOLS.tools, "v", prompts=one).digest,
-        Listing(TOOLS.tools, "v", resources=one).digest,
-        Listing(TOOLS.tools, "v", templates=one).digest,
-        Listing(TOOLS.tools, "v", prompts=one, resources=one).digest,
-        Listing(TOOLS.tools, "v", prompts=one, templates=one).digest,
+        ServerListing(TOOLS.tools, "v").digest,
+        ServerListing((*TOOLS.tools, *one), "v").digest,
+        ServerListing(TOOLS.tools, "v", prompts=one).digest,
+        ServerListing(TOOLS.tools, "v", resources=one).digest,
+        ServerListing(TOOLS.tools, "v", templates=one).digest,
+        ServerListing(TOOLS.tools, "v", prompts=one, resources=one).digest,
+        ServerListing(TOOLS.tools, "v", prompts=one, templates=one).digest,
     }
     assert len(digests) == 7
 
 
 def test_the_first_of_two_with_one_name_counts() -> None:
     first, second = (json.dumps({"name": "x", "title": title}).encode() for title in "ab")
-    found = Listing(prompts=(*recorded("x", definition=first), *recorded("x", definition=second)))
+    found = ServerListing(
+        prompts=(*recorded("x", definition=first), *recorded("x", definition=second))
+    )
     assert found.prompts_by_name["x"].definition == first

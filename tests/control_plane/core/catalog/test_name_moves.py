@@ -8,7 +8,7 @@ from typing import Any
 from tests.control_plane.core.builders import START, listing, spec
 
 from leaseway.control_plane.core.catalog.name_moves import TOLD_FOR
-from leaseway.control_plane.core.catalog.variants import LastKnownGood, make_good
+from leaseway.control_plane.core.catalog.variants import LastKnownGood, build_good
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import ProblemTable
 from leaseway.control_plane.core.registry import Registry
@@ -30,7 +30,7 @@ class Told:
         last_known_good: dict[VariantKey, LastKnownGood] = {}
         for server_id, names in servers.items():
             own = spec(server_id, prefix=prefix if server_id == "a" else "")
-            good, _ = make_good(own, listing(*names))
+            good, _ = build_good(own, listing(*names))
             last_known_good[VariantKey(server_id)] = good
         self._registry.commit(last_known_good, START)
         return self.now()

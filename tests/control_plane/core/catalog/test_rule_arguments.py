@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from tests.control_plane.core.builders import spec
 
-from leaseway.control_plane.core.catalog.listing import Listing, Recorded
+from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
 from leaseway.control_plane.core.catalog.rule_arguments import named_arguments
-from leaseway.control_plane.core.catalog.variants import make_good
+from leaseway.control_plane.core.catalog.variants import build_good
 from leaseway.spec.policy import ArgumentRule, ServerPolicy
 
 
@@ -20,9 +20,9 @@ def tool(name: str, *arguments: str, **schema: object) -> Recorded:
     return Recorded(name, json.dumps(definition).encode())
 
 
-def warned(listing: Listing, *rules: ArgumentRule) -> list[str]:
+def warned(listing: ServerListing, *rules: ArgumentRule) -> list[str]:
     files = replace(spec("files"), policy=ServerPolicy(rules=rules))
-    _, problems = make_good(files, listing)
+    _, problems = build_good(files, listing)
     return [each.message for each in problems if each.reason == "RULE_NAMES_NO_ARGUMENT"]
 
 
@@ -40,7 +40,9 @@ def test_a_rules_arguments_are_those_that_it_needs(expression: str, named: set[s
 
 
 def test_an_argument_that_a_tool_lacks_is_a_warning_that_names_what_may_be_meant() -> None:
-    listing = Listing((tool("read", "path"), tool("stat", "path"), tool("ping")), "2025-11-25")
+    listing = ServerListing(
+        (tool("read", "path"), tool("stat", "path"), tool("ping")), "2025-11-25"
+    )
     rule = ArgumentRule('args.pth == "x"', ("read", "stat"))
     [message] = warned(listing, rule)
     assert "Rule 1 of server files names args.pth" in message
@@ -52,6 +54,8 @@ def test_an_argument_that_a_tool_lacks_is_a_warning_that_names_what_may_be_meant
 
 
 def test_what_fits_or_cannot_be_known_is_no_warning() -> None:
-    listing = Listing((tool("read", "path"), tool("open", additionalProperties=True)), "2025-11-25")
+    listing = ServerListing(
+        (tool("read", "path"), tool("open", additionalProperties=True)), "2025-11-25"
+    )
     assert not warned(listing, ArgumentRule('args.path == "x"'))
     assert not warned(listing, ArgumentRule('args.mode == "x"', ("nothing",)))

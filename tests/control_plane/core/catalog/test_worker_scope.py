@@ -11,8 +11,8 @@ from tests.control_plane.core.fake_worker import FakeWorker, run
 
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope, unplaced
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.denial import Denied
-from leaseway.control_plane.core.placement.table import LeaseKey, Placement
+from leaseway.control_plane.core.denial import Denial
+from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.control_plane.core.queries.place import not_served, place
 from leaseway.control_plane.core.queries.standing import standing
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -38,7 +38,7 @@ def joined(
     workers = [FakeWorker(f"w{number}") for number in range(len(labels))]
     load(state, spec("plain"), render())
     for worker, its in zip(workers, labels, strict=True):
-        state.worker_joined(hello(worker.id, labels=its, servers=servers), at(0))
+        state.handle_worker_joined(hello(worker.id, labels=its, servers=servers), at(0))
     run(state, workers)
     return state, workers
 
@@ -52,7 +52,7 @@ def list_all(state: Coordinator, workers: list[FakeWorker]) -> None:
 
 
 def answer_one(state: Coordinator, worker: FakeWorker) -> None:
-    state.probe_ended(worker.probes.pop().id, listing("echo"), at(1))
+    state.handle_probe_result(worker.probes.pop().id, listing("echo"), at(1))
 
 
 def reasons(state: Coordinator) -> list[str]:
@@ -68,9 +68,9 @@ def test_a_server_is_tried_sent_and_leased_only_where_its_labels_are() -> None:
     assert state.ready
     assert len({worker.version for worker in workers}) == 1, "all are at the same version"
     served = state.visible.served[RENDER]
-    assert [record.id for record in state.serving(served)] == ["w1"]
+    assert [record.id for record in state.workers_serving(served)] == ["w1"]
     for session in range(5):
-        placed = place(state, LeaseKey("default", f"s{session}", "render"), (), at(2))
+        placed = place(state, PlacementKey("default", f"s{session}", "render"), (), at(2))
         assert isinstance(placed, Placement)
         assert placed.worker_id == "w1"
     assert standing(state, RENDER).workers == 1
@@ -86,24 +86,24 @@ def test_a_server_that_no_worker_may_run_is_a_problem_until_one_comes() -> None:
     )
     assert state.ready, "it counts as tried"
     assert standing(state, RENDER).state == "failed"
-    refused = place(state, LeaseKey("default", "s", "render"), (), at(2))
-    assert isinstance(refused, Denied)
+    refused = place(state, PlacementKey("default", "s", "render"), (), at(2))
+    assert isinstance(refused, Denial)
     assert (refused.reason, refused.message) == (Reason.SERVER_NOT_READY, problem.message)
     assert refused.retry_delay is not None, "a worker may come"
     workers.append(FakeWorker("w9"))
-    state.worker_joined(hello("w9", labels=GPU), at(3))
+    state.handle_worker_joined(hello("w9", labels=GPU), at(3))
     run(state, workers, at(3))
     assert reasons(state) == []
-    assert state.pending == ["render"], "it is tried there"
+    assert state.pending_servers == ["render"], "it is tried there"
     list_all(state, workers)
-    assert state.pending == []
-    assert isinstance(place(state, LeaseKey("default", "s", "render"), (), at(4)), Placement)
+    assert state.pending_servers == []
+    assert isinstance(place(state, PlacementKey("default", "s", "render"), (), at(4)), Placement)
 
 
 def test_its_last_worker_that_is_lost_leaves_a_problem_after_a_while() -> None:
     state, workers = joined({}, GPU)
     list_all(state, workers)
-    state.worker_left("w1", at(5))
+    state.handle_worker_disconnected("w1", at(5))
     state.tick(at(6))
     assert reasons(state) == [], "it may be back"
     state.tick(at(20))
@@ -114,11 +114,11 @@ def test_workers_that_are_still_to_join_are_waited_for() -> None:
     state = coordinator(2)
     load(state, spec("plain"), render())
     workers = [FakeWorker("w0")]
-    state.worker_joined(hello("w0"), at(0))
+    state.handle_worker_joined(hello("w0"), at(0))
     run(state, workers)
     list_all(state, workers)
     assert reasons(state) == []
-    assert state.pending == ["render"]
+    assert state.pending_servers == ["render"]
 
 
 def test_new_labels_move_a_server_and_take_it_from_whom_it_is_no_more_for() -> None:
@@ -150,7 +150,7 @@ def test_a_tenants_own_variant_is_where_the_common_one_is() -> None:
     own = replace(render(tools=NameFilter((), ("danger",))), key=VariantKey("render", "acme"))
     load(state, render(), own)
     for worker, labels in zip(workers, ({}, GPU), strict=True):
-        state.worker_joined(hello(worker.id, labels=labels), at(0))
+        state.handle_worker_joined(hello(worker.id, labels=labels), at(0))
     run(state, workers)
     list_all(state, workers)
     assert [set(worker.held) for worker in workers] == [set(), {RENDER, own.key}]
@@ -160,7 +160,9 @@ def test_a_lease_elsewhere_stands_for_nothing_where_the_server_may_not_run() -> 
     state, workers = joined({}, GPU)
     list_all(state, workers)
     held = lease("l1", "w1", server_id="render")
-    state.worker_joined(hello("w1", labels=GPU, held=workers[1].hashes(), leases=(held,)), at(2))
+    state.handle_worker_joined(
+        hello("w1", labels=GPU, held=workers[1].hashes(), leases=(held,)), at(2)
+    )
     run(state, workers, at(2))
     placed = place(state, held.key, (), at(3))
     assert isinstance(placed, Placement)
@@ -175,7 +177,7 @@ def test_a_new_control_plane_learns_the_labels_back_from_the_workers() -> None:
     version = first.visible.version
     for worker, labels in zip(workers, ({}, GPU), strict=True):
         greeting = hello(worker.id, labels=labels, held=worker.hashes(), highest_version=version)
-        state.worker_joined(greeting, at(60))
+        state.handle_worker_joined(greeting, at(60))
     run(state, workers, at(60))
     assert [worker.probes for worker in workers] == [[], []]
     assert [RENDER in worker.held for worker in workers] == [False, True]
@@ -189,8 +191,8 @@ def test_a_worker_takes_a_server_exactly_where_nothing_speaks_against_it(
     scope = WorkerScope.of(has, servers)
     takes = all(has.get(name) == value for name, value in asked.items())
     takes = takes and (not servers or bool({"a*", "*"} & set(servers)))
-    assert scope.takes(one) == takes
-    assert scope.among(frozenset(asked.items())).takes(one) == takes
+    assert scope.accepts(one) == takes
+    assert scope.restricted_to(frozenset(asked.items())).accepts(one) == takes
     assert (one.key in unplaced([one], {"w": scope})) != takes
     assert unplaced([one], {}) == {}
 
@@ -203,9 +205,9 @@ def test_why_no_worker_may_have_it_is_told_to_the_tenant_whose_variant_it_is() -
     state = coordinator(1)
     load(state, replace(render(), worker_labels={}), secret)
     worker = FakeWorker("w0")
-    state.worker_joined(hello("w0"), at(0))
+    state.handle_worker_joined(hello("w0"), at(0))
     run(state, [worker])
-    state.probe_ended(worker.probes.pop(0).id, listing("draw"), at(0))
+    state.handle_probe_result(worker.probes.pop(0).id, listing("draw"), at(0))
     run(state, [worker])
     assert not_served(state, VariantKey("render", "acme")).message.count("acme-only")
     told = not_served(state, RENDER)

@@ -12,15 +12,15 @@ from hypothesis.stateful import (
 )
 from tests.control_plane.core.builders import Able, table_of
 
-from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, Placement
+from leaseway.control_plane.core.placement.table import HeldLease, Placement, PlacementKey
 from leaseway.wire import bounds
 
 WORKERS = Able(("w1", "w2"))
 ONLY = Able(("w1",))
 
 
-def key(session: str, server_id: str = "a") -> LeaseKey:
-    return LeaseKey("default", session, server_id)
+def key(session: str, server_id: str = "a") -> PlacementKey:
+    return PlacementKey("default", session, server_id)
 
 
 def held(lease_id: str, worker_id: str, session: str, granted_at: float = 0.0) -> HeldLease:
@@ -35,12 +35,12 @@ def test_the_least_loaded_worker_with_room_is_chosen() -> None:
 
 
 def test_a_worker_that_has_all_it_may_of_a_server_is_not_chosen_for_it() -> None:
-    table, one_each = table_of(w1=8, w2=8), Able(("w1", "w2"), most=1)
-    table.gained(held("L1", "w1", "s1"))
+    table, one_each = table_of(w1=8, w2=8), Able(("w1", "w2"), max_leases=1)
+    table.add_lease(held("L1", "w1", "s1"))
     assert table.place(key("s2"), one_each, (), 0.0) == Placement("w2")
     assert table.place(key("s3"), one_each, (), 0.0) is None
     assert table.place(key("s3", "b"), one_each, (), 0.0) == Placement("w1"), "another server"
-    table.lost("L1")
+    table.remove_lease("L1")
     assert table.place(key("s4"), one_each, (), 0.0) == Placement("w1")
 
 
@@ -66,15 +66,15 @@ def test_a_renewed_reservation_ends_later() -> None:
 
 
 def test_a_tenant_gets_no_more_than_it_may_and_others_do() -> None:
-    table, roomy = table_of(w1=5000), Able(("w1",), most=5000)
+    table, roomy = table_of(w1=5000), Able(("w1",), max_leases=5000)
     for number in range(bounds.MAX_TENANT_LEASES - 1):
-        table.gained(held(f"L{number}", "w1", f"s{number}"))
+        table.add_lease(held(f"L{number}", "w1", f"s{number}"))
     assert table.place(key("last"), roomy, (), 0.0)  # a reservation counts like a lease
-    assert table.has_all("default")
+    assert table.is_tenant_full("default")
     assert table.place(key("one more"), roomy, (), 0.0) is None
     assert table.place(key("s0"), roomy, (), 0.0)  # what is held is found
-    assert table.place(LeaseKey("other", "s", "a"), roomy, (), 0.0)
-    table.lost("L0")
+    assert table.place(PlacementKey("other", "s", "a"), roomy, (), 0.0)
+    table.remove_lease("L0")
     assert table.place(key("one more"), roomy, (), 0.0)
 
 
@@ -83,7 +83,7 @@ def test_reservations_of_one_tenant_keep_no_other_tenant_out() -> None:
     for number in range(4):
         assert table.place(key(f"s{number}"), ONLY, (), 0.0)
     assert table.place(key("s4"), ONLY, (), 0.0) is None
-    theirs = [LeaseKey("other", f"s{number}", "a") for number in range(3)]
+    theirs = [PlacementKey("other", f"s{number}", "a") for number in range(3)]
     assert [table.place(one, ONLY, (), 0.0) for one in theirs] == [Placement("w1")] * 2 + [None]
     assert table.load("w1") == 4
     assert table.place(key("s4"), ONLY, (), 0.0) is None, "they have equally many by now"
@@ -93,8 +93,8 @@ def test_a_lease_that_is_held_is_no_reservation_and_stays() -> None:
     table = table_of(w1=3)
     for number in range(3):
         assert table.place(key(f"s{number}"), ONLY, (), 0.0)
-        table.gained(held(f"L{number}", "w1", f"s{number}"))
-    assert table.place(LeaseKey("other", "s", "a"), ONLY, (), 0.0) is None
+        table.add_lease(held(f"L{number}", "w1", f"s{number}"))
+    assert table.place(PlacementKey("other", "s", "a"), ONLY, (), 0.0) is None
 
 
 def test_a_refusal_moves_the_reservation() -> None:
@@ -109,8 +109,8 @@ def test_a_refusal_moves_the_reservation() -> None:
 
 def test_a_session_prefers_its_worker() -> None:
     table, roomy = table_of(w1=10, w2=10), WORKERS
-    table.gained(held("L1", "w2", "mine"))
-    table.gained(held("L2", "w2", "other"))
+    table.add_lease(held("L1", "w2", "mine"))
+    table.add_lease(held("L2", "w2", "other"))
     chosen = table.place(key("mine", "b"), roomy, (), 0.0)
     assert chosen is not None
     assert chosen.worker_id == "w2"
@@ -118,7 +118,7 @@ def test_a_session_prefers_its_worker() -> None:
 
 def test_a_held_lease_is_found_again_even_on_a_full_worker() -> None:
     table = table_of(w1=2, w2=2)
-    table.gained(held("L1", "w1", "s1"))
+    table.add_lease(held("L1", "w1", "s1"))
     chosen = table.place(key("s1"), ONLY, (), 0.0)
     assert chosen is not None
     assert (chosen.worker_id, chosen.lease_id) == ("w1", "L1")
@@ -126,10 +126,10 @@ def test_a_held_lease_is_found_again_even_on_a_full_worker() -> None:
 
 def test_the_younger_twin_is_named_and_the_older_is_found() -> None:
     table = table_of(w1=2, w2=2)
-    assert table.gained(held("young", "w2", "s1", granted_at=5.0)) == ()
-    twins = table.gained(held("old", "w1", "s1", granted_at=1.0))
+    assert table.add_lease(held("young", "w2", "s1", granted_at=5.0)) == ()
+    twins = table.add_lease(held("old", "w1", "s1", granted_at=1.0))
     assert [one.id for one in twins] == ["old", "young"]
-    table.lost("young")
+    table.remove_lease("young")
     chosen = table.place(key("s1"), WORKERS, (), 0.0)
     assert chosen is not None
     assert chosen.lease_id == "old"
@@ -138,33 +138,33 @@ def test_the_younger_twin_is_named_and_the_older_is_found() -> None:
 def test_no_report_of_age_ends_a_lease_that_was_placed() -> None:
     table = table_of(w1=2, w2=2)
     assert table.place(key("s1"), ONLY, (), 0.0)
-    assert table.gained(held("placed", "w1", "s1", granted_at=5.0)) == ()
+    assert table.add_lease(held("placed", "w1", "s1", granted_at=5.0)) == ()
     for granted_at in (1.0, 5.0, 1.0):
-        twins = table.gained(held("a-claim", "w2", "s1", granted_at=granted_at))
+        twins = table.add_lease(held("a-claim", "w2", "s1", granted_at=granted_at))
         assert [one.id for one in twins] == ["placed", "a-claim"]
-    twins = table.gained(held("placed", "w1", "s1", granted_at=6.0))  # a slow report of its own
+    twins = table.add_lease(held("placed", "w1", "s1", granted_at=6.0))  # a slow report of its own
     chosen = table.place(key("s1"), WORKERS, (), 0.0)
     assert chosen is not None
     assert chosen.worker_id in ("w1", "w2")
-    table.lost("placed")
-    table.lost("a-claim")
+    table.remove_lease("placed")
+    table.remove_lease("a-claim")
     assert not table.leases
 
 
 def test_a_worker_speaks_for_its_own_leases_only() -> None:
     table = table_of(w1=2, w2=2)
-    table.gained(held("L1", "w1", "s1"))
-    assert table.gained(held("L1", "w2", "s2")) == ()
-    assert (table.leases["L1"].worker_id, table.held_by("w2")) == ("w1", 0)
-    table.lost("L1", "w2")
-    assert table.held_by("w1") == 1
-    table.lost("L1", "w1")
+    table.add_lease(held("L1", "w1", "s1"))
+    assert table.add_lease(held("L1", "w2", "s2")) == ()
+    assert (table.leases["L1"].worker_id, table.held_count("w2")) == ("w1", 0)
+    table.remove_lease("L1", "w2")
+    assert table.held_count("w1") == 1
+    table.remove_lease("L1", "w1")
     assert not table.leases
 
 
 def test_a_holder_that_is_behind_with_the_registry_still_holds() -> None:
     table = table_of(w1=2, w2=2)
-    table.gained(held("L1", "behind", "s1"))
+    table.add_lease(held("L1", "behind", "s1"))
     workers = Able(("w1", "w2"), holding=("behind",))
     chosen = table.place(key("s1"), workers, (), 0.0)
     assert chosen is not None
@@ -197,26 +197,26 @@ class Placements(RuleBasedStateMachine):
         self.counter += 1
         lease = held(f"L{self.counter}", worker, session, self.now)
         self.reported[lease.id] = lease
-        twins = self.table.gained(lease)
+        twins = self.table.add_lease(lease)
         assert {twin.key for twin in twins} <= {lease.key}
 
     @rule(data=st.data())
     def lost(self, data: st.DataObject) -> None:
         lease_id = data.draw(st.sampled_from([*self.reported, "unknown"]))
         self.reported.pop(lease_id, None)
-        self.table.lost(lease_id)
+        self.table.remove_lease(lease_id)
 
     @rule(worker=workers)
     def gone(self, worker: str) -> None:
-        self.table.worker_gone(worker)
+        self.table.remove_worker(worker)
         self.reported = {i: o for i, o in self.reported.items() if o.worker_id != worker}
         assert self.table.load(worker) == 0
-        self.table.worker_joined(worker, 2)
+        self.table.add_worker(worker, 2)
 
     @rule(worker=workers)
     def resynced(self, worker: str) -> None:
         mine = [one for one in self.reported.values() if one.worker_id == worker]
-        self.table.replace_worker(worker, mine[1:])
+        self.table.replace_leases(worker, mine[1:])
         for one in mine[:1]:
             del self.reported[one.id]
 
@@ -230,10 +230,10 @@ class Placements(RuleBasedStateMachine):
         assert set(self.table.leases) == set(self.reported)
         for worker in ("w1", "w2"):
             mine = [one for one in self.reported.values() if one.worker_id == worker]
-            assert self.table.held_by(worker) == len(mine)
+            assert self.table.held_count(worker) == len(mine)
             assert self.table.load(worker) >= len(mine)
         for lease in self.reported.values():
-            assert self.table.knows(lease.key)
+            assert self.table.has_lease(lease.key)
 
 
 def test_counts_stay_true_whatever_workers_report() -> None:

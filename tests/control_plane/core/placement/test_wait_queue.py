@@ -15,23 +15,25 @@ from hypothesis.stateful import (
 )
 from tests.control_plane.core.builders import Able, table_of
 
-from leaseway.control_plane.core.denial import Denied
-from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, Placement
+from leaseway.control_plane.core.denial import Denial
+from leaseway.control_plane.core.placement.table import HeldLease, Placement, PlacementKey
 from leaseway.control_plane.core.placement.wait_queue import (
     AVOIDED_FOR,
+    PlacementQueue,
     Waiter,
-    WaitQueue,
 )
 from leaseway.wire import bounds
 
 W1 = Placement("w1")
 
 
-def key(session: str, server_id: str = "a") -> LeaseKey:
-    return LeaseKey("default", session, server_id)
+def key(session: str, server_id: str = "a") -> PlacementKey:
+    return PlacementKey("default", session, server_id)
 
 
-def join(line: WaitQueue, *sessions: str, avoided: Iterable[str] = (), now: float = 0.0) -> None:
+def join(
+    line: PlacementQueue, *sessions: str, avoided: Iterable[str] = (), now: float = 0.0
+) -> None:
     for session in sessions:
         assert line.join(key(session), avoided, now) is not None
 
@@ -53,17 +55,17 @@ class Room:
 
 
 def test_room_goes_to_those_who_came_first() -> None:
-    line = WaitQueue()
+    line = PlacementQueue()
     join(line, "s1", "s2", "s3")
     room = Room(2)
     line.serve(room, 0.0)
     assert room.let_in == ["s1", "s2"]
-    assert [answer for _, answer in line.take_answers()] == [W1, W1]
-    assert (len(line), line.take_answers()) == (1, [])
+    assert [answer for _, answer in line.pop_answers()] == [W1, W1]
+    assert (len(line), line.pop_answers()) == (1, [])
 
 
 def test_where_the_first_has_no_room_those_behind_it_are_not_asked() -> None:
-    line = WaitQueue()
+    line = PlacementQueue()
     join(line, "s1", "s2", "s3")
     other = line.join(key("s4", "b"), (), 0.0)
     room = Room(0)
@@ -73,27 +75,27 @@ def test_where_the_first_has_no_room_those_behind_it_are_not_asked() -> None:
 
 
 def test_whoever_shares_the_lease_of_one_that_was_placed_is_placed_with_it() -> None:
-    line, table = WaitQueue(), table_of(w1=1)
+    line, table = PlacementQueue(), table_of(w1=1)
     join(line, "mine", "theirs", "mine")
     workers = Able(("w1",))
     line.serve(lambda waiter: table.place(waiter.key, workers, waiter.avoided, 0.0), 0.0)
-    assert [waiter_id for waiter_id, _ in line.take_answers()] == [1, 3]
+    assert [waiter_id for waiter_id, _ in line.pop_answers()] == [1, 3]
     assert len(line) == 1
 
 
 def test_whoever_shares_a_lease_that_is_held_by_now_needs_no_room() -> None:
-    line, table = WaitQueue(), table_of(w1=1)
+    line, table = PlacementQueue(), table_of(w1=1)
     join(line, "theirs", "mine")
-    table.gained(HeldLease("L1", key("mine"), "w1", 0.0))
+    table.add_lease(HeldLease("L1", key("mine"), "w1", 0.0))
     workers = Able(("w1",))
     line.serve(
-        lambda waiter: table.place(waiter.key, workers, waiter.avoided, 0.0), 0.0, table.knows
+        lambda waiter: table.place(waiter.key, workers, waiter.avoided, 0.0), 0.0, table.has_lease
     )
-    assert line.take_answers() == [(2, Placement("w1", "L1"))]
+    assert line.pop_answers() == [(2, Placement("w1", "L1"))]
 
 
 def test_who_leaves_gives_its_turn_to_the_next() -> None:
-    line = WaitQueue()
+    line = PlacementQueue()
     first = line.join(key("s1"), (), 0.0)
     join(line, "s2")
     assert first is not None
@@ -105,25 +107,25 @@ def test_who_leaves_gives_its_turn_to_the_next() -> None:
 
 
 def test_a_worker_that_refused_is_tried_again_after_a_second() -> None:
-    line = WaitQueue()
+    line = PlacementQueue()
     join(line, "s1", avoided=["w1"])
     room = Room(1)
     line.serve(room, AVOIDED_FOR / 2)
-    assert (room.let_in, line.next_lapse()) == ([], AVOIDED_FOR)
+    assert (room.let_in, line.next_retry()) == ([], AVOIDED_FOR)
     line.serve(room, AVOIDED_FOR)
-    assert (room.let_in, line.next_lapse()) == (["s1"], None)
+    assert (room.let_in, line.next_retry()) == (["s1"], None)
 
 
 def test_a_lapse_is_not_due_again_for_one_that_others_stand_before() -> None:
-    line = WaitQueue()
+    line = PlacementQueue()
     join(line, "s1")
     join(line, "s2", avoided=["w1"])
     line.serve(Room(0), AVOIDED_FOR)
-    assert line.next_lapse() is None
+    assert line.next_retry() is None
 
 
 def test_who_avoids_a_worker_does_not_keep_the_others_from_it() -> None:
-    line = WaitQueue()
+    line = PlacementQueue()
     join(line, "s1", avoided=["w1"])
     join(line, "s2")
     room = Room(1)
@@ -132,7 +134,7 @@ def test_who_avoids_a_worker_does_not_keep_the_others_from_it() -> None:
 
 
 def test_who_was_refused_by_its_worker_comes_back_to_its_old_place() -> None:
-    line = WaitQueue()
+    line = PlacementQueue()
     join(line, "s1", "s2", "s3")
     line.serve(Room(1), 0.0)
     join(line, "s1", now=5.0)
@@ -142,7 +144,7 @@ def test_who_was_refused_by_its_worker_comes_back_to_its_old_place() -> None:
 
 
 def test_an_old_place_is_kept_as_long_as_a_reservation() -> None:
-    line = WaitQueue()
+    line = PlacementQueue()
     join(line, "s1", "s2")
     line.serve(Room(1), 0.0)
     join(line, "s1", now=bounds.RESERVATION)
@@ -152,19 +154,19 @@ def test_an_old_place_is_kept_as_long_as_a_reservation() -> None:
 
 
 def test_the_line_is_bounded() -> None:
-    line = WaitQueue()
+    line = PlacementQueue()
     join(line, *(f"s{n}" for n in range(bounds.MAX_WAITING)))
     assert line.join(key("one more"), (), 0.0) is None
 
 
 def test_a_tenant_that_fills_the_line_makes_place_for_another_with_its_newest_request() -> None:
-    line = WaitQueue()
+    line = PlacementQueue()
     join(line, *(f"s{n}" for n in range(bounds.MAX_WAITING)))
-    assert line.join(LeaseKey("other", "s", "a"), (), 0.0) is not None
+    assert line.join(PlacementKey("other", "s", "a"), (), 0.0) is not None
     assert len(line) == bounds.MAX_WAITING
-    [(waiter_id, answer)] = line.take_answers()
+    [(waiter_id, answer)] = line.pop_answers()
     assert waiter_id == bounds.MAX_WAITING
-    assert isinstance(answer, Denied)
+    assert isinstance(answer, Denial)
     assert "wait for room already" in answer.message
     assert line.join(key("one more"), (), 0.0) is None, "the greedy one gets no place by it"
 
@@ -178,7 +180,7 @@ class Lines(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = WaitQueue()
+        self.wait_queue = PlacementQueue()
         self.table = table_of(**CAPACITY)
         self.here: set[str] = {"w1", "w2"}
         self.now = 0.0
@@ -191,7 +193,7 @@ class Lines(RuleBasedStateMachine):
 
     @property
     def able(self) -> Able:
-        return Able(self.here, most=MOST)
+        return Able(self.here, max_leases=MOST)
 
     def attempt(self, waiter: Waiter) -> Placement | None:
         return self.table.place(waiter.key, self.able, waiter.avoided, self.now)
@@ -200,8 +202,8 @@ class Lines(RuleBasedStateMachine):
         """Let those who wait try, as happens after each event, and check who was let in."""
         before = dict(self.waiting)
         self.table.expire(self.now)
-        self.line.serve(self.attempt, self.now, self.table.knows)
-        answered = [waiter_id for waiter_id, _ in self.line.take_answers()]
+        self.wait_queue.serve(self.attempt, self.now, self.table.has_lease)
+        answered = [waiter_id for waiter_id, _ in self.wait_queue.pop_answers()]
         turns = [before[each] for each in answered]
         assert [one.turn for one in turns] == sorted(one.turn for one in turns)
         for each in answered:
@@ -214,7 +216,7 @@ class Lines(RuleBasedStateMachine):
             return
         self.served()
         if self.table.place(wanted, self.able, avoided, self.now) is None:
-            waiter = self.line.join(wanted, avoided, self.now)
+            waiter = self.wait_queue.join(wanted, avoided, self.now)
             assert waiter is not None
             self.waiting[waiter.id] = waiter
         self.served()  # who asks elsewhere gives back what was reserved for it
@@ -223,28 +225,28 @@ class Lines(RuleBasedStateMachine):
     def gained(self, session: str, server: str, worker: str) -> None:
         self.counter += 1
         lease = HeldLease(f"L{self.counter}", key(session, server), worker, self.now)
-        self.table.gained(lease)
+        self.table.add_lease(lease)
         self.served()
 
     @rule(data=st.data())
     def lost(self, data: st.DataObject) -> None:
-        self.table.lost(data.draw(st.sampled_from([*self.table.leases, "unknown"])))
+        self.table.remove_lease(data.draw(st.sampled_from([*self.table.leases, "unknown"])))
         self.served()
 
     @rule(worker=workers)
     def gone_or_back(self, worker: str) -> None:
         self.here ^= {worker}
         if worker in self.here:
-            self.table.worker_joined(worker, CAPACITY[worker])
+            self.table.add_worker(worker, CAPACITY[worker])
         else:
-            self.table.worker_gone(worker)
+            self.table.remove_worker(worker)
         self.served()
 
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         waiter_id = data.draw(st.sampled_from([*self.waiting, 0]))
         self.waiting.pop(waiter_id, None)
-        self.line.leave(waiter_id)
+        self.wait_queue.leave(waiter_id)
 
     @rule(seconds=st.sampled_from([0.1, AVOIDED_FOR, 5.0, 11.0]))
     def pass_time(self, seconds: float) -> None:
@@ -259,12 +261,12 @@ class Lines(RuleBasedStateMachine):
 
     @invariant()
     def nothing_that_is_due_is_left(self) -> None:
-        lapse = self.line.next_lapse()
+        lapse = self.wait_queue.next_retry()
         assert lapse is None or lapse > self.now
 
     @invariant()
     def whoever_waits_stands_in_line(self) -> None:
-        assert len(self.line) == len(self.waiting)
+        assert len(self.wait_queue) == len(self.waiting)
 
 
 def test_no_turn_is_missed_whatever_happens() -> None:

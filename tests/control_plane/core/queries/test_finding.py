@@ -18,10 +18,10 @@ from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run
 from tests.control_plane.core.queries.test_place import never_up
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.denial import Denied, Waiting
+from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NameFilter
@@ -29,18 +29,18 @@ from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
 
 
-def offered(**found: tuple[ServerSpec, Listing]) -> Coordinator:
+def offered(**found: tuple[ServerSpec, ServerListing]) -> Coordinator:
     """Return a coordinator whose worker serves these listings."""
     state, worker = coordinator(), FakeWorker()
     load(state, *(one for one, _ in found.values()))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     while worker.probes:
         answer(state, worker, found[worker.probes[0].spec.key.server_id][1])
     return state
 
 
-def owner(outcome: NamedTarget | ResourceTarget | Waiting | Denied) -> str:
+def owner(outcome: NamedTarget | ResourceTarget | PendingServers | Denial) -> str:
     assert isinstance(outcome, NamedTarget | ResourceTarget), outcome
     return outcome.served.key.server_id
 
@@ -57,7 +57,7 @@ def test_an_unknown_tool_names_the_nearest() -> None:
     state, _ = started(spec("a"))
     for name, near in (("a_ecco", "a_echo"), ("a:ecco", "a:echo")):
         denied = find_name(state, "default", name, START)
-        assert isinstance(denied, Denied)
+        assert isinstance(denied, Denial)
         assert denied.reason is Reason.TOOL_NOT_FOUND
         assert denied.message == f"There is no tool '{name}'. Did you mean '{near}'?"
 
@@ -65,7 +65,7 @@ def test_an_unknown_tool_names_the_nearest() -> None:
 def test_an_unknown_server_is_not_found_with_the_nearest() -> None:
     state, _ = started(spec("everything"))
     denied = find_name(state, "default", "everythin:echo", START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.message == "There is no server 'everythin'. Did you mean 'everything'?"
 
 
@@ -76,7 +76,7 @@ def test_a_name_like_no_other_leads_to_what_there_is() -> None:
         ("nosuch", "There is no tool 'nosuch'. See `leaseway tools`."),
     ):
         denied = find_name(state, "default", name, START)
-        assert isinstance(denied, Denied)
+        assert isinstance(denied, Denial)
         assert denied.message == said
 
 
@@ -91,13 +91,13 @@ def test_a_tool_that_lost_its_name_is_found_by_its_qualified_name() -> None:
 def test_a_name_waits_while_a_server_starts_for_the_first_time() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
-    assert find_name(state, "default", "a_echo", START) == Waiting(("a",))
-    assert find_name(state, "default", "a:echo", START) == Waiting(("a",))
+    assert find_name(state, "default", "a_echo", START) == PendingServers(("a",))
+    assert find_name(state, "default", "a:echo", START) == PendingServers(("a",))
     answer(state, worker, FAILED)
     denied = find_name(state, "default", "a:echo", START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.reason is Reason.SERVER_NOT_READY
     assert "exited at once" in denied.message
 
@@ -105,13 +105,13 @@ def test_a_name_waits_while_a_server_starts_for_the_first_time() -> None:
 def test_a_server_that_never_came_up_is_refused_with_the_time_until_its_next_try() -> None:
     state, worker = never_up()
     denied = find_name(state, "default", "a:echo", at(1))
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert (denied.reason, denied.retry_delay) == (Reason.SERVER_NOT_READY, 3.0)
     assert "has not come up. It is tried again in 3.0 s. The last try" in denied.message
     state.tick(at(4.5))
     run(state, [worker])
     denied = find_name(state, "default", "a:echo", at(4.5))
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert "It is being tried again right now." in denied.message
     assert denied.retry_delay == 0.5
 
@@ -122,9 +122,9 @@ def test_prompts_have_names_of_their_own() -> None:
         target = find_name(state, "default", name, START, PROMPTS)
         assert isinstance(target, NamedTarget)
         assert (target.kind, target.item.original) == (PROMPTS, "ask")
-    assert isinstance(find_name(state, "default", "a_greet", START), Denied), "it is no tool"
+    assert isinstance(find_name(state, "default", "a_greet", START), Denial), "it is no tool"
     denied = find_name(state, "default", "a_gret", START, PROMPTS)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.message == "There is no prompt 'a_gret'. Did you mean 'a_greet'?"
 
 
@@ -148,10 +148,10 @@ def test_with_a_server_named_only_what_that_offers_is_found() -> None:
         assert owner(find_name(state, "default", name, START, PROMPTS, "b")) == "b"
     for name in ("a_ask", "a:ask", "other"):
         denied = find_name(state, "default", name, START, PROMPTS, "b")
-        assert isinstance(denied, Denied)
+        assert isinstance(denied, Denial)
         assert denied.reason is Reason.TOOL_NOT_FOUND
     denied = find_name(state, "default", "a:ask", START, PROMPTS, "bb")
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.message == "There is no server 'bb'. Did you mean 'b'?"
 
 
@@ -180,7 +180,7 @@ def test_a_uri_that_nobody_lists_is_its_that_is_named() -> None:
     state = offered(a=(spec("a"), offering("tool")))
     assert owner(find_resource(state, "default", "any://thing", START, "a")) == "a"
     denied = find_resource(state, "default", "any://thing", START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.reason is Reason.TOOL_NOT_FOUND
     assert denied.message == (
         "There is no resource 'any://thing'. See `leaseway resources`. To read a URI that no"
@@ -198,11 +198,11 @@ def test_a_filter_holds_back_what_is_listed_and_what_is_not() -> None:
     for uri in ("file:///secret/k", "file:///secret/new", "file:///secret/{name}"):
         for server_id in ("", "a"):
             denied = find_resource(state, "default", uri, START, server_id)
-            assert isinstance(denied, Denied), uri
+            assert isinstance(denied, Denial), uri
             assert "secret" not in denied.metadata["nearest"]
     assert owner(find_resource(state, "default", "file:///other/x", START)) == "a"
     denied = find_resource(state, "default", "file:///secret/x", START, "a")
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.message.startswith("Server 'a' has no resource 'file:///secret/x'.")
 
 
@@ -210,20 +210,20 @@ def test_a_whitelist_of_uris_decides_about_what_templates_stand_for() -> None:
     limited = replace(spec("a"), resources=NameFilter(("file:///docs/*",)))
     state = offered(a=(limited, offering(templates=("file:///{+path}",))))
     assert owner(find_resource(state, "default", "file:///docs/x", START)) == "a"
-    assert isinstance(find_resource(state, "default", "file:///etc/x", START), Denied)
+    assert isinstance(find_resource(state, "default", "file:///etc/x", START), Denial)
     assert state.visible.view("default").templates == {}
 
 
 def test_a_resource_waits_while_a_server_starts_for_the_first_time() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
-    assert find_resource(state, "default", "x:y", START) == Waiting(("a",))
-    assert find_resource(state, "default", "x:y", START, "a") == Waiting(("a",))
+    assert find_resource(state, "default", "x:y", START) == PendingServers(("a",))
+    assert find_resource(state, "default", "x:y", START, "a") == PendingServers(("a",))
     answer(state, worker, FAILED)
     denied = find_resource(state, "default", "x:y", START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.message.endswith("Servers that have not come up may offer it: a.")
 
 
@@ -231,7 +231,7 @@ def test_a_resource_waits_while_a_server_starts_for_the_first_time() -> None:
 def test_a_uri_beyond_its_bound_is_nobodys(server_id: str) -> None:
     state = offered(a=(spec("a"), offering(templates=("x:{+any}",))))
     denied = find_resource(state, "default", "x:" + "y" * MAX_URI, START, server_id)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert len(denied.message) < 1_000
 
 
@@ -239,14 +239,14 @@ def test_of_many_uris_those_that_begin_most_alike_are_compared() -> None:
     uris = tuple(f"file:///{number:04}/report.txt" for number in range(5_000))
     state = offered(a=(spec("a"), offering(resources=uris)))
     denied = find_resource(state, "default", "file:///4321/report.tx", START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert "Did you mean 'file:///4321/report.txt'" in denied.message
 
 
 def test_what_a_person_gets_to_see_cannot_steer_a_terminal() -> None:
     state = offered(a=(spec("a"), offering()))
     denied = find_resource(state, "default", "x:\x1b[2J", START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert "\x1b" not in denied.message
 
 
@@ -255,7 +255,7 @@ def test_what_a_person_gets_to_see_cannot_steer_a_terminal() -> None:
 def test_another_spelling_of_a_uri_passes_no_filter(uri: str, server_id: str) -> None:
     limited = replace(spec("a"), resources=NameFilter((), ("file:///secret/*",)))
     state = offered(a=(limited, offering(resources=(uri,), templates=("{+any}",))))
-    assert isinstance(find_resource(state, "default", uri, START, server_id), Denied)
+    assert isinstance(find_resource(state, "default", uri, START, server_id), Denial)
     assert state.visible.view("default").resources == {}
 
 
@@ -263,7 +263,7 @@ def test_a_uri_with_too_many_long_templates_is_found_by_naming_its_server() -> N
     hostile = tuple("{a}" + "x" * 4_000 + f"{{b}}y{n}{{c}}" for n in range(1_000))
     state = offered(a=(spec("a"), offering(templates=hostile)))
     denied = find_resource(state, "default", "x" * MAX_URI, START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.message.endswith("Name the server.")
     assert owner(find_resource(state, "default", "x" * MAX_URI, START, "a")) == "a"
     assert owner(find_resource(state, "default", "z" + hostile[0][3:], START, "a")) == "a"

@@ -18,21 +18,21 @@ from tests.control_plane.core.builders import (
 from tests.control_plane.core.fake_worker import FAILED, FakeWorker, answer, run, started
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.denial import Denied
-from leaseway.control_plane.core.placement.table import LeaseKey, Placement
-from leaseway.control_plane.core.queries.place import ask_for_room, place
+from leaseway.control_plane.core.denial import Denial
+from leaseway.control_plane.core.placement.table import Placement, PlacementKey
+from leaseway.control_plane.core.queries.place import place, place_or_wait
 from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.spec.model import InstancePolicy
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 
-KEY = LeaseKey("default", "dialog", "a")
+KEY = PlacementKey("default", "dialog", "a")
 
 
 def test_a_shared_server_is_not_leasable() -> None:
     state, _ = started(spec("a", shared=True))
     denied = place(state, KEY, (), START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.reason is Reason.NOT_LEASABLE
 
 
@@ -40,13 +40,13 @@ def test_a_new_control_plane_places_only_what_it_knows_until_it_has_settled() ->
     state = coordinator(expected_workers=0)
     worker = FakeWorker()
     load(state, spec("a", shared=False))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     probe = worker.probes.pop()
-    state.probe_ended(probe.id, listing("echo"), START)
+    state.handle_probe_result(probe.id, listing("echo"), START)
     run(state, [worker])
     denied = place(state, KEY, (), at(1))
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.reason is Reason.SYNCING
     assert denied.retry_delay == 0.25
     assert place(state, KEY, (), at(3)) == Placement("w1"), "the time counts, not the next tick"
@@ -56,7 +56,7 @@ def two_workers() -> Coordinator:
     """Return a coordinator with two workers that serve `a`."""
     state, w1 = started(spec("a", shared=False))
     w2 = FakeWorker("w2")
-    state.worker_joined(hello("w2"), START)
+    state.handle_worker_joined(hello("w2"), START)
     run(state, [w1, w2])
     return state
 
@@ -67,19 +67,19 @@ def test_a_lease_waits_for_its_worker_that_is_out_of_touch_for_a_moment(held: bo
     assert place(state, KEY, (), START) == Placement("w1")
     if held:
         report = WorkerReport(gained=(lease("L1", "w1", KEY.session),))
-        state.reported("w1", report, START)
-    state.worker_left("w1", at(1))
+        state.handle_report("w1", report, START)
+    state.handle_worker_disconnected("w1", at(1))
     denied = place(state, KEY, (), at(1.05))
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert (denied.reason, denied.retry_delay) == (Reason.SYNCING, 1.0)
-    assert place(state, LeaseKey("default", "other", "a"), (), at(1.05)) == Placement("w2")
+    assert place(state, PlacementKey("default", "other", "a"), (), at(1.05)) == Placement("w2")
     assert place(state, KEY, {"w1"}, at(1.1)) == Placement("w2"), "who could not reach it either"
 
 
 def test_a_lease_of_a_worker_that_stays_away_is_placed_anew() -> None:
     state = two_workers()
-    state.reported("w1", WorkerReport(gained=(lease("L1", "w1", KEY.session),)), START)
-    state.worker_left("w1", at(1))
+    state.handle_report("w1", WorkerReport(gained=(lease("L1", "w1", KEY.session),)), START)
+    state.handle_worker_disconnected("w1", at(1))
     state.tick(at(1 + bounds.WORKER_LOST_AFTER))
     assert place(state, KEY, (), at(1 + bounds.WORKER_LOST_AFTER)) == Placement("w2")
 
@@ -87,18 +87,20 @@ def test_a_lease_of_a_worker_that_stays_away_is_placed_anew() -> None:
 def test_a_full_fleet_answers_capacity_with_a_retry_delay() -> None:
     state, _ = started(spec("a", shared=False))
     for number in range(8):
-        assert place(state, LeaseKey("default", f"s{number}", "a"), (), START) == Placement("w1")
+        assert place(state, PlacementKey("default", f"s{number}", "a"), (), START) == Placement(
+            "w1"
+        )
     denied = place(state, KEY, (), START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert (denied.reason, denied.retry_delay) == (Reason.CAPACITY, 1.0)
 
 
 def test_a_listed_server_that_no_worker_serves_is_not_ready() -> None:
     state, _ = started(spec("a", shared=False))
-    state.worker_left("w1", at(1))
+    state.handle_worker_disconnected("w1", at(1))
     state.tick(at(12))
     denied = place(state, KEY, (), at(12))
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.reason is Reason.SERVER_NOT_READY
 
 
@@ -107,7 +109,7 @@ def never_up() -> tuple[Coordinator, FakeWorker]:
     state, worker = coordinator(), FakeWorker()
     state.servers.probes.delay = lambda attempt: 4.0 + attempt
     load(state, spec("a", shared=False))
-    state.worker_joined(hello(), START)
+    state.handle_worker_joined(hello(), START)
     run(state, [worker])
     answer(state, worker, FAILED)
     return state, worker
@@ -115,8 +117,8 @@ def never_up() -> tuple[Coordinator, FakeWorker]:
 
 def test_who_waits_for_room_does_not_wait_for_a_server_that_never_came_up() -> None:
     state, _ = never_up()
-    denied = ask_for_room(state, KEY, (), at(1), wait=True)
-    assert isinstance(denied, Denied)
+    denied = place_or_wait(state, KEY, (), at(1), wait=True)
+    assert isinstance(denied, Denial)
     assert denied.reason is Reason.SERVER_NOT_READY
 
 
@@ -125,9 +127,11 @@ def filled(most: int) -> tuple[Coordinator, str]:
     instances = InstancePolicy(max_instances=most)
     state, _ = started(replace(spec("a", shared=False), instances=instances))
     for number in range(min(most, 8)):
-        assert place(state, LeaseKey("default", f"s{number}", "a"), (), START) == Placement("w1")
+        assert place(state, PlacementKey("default", f"s{number}", "a"), (), START) == Placement(
+            "w1"
+        )
     denied = place(state, KEY, (), START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     return state, denied.message
 
 
@@ -140,15 +144,15 @@ def test_a_refusal_for_want_of_room_names_the_limit_and_what_helps() -> None:
     assert "raise" not in message
     state, _ = started(spec("a", shared=False))
     denied = place(state, KEY, {"w1"}, START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert "1 worker that just refused it or could not be reached." in denied.message
 
 
 def test_a_tenant_that_has_all_it_may_is_told_how_many_that_are() -> None:
     state, _ = started(spec("a", shared=False))
     for number in range(bounds.MAX_TENANT_LEASES):
-        state.placements.gained(lease(f"L{number}", "w1", f"s{number}"))
+        state.placements.add_lease(lease(f"L{number}", "w1", f"s{number}"))
     denied = place(state, KEY, (), START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert "holds 1024 leases, as many as it may." in denied.message
     assert "wait=" in denied.message

@@ -6,7 +6,7 @@ from tests.control_plane.core.builders import START, at, coordinator, load, spec
 from tests.control_plane.core.fake_worker import started
 from tests.control_plane.core.queries.test_place import never_up
 
-from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.queries.resolve import unknown_server
 from leaseway.wire.errors import Reason
 
@@ -14,7 +14,7 @@ from leaseway.wire.errors import Reason
 def test_a_server_that_does_not_exist_is_refused_with_the_nearest() -> None:
     state, _ = started(spec("everything"), spec("time"))
     denied = unknown_server(state, "default", ["time", "everythin", "zzz"], START)
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, Denial)
     assert denied.reason is Reason.TOOL_NOT_FOUND
     assert denied.message == "There is no server 'everythin'. Did you mean 'everything'?"
     assert denied.metadata == {"nearest": "everything"}

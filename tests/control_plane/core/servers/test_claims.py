@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.control_plane.core.builders import START, at, coordinator, hello, listing, load, spec
 from tests.control_plane.core.fake_worker import FAILED, FakeWorker, exposed, run
 
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem
@@ -20,20 +20,23 @@ def two_workers() -> tuple[Coordinator, FakeWorker, FakeWorker]:
     """Return a coordinator with the worker that tried server `a`, and another that has it."""
     state, first, second = coordinator(), FakeWorker("w1"), FakeWorker("w2")
     load(state, spec("a"))
-    state.worker_joined(hello("w1"), START)
+    state.handle_worker_joined(hello("w1"), START)
     run(state, [first])
     answer(state, [first], listing("echo"), START)
-    state.worker_joined(hello("w2"), START)
+    state.handle_worker_joined(hello("w2"), START)
     run(state, [first, second])
     assert A in second.held
     return state, first, second
 
 
 def answer(
-    state: Coordinator, workers: list[FakeWorker], outcome: Listing | Problem, now: Moment
+    state: Coordinator,
+    workers: list[FakeWorker],
+    outcome: ServerListing | Problem,
+    now: Moment,
 ) -> None:
     """Have the first of some workers end its probe."""
-    state.probe_ended(workers[0].probes.pop(0).id, outcome, now)
+    state.handle_probe_result(workers[0].probes.pop(0).id, outcome, now)
     run(state, workers, now)
     state.tick(Moment(now.mono + 0.1, now.unix + 0.1))  # later than what shares a version
     run(state, workers, now)
@@ -46,7 +49,7 @@ def reasons(state: Coordinator) -> list[tuple[str, str]]:
 def test_a_claim_of_a_worker_that_did_not_try_the_server_changes_nothing_by_itself() -> None:
     state, first, second = two_workers()
     version = state.committed.version
-    state.relisted("w2", A, LAUNCH, POISON, at(1))
+    state.handle_relisting("w2", A, LAUNCH, POISON, at(1))
     run(state, [first, second], at(1))
     assert exposed(state) == {"a_echo": "a"}
     assert not second.probes
@@ -54,14 +57,14 @@ def test_a_claim_of_a_worker_that_did_not_try_the_server_changes_nothing_by_itse
     answer(state, [first, second], listing("echo"), at(2))
     assert state.committed.version == version
     assert reasons(state) == [("LISTS_DIFFER", "w2")]
-    state.relisted("w2", A, LAUNCH, listing("echo"), at(3))
+    state.handle_relisting("w2", A, LAUNCH, listing("echo"), at(3))
     assert reasons(state) == []
 
 
 def test_a_change_that_another_worker_lists_too_is_taken() -> None:
     state, first, second = two_workers()
     more = listing("echo", "more")
-    state.relisted("w2", A, LAUNCH, more, at(1))
+    state.handle_relisting("w2", A, LAUNCH, more, at(1))
     run(state, [first, second], at(1))
     answer(state, [first, second], more, at(2))
     assert exposed(state) == {"a_echo": "a", "a_more": "a"}
@@ -70,7 +73,7 @@ def test_a_change_that_another_worker_lists_too_is_taken() -> None:
 
 def test_the_worker_that_tried_the_server_is_taken_at_its_word() -> None:
     state, first, second = two_workers()
-    state.relisted("w1", A, LAUNCH, listing("echo", "more"), at(1))
+    state.handle_relisting("w1", A, LAUNCH, listing("echo", "more"), at(1))
     run(state, [first, second], at(1))
     assert exposed(state) == {"a_echo": "a", "a_more": "a"}
     assert first.probes == second.probes == []
@@ -78,10 +81,10 @@ def test_the_worker_that_tried_the_server_is_taken_at_its_word() -> None:
 
 def test_a_worker_that_comes_under_the_id_of_the_one_that_tried_it_makes_claims() -> None:
     state, first, second = two_workers()
-    state.worker_left("w1", at(1))
-    state.worker_joined(hello("w1", held=first.hashes()), at(2))
+    state.handle_worker_disconnected("w1", at(1))
+    state.handle_worker_joined(hello("w1", held=first.hashes()), at(2))
     run(state, [first, second], at(2))
-    state.relisted("w1", A, LAUNCH, POISON, at(3))
+    state.handle_relisting("w1", A, LAUNCH, POISON, at(3))
     run(state, [first, second], at(3))
     assert exposed(state) == {"a_echo": "a"}
     assert [probe.relist for probe in second.probes] == [True]
@@ -91,17 +94,17 @@ def test_after_a_restart_the_only_worker_is_asked_and_starts_nothing() -> None:
     before, first, _ = two_workers()
     state = coordinator()
     load(state, spec("a"))
-    state.worker_joined(hello("w1", held=first.hashes()), at(1))
+    state.handle_worker_joined(hello("w1", held=first.hashes()), at(1))
     run(state, [first], at(1))
     assert first.probes == []
     assert exposed(state) == exposed(before)
     more = listing("echo", "more")
-    state.relisted("w1", A, LAUNCH, more, at(2))
+    state.handle_relisting("w1", A, LAUNCH, more, at(2))
     run(state, [first], at(2))
     assert [probe.relist for probe in first.probes] == [True]
     answer(state, [first], more, at(2))
     assert exposed(state) == {"a_echo": "a", "a_more": "a"}
-    state.relisted("w1", A, LAUNCH, listing("echo"), at(3))
+    state.handle_relisting("w1", A, LAUNCH, listing("echo"), at(3))
     run(state, [first], at(3))
     assert first.probes == []
     assert exposed(state) == {"a_echo": "a"}
@@ -109,7 +112,7 @@ def test_after_a_restart_the_only_worker_is_asked_and_starts_nothing() -> None:
 
 def test_where_nothing_is_up_to_be_listed_again_another_start_says_what_there_is() -> None:
     state, first, second = two_workers()
-    state.relisted("w2", A, LAUNCH, POISON, at(1))
+    state.handle_relisting("w2", A, LAUNCH, POISON, at(1))
     run(state, [first, second], at(1))
     answer(state, [first, second], FAILED, at(1))
     state.tick(at(5))
@@ -122,7 +125,7 @@ def test_where_nothing_is_up_to_be_listed_again_another_start_says_what_there_is
 
 def test_a_worker_that_nobody_can_confirm_is_never_asked_about_its_own_claim() -> None:
     state, first, second = two_workers()
-    state.relisted("w2", A, LAUNCH, POISON, at(1))
+    state.handle_relisting("w2", A, LAUNCH, POISON, at(1))
     run(state, [first, second], at(1))
     for second_of_try in range(5, 100, 30):
         if first.probes:
@@ -138,7 +141,7 @@ def test_a_worker_that_claims_much_has_others_asked_now_and_then_only() -> None:
     state, first, second = two_workers()
     asked = 0
     for tenth in range(10, 310):
-        state.relisted("w2", A, LAUNCH, listing("echo", f"poison{tenth}"), at(tenth / 10))
+        state.handle_relisting("w2", A, LAUNCH, listing("echo", f"poison{tenth}"), at(tenth / 10))
         state.tick(at(tenth / 10))
         run(state, [first, second], at(tenth / 10))
         if first.probes:
@@ -150,7 +153,7 @@ def test_a_worker_that_claims_much_has_others_asked_now_and_then_only() -> None:
 
 def test_a_new_exposure_does_not_forget_who_is_to_be_asked() -> None:
     state, first, second = two_workers()
-    state.relisted("w2", A, LAUNCH, listing("echo", "more"), at(1))
+    state.handle_relisting("w2", A, LAUNCH, listing("echo", "more"), at(1))
     run(state, [first, second], at(1))
     load(state, spec("a", prefix="p_"), now=at(2))
     run(state, [first, second], at(2))

@@ -7,10 +7,10 @@ from dataclasses import replace
 from tests.control_plane.core.builders import at, coordinator, hello, listing, load, spec
 from tests.control_plane.core.fake_worker import FAILED, FakeWorker, run
 
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.problems import OpenProblem, Problem
-from leaseway.control_plane.core.servers.probing import Outlook
+from leaseway.control_plane.core.servers.probing import RetryOutlook
 from leaseway.control_plane.core.workers.records import WorkerReport
 from leaseway.spec.model import VariantKey
 
@@ -23,7 +23,7 @@ def begun() -> tuple[Coordinator, list[FakeWorker]]:
     state.servers.probes.delay = lambda _attempt: 1.0
     load(state, spec("a"))
     for worker in workers:
-        state.worker_joined(hello(worker.id), at(0))
+        state.handle_worker_joined(hello(worker.id), at(0))
     run(state, workers)
     return state, workers
 
@@ -33,8 +33,10 @@ def end_try(state: Coordinator, workers: list[FakeWorker], second: int, good: bo
     state.tick(at(second))
     run(state, workers, at(second))
     (worker,) = [worker for worker in workers if worker.probes]
-    outcome: Listing | object = listing("echo") if good else replace(FAILED, worker_id=worker.id)
-    state.probe_ended(worker.probes.pop().id, outcome, at(second))  # type: ignore[arg-type]
+    outcome: ServerListing | object = (
+        listing("echo") if good else replace(FAILED, worker_id=worker.id)
+    )
+    state.handle_probe_result(worker.probes.pop().id, outcome, at(second))  # type: ignore[arg-type]
     run(state, workers, at(second))
     return worker.id
 
@@ -54,7 +56,7 @@ def test_a_server_that_never_comes_up_has_one_problem_whoever_tries_it() -> None
         assert (found.count, found.first_seen) == (second + 1, at(0).unix)
         assert f"on worker '{tried[-1]}'" in found.problem.message
     assert set(tried) == {"w1", "w2"}
-    state.worker_left(tried[-1], at(4))
+    state.handle_worker_disconnected(tried[-1], at(4))
     state.tick(at(15))
     assert open_problem(state).count == 4, "a worker's end mends no server"
 
@@ -64,7 +66,7 @@ def test_its_problem_ends_when_it_comes_up() -> None:
     end_try(state, workers, 0)
     end_try(state, workers, 1, good=True)
     assert state.problems.open() == []
-    assert state.servers.probes.outlook(KEY, at(1).mono) is None
+    assert state.servers.probes.retry_outlook(KEY, at(1).mono) is None
 
 
 def test_its_problem_ends_with_it_even_while_another_configuration_of_it_is_tried() -> None:
@@ -80,12 +82,12 @@ def test_its_problem_ends_with_it_even_while_another_configuration_of_it_is_trie
 def test_the_outlook_tells_how_often_it_failed_and_when_it_is_tried() -> None:
     state, workers = begun()
     probes = state.servers.probes
-    assert probes.outlook(KEY, at(0).mono) is None, "its first try is under way"
+    assert probes.retry_outlook(KEY, at(0).mono) is None, "its first try is under way"
     end_try(state, workers, 0)
-    assert probes.outlook(KEY, at(0.25).mono) == Outlook(1, 0.75)
-    assert probes.outlook(KEY, at(9).mono) == Outlook(1, 0.0)
+    assert probes.retry_outlook(KEY, at(0.25).mono) == RetryOutlook(1, 0.75)
+    assert probes.retry_outlook(KEY, at(9).mono) == RetryOutlook(1, 0.0)
     state.tick(at(2))
-    assert probes.outlook(KEY, at(2).mono) == Outlook(1, None)
+    assert probes.retry_outlook(KEY, at(2).mono) == RetryOutlook(1, None)
 
 
 def test_a_server_whose_missing_reference_has_come_is_tried_at_once() -> None:
@@ -93,10 +95,10 @@ def test_a_server_whose_missing_reference_has_come_is_tried_at_once() -> None:
     state.servers.probes.delay = lambda _attempt: 30.0
     tried = end_try(state, workers, 0)
     other = Problem("server", "START_FAILED", "mended", server_id="a")
-    state.reported(tried, WorkerReport(cleared=(other,)), at(1))
+    state.handle_report(tried, WorkerReport(cleared=(other,)), at(1))
     run(state, workers, at(1))
     assert not any(worker.probes for worker in workers)
     there = replace(other, reason="MISSING_REFERENCE")
-    state.reported(tried, WorkerReport(cleared=(there,)), at(2))
+    state.handle_report(tried, WorkerReport(cleared=(there,)), at(2))
     run(state, workers, at(2))
     assert any(worker.probes for worker in workers)

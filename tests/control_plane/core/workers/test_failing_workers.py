@@ -7,10 +7,10 @@ from tests.control_plane.core.fake_worker import FakeWorker, run, started
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.table import LeaseKey, Placement
+from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.control_plane.core.queries.place import place
-from leaseway.control_plane.core.queries.standing import servers_up, standing
-from leaseway.control_plane.core.workers.records import InstanceInfo, WorkerReport
+from leaseway.control_plane.core.queries.standing import count_servers_up, standing
+from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerReport
 from leaseway.control_plane.sync.convert import hello_from_wire
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2, sync_pb2
@@ -20,7 +20,7 @@ def fleet(shared: bool = True) -> Coordinator:
     """Return a coordinator with two workers that have taken the server `a`."""
     state, w1 = started(spec("a", shared=shared))
     w2 = FakeWorker("w2")
-    state.worker_joined(hello("w2"), at(1))
+    state.handle_worker_joined(hello("w2"), at(1))
     run(state, [w1, w2], at(1))
     return state
 
@@ -28,14 +28,14 @@ def fleet(shared: bool = True) -> Coordinator:
 def tell(state: Coordinator, worker_id: str, how: str, failures: int = 0, role: str = "") -> None:
     """Have a worker report its one instance of `a`."""
     launch = state.servers.last_known_good[VariantKey("a")].launch_hash
-    one = InstanceInfo(
+    one = ReportedInstance(
         "i", worker_id, VariantKey("a"), how, launch_hash=launch, role=role, failures=failures
     )
-    state.reported(worker_id, WorkerReport(instances=(one,)), at(2))
+    state.handle_report(worker_id, WorkerReport(instances=(one,)), at(2))
 
 
 def callable_on(state: Coordinator) -> list[str]:
-    return [record.id for record in state.serving(state.visible.view("t").servers["a"])]
+    return [record.id for record in state.workers_serving(state.visible.view("t").servers["a"])]
 
 
 def test_callers_are_sent_past_a_worker_that_cannot_start_the_server() -> None:
@@ -79,10 +79,10 @@ def test_watchers_hear_nothing_of_instances_that_are_leased() -> None:
 def test_leases_are_placed_past_a_worker_that_cannot_start_the_server_while_another_can() -> None:
     state = fleet(shared=False)
     tell(state, "w1", "backoff", failures=1)
-    placed = [place(state, LeaseKey("t", f"s{n}", "a"), (), at(3)) for n in range(9)]
+    placed = [place(state, PlacementKey("t", f"s{n}", "a"), (), at(3)) for n in range(9)]
     assert [each.worker_id for each in placed if isinstance(each, Placement)] == ["w2"] * 8 + ["w1"]
     tell(state, "w1", "ready", role="spare")
-    assert place(state, LeaseKey("t", "s", "a"), (), at(3)) == Placement("w1")
+    assert place(state, PlacementKey("t", "s", "a"), (), at(3)) == Placement("w1")
 
 
 def test_a_worker_without_capacity_is_one_without() -> None:
@@ -99,11 +99,11 @@ def test_where_a_server_stands_comes_from_its_instances() -> None:
     state = fleet()
     for worker_id in ("w1", "w2"):
         tell(state, worker_id, "ready", role="shared")
-    assert (stands(state), servers_up(state)) == (("ready", 2, 2), (1, 1))
+    assert (stands(state), count_servers_up(state)) == (("ready", 2, 2), (1, 1))
     tell(state, "w1", "backoff", failures=1)
-    assert (stands(state), servers_up(state)) == (("degraded", 1, 2), (1, 1))
+    assert (stands(state), count_servers_up(state)) == (("degraded", 1, 2), (1, 1))
     tell(state, "w2", "disconnected", role="shared")
-    assert (stands(state), servers_up(state)) == (("failing", 0, 2), (0, 1))
+    assert (stands(state), count_servers_up(state)) == (("failing", 0, 2), (0, 1))
     tell(state, "w2", "starting", role="shared")
     assert stands(state) == ("starting", 0, 2)
 
@@ -118,20 +118,20 @@ def test_a_leased_server_without_instances_is_ready_and_one_that_cannot_start_is
 def test_a_server_that_no_worker_serves_is_failing() -> None:
     state = fleet()
     for worker_id in ("w1", "w2"):
-        state.worker_left(worker_id, at(2))
+        state.handle_worker_disconnected(worker_id, at(2))
     assert stands(state) == ("failing", 0, 0)
 
 
 def test_a_lease_goes_where_a_spare_waits_among_workers_with_as_few() -> None:
     state = fleet(shared=False)
     tell(state, "w2", "ready", role="spare")
-    assert place(state, LeaseKey("t", "s1", "a"), (), at(3)) == Placement("w2")
-    assert place(state, LeaseKey("t", "s2", "a"), (), at(3)) == Placement("w1"), "the emptier"
+    assert place(state, PlacementKey("t", "s1", "a"), (), at(3)) == Placement("w2")
+    assert place(state, PlacementKey("t", "s2", "a"), (), at(3)) == Placement("w1"), "the emptier"
     tell(state, "w2", "starting", role="spare")
-    assert place(state, LeaseKey("t", "s3", "a"), (), at(3)) == Placement("w1"), "it is taken"
+    assert place(state, PlacementKey("t", "s3", "a"), (), at(3)) == Placement("w1"), "it is taken"
     tell(state, "w2", "ready", role="spare")
-    state.worker_left("w2", at(4))
-    state.roster.forget_lost(at(30))
-    assert place(state, LeaseKey("t", "s4", "a"), (), at(30)) == Placement("w1")
+    state.handle_worker_disconnected("w2", at(4))
+    state.roster.forget_lost_workers(at(30))
+    assert place(state, PlacementKey("t", "s4", "a"), (), at(30)) == Placement("w1")
     launch = state.servers.last_known_good[VariantKey("a")].launch_hash
-    assert not state.roster.with_spare((VariantKey("a"), launch))
+    assert not state.roster.workers_with_spare((VariantKey("a"), launch))

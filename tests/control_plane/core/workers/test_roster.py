@@ -17,14 +17,14 @@ from tests.control_plane.core.builders import (
 )
 
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.denial import Denied
+from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import Placement
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.queries.place import place
 from leaseway.control_plane.core.workers.actions import DrainWorker, PushDelta, RevokeLease
-from leaseway.control_plane.core.workers.records import WorkerAddress, WorkerReport
-from leaseway.control_plane.core.workers.subscription import Push, Refusal
+from leaseway.control_plane.core.workers.records import WorkerIdentity, WorkerReport
+from leaseway.control_plane.core.workers.subscription import Push, VariantRefusal
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Reason
 
@@ -34,7 +34,7 @@ DIFFERS = Problem("server", "TOOL_DIFFERS", "A tool of 'a' differs here.", "a")
 
 def next_push(state: Coordinator) -> Push:
     """Return the only delta that is to be sent."""
-    (push,) = [one.push for _, one in state.take_actions() if isinstance(one, PushDelta)]
+    (push,) = [one.push for _, one in state.pop_actions() if isinstance(one, PushDelta)]
     return push
 
 
@@ -42,19 +42,19 @@ def offered(*server_ids: str) -> tuple[Coordinator, Push]:
     """Return a coordinator and the delta that offers its only worker these servers."""
     state = coordinator()
     load(state, *(spec(each) for each in server_ids))
-    state.worker_joined(hello(), START)
-    for push in [one.push for _, one in state.take_actions() if isinstance(one, PushDelta)]:
-        state.acked("w1", push.nonce, START)
+    state.handle_worker_joined(hello(), START)
+    for push in [one.push for _, one in state.pop_actions() if isinstance(one, PushDelta)]:
+        state.handle_ack("w1", push.nonce, START)
     for job in list(state.servers.probes.jobs.values()):
         assert job.running is not None
-        state.probe_ended(job.running.id, listing("echo"), START)
+        state.handle_probe_result(job.running.id, listing("echo"), START)
     return state, next_push(state)
 
 
 def refuse(state: Coordinator, push: Push, reason: str) -> None:
-    refusal = Refusal(A, reason, f"it is {reason}")
-    state.nacked("w1", push.nonce, [refusal], START)
-    state.acked("w1", push.nonce, START)
+    refusal = VariantRefusal(A, reason, f"it is {reason}")
+    state.handle_nack("w1", push.nonce, [refusal], START)
+    state.handle_ack("w1", push.nonce, START)
 
 
 def reasons(state: Coordinator) -> list[str]:
@@ -64,10 +64,10 @@ def reasons(state: Coordinator) -> list[str]:
 def test_taking_a_variant_closes_its_refusal_and_nothing_else() -> None:
     state, push = offered("a")
     refuse(state, push, "BAD")
-    state.reported("w1", WorkerReport(problems=(DIFFERS,)), START)
+    state.handle_report("w1", WorkerReport(problems=(DIFFERS,)), START)
     assert reasons(state) == ["BAD", "TOOL_DIFFERS"]
     load(state, spec("a", prefix="new_"))
-    state.acked("w1", next_push(state).nonce, START)
+    state.handle_ack("w1", next_push(state).nonce, START)
     assert reasons(state) == ["TOOL_DIFFERS"]
 
 
@@ -81,22 +81,22 @@ def test_another_reason_for_the_same_variant_takes_the_place_of_the_first() -> N
 
 def test_a_refusal_of_what_was_not_sent_is_no_problem() -> None:
     state, push = offered("a")
-    unknown = Refusal(VariantKey("other"), "BAD", "never sent")
-    state.nacked("w1", push.nonce, [unknown], START)
-    state.nacked("w1", push.nonce + 1, [Refusal(A, "BAD", "stale")], START)
+    unknown = VariantRefusal(VariantKey("other"), "BAD", "never sent")
+    state.handle_nack("w1", push.nonce, [unknown], START)
+    state.handle_nack("w1", push.nonce + 1, [VariantRefusal(A, "BAD", "stale")], START)
     assert reasons(state) == []
 
 
 def test_a_worker_that_rejoins_is_spared_what_it_rejected_and_the_problem_stays() -> None:
     state, push = offered("a", "b")
     refuse(state, push, "BAD")
-    state.take_actions()
+    state.pop_actions()
     held = {one.key: one.hashes for one in push.upserts if one.key != A}
-    state.worker_left("w1", at(1))
-    state.worker_joined(hello(held=held, highest_version=push.version), at(2))
+    state.handle_worker_disconnected("w1", at(1))
+    state.handle_worker_joined(hello(held=held, highest_version=push.version), at(2))
     resync = next_push(state)
     assert resync.upserts == ()
-    state.acked("w1", resync.nonce, at(2))
+    state.handle_ack("w1", resync.nonce, at(2))
     assert reasons(state) == ["BAD"]
     load(state, spec("b"), now=at(3))
     assert reasons(state) == []
@@ -106,19 +106,19 @@ def test_twins_whose_ages_are_reported_the_other_way_round_later_are_not_both_re
     state = coordinator(expected_workers=2)
     load(state, spec("a", shared=False))
     for name in ("w1", "w2"):
-        state.worker_joined(hello(name), START)
+        state.handle_worker_joined(hello(name), START)
     first = replace(lease("L1", "w1"), granted_at=at(1.0).mono)
     second = replace(lease("L2", "w2"), granted_at=at(1.1).mono)
-    state.reported("w1", WorkerReport(gained=(first,)), at(1.2))
-    state.reported("w2", WorkerReport(gained=(second,)), at(1.2))
+    state.handle_report("w1", WorkerReport(gained=(first,)), at(1.2))
+    state.handle_report("w2", WorkerReport(gained=(second,)), at(1.2))
     slow = replace(first, granted_at=at(1.3).mono)  # its report was on its way for 0.3 s
     assert revoked(state) == []
     state.tick(at(4))
     assert revoked(state) == [("w2", "L2")]
-    state.reported("w1", WorkerReport(gained=(slow,)), at(4.1))
+    state.handle_report("w1", WorkerReport(gained=(slow,)), at(4.1))
     state.tick(at(7))
     assert revoked(state) == []
-    state.worker_joined(hello("w2", leases=(second,)), at(8))  # nobody knows what it heard
+    state.handle_worker_joined(hello("w2", leases=(second,)), at(8))  # nobody knows what it heard
     state.tick(at(11))
     assert len(revoked(state)) == 1
 
@@ -127,11 +127,11 @@ def test_a_lease_stands_where_the_older_one_is_reported_as_ended_soon_after() ->
     state = coordinator(expected_workers=2)
     load(state, spec("a", shared=False))
     for name in ("w1", "w2"):
-        state.worker_joined(hello(name), START)
+        state.handle_worker_joined(hello(name), START)
     failed, stands = (replace(lease(f"L{n}", f"w{n}"), granted_at=at(n).mono) for n in (1, 2))
-    state.reported("w1", WorkerReport(gained=(failed,)), at(2.1))
-    state.reported("w2", WorkerReport(gained=(stands,)), at(2.1))
-    state.reported("w1", WorkerReport(lost=("L1",)), at(2.2))  # its caller heard it before
+    state.handle_report("w1", WorkerReport(gained=(failed,)), at(2.1))
+    state.handle_report("w2", WorkerReport(gained=(stands,)), at(2.1))
+    state.handle_report("w1", WorkerReport(lost=("L1",)), at(2.2))  # its caller heard it before
     state.tick(at(10))
     assert revoked(state) == []
 
@@ -139,42 +139,42 @@ def test_a_lease_stands_where_the_older_one_is_reported_as_ended_soon_after() ->
 def test_a_worker_that_was_to_drain_and_comes_back_on_a_new_stream_is_told_again() -> None:
     state, _ = offered("a")
     held = lease("L1", "w1")
-    state.reported("w1", WorkerReport(gained=(held,)), at(1))
+    state.handle_report("w1", WorkerReport(gained=(held,)), at(1))
     assert state.drain_worker("w1", at(1))
-    state.take_actions()  # lost with the stream
-    state.worker_left("w1", at(2))
-    state.worker_joined(hello(leases=(held,)), at(3))
-    assert [name for name, one in state.take_actions() if isinstance(one, DrainWorker)] == ["w1"]
+    state.pop_actions()  # lost with the stream
+    state.handle_worker_disconnected("w1", at(2))
+    state.handle_worker_joined(hello(leases=(held,)), at(3))
+    assert [name for name, one in state.pop_actions() if isinstance(one, DrainWorker)] == ["w1"]
     assert state.workers["w1"].draining
 
 
 def test_a_draining_run_whose_stream_breaks_comes_back_draining_and_another_run_does_not() -> None:
     state, _ = offered("a")
     assert state.drain_worker("w1", at(1))
-    state.take_actions()
-    state.worker_left("w1", at(2))
+    state.pop_actions()
+    state.handle_worker_disconnected("w1", at(2))
     assert "w1" not in state.workers, "without leases it is not waited for"
-    state.worker_joined(hello(), at(11))
+    state.handle_worker_joined(hello(), at(11))
     assert state.workers["w1"].draining
-    assert [name for name, one in state.take_actions() if isinstance(one, DrainWorker)] == ["w1"]
-    state.worker_left("w1", at(12))
-    next_run = WorkerAddress("w1", "another-run", "127.0.0.1:1")
-    state.worker_joined(hello(address=next_run), at(13))
+    assert [name for name, one in state.pop_actions() if isinstance(one, DrainWorker)] == ["w1"]
+    state.handle_worker_disconnected("w1", at(12))
+    next_run = WorkerIdentity("w1", "another-run", "127.0.0.1:1")
+    state.handle_worker_joined(hello(address=next_run), at(13))
     assert not state.workers["w1"].draining
 
 
 def test_a_drained_run_is_remembered_for_ten_seconds() -> None:
     state, _ = offered("a")
     assert state.drain_worker("w1", at(1))
-    state.worker_left("w1", at(2))
-    state.worker_joined(hello(), at(12))
+    state.handle_worker_disconnected("w1", at(2))
+    state.handle_worker_joined(hello(), at(12))
     assert not state.workers["w1"].draining
 
 
 def test_a_worker_lost_without_a_word_is_a_problem_that_names_it_until_it_is_back() -> None:
     state, _ = offered("a")
-    state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),)), at(1))
-    state.worker_left("w1", at(1))
+    state.handle_report("w1", WorkerReport(gained=(lease("L1", "w1"),)), at(1))
+    state.handle_worker_disconnected("w1", at(1))
     state.tick(at(10.9))
     assert reasons(state) == []
     state.tick(at(11))
@@ -182,13 +182,13 @@ def test_a_worker_lost_without_a_word_is_a_problem_that_names_it_until_it_is_bac
     assert (lost.reason, lost.worker_id) == ("WORKER_LOST", "w1")
     assert "'w1'" in lost.message
     assert "(1 leases)" in lost.message
-    state.worker_joined(hello(), at(20))
+    state.handle_worker_joined(hello(), at(20))
     assert reasons(state) == []
 
 
 def test_a_lost_worker_that_nobody_brings_back_is_no_problem_for_ever() -> None:
     state, _ = offered("a")
-    state.worker_left("w1", at(1))
+    state.handle_worker_disconnected("w1", at(1))
     state.tick(at(11))
     assert reasons(state) == ["WORKER_LOST"]
     due = state.next_deadline(at(11))
@@ -198,22 +198,22 @@ def test_a_lost_worker_that_nobody_brings_back_is_no_problem_for_ever() -> None:
 
 
 def known(state: Coordinator) -> dict[str, str]:
-    return {record.id: record.state for record in state.roster.known}
+    return {record.id: record.state for record in state.roster.all_workers}
 
 
 def test_a_lost_worker_is_known_until_it_is_back_and_named_where_there_is_no_other() -> None:
     state, push = offered("a")
-    state.acked("w1", push.nonce, START)
+    state.handle_ack("w1", push.nonce, START)
     served = state.visible.served[A]
-    state.worker_left("w1", at(1))
+    state.handle_worker_disconnected("w1", at(1))
     state.tick(at(11))
     assert known(state) == {"w1": "lost"}
     assert "w1" not in state.workers
-    assert [record.id for record in state.serving(served)] == ["w1"]
-    state.worker_joined(hello("w2", held={A: served.hashes}), at(12))
-    assert [record.id for record in state.serving(served)] == ["w2"]
-    state.worker_left("w2", at(13))
-    state.worker_joined(hello(), at(13))
+    assert [record.id for record in state.workers_serving(served)] == ["w1"]
+    state.handle_worker_joined(hello("w2", held={A: served.hashes}), at(12))
+    assert [record.id for record in state.workers_serving(served)] == ["w2"]
+    state.handle_worker_disconnected("w2", at(13))
+    state.handle_worker_joined(hello(), at(13))
     assert known(state) == {"w1": "connected", "w2": "lost"}
     state.tick(at(23))
     state.tick(at(700))
@@ -222,18 +222,18 @@ def test_a_lost_worker_is_known_until_it_is_back_and_named_where_there_is_no_oth
 
 def test_a_lost_worker_that_missed_a_version_is_not_named() -> None:
     state, push = offered("a")
-    state.acked("w1", push.nonce, START)
+    state.handle_ack("w1", push.nonce, START)
     served = state.visible.served[A]
-    state.worker_left("w1", at(1))
+    state.handle_worker_disconnected("w1", at(1))
     state.tick(at(11))
-    assert state.roster.lost_with(served, state.visible.version)
-    assert not state.roster.lost_with(served, state.visible.version + 1)
+    assert state.roster.lost_workers_with(served, state.visible.version)
+    assert not state.roster.lost_workers_with(served, state.visible.version + 1)
 
 
 def test_a_worker_that_was_to_go_is_not_missed() -> None:
     state, _ = offered("a")
-    state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),), draining=True), at(1))
-    state.worker_left("w1", at(1))
+    state.handle_report("w1", WorkerReport(gained=(lease("L1", "w1"),), draining=True), at(1))
+    state.handle_worker_disconnected("w1", at(1))
     state.tick(at(11))
     assert "w1" not in state.workers
     assert reasons(state) == []
@@ -245,9 +245,9 @@ def test_a_lease_that_came_and_went_between_two_reports_frees_what_was_reserved_
     placed = state.placements.place(brief.key, Able(("w1",)), (), START.mono)
     assert placed == Placement("w1")
     assert state.placements.load("w1") == 1
-    state.reported("w1", WorkerReport(gained=(brief,), lost=("L1",)), START)
+    state.handle_report("w1", WorkerReport(gained=(brief,), lost=("L1",)), START)
     assert state.placements.load("w1") == 0
-    assert not state.placements.knows(brief.key)
+    assert not state.placements.has_lease(brief.key)
 
 
 KEY = lease("L1", "w1").key
@@ -258,25 +258,25 @@ def fleet(*names: str) -> Coordinator:
     state = coordinator(expected_workers=len(names))
     load(state, spec("a", shared=False))
     for name in names:
-        state.worker_joined(hello(name), START)
+        state.handle_worker_joined(hello(name), START)
     acknowledge(state)
     for job in list(state.servers.probes.jobs.values()):
         assert job.running is not None
-        state.probe_ended(job.running.id, listing("echo"), START)
+        state.handle_probe_result(job.running.id, listing("echo"), START)
     acknowledge(state)
-    state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),)), START)
-    state.take_actions()
+    state.handle_report("w1", WorkerReport(gained=(lease("L1", "w1"),)), START)
+    state.pop_actions()
     return state
 
 
 def acknowledge(state: Coordinator) -> None:
-    for name, action in state.take_actions():
+    for name, action in state.pop_actions():
         if isinstance(action, PushDelta):
-            state.acked(name, action.push.nonce, START)
+            state.handle_ack(name, action.push.nonce, START)
 
 
 def revoked(state: Coordinator) -> list[tuple[str, str]]:
-    actions = state.take_actions()
+    actions = state.pop_actions()
     return [(name, one.lease_id) for name, one in actions if isinstance(one, RevokeLease)]
 
 
@@ -284,39 +284,39 @@ def back(state: Coordinator, now: Moment, *names: str) -> None:
     """Let w1 be back with what it holds, as it was before."""
     held = {one.key: one.hashes for one in state.visible.served.values()}
     leases = tuple(lease(name, "w1") for name in names)
-    state.worker_joined(hello("w1", leases=leases, held=held), now)
+    state.handle_worker_joined(hello("w1", leases=leases, held=held), now)
 
 
 def test_a_worker_that_is_back_ends_the_lease_that_another_one_has_been_given() -> None:
     """Only the later lease has a holder: whoever had the earlier one was told that it is lost."""
     state = fleet("w1", "w2")
-    state.worker_left("w1", at(1))
+    state.handle_worker_disconnected("w1", at(1))
     state.tick(at(11))
     assert place(state, KEY, (), at(20)) == Placement("w2")
     later = replace(lease("L2", "w2"), granted_at=at(20).mono)
-    state.reported("w2", WorkerReport(gained=(later,)), at(20))
+    state.handle_report("w2", WorkerReport(gained=(later,)), at(20))
     back(state, at(28), "L1")
     assert revoked(state) == [("w1", "L1")]
     assert place(state, KEY, (), at(28)) == Placement("w2", "L2")
-    state.reported("w1", WorkerReport(lost=("L1",)), at(29))
+    state.handle_report("w1", WorkerReport(lost=("L1",)), at(29))
     assert place(state, KEY, (), at(29)) == Placement("w2", "L2")
     assert revoked(state) == []
 
 
 def test_a_lease_that_is_about_to_be_granted_elsewhere_ends_the_one_that_comes_back() -> None:
     state = fleet("w1", "w2")
-    state.worker_left("w1", at(1))
+    state.handle_worker_disconnected("w1", at(1))
     assert place(state, KEY, {"w1"}, at(2)) == Placement("w2")  # whose caller did not reach w1
     back(state, at(3), "L1")
     assert revoked(state) == [("w1", "L1")]
     later = replace(lease("L2", "w2"), granted_at=at(4).mono)
-    state.reported("w2", WorkerReport(gained=(later,)), at(4))
+    state.handle_report("w2", WorkerReport(gained=(later,)), at(4))
     assert revoked(state) == []
 
 
 def test_a_worker_whose_stream_broke_for_a_moment_keeps_its_leases() -> None:
     state = fleet("w1", "w2")
-    state.worker_left("w1", at(1))
+    state.handle_worker_disconnected("w1", at(1))
     back(state, at(3), "L1")
     assert revoked(state) == []
     assert place(state, KEY, (), at(4)) == Placement("w1", "L1")
@@ -327,19 +327,19 @@ def test_a_lease_that_its_holder_was_told_is_lost_is_ended_and_never_found_again
     state.roster.fence("L1", KEY)
     assert revoked(state) == [("w1", "L1")]
     outcome = place(state, KEY, (), at(1))
-    assert isinstance(outcome, Denied)  # w1 would answer with the same lease
+    assert isinstance(outcome, Denial)  # w1 would answer with the same lease
     assert outcome.reason is Reason.SYNCING
-    state.reported("w1", WorkerReport(lost=("L1",)), at(2))
+    state.handle_report("w1", WorkerReport(lost=("L1",)), at(2))
     assert place(state, KEY, (), at(2)) == Placement("w1")
 
 
 def test_a_lost_lease_is_ended_when_its_worker_is_back() -> None:
     state = fleet("w1", "w2")
-    state.worker_left("w1", at(1))
+    state.handle_worker_disconnected("w1", at(1))
     state.tick(at(11))
     state.roster.fence("L1", KEY)
     state.roster.fence("L9", lease("L9", "w1", session="another").key)
     back(state, at(20), "L1", "L9")  # L9 is of this session: whoever named it has no say in it
     assert revoked(state) == [("w1", "L1")]
-    state.reported("w1", WorkerReport(lost=("L1",)), at(21))
+    state.handle_report("w1", WorkerReport(lost=("L1",)), at(21))
     assert place(state, KEY, (), at(21)) == Placement("w1", "L9")

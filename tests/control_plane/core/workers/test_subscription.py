@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from tests.control_plane.core.builders import listing, spec
 
 from leaseway.control_plane.core.catalog.snapshot import Snapshot, build_snapshot
-from leaseway.control_plane.core.catalog.variants import make_good
-from leaseway.control_plane.core.workers.subscription import Refusal, Subscription
+from leaseway.control_plane.core.catalog.variants import build_good
+from leaseway.control_plane.core.workers.subscription import Subscription, VariantRefusal
 from leaseway.spec.model import VariantKey
 
 
 def snapshot(version: int, **tools: str) -> Snapshot:
     last_known_good = {
-        VariantKey(name): make_good(spec(name), listing(tool))[0] for name, tool in tools.items()
+        VariantKey(name): build_good(spec(name), listing(tool))[0] for name, tool in tools.items()
     }
     return build_snapshot(version, last_known_good)[0]
 
@@ -51,7 +51,7 @@ def test_a_worker_that_refused_something_is_compared_by_what_it_has() -> None:
     worker = Subscription()
     push = worker.push(old, removals=True)
     assert push is not None
-    worker.nack(push.nonce, [Refusal(VariantKey("a"), "BAD", "a is bad")])
+    worker.nack(push.nonce, [VariantRefusal(VariantKey("a"), "BAD", "a is bad")])
     worker.ack(push.nonce)
     again = worker.push(new, removals=True)
     assert again is not None
@@ -60,7 +60,7 @@ def test_a_worker_that_refused_something_is_compared_by_what_it_has() -> None:
 
 def test_what_could_not_be_removed_at_first_is_removed_by_the_next_push() -> None:
     first, later = snapshot(1, a="x"), snapshot(2, a="y")
-    worker = Subscription.begun(snapshot(9, gone="x").hashes)
+    worker = Subscription.resume(snapshot(9, gone="x").hashes)
     push = worker.push(first, removals=False)
     assert push is not None
     assert push.removals == ()
@@ -94,7 +94,7 @@ def test_the_good_ones_of_a_refused_delta_apply() -> None:
     state = snapshot(1, a="x", b="x")
     push = worker.push(state, removals=True)
     assert push is not None
-    refusal = Refusal(VariantKey("a"), "BAD", "cannot be run here")
+    refusal = VariantRefusal(VariantKey("a"), "BAD", "cannot be run here")
     worker.nack(push.nonce, [refusal])
     worker.ack(push.nonce)
     assert list(worker.acked) == [VariantKey("b")]
@@ -114,26 +114,26 @@ def test_the_good_ones_of_a_refused_delta_apply() -> None:
 def test_what_a_worker_was_given_it_may_list_from_when_it_is_sent_until_it_is_removed() -> None:
     key, launch = VariantKey("a"), spec("a").launch_hash
     worker = Subscription()
-    assert not worker.was_given(key, launch)
+    assert not worker.was_sent(key, launch)
     push = worker.push(snapshot(1, a="x"), removals=True)
     assert push is not None
-    assert worker.was_given(key, launch), "it may list before it acknowledges"
-    assert not worker.was_given(key, "another launch")
+    assert worker.was_sent(key, launch), "it may list before it acknowledges"
+    assert not worker.was_sent(key, "another launch")
     worker.ack(push.nonce)
-    assert worker.was_given(key, launch)
+    assert worker.was_sent(key, launch)
     gone = worker.push(snapshot(2, b="x"), removals=True)
     assert gone is not None
     worker.ack(gone.nonce)
-    assert not worker.was_given(key, launch)
-    assert Subscription.begun(snapshot(1, a="x").hashes).was_given(key, launch)
+    assert not worker.was_sent(key, launch)
+    assert Subscription.resume(snapshot(1, a="x").hashes).was_sent(key, launch)
 
 
 def test_the_last_error_is_of_what_is_still_refused() -> None:
     worker = Subscription()
     push = worker.push(snapshot(1, a="x", b="x"), removals=True)
     assert push is not None
-    first = Refusal(VariantKey("a"), "BAD", "a is bad")
-    worker.nack(push.nonce, [first, Refusal(VariantKey("b"), "WORSE", "b is worse")])
+    first = VariantRefusal(VariantKey("a"), "BAD", "a is bad")
+    worker.nack(push.nonce, [first, VariantRefusal(VariantKey("b"), "WORSE", "b is worse")])
     worker.ack(push.nonce)
     assert worker.last_error == "b is worse"
     changed = worker.push(snapshot(2, a="x", b="y"), removals=True)
@@ -146,8 +146,8 @@ def test_what_was_rejected_is_not_sent_again_on_a_new_stream() -> None:
     before, state = Subscription(), snapshot(1, a="x", b="x")
     push = before.push(state, removals=True)
     assert push is not None
-    assert before.nack(push.nonce, [Refusal(VariantKey("a"), "BAD", "a is bad")])
-    after = Subscription.begun({}, before)
+    assert before.nack(push.nonce, [VariantRefusal(VariantKey("a"), "BAD", "a is bad")])
+    after = Subscription.resume({}, before)
     first = after.push(state, removals=True)
     assert first is not None
     assert [one.key.server_id for one in first.upserts] == ["b"]
@@ -156,10 +156,10 @@ def test_what_was_rejected_is_not_sent_again_on_a_new_stream() -> None:
 
 def test_a_rejection_ends_when_the_worker_has_what_is_wanted_instead() -> None:
     good = snapshot(1, a="x")
-    worker = Subscription.begun(good.hashes)
+    worker = Subscription.resume(good.hashes)
     push = worker.push(snapshot(2, a="y"), removals=True)
     assert push is not None
-    worker.nack(push.nonce, [Refusal(VariantKey("a"), "BAD", "a is bad")])
+    worker.nack(push.nonce, [VariantRefusal(VariantKey("a"), "BAD", "a is bad")])
     worker.ack(push.nonce)
     undone = worker.push(snapshot(3, a="x"), removals=True)
     assert undone is not None

@@ -12,18 +12,18 @@ from leaseway.control_plane.core.workers.records import WorkerReport
 
 def obey(state: Coordinator) -> None:
     """Answer every probe and acknowledge every delta."""
-    while actions := state.take_actions():
+    while actions := state.pop_actions():
         for worker_id, action in actions:
             if isinstance(action, PushDelta):
-                state.acked(worker_id, action.push.nonce, at(1))
+                state.handle_ack(worker_id, action.push.nonce, at(1))
             elif isinstance(action, StartProbe):
-                state.probe_ended(action.id, listing("x"), at(1))
+                state.handle_probe_result(action.id, listing("x"), at(1))
 
 
 def serving() -> Coordinator:
     state = coordinator()
     load(state, server("a"))
-    state.worker_joined(hello("w1"), START)
+    state.handle_worker_joined(hello("w1"), START)
     obey(state)
     return state
 
@@ -32,7 +32,7 @@ def test_a_worker_counts_once_it_has_what_callers_see() -> None:
     state = serving()
     assert state.visible_state.version == state.visible.version > 0
     assert {each.address.id for each in state.visible_state.workers} == {"w1"}
-    state.worker_joined(hello("w2"), at(2))
+    state.handle_worker_joined(hello("w2"), at(2))
     assert {each.address.id for each in state.visible_state.workers} == {"w1"}
     obey(state)
     assert {each.address.id for each in state.visible_state.workers} == {"w1", "w2"}
@@ -41,19 +41,19 @@ def test_a_worker_counts_once_it_has_what_callers_see() -> None:
 def test_what_watchers_do_not_see_leaves_it_alone() -> None:
     state = serving()
     before = state.visible_state
-    state.note_contact("w1")
-    state.reported("w1", WorkerReport(gained=(lease("L1", "w1"),), calls_in_flight=3), at(2))
+    state.record_contact("w1")
+    state.handle_report("w1", WorkerReport(gained=(lease("L1", "w1"),), calls_in_flight=3), at(2))
     state.tick(at(3))
     assert state.visible_state is before
 
 
 def test_who_drains_or_leaves_is_in_it_no_more() -> None:
     state = serving()
-    state.worker_joined(hello("w2"), at(2))
+    state.handle_worker_joined(hello("w2"), at(2))
     obey(state)
     state.drain_worker("w1", at(3))
     assert {each.address.id for each in state.visible_state.workers} == {"w2"}
-    state.worker_left("w2", at(4))
+    state.handle_worker_disconnected("w2", at(4))
     assert not state.visible_state.workers
 
 

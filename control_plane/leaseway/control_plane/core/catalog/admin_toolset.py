@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from leaseway.control_plane.core.catalog.listing import Listing, Recorded
-from leaseway.control_plane.core.catalog.variants import Exposed, Hashes, Served
+from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
+from leaseway.control_plane.core.catalog.variants import ExposedName, Hashes, Served
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 
-_LISTING: Final = Listing(
+_LISTING: Final = ServerListing(
     tuple(Recorded(name, definition) for name, definition in TOOL_DEFINITIONS.items())
 )
 
@@ -22,12 +22,12 @@ ADMIN: Final = Served(
     spec=ServerSpec(VariantKey(ADMIN_TOOLSET), "builtin", truely_stateless=True),
     hashes=Hashes("", "", _LISTING.digest),
     listing=_LISTING,
-    exposed=tuple(Exposed(name, name) for name in TOOL_DEFINITIONS),
+    exposed=tuple(ExposedName(name, name) for name in TOOL_DEFINITIONS),
 )
 """The same for every tenant; it is never sent to workers, which have it built in."""
 
 
-def with_admin(servers: Mapping[str, Served]) -> Mapping[str, Served]:
+def add_admin_toolset(servers: Mapping[str, Served]) -> Mapping[str, Served]:
     """Return what a tenant sees of servers, the toolset among them where it has a use."""
     if all(served.spec.truely_stateless for served in servers.values()):
         return servers

@@ -35,7 +35,7 @@ _SHOWN: Final = 80
 """Characters of a name that a message shows."""
 
 
-class Skipped:
+class ExposureWarnings:
     """Collects one server's warnings; beyond `_LISTED` of a reason they become one."""
 
     def __init__(self, server_id: str, tenant: str = "") -> None:
@@ -130,7 +130,7 @@ def expose(spec: ServerSpec, originals: Sequence[str], kind: NamedKind = TOOLS) 
 
     The order of `originals` does not matter.
     """
-    problems = Skipped(spec.key.server_id, spec.key.tenant)
+    problems = ExposureWarnings(spec.key.server_id, spec.key.tenant)
     kept = filtered(unique(originals, kind, problems), kind.rules(spec), kind, problems)
     exposed: list[tuple[str, str]] = []
     taken: dict[str, str] = {}
@@ -160,7 +160,7 @@ def resolve_clashes(
     skipped: set[tuple[str, str]] = set()
     problems: list[Problem] = []
     for server_id in sorted(exposures, key=lambda each: (each != ADMIN_TOOLSET, each)):
-        lost = Skipped(server_id)
+        lost = ExposureWarnings(server_id)
         clashes: dict[str, list[tuple[str, str]]] = {}
         for original, name in sorted(exposures[server_id]):
             if name in kind.reserved and server_id != ADMIN_TOOLSET:
@@ -177,7 +177,7 @@ def resolve_clashes(
     return ClashResult(owner, frozenset(skipped), tuple(problems))
 
 
-def usable(recorded: Sequence[Recorded], kind: Kind, problems: Skipped) -> list[Recorded]:
+def usable(recorded: Sequence[Recorded], kind: Kind, problems: ExposureWarnings) -> list[Recorded]:
     """Return what of a list can be used at all, in its order.
 
     Left out with a problem is what has no name or URI, what is larger than a page of a list
@@ -202,7 +202,7 @@ def usable(recorded: Sequence[Recorded], kind: Kind, problems: Skipped) -> list[
     return found
 
 
-def unique(names: Iterable[str], kind: Kind, problems: Skipped) -> list[str]:
+def unique(names: Iterable[str], kind: Kind, problems: ExposureWarnings) -> list[str]:
     """Return names or URIs once each, sorted; one that comes twice is a problem."""
     ordered = sorted(names)
     for name in sorted({one for one, following in pairwise(ordered) if one == following}):
@@ -218,7 +218,9 @@ def passing(rules: NameFilter, kind: Kind) -> Callable[[str], bool]:
     return UriFilter.of(rules).allows
 
 
-def filtered(names: Sequence[str], rules: NameFilter, kind: Kind, problems: Skipped) -> list[str]:
+def filtered(
+    names: Sequence[str], rules: NameFilter, kind: Kind, problems: ExposureWarnings
+) -> list[str]:
     """Return which names or URIs a filter lets pass; what it holds back is one problem."""
     kept: list[str] = []
     out: list[str] = []

@@ -29,7 +29,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Listing:
+class ServerListing:
     """Everything that a server listed, in its order, and the protocol it was asked in.
 
     Attributes:

@@ -13,7 +13,7 @@ from typing import Final
 from leaseway.control_plane.core.catalog.definition import is_task_only
 from leaseway.control_plane.core.catalog.exposure import (
     Exposure,
-    Skipped,
+    ExposureWarnings,
     expose,
     filtered,
     passing,
@@ -28,7 +28,7 @@ from leaseway.control_plane.core.catalog.kinds import (
     Kind,
     NamedKind,
 )
-from leaseway.control_plane.core.catalog.listing import Listing, Recorded
+from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NameFilter
@@ -59,7 +59,7 @@ class ResourceExposure:
 
 def expose_recorded(spec: ServerSpec, recorded: Sequence[Recorded], kind: NamedKind) -> Exposure:
     """Derive what a server exposes from the tools or prompts that it lists."""
-    problems = Skipped(spec.key.server_id, spec.key.tenant)
+    problems = ExposureWarnings(spec.key.server_id, spec.key.tenant)
     usables = usable(recorded, kind, problems)
     exposure = expose(spec, [item.name for item in usables], kind)
     tasks = {item.name for item in usables if kind is TOOLS and is_task_only(item.definition)}
@@ -71,7 +71,7 @@ def expose_recorded(spec: ServerSpec, recorded: Sequence[Recorded], kind: NamedK
     return Exposure(exposed, problems.all() + exposure.problems)
 
 
-def expose_resources(listing: Listing, rules: NameFilter) -> ResourceExposure:
+def expose_resources(listing: ServerListing, rules: NameFilter) -> ResourceExposure:
     """Derive what callers see from the resources and templates that a server lists."""
     allows = passing(rules, RESOURCES)
     resources = _each_once(listing.resources, RESOURCES)
@@ -84,9 +84,9 @@ def expose_resources(listing: Listing, rules: NameFilter) -> ResourceExposure:
     )
 
 
-def resource_problems(spec: ServerSpec, listing: Listing) -> tuple[Problem, ...]:
+def resource_problems(spec: ServerSpec, listing: ServerListing) -> tuple[Problem, ...]:
     """Return a warning for what of the resources and templates listed callers do not see."""
-    problems = Skipped(spec.key.server_id, spec.key.tenant)
+    problems = ExposureWarnings(spec.key.server_id, spec.key.tenant)
     for recorded, kind in (
         (listing.resources, RESOURCES),
         (listing.templates, RESOURCE_TEMPLATES),
@@ -97,5 +97,5 @@ def resource_problems(spec: ServerSpec, listing: Listing) -> tuple[Problem, ...]
 
 
 def _each_once(recorded: Sequence[Recorded], kind: Kind) -> tuple[Recorded, ...]:
-    found = {item.name: item for item in reversed(usable(recorded, kind, Skipped("")))}
+    found = {item.name: item for item in reversed(usable(recorded, kind, ExposureWarnings("")))}
     return tuple(item for _, item in sorted(found.items()))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.names import nearest
@@ -30,7 +30,7 @@ def named_arguments(expression: str) -> frozenset[str]:
     return frozenset(found - set(_GUARD.findall(plain)))
 
 
-def rule_problems(spec: ServerSpec, listing: Listing) -> tuple[Problem, ...]:
+def rule_problems(spec: ServerSpec, listing: ServerListing) -> tuple[Problem, ...]:
     """Return a warning for each rule that names an argument which a tool of its does not take."""
     found: list[Problem] = []
     for number, rule in enumerate(spec.policy.rules, start=1):

@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import Final, TypeVar
 from weakref import ref
 
-from leaseway.control_plane.core.catalog.admin_toolset import with_admin
+from leaseway.control_plane.core.catalog.admin_toolset import add_admin_toolset
 from leaseway.control_plane.core.catalog.exposure import resolve_clashes
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.control_plane.core.catalog.listing import Recorded
-from leaseway.control_plane.core.catalog.tenant_hiding import common_of, nothing_for
+from leaseway.control_plane.core.catalog.tenant_hiding import common_key, hidden_variant
 from leaseway.control_plane.core.catalog.variants import (
-    Exposed,
+    ExposedName,
     Hashes,
     LastKnownGood,
     Served,
@@ -34,7 +34,7 @@ class NamedTarget:
     """Where one exposed name of a tool or a prompt leads."""
 
     served: Served
-    item: Exposed
+    item: ExposedName
     kind: NamedKind
 
 
@@ -145,10 +145,10 @@ class Snapshot:
         """Return what of it a worker may be given; made once for all workers of a kind."""
         if not self._asked_labels and not scope.servers:
             return self
-        kind = scope.among(self._asked_labels)
+        kind = scope.restricted_to(self._asked_labels)
         part = self._within.get(kind)
         if part is None:
-            served = {key: one for key, one in self.served.items() if kind.takes(one.spec)}
+            served = {key: one for key, one in self.served.items() if kind.accepts(one.spec)}
             part = self if len(served) == len(self.served) else Snapshot(self.version, served)
             self._within[kind] = part
         return part
@@ -176,7 +176,7 @@ class Snapshot:
                 granted = _settled_among(granted)
             if len(self._views) >= _MOST_VIEWS:  # names are callers' to choose where nobody checks
                 self._views.clear()
-            view = self._views[who] = View(with_admin(granted))
+            view = self._views[who] = View(add_admin_toolset(granted))
         return view
 
     @cached_property
@@ -215,16 +215,16 @@ class Delta:
 
 
 def build_snapshot(
-    version: int, works: Mapping[VariantKey, LastKnownGood], kept_out: Collection[VariantKey] = ()
+    version: int, works: Mapping[VariantKey, LastKnownGood], withheld: Collection[VariantKey] = ()
 ) -> tuple[Snapshot, tuple[Problem, ...]]:
     """Settle the clashes between all that works and return what is served, with a problem for each.
 
     Args:
         version: The version of what is served.
         works: The last_known_good.
-        kept_out: Variants of tenants that have no good: their servers are hidden from them.
+        withheld: Variants of tenants that have no good: their servers are hidden from them.
     """
-    last_known_good = {**works, **{key: nothing_for(key) for key in kept_out}}
+    last_known_good = {**works, **{key: hidden_variant(key) for key in withheld}}
     served: dict[VariantKey, Served] = {}
     problems: list[Problem] = []
     for tenant in sorted({key.tenant for key in last_known_good} | {""}):
@@ -268,8 +268,8 @@ def acknowledged(committed: Snapshot, before: Snapshot, held: Callable[[Served],
                 listed[key] = candidate
                 break
         else:
-            if common_of(key) in listed:
-                listed[key] = nothing_for(key).unclashed
+            if common_key(key) in listed:
+                listed[key] = hidden_variant(key).without_clashes
     found = Snapshot(committed.version, listed)
     return before if found == before else found  # one that is equal has its views already
 
@@ -288,7 +288,7 @@ def _settled_among(granted: Mapping[str, Served]) -> dict[str, Served]:
         skipped = resolve_clashes(names, kind).skipped
         for server_id, one in settled.items():
             own = tuple(
-                Exposed(each.original, each.name, (server_id, each.original) in skipped)
+                ExposedName(each.original, each.name, (server_id, each.original) in skipped)
                 for each in one.names(kind)
             )
             if own != one.names(kind):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 
-from leaseway.control_plane.core.catalog.listing import Listing
-from leaseway.control_plane.core.catalog.variants import LastKnownGood, Served, make_good
+from leaseway.control_plane.core.catalog.listing import ServerListing
+from leaseway.control_plane.core.catalog.variants import LastKnownGood, Served, build_good
 from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
 
 
@@ -25,25 +25,25 @@ class TenantSpecs:
     def of(self, server_id: str) -> Iterable[ServerSpec]:
         return self._by_server.get(server_id, ())
 
-    def kept_out(self, last_known_good: Container[VariantKey]) -> Iterator[VariantKey]:
+    def withheld(self, last_known_good: Container[VariantKey]) -> Iterator[VariantKey]:
         """Yield those that were never up, of servers whose common variant was."""
         for server_id, specs in self._by_server.items():
             if VariantKey(server_id) in last_known_good:
                 yield from (spec.key for spec in specs if spec.key not in last_known_good)
 
 
-def common_of(key: VariantKey) -> VariantKey:
+def common_key(key: VariantKey) -> VariantKey:
     """Return the variant of those tenants that have none of their own."""
     return VariantKey(key.server_id)
 
 
-def nothing_for(key: VariantKey) -> LastKnownGood:
+def hidden_variant(key: VariantKey) -> LastKnownGood:
     """Return what hides a server from a tenant: workers have it too, and run nothing for it."""
-    good, _ = make_good(hidden_from(key), Listing())
+    good, _ = build_good(hidden_from(key), ServerListing())
     return good
 
 
-def hides_for_now(served: Served | None, desired: Mapping[VariantKey, ServerSpec]) -> bool:
+def hides_temporarily(served: Served | None, desired: Mapping[VariantKey, ServerSpec]) -> bool:
     """Return whether something hides a server from a tenant only until its own variant is up."""
     if served is None or not served.spec.hidden:
         return False

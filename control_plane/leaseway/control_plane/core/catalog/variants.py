@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.prompts_resources import (
     ResourceExposure,
     expose_recorded,
@@ -23,7 +23,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 
-Skipped = frozenset[tuple[str, str]]
+SkippedNames = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Hashes:
 
 
 @dataclass(frozen=True)
-class Exposed:
+class ExposedName:
     """A tool or prompt that the rules let through; skipped where a smaller id has its name."""
 
     original: str
@@ -61,7 +61,7 @@ class LastKnownGood:
     spec: ServerSpec
     launch_hash: str
     exposure_hash: str
-    listing: Listing
+    listing: ServerListing
     exposed: tuple[tuple[str, str], ...]
     prompts: tuple[tuple[str, str], ...] = ()
     resource_filter: NameFilter = NO_FILTER
@@ -71,7 +71,7 @@ class LastKnownGood:
         return self.exposed if kind is TOOLS else self.prompts
 
     @cached_property
-    def unclashed(self) -> Served:
+    def without_clashes(self) -> Served:
         """What is served of it where it has all its names, as nearly always: made once."""
         return _serve_as(self, _exposed_as(self, TOOLS), _exposed_as(self, PROMPTS))
 
@@ -88,9 +88,9 @@ class Served:
 
     spec: ServerSpec
     hashes: Hashes
-    listing: Listing
-    exposed: tuple[Exposed, ...]
-    prompts: tuple[Exposed, ...] = ()
+    listing: ServerListing
+    exposed: tuple[ExposedName, ...]
+    prompts: tuple[ExposedName, ...] = ()
     resource_filter: NameFilter = NO_FILTER
 
     @property
@@ -98,11 +98,11 @@ class Served:
         return self.spec.key
 
     @cached_property
-    def callable_tools(self) -> tuple[Exposed, ...]:
+    def callable_tools(self) -> tuple[ExposedName, ...]:
         return tuple(tool for tool in self.exposed if not tool.skipped)
 
     @cached_property
-    def callable_prompts(self) -> tuple[Exposed, ...]:
+    def callable_prompts(self) -> tuple[ExposedName, ...]:
         return tuple(prompt for prompt in self.prompts if not prompt.skipped)
 
     @cached_property
@@ -110,11 +110,11 @@ class Served:
         """The resources and templates that callers see."""
         return expose_resources(self.listing, self.resource_filter)
 
-    def names(self, kind: NamedKind) -> tuple[Exposed, ...]:
+    def names(self, kind: NamedKind) -> tuple[ExposedName, ...]:
         """What of one kind the rules let through."""
         return self.exposed if kind is TOOLS else self.prompts
 
-    def callable(self, kind: NamedKind) -> tuple[Exposed, ...]:
+    def callable(self, kind: NamedKind) -> tuple[ExposedName, ...]:
         return self.callable_tools if kind is TOOLS else self.callable_prompts
 
 
@@ -138,7 +138,9 @@ def granted_to(served: Served, tenant: str, agent: str = "") -> Served | None:
     )
 
 
-def make_good(spec: ServerSpec, listing: Listing) -> tuple[LastKnownGood, tuple[Problem, ...]]:
+def build_good(
+    spec: ServerSpec, listing: ServerListing
+) -> tuple[LastKnownGood, tuple[Problem, ...]]:
     """Apply a spec's rules to a listing."""
     tools = expose_recorded(spec, listing.tools, TOOLS)
     prompts = expose_recorded(spec, listing.prompts, PROMPTS)
@@ -170,7 +172,9 @@ def adopt(served: Served) -> LastKnownGood:
     )
 
 
-def serve(good: LastKnownGood, skipped: Skipped, skipped_prompts: Skipped = frozenset()) -> Served:
+def serve(
+    good: LastKnownGood, skipped: SkippedNames, skipped_prompts: SkippedNames = frozenset()
+) -> Served:
     """Make what is served of a good, once it is known which of its names others have.
 
     Args:
@@ -179,16 +183,16 @@ def serve(good: LastKnownGood, skipped: Skipped, skipped_prompts: Skipped = froz
         skipped_prompts: The same of prompts.
     """
     if not skipped and not skipped_prompts:  # as where every server has a prefix
-        return good.unclashed
+        return good.without_clashes
     exposed = _exposed_as(good, TOOLS, skipped)
     prompts = _exposed_as(good, PROMPTS, skipped_prompts)
     if not any(each.skipped for each in (*exposed, *prompts)):
-        return good.unclashed
+        return good.without_clashes
     return _serve_as(good, exposed, prompts)
 
 
 def _serve_as(
-    good: LastKnownGood, exposed: tuple[Exposed, ...], prompts: tuple[Exposed, ...]
+    good: LastKnownGood, exposed: tuple[ExposedName, ...], prompts: tuple[ExposedName, ...]
 ) -> Served:
     rules = good.resource_filter
     state = hashlib.sha256(good.listing.digest.encode())
@@ -202,10 +206,12 @@ def _serve_as(
 
 def renew(good: LastKnownGood, spec: ServerSpec) -> tuple[LastKnownGood, tuple[Problem, ...]]:
     """Give a last known good the exposure rules of a newer spec with the same launch hash."""
-    return make_good(spec, good.listing)
+    return build_good(spec, good.listing)
 
 
-def relist(good: LastKnownGood, listing: Listing) -> tuple[LastKnownGood, tuple[Problem, ...]]:
+def relist(
+    good: LastKnownGood, listing: ServerListing
+) -> tuple[LastKnownGood, tuple[Problem, ...]]:
     """Give a last known good a newer listing of the same generation.
 
     Where the rules are not known (the configuration could not be read since the control plane
@@ -213,21 +219,21 @@ def relist(good: LastKnownGood, listing: Listing) -> tuple[LastKnownGood, tuple[
     slip through. Which URIs may be read is known even then.
     """
     if good.rules_known:
-        return make_good(good.spec, listing)
+        return build_good(good.spec, listing)
     tools = tuple(pair for pair in good.exposed if pair[0] in listing.by_name)
     prompts = tuple(pair for pair in good.prompts if pair[0] in listing.prompts_by_name)
     return replace(good, listing=listing, exposed=tools, prompts=prompts), ()
 
 
 def _exposed_as(
-    good: LastKnownGood, kind: NamedKind, skipped: Skipped = frozenset()
-) -> tuple[Exposed, ...]:
+    good: LastKnownGood, kind: NamedKind, skipped: SkippedNames = frozenset()
+) -> tuple[ExposedName, ...]:
     server_id = good.spec.key.server_id
     return tuple(
-        Exposed(original, name, (server_id, original) in skipped)
+        ExposedName(original, name, (server_id, original) in skipped)
         for original, name in good.names(kind)
     )
 
 
-def _in_words(exposed: tuple[Exposed, ...]) -> bytes:
+def _in_words(exposed: tuple[ExposedName, ...]) -> bytes:
     return repr([(each.original, each.name, each.skipped) for each in exposed]).encode()

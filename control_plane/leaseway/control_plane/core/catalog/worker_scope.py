@@ -36,17 +36,17 @@ class WorkerScope:
         """Return the scope of a worker with these labels."""
         return cls(frozenset(labels.items()), tuple(servers))
 
-    def takes(self, spec: ServerSpec) -> bool:
+    def accepts(self, spec: ServerSpec) -> bool:
         """Return whether the worker may be given a server."""
         if not spec.worker_labels and not self.servers:
             return True
-        return self.takes_id(spec.key.server_id) and spec.worker_labels.items() <= self.labels
+        return self.accepts_id(spec.key.server_id) and spec.worker_labels.items() <= self.labels
 
-    def takes_id(self, server_id: str) -> bool:
+    def accepts_id(self, server_id: str) -> bool:
         """Return whether the worker takes servers of this id, whatever labels they ask for."""
         return not self.servers or any(matches(one, server_id) for one in self.servers)
 
-    def among(self, asked: frozenset[tuple[str, str]]) -> WorkerScope:
+    def restricted_to(self, asked: frozenset[tuple[str, str]]) -> WorkerScope:
         """Return it with only those labels that any server asks for."""
         return WorkerScope(self.labels & asked, self.servers)
 
@@ -65,13 +65,13 @@ def unplaced(
     return {
         spec.key: _problem(spec, scopes)
         for spec in specs
-        if not spec.hidden and not any(scope.takes(spec) for scope in scopes.values())
+        if not spec.hidden and not any(scope.accepts(spec) for scope in scopes.values())
     }
 
 
 def _problem(spec: ServerSpec, scopes: Mapping[str, WorkerScope]) -> Problem:
     server_id, labels = spec.key.server_id, sorted(spec.worker_labels.items())
-    takers = sum(scope.takes_id(server_id) for scope in scopes.values())
+    takers = sum(scope.accepts_id(server_id) for scope in scopes.values())
     if takers:
         wanted = ", ".join(f"{name}={value}" for name, value in labels)
         options = " ".join(f"--label {name}={value}" for name, value in labels)

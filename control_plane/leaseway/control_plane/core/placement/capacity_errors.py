@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from leaseway.control_plane.core.denial import Denied
-from leaseway.control_plane.core.placement.table import LeaseKey, PlacementTable
+from leaseway.control_plane.core.denial import Denial
+from leaseway.control_plane.core.placement.table import PlacementKey, PlacementTable
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 from leaseway.wire.limits import named
@@ -20,52 +20,52 @@ _WAIT: Final = "or let the request wait for room (wait=)"
 
 def capacity_error(
     table: PlacementTable,
-    key: LeaseKey,
+    key: PlacementKey,
     able: Sequence[str],
-    most: int,
-) -> Denied:
+    max_leases: int,
+) -> Denial:
     """Return the refusal for a lease that no worker has room for.
 
     Args:
         table: What the workers hold.
         key: The lease.
         able: The workers that could hold it, at least one; one with room refused it.
-        most: How many leases of its server a worker may have.
+        max_leases: How many leases of its server a worker may have.
     """
-    if table.has_all(key.tenant):
+    if table.is_tenant_full(key.tenant):
         return _has_all(key.tenant)
-    limits = Counter(_limit(table, key.server_id, one, most) for one in able)
+    limits = Counter(_limit(table, key.server_id, one, max_leases) for one in able)
     found = ", ".join(_workers(count, limit) for limit, count in sorted(limits.items()))
     instances = " raise its 'max_instances'," if any(map(_is_of_server, limits)) else ""
     message = (
         f"There is no room for another lease of server '{key.server_id}': {found}. {_RELEASE},"
         f"{instances} add workers, {_WAIT}."
     )
-    return Denied(Reason.CAPACITY, message, _RETRY, {"server": key.server_id})
+    return Denial(Reason.CAPACITY, message, _RETRY, {"server": key.server_id})
 
 
-def too_many(server_id: str) -> Denied:
+def queue_full_error(server_id: str) -> Denial:
     """Return the refusal for a lease that may not even wait."""
     message = (
         f"{bounds.MAX_WAITING} requests wait for room already; none is taken in for server"
         f" '{server_id}'. Try again later, or add workers."
     )
     metadata = {"server": server_id, **named("lease_waits", "tenant")}
-    return Denied(Reason.CAPACITY, message, _RETRY, metadata)
+    return Denial(Reason.CAPACITY, message, _RETRY, metadata)
 
 
-def _has_all(tenant: str) -> Denied:
+def _has_all(tenant: str) -> Denial:
     message = (
         f"Tenant '{tenant}' holds {bounds.MAX_TENANT_LEASES} leases, as many as it may."
         f" {_RELEASE}, {_WAIT}."
     )
-    return Denied(Reason.CAPACITY, message, _RETRY, {"tenant": tenant, **named("leases", "tenant")})
+    return Denial(Reason.CAPACITY, message, _RETRY, {"tenant": tenant, **named("leases", "tenant")})
 
 
-def _limit(table: PlacementTable, server_id: str, worker_id: str, most: int) -> str:
+def _limit(table: PlacementTable, server_id: str, worker_id: str, max_leases: int) -> str:
     """Return what keeps a worker from taking the lease, as the end of "1 worker ..."."""
-    if table.load_of(worker_id, server_id) >= most:
-        return f"with {most} of {most} leases of it {_OF_SERVER}"
+    if table.server_load(worker_id, server_id) >= max_leases:
+        return f"with {max_leases} of {max_leases} leases of it {_OF_SERVER}"
     capacity = table.capacity(worker_id)
     if table.load(worker_id) >= capacity:
         return f"with {capacity} of {capacity} leases of any server (capacity)"

@@ -12,7 +12,7 @@ _MOST: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseEnd:
+class ReportedLeaseEnd:
     """How a lease ended.
 
     Attributes:
@@ -33,16 +33,16 @@ class LeaseEnds:
     """
 
     def __init__(self) -> None:
-        self._ends: OrderedDict[str, tuple[LeaseEnd, float]] = OrderedDict()
+        self._ends: OrderedDict[str, tuple[ReportedLeaseEnd, float]] = OrderedDict()
 
-    def note(self, ends: Iterable[LeaseEnd], now: float) -> None:
+    def record(self, ends: Iterable[ReportedLeaseEnd], now: float) -> None:
         """Remember ends; of too many the oldest are forgotten."""
         for end in ends:
             self._ends[end.lease_id] = (end, now)
             self._ends.move_to_end(end.lease_id)
         self._forget_old(now)
 
-    def recent(self, now: float) -> list[LeaseEnd]:
+    def recent(self, now: float) -> list[ReportedLeaseEnd]:
         """Return them, the oldest first."""
         self._forget_old(now)
         return [end for end, _at in self._ends.values()]

@@ -39,34 +39,34 @@ class LoadOrder:
         return worker_id in self._load
 
     def capacity(self, worker_id: str) -> int:
-        """Return the most leases that a worker takes; 0 for one that has not joined."""
+        """Return the number of leases that a worker takes; 0 for one that has not joined."""
         return self._capacity.get(worker_id, 0)
 
-    def joined(self, worker_id: str, capacity: int, load: int) -> None:
+    def set_capacity(self, worker_id: str, capacity: int, load: int) -> None:
         """Register a worker, or take its new capacity."""
         self._capacity[worker_id] = capacity
-        self.moved(worker_id, load)
+        self.set_load(worker_id, load)
 
-    def left(self, worker_id: str) -> None:
+    def remove(self, worker_id: str) -> None:
         """Forget a worker; an unknown one is no error."""
         self._capacity.pop(worker_id, None)
-        self._take_out(worker_id)
+        self._remove_from_order(worker_id)
 
-    def moved(self, worker_id: str, load: int) -> None:
+    def set_load(self, worker_id: str, load: int) -> None:
         """Record a worker's new load; one that has not joined stays out."""
-        self._take_out(worker_id)
+        self._remove_from_order(worker_id)
         if load < self._capacity.get(worker_id, 0):
             self._load[worker_id] = load
             insort(self._order, (load, worker_id))
 
-    def _take_out(self, worker_id: str) -> None:
+    def _remove_from_order(self, worker_id: str) -> None:
         load = self._load.pop(worker_id, None)
         if load is not None:
             del self._order[bisect_left(self._order, (load, worker_id))]
 
 
 @dataclass(frozen=True, order=True)
-class LeaseKey:
+class PlacementKey:
     """What a lease is found by."""
 
     tenant: str
@@ -83,7 +83,7 @@ class HeldLease:
     """
 
     id: str
-    key: LeaseKey
+    key: PlacementKey
     worker_id: str
     granted_at: float
     agent: str = ""
@@ -95,27 +95,27 @@ class HeldLease:
 class Eligible(Protocol):
     """Which workers a lease may go to, apart from whether they have room.
 
-    Asked of few workers: most leases go to the first one that is looked at.
+    Asked of few workers: max_leases leases go to the first one that is looked at.
     """
 
     @property
-    def most(self) -> int:
+    def max_leases(self) -> int:
         """How many leases of the server in question a worker may have."""
 
     @property
     def spares(self) -> Collection[str]:
         """Which workers have a client of the server that is up and waits for a lease."""
 
-    def takes(self, worker_id: str) -> bool:
+    def accepts(self, worker_id: str) -> bool:
         """Return whether a worker could hold the lease."""
 
-    def stands(self, worker_id: str) -> bool:
+    def keeps_leases(self, worker_id: str) -> bool:
         """Return whether leases that a worker has reported stand, as they do where it takes more.
 
         They may where it does not: a holder that is behind still holds.
         """
 
-    def suspects(self, worker_id: str) -> bool:
+    def is_suspect(self, worker_id: str) -> bool:
         """Return whether a worker is one to turn to only where there is no other with room."""
 
 
@@ -141,38 +141,40 @@ class PlacementTable:
     """Leases and reservations. Its owner is the coordinator."""
 
     leases: dict[str, HeldLease] = field(default_factory=dict)
-    _by_key: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # oldest first
-    _reserved: dict[LeaseKey, _Reservation] = field(default_factory=dict)
+    _by_key: dict[PlacementKey, list[HeldLease]] = field(default_factory=dict)  # oldest first
+    _reserved: dict[PlacementKey, _Reservation] = field(default_factory=dict)
     _held: dict[str, dict[str, HeldLease]] = field(default_factory=dict)  # by worker and lease id
     _booked: dict[str, int] = field(default_factory=dict)
     _servers: dict[tuple[str, str], int] = field(default_factory=dict)  # by worker and server
     _sessions: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
     _tenants: dict[str, int] = field(default_factory=dict)
     _unused: dict[str, int] = field(default_factory=dict)  # reservations, by tenant
-    _asked: dict[str, float] = field(default_factory=dict)
-    _roomy: LoadOrder = field(default_factory=LoadOrder)
-    _fenced: dict[str, LeaseKey] = field(default_factory=dict)  # by lease id, the oldest first
-    _ending: dict[LeaseKey, list[HeldLease]] = field(default_factory=dict)  # fenced and reported
+    _unanswered: dict[str, float] = field(default_factory=dict)
+    _available: LoadOrder = field(default_factory=LoadOrder)
+    _fenced: dict[str, PlacementKey] = field(default_factory=dict)  # by lease id, the oldest first
+    _ending: dict[PlacementKey, list[HeldLease]] = field(
+        default_factory=dict
+    )  # fenced and reported
     _placed: set[str] = field(default_factory=set)  # ids of leases for which room was reserved
 
-    def knows(self, key: LeaseKey) -> bool:
+    def has_lease(self, key: PlacementKey) -> bool:
         return key in self._by_key
 
-    def of_key(self, key: LeaseKey) -> tuple[HeldLease, ...]:
+    def leases_of(self, key: PlacementKey) -> tuple[HeldLease, ...]:
         """Return the leases of a key, the oldest first."""
         return tuple(self._by_key.get(key, ()))
 
-    def places(self, key: LeaseKey) -> list[str]:
+    def workers_of(self, key: PlacementKey) -> list[str]:
         """Return the workers that hold leases of a key, the oldest first, or have room reserved."""
         held = [lease.worker_id for lease in self._by_key.get(key, ())]
         booked = self._reserved.get(key)
         return held if booked is None else [*held, booked.worker_id]
 
-    def standing(self, key: LeaseKey, stands: Callable[[str], bool]) -> HeldLease | None:
+    def find_active(self, key: PlacementKey, stands: Callable[[str], bool]) -> HeldLease | None:
         """Return the oldest lease of a key whose worker's leases stand."""
         return next((one for one in self._by_key.get(key, ()) if stands(one.worker_id)), None)
 
-    def fence(self, lease_id: str, key: LeaseKey) -> HeldLease | None:
+    def fence(self, lease_id: str, key: PlacementKey) -> HeldLease | None:
         """Remove a lease whose holder was told that it is lost; return it.
 
         One that is reported later is fenced, too; then None is returned now.
@@ -191,7 +193,7 @@ class PlacementTable:
         """Return whether the holder of a lease was told that it is lost."""
         return self._fenced.get(lease.id) == lease.key
 
-    def ending(self, key: LeaseKey) -> list[str]:
+    def workers_ending(self, key: PlacementKey) -> list[str]:
         """Return the workers that are still to end a fenced lease of a key."""
         return [lease.worker_id for lease in self._ending.get(key, ())]
 
@@ -206,41 +208,41 @@ class PlacementTable:
         )
 
     def load(self, worker_id: str) -> int:
-        return self.held_by(worker_id) + self._booked.get(worker_id, 0)
+        return self.held_count(worker_id) + self._booked.get(worker_id, 0)
 
     def capacity(self, worker_id: str) -> int:
-        return self._roomy.capacity(worker_id)
+        return self._available.capacity(worker_id)
 
-    def load_of(self, worker_id: str, server_id: str) -> int:
+    def server_load(self, worker_id: str, server_id: str) -> int:
         """Return the units of a worker that leases of one server take."""
         return self._servers.get((worker_id, server_id), 0)
 
-    def of_tenant(self, tenant: str) -> int:
+    def tenant_load(self, tenant: str) -> int:
         """Return how many leases a tenant has, reserved ones included."""
         return self._tenants.get(tenant, 0)
 
-    def has_all(self, tenant: str) -> bool:
+    def is_tenant_full(self, tenant: str) -> bool:
         """Return whether a tenant has as many leases, reserved ones included, as it may."""
         return self._tenants.get(tenant, 0) >= bounds.MAX_TENANT_LEASES
 
-    def held_by(self, worker_id: str) -> int:
+    def held_count(self, worker_id: str) -> int:
         """Return how many leases a worker has reported."""
         return len(self._held.get(worker_id, ()))
 
     def unanswered_since(self, worker_id: str) -> float | None:
         """Return when a worker was first chosen since it last said anything; None: it was not."""
-        return self._asked.get(worker_id)
+        return self._unanswered.get(worker_id)
 
-    def note_contact(self, worker_id: str) -> None:
-        self._asked.pop(worker_id, None)
+    def record_contact(self, worker_id: str) -> None:
+        self._unanswered.pop(worker_id, None)
 
-    def worker_joined(self, worker_id: str, capacity: int) -> None:
+    def add_worker(self, worker_id: str, capacity: int) -> None:
         """Register a worker that leases may be placed on, with the units that it has."""
-        self.note_contact(worker_id)
-        self._roomy.joined(worker_id, capacity, self.load(worker_id))
+        self.record_contact(worker_id)
+        self._available.set_capacity(worker_id, capacity, self.load(worker_id))
 
     def place(
-        self, key: LeaseKey, eligible: Eligible, excluded: Collection[str], now: float
+        self, key: PlacementKey, eligible: Eligible, excluded: Collection[str], now: float
     ) -> Placement | None:
         """Choose a worker and reserve a unit of it; None where there is no room.
 
@@ -256,15 +258,15 @@ class PlacementTable:
         """
         self.expire(now)
         for lease in self._by_key.get(key, ()):
-            if lease.worker_id not in excluded and eligible.stands(lease.worker_id):
+            if lease.worker_id not in excluded and eligible.keeps_leases(lease.worker_id):
                 return Placement(lease.worker_id, lease.id)
         booked = self._reserved.get(key)
         if booked is not None:
-            if booked.worker_id not in excluded and eligible.takes(booked.worker_id):
+            if booked.worker_id not in excluded and eligible.accepts(booked.worker_id):
                 self._reserved[key] = self._reserved.pop(key).renewed(now)
                 return Placement(booked.worker_id)
             self._cancel(key)
-        if self.has_all(key.tenant):
+        if self.is_tenant_full(key.tenant):
             return None
         chosen = self._choose(key, eligible, excluded) or self._displace(key, eligible, excluded)
         if chosen is None:
@@ -272,11 +274,11 @@ class PlacementTable:
         self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION)
         self._booked[chosen] = self._booked.get(chosen, 0) + 1
         self._unused[key.tenant] = self._unused.get(key.tenant, 0) + 1
-        self._asked.setdefault(chosen, now)
+        self._unanswered.setdefault(chosen, now)
         self._count(key, chosen, 1)
         return Placement(chosen)
 
-    def gained(self, lease: HeldLease) -> tuple[HeldLease, ...]:
+    def add_lease(self, lease: HeldLease) -> tuple[HeldLease, ...]:
         """Record a reported lease; where it has a twin, return all with its key, oldest first.
 
         An id that another worker holds stays that worker's. A lease that nobody placed is younger
@@ -286,7 +288,7 @@ class PlacementTable:
         if known is not None and known.worker_id != lease.worker_id:
             return ()
         is_placed = lease.id in self._placed
-        self.lost(lease.id)
+        self.remove_lease(lease.id)
         booked = self._reserved.get(lease.key)
         if booked is not None and booked.worker_id == lease.worker_id:
             self._cancel(lease.key)
@@ -313,7 +315,7 @@ class PlacementTable:
             return lease
         return replace(lease, granted_at=nextafter(latest, inf))
 
-    def lost(self, lease_id: str, worker_id: str | None = None) -> None:
+    def remove_lease(self, lease_id: str, worker_id: str | None = None) -> None:
         """Forget a lease that has ended; an unknown one, or one of another worker, is no error."""
         lease = self.leases.get(lease_id)
         if lease is None or worker_id not in (None, lease.worker_id):
@@ -335,23 +337,23 @@ class PlacementTable:
                 if not held:
                     del known[lease.key]
 
-    def worker_gone(self, worker_id: str) -> None:
+    def remove_worker(self, worker_id: str) -> None:
         """Forget everything about a worker that is lost."""
         for lease_id in list(self._held.get(worker_id, ())):
-            self.lost(lease_id)
+            self.remove_lease(lease_id)
         for key in [k for k, booked in self._reserved.items() if booked.worker_id == worker_id]:
             self._cancel(key)
-        self._roomy.left(worker_id)
-        self.note_contact(worker_id)
+        self._available.remove(worker_id)
+        self.record_contact(worker_id)
 
-    def replace_worker(
+    def replace_leases(
         self, worker_id: str, leases: Iterable[HeldLease]
     ) -> list[tuple[HeldLease, ...]]:
         """Record a worker's report of all that it holds; return the twins, as `gained` does."""
         reported = {lease.id: lease for lease in leases}
         for lease_id in [one for one in self._held.get(worker_id, ()) if one not in reported]:
-            self.lost(lease_id)
-        found = [self.gained(lease) for lease in reported.values()]
+            self.remove_lease(lease_id)
+        found = [self.add_lease(lease) for lease in reported.values()]
         return [twins for twins in found if twins]
 
     def expire(self, now: float) -> None:
@@ -367,7 +369,9 @@ class PlacementTable:
         first = next(iter(self._reserved.values()), None)
         return None if first is None else first.until
 
-    def _choose(self, key: LeaseKey, eligible: Eligible, excluded: Collection[str]) -> str | None:
+    def _choose(
+        self, key: PlacementKey, eligible: Eligible, excluded: Collection[str]
+    ) -> str | None:
         """Return the session's worker, else the least loaded; suspect ones only after all others.
 
         Only workers with room are looked at, in that order, up to the first that will do. Of those
@@ -375,27 +379,29 @@ class PlacementTable:
         """
 
         def will_do(worker_id: str) -> bool:
-            if worker_id in excluded or not eligible.takes(worker_id):
+            if worker_id in excluded or not eligible.accepts(worker_id):
                 return False
-            return self.load_of(worker_id, key.server_id) < eligible.most
+            return self.server_load(worker_id, key.server_id) < eligible.max_leases
 
         mine = list(self._preferred(key))
         second_best = None
-        for worker_id in chain(mine, self._roomy):
+        for worker_id in chain(mine, self._available):
             if not will_do(worker_id):
                 continue
-            if eligible.suspects(worker_id):
+            if eligible.is_suspect(worker_id):
                 second_best = second_best or worker_id
                 continue
             if worker_id in mine or worker_id in eligible.spares:
                 return worker_id
             load = self.load(worker_id)
-            equals = (one for one in eligible.spares if one in self._roomy)
+            equals = (one for one in eligible.spares if one in self._available)
             ready = (one for one in equals if self.load(one) == load and will_do(one))
-            return min((one for one in ready if not eligible.suspects(one)), default=worker_id)
+            return min((one for one in ready if not eligible.is_suspect(one)), default=worker_id)
         return second_best
 
-    def _displace(self, key: LeaseKey, eligible: Eligible, excluded: Collection[str]) -> str | None:
+    def _displace(
+        self, key: PlacementKey, eligible: Eligible, excluded: Collection[str]
+    ) -> str | None:
         """Cancel a reservation of a tenant with more of them; return its worker, or None."""
         fair = self._unused.get(key.tenant, 0) + 1
         greedy = {tenant for tenant, count in self._unused.items() if count > fair}
@@ -405,22 +411,24 @@ class PlacementTable:
             worker_id = booked.worker_id
             if other.tenant not in greedy or worker_id in excluded:
                 continue
-            of_server = self.load_of(worker_id, key.server_id) - (other.server_id == key.server_id)
-            has_room = of_server < eligible.most and self.load(worker_id) <= self.capacity(
+            of_server = self.server_load(worker_id, key.server_id) - (
+                other.server_id == key.server_id
+            )
+            has_room = of_server < eligible.max_leases and self.load(worker_id) <= self.capacity(
                 worker_id
             )
-            if has_room and eligible.takes(worker_id):
+            if has_room and eligible.accepts(worker_id):
                 self._cancel(other)
                 return worker_id
         return None
 
-    def _preferred(self, key: LeaseKey) -> Iterator[str]:
+    def _preferred(self, key: PlacementKey) -> Iterator[str]:
         """Yield the workers with room that the session has leases on, the least loaded first."""
         mine = self._sessions.get((key.tenant, key.session), ())
-        roomy = [(self.load(one), one) for one in mine if one in self._roomy]
+        roomy = [(self.load(one), one) for one in mine if one in self._available]
         return (worker_id for _, worker_id in sorted(roomy))
 
-    def _cancel(self, key: LeaseKey) -> None:
+    def _cancel(self, key: PlacementKey) -> None:
         booked = self._reserved.pop(key)
         self._booked[booked.worker_id] -= 1
         if not self._booked[booked.worker_id]:
@@ -430,8 +438,8 @@ class PlacementTable:
             del self._unused[key.tenant]
         self._count(key, booked.worker_id, -1)
 
-    def _count(self, key: LeaseKey, worker_id: str, step: int) -> None:
-        self._roomy.moved(worker_id, self.load(worker_id))
+    def _count(self, key: PlacementKey, worker_id: str, step: int) -> None:
+        self._available.set_load(worker_id, self.load(worker_id))
         server = (worker_id, key.server_id)
         self._servers[server] = self._servers.get(server, 0) + step
         if not self._servers[server]:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from leaseway.control_plane.core.denial import Denied
-from leaseway.control_plane.core.placement.capacity_errors import too_many
-from leaseway.control_plane.core.placement.table import LeaseKey, Placement
+from leaseway.control_plane.core.denial import Denial
+from leaseway.control_plane.core.placement.capacity_errors import queue_full_error
+from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.wire import bounds
 from leaseway.wire.turns import in_turn, one_too_many
 
-Answer = Placement | Denied
+Answer = Placement | Denial
 """What ends the wait."""
 
 AVOIDED_FOR: Final = 1.0
@@ -37,7 +37,7 @@ class Waiter:
 
     id: int
     turn: int
-    key: LeaseKey
+    key: PlacementKey
     avoided: Mapping[str, float] = field(default_factory=dict)
 
     def at(self, now: float) -> Waiter:
@@ -46,7 +46,7 @@ class Waiter:
 
 
 @dataclass
-class WaitQueue:
+class PlacementQueue:
     """Those who wait, and the answers that are on their way to them. Its owner is the coordinator.
 
     Times are seconds on the monotonic clock.
@@ -54,13 +54,13 @@ class WaitQueue:
 
     _waiting: dict[int, Waiter] = field(default_factory=dict)  # by id, in the order of turns
     _answers: list[tuple[int, Answer]] = field(default_factory=list)
-    _served: dict[LeaseKey, tuple[int, float]] = field(default_factory=dict)  # the oldest first
+    _served: dict[PlacementKey, tuple[int, float]] = field(default_factory=dict)  # the oldest first
     _last: int = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def join(self, key: LeaseKey, avoided: Iterable[str], now: float) -> Waiter | None:
+    def join(self, key: PlacementKey, avoided: Iterable[str], now: float) -> Waiter | None:
         """Queue a request; None where too many wait already.
 
         In a full line, the newest request of the tenant with the most gives its place to a tenant
@@ -86,8 +86,8 @@ class WaitQueue:
         self,
         attempt: Callable[[Waiter], Answer | None],
         now: float,
-        held: Callable[[LeaseKey], bool] = lambda _key: False,
-        held_by: Callable[[str], int] = lambda _tenant: 0,
+        held: Callable[[PlacementKey], bool] = lambda _key: False,
+        held_count: Callable[[str], int] = lambda _tenant: 0,
     ) -> None:
         """Retry the waiters for whom the room that there is now may suffice, tenants in turn.
 
@@ -95,11 +95,11 @@ class WaitQueue:
             attempt: Returns the answer, or None where there is no room.
             now: When.
             held: Whether there is a lease of a key already, which needs no room of its own.
-            held_by: How many leases a tenant has.
+            held_count: How many leases a tenant has.
         """
         full: set[tuple[str, str]] = set()
-        answered: set[LeaseKey] = set()
-        for known in in_turn(self._waiting.values(), lambda one: one.key.tenant, held_by):
+        answered: set[PlacementKey] = set()
+        for known in in_turn(self._waiting.values(), lambda one: one.key.tenant, held_count):
             wanted = (known.key.tenant, known.key.server_id)
             # Of those that are passed over, too: a lapse in the past would be due without end.
             waiter = self._waiting[known.id] = known.at(now)
@@ -113,12 +113,12 @@ class WaitQueue:
             elif not waiter.avoided:  # else only this one may be without room
                 full.add(wanted)
 
-    def take_answers(self) -> list[tuple[int, Answer]]:
+    def pop_answers(self) -> list[tuple[int, Answer]]:
         """Return what is to be said to which waiter since the last call."""
         answers, self._answers = self._answers, []
         return answers
 
-    def next_lapse(self) -> float | None:
+    def next_retry(self) -> float | None:
         """Return when a waiter may next try a worker that refused it."""
         lapses = (until for one in self._waiting.values() for until in one.avoided.values())
         return min(lapses, default=None)
@@ -130,7 +130,7 @@ class WaitQueue:
         if newest is None:
             return False
         del self._waiting[newest.id]
-        self._answers.append((newest.id, too_many(newest.key.server_id)))
+        self._answers.append((newest.id, queue_full_error(newest.key.server_id)))
         return True
 
     def _answer(self, waiter: Waiter, answer: Answer, now: float) -> None:

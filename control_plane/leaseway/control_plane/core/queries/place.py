@@ -12,13 +12,13 @@ from leaseway.control_plane.core.catalog.admin_toolset import ADMIN
 from leaseway.control_plane.core.catalog.exposure import shown
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.denial import Denied, Waiting
+from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.capacity_errors import capacity_error, too_many
-from leaseway.control_plane.core.placement.table import LeaseKey, Placement
+from leaseway.control_plane.core.placement.capacity_errors import capacity_error, queue_full_error
+from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.queries.suggestions import alike
-from leaseway.control_plane.core.servers.probing import Outlook
+from leaseway.control_plane.core.servers.probing import RetryOutlook
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Reason
@@ -36,20 +36,20 @@ class _Holders:
     state: Coordinator
     served: Served
     now: float
-    most: int
+    max_leases: int
 
     @property
     def spares(self) -> Collection[str]:
-        return self.state.roster.with_spare((self.served.key, self.served.hashes.launch))
+        return self.state.roster.workers_with_spare((self.served.key, self.served.hashes.launch))
 
-    def takes(self, worker_id: str) -> bool:
+    def accepts(self, worker_id: str) -> bool:
         record = self.state.workers.get(worker_id)
-        return record is not None and record.takes_work and record.subscription.has(self.served)
+        return record is not None and record.accepts_work and record.subscription.has(self.served)
 
-    def stands(self, worker_id: str) -> bool:
+    def keeps_leases(self, worker_id: str) -> bool:
         return _stands(self.state, worker_id)
 
-    def suspects(self, worker_id: str) -> bool:
+    def is_suspect(self, worker_id: str) -> bool:
         record = self.state.workers[worker_id]
         if record.is_failing(self.served.key, self.served.hashes.launch):
             return True
@@ -57,15 +57,15 @@ class _Holders:
 
 
 def place(
-    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
-) -> Placement | Waiting | Denied:
+    state: Coordinator, key: PlacementKey, excluded: Collection[str], now: Moment
+) -> Placement | PendingServers | Denial:
     """Choose the worker that is to hold a lease and reserve a unit of it (DESIGN §5)."""
     return _placed(state, key, excluded, now) or _capacity_error(state, key)
 
 
 def _placed(
-    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
-) -> Placement | Waiting | Denied | None:
+    state: Coordinator, key: PlacementKey, excluded: Collection[str], now: Moment
+) -> Placement | PendingServers | Denial | None:
     """Do the same; None where there is no room, or nobody serves it at the moment."""
     served = state.visible.view(key.tenant).servers.get(key.server_id)
     if served is None:
@@ -75,38 +75,38 @@ def _placed(
             f"Server '{key.server_id}' is declared stateless (truely-stateless: true): its"
             " instances are shared and there is nothing to lease. Call its tools directly."
         )
-        return Denied(Reason.NOT_LEASABLE, message, metadata={"server": key.server_id})
-    left = state.settling_left(now)
-    if left > 0 and not state.placements.knows(key):
+        return Denial(Reason.NOT_LEASABLE, message, metadata={"server": key.server_id})
+    left = state.settling_remaining(now)
+    if left > 0 and not state.placements.has_lease(key):
         message = (
             "The control plane has just started and waits for workers to say which leases they"
             " hold. Try again in a moment."
         )
-        return Denied(Reason.SYNCING, message, min(left, 0.25))
+        return Denial(Reason.SYNCING, message, min(left, 0.25))
     away = _away(state, key, excluded, now)
     if away is not None:
         return away
     holders = _Holders(state, served, now.mono, served.spec.instances.max_instances)
-    ending = state.placements.ending(key)
+    ending = state.placements.workers_ending(key)
     placed = state.placements.place(key, holders, {*excluded, *ending}, now.mono)
     if placed is None and any(_stands(state, worker_id) for worker_id in ending):
         message = (
             f"The lease that this session has lost is being ended on worker '{ending[0]}'. Try"
             " again in a moment."
         )
-        return Denied(Reason.SYNCING, message, _ENDING_RETRY)
+        return Denial(Reason.SYNCING, message, _ENDING_RETRY)
     return placed
 
 
 def _away(
-    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment
-) -> Denied | None:
+    state: Coordinator, key: PlacementKey, excluded: Collection[str], now: Moment
+) -> Denial | None:
     """Return the refusal of a lease that a worker holds whose stream has just ended, or None.
 
     It may be back in a moment, and a lease on another worker would be a twin. A caller that could
     not reach the worker either says so by excluding it.
     """
-    places = state.placements.places(key)
+    places = state.placements.workers_of(key)
     if any(_stands(state, worker_id) for worker_id in places):
         return None
     for worker_id in places:
@@ -119,55 +119,59 @@ def _away(
                 f"Worker '{worker_id}', where the lease of this session is, has been out of touch"
                 f" for a moment. It counts as lost in {left:.1f} s unless it is back. Try again."
             )
-            return Denied(Reason.SYNCING, message, min(left, _BACK_RETRY))
+            return Denial(Reason.SYNCING, message, min(left, _BACK_RETRY))
     return None
 
 
-def _capacity_error(state: Coordinator, key: LeaseKey) -> Denied:
+def _capacity_error(state: Coordinator, key: PlacementKey) -> Denial:
     served = state.visible.view(key.tenant).servers[key.server_id]
-    able = [record.id for record in state.serving(served) if record.takes_work]
+    able = [record.id for record in state.workers_serving(served) if record.accepts_work]
     if not able:
         return not_served(state, served.key)
     return capacity_error(state.placements, key, able, served.spec.instances.max_instances)
 
 
-def ask_for_room(
-    state: Coordinator, key: LeaseKey, excluded: Collection[str], now: Moment, *, wait: bool
-) -> Placement | Waiting | Denied | Waiter:
+def place_or_wait(
+    state: Coordinator, key: PlacementKey, excluded: Collection[str], now: Moment, *, wait: bool
+) -> Placement | PendingServers | Denial | Waiter:
     """Do the same behind those who wait already; begin to wait where there is no room yet."""
-    serve_line(state, now)
+    serve_queue(state, now)
     outcome = place(state, key, excluded, now)
-    if not wait or not isinstance(outcome, Denied) or not outcome.passes:
+    if not wait or not isinstance(outcome, Denial) or not outcome.is_temporary:
         return outcome
-    return state.line.join(key, excluded, now.mono) or too_many(key.server_id)
+    return state.wait_queue.join(key, excluded, now.mono) or queue_full_error(key.server_id)
 
 
-def serve_line(state: Coordinator, now: Moment) -> None:
+def serve_queue(state: Coordinator, now: Moment) -> None:
     """Answer those who wait for room, as far as there is some; the line keeps the answers."""
 
-    def attempt(waiter: Waiter) -> Placement | Denied | None:
+    def attempt(waiter: Waiter) -> Placement | Denial | None:
         outcome = _placed(state, waiter.key, waiter.avoided, now)
-        if isinstance(outcome, Waiting) or (isinstance(outcome, Denied) and outcome.passes):
+        if isinstance(outcome, PendingServers) or (
+            isinstance(outcome, Denial) and outcome.is_temporary
+        ):
             return None
         return outcome
 
-    if len(state.line):
+    if len(state.wait_queue):
         state.placements.expire(now.mono)
-        state.line.serve(attempt, now.mono, state.placements.knows, state.placements.of_tenant)
+        state.wait_queue.serve(
+            attempt, now.mono, state.placements.has_lease, state.placements.tenant_load
+        )
 
 
-def find_lease(state: Coordinator, key: LeaseKey) -> Placement | None:
+def find_lease(state: Coordinator, key: PlacementKey) -> Placement | None:
     """Return the lease that a worker has reported for a key, or None; reserves nothing."""
-    lease = state.placements.standing(key, lambda worker_id: _stands(state, worker_id))
+    lease = state.placements.find_active(key, lambda worker_id: _stands(state, worker_id))
     return Placement(lease.worker_id, lease.id) if lease is not None else None
 
 
 def workers_for(state: Coordinator, served: Served) -> list[WorkerRecord]:
     """Return the workers that callers of a variant may go to; Leaseway's own is on each."""
     if served is not ADMIN:
-        return state.serving(served)
-    able = [record for record in state.roster.ordered if record.takes_work]
-    return able or [record for record in state.roster.known if not record.draining]
+        return state.workers_serving(served)
+    able = [record for record in state.roster.sorted_workers if record.accepts_work]
+    return able or [record for record in state.roster.all_workers if not record.draining]
 
 
 def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:
@@ -189,13 +193,13 @@ def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:
 
 def pending_for(state: Coordinator, tenant: str) -> list[str]:
     """Return the ids of a tenant's servers that have no first result yet, ordered."""
-    if not state.pending:
+    if not state.pending_servers:
         return []
-    waiting = state.waiting
+    waiting = state.pending_variants
     return sorted(name for name, key in variants_of(state, tenant).items() if key in waiting)
 
 
-def not_served(state: Coordinator, key: VariantKey) -> Denied:
+def not_served(state: Coordinator, key: VariantKey) -> Denial:
     """Return the refusal for a listed server that no worker serves at the moment.
 
     Why is said of this very variant: what other tenants have of the server is theirs to know.
@@ -208,23 +212,25 @@ def not_served(state: Coordinator, key: VariantKey) -> Denied:
         f"Server '{server_id}' is configured, but no connected worker serves it at the moment."
         " Look at `leaseway workers` and `leaseway problems`."
     )
-    return Denied(Reason.SERVER_NOT_READY, message, _NOT_READY_RETRY, {"server": server_id})
+    return Denial(Reason.SERVER_NOT_READY, message, _NOT_READY_RETRY, {"server": server_id})
 
 
-def _unplaced(server_id: str, message: str) -> Denied:
+def _unplaced(server_id: str, message: str) -> Denial:
     metadata = {"server": server_id}
-    return Denied(Reason.SERVER_NOT_READY, message, _BACK_RETRY, metadata, in_line=False)
+    return Denial(Reason.SERVER_NOT_READY, message, _BACK_RETRY, metadata, can_wait=False)
 
 
-def no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> Waiting | Denied:
+def no_server(
+    state: Coordinator, tenant: str, server_id: str, now: Moment
+) -> PendingServers | Denial:
     """Return what is to be said of a server that is not in a tenant's view."""
     pending = pending_for(state, tenant)
     if server_id in pending:
-        return Waiting((server_id,))
+        return PendingServers((server_id,))
     key = variants_of(state, tenant).get(server_id)
     failure = None if key is None else state.servers.failures.get(key)
     if key is not None and failure is not None:
-        outlook = state.servers.probes.outlook(key, now.mono)
+        outlook = state.servers.probes.retry_outlook(key, now.mono)
         return _not_ready(server_id, failure.message, outlook)
     if key is not None and (key in state.servers.unplaced or key in state.servers.last_known_good):
         return not_served(state, key)
@@ -237,14 +243,14 @@ def no_server(state: Coordinator, tenant: str, server_id: str, now: Moment) -> W
     near = alike(server_id, known)
     message = f"There is no server {shown(server_id)}."
     message += try_instead([repr(one) for one in near], "leaseway servers")
-    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+    return Denial(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
 
 
 def try_instead(near: list[str], listing: str) -> str:
     """Return a sentence that leads on from a name that is not there.
 
     Args:
-        near: The names most like it, in quotes, or none.
+        near: The names max_leases like it, in quotes, or none.
         listing: The command that lists what there is.
     """
     if not near:
@@ -255,14 +261,14 @@ def try_instead(near: list[str], listing: str) -> str:
 def _stands(state: Coordinator, worker_id: str) -> bool:
     """Return whether a worker's leases stand: whether it neither is gone nor goes."""
     record = state.workers.get(worker_id)
-    return record is not None and record.takes_work
+    return record is not None and record.accepts_work
 
 
-def _not_ready(server_id: str, problem: str, outlook: Outlook | None = None) -> Denied:
+def _not_ready(server_id: str, problem: str, outlook: RetryOutlook | None = None) -> Denial:
     what = f"Server '{server_id}' is configured but has not come up"
     metadata = {"server": server_id}
     if outlook is None:  # only another configuration mends it
-        return Denied(Reason.SERVER_NOT_READY, f"{what}: {problem}", metadata=metadata)
+        return Denial(Reason.SERVER_NOT_READY, f"{what}: {problem}", metadata=metadata)
     wait = max(outlook.wait or 0.0, _NOT_READY_RETRY)
     if outlook.wait is None:
         when = "It is being tried again right now."
@@ -271,4 +277,4 @@ def _not_ready(server_id: str, problem: str, outlook: Outlook | None = None) -> 
     else:
         when = "It is tried again as soon as a worker is free."
     message = f"{what}. {when} {problem}"
-    return Denied(Reason.SERVER_NOT_READY, message, wait, metadata, in_line=False)
+    return Denial(Reason.SERVER_NOT_READY, message, wait, metadata, can_wait=False)

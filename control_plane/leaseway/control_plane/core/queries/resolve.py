@@ -13,7 +13,7 @@ from leaseway.control_plane.core.catalog.kinds import RESOURCES, TOOLS, Kind, Na
 from leaseway.control_plane.core.catalog.prompts_resources import RUNS_AS_TASK
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget, View
 from leaseway.control_plane.core.coordinator import Coordinator
-from leaseway.control_plane.core.denial import Denied, Waiting
+from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.queries.place import (
     no_server,
@@ -31,7 +31,7 @@ from leaseway.wire.names import split_qualified
 
 def unknown_server(
     state: Coordinator, tenant: str, server_ids: Iterable[str], now: Moment
-) -> Denied | None:
+) -> Denial | None:
     """Return the refusal of the first server that a tenant does not have, or None (DESIGN §7).
 
     One that has not come up exists, and has nothing to list. Before a configuration was read,
@@ -45,7 +45,7 @@ def unknown_server(
     for server_id in missing:
         if server_id not in configured:
             outcome = no_server(state, tenant, server_id, now)
-            if isinstance(outcome, Denied) and outcome.reason is Reason.TOOL_NOT_FOUND:
+            if isinstance(outcome, Denial) and outcome.reason is Reason.TOOL_NOT_FOUND:
                 return outcome
     return None
 
@@ -61,7 +61,7 @@ def find_name(
     now: Moment,
     kind: NamedKind = TOOLS,
     server_id: str = "",
-) -> NamedTarget | Waiting | Denied:
+) -> NamedTarget | PendingServers | Denial:
     """Find out where an exposed (`time_now`) or qualified (`time:now`) name leads.
 
     Args:
@@ -86,10 +86,14 @@ def find_name(
             return _not_of_server(state, tenant, view, name, server_id, kind, now)
         return _find_qualified(state, tenant, view, split, kind, now)
     waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
-    return Waiting(waiting) if waiting else _not_there(state, tenant, name, view.named(kind), kind)
+    return (
+        PendingServers(waiting)
+        if waiting
+        else _not_there(state, tenant, name, view.named(kind), kind)
+    )
 
 
-def _task_only(view: View, name: str, server_id: str) -> Denied | None:
+def _task_only(view: View, name: str, server_id: str) -> Denial | None:
     """Return the refusal of a tool that would exist if it did not run as an MCP task only."""
     for served in view.servers.values():
         spec = served.spec
@@ -101,13 +105,13 @@ def _task_only(view: View, name: str, server_id: str) -> Denied | None:
                 names.add(original)
             if name in names and spec.tools.passes(original):
                 text = f"Server '{spec.key.server_id}' has no tool {shown(name, _SHOWN)} to call:"
-                return Denied(Reason.TOOL_NOT_FOUND, f"{text} {RUNS_AS_TASK}")
+                return Denial(Reason.TOOL_NOT_FOUND, f"{text} {RUNS_AS_TASK}")
     return None
 
 
 def find_resource(
     state: Coordinator, tenant: str, uri: str, now: Moment, server_id: str = ""
-) -> ResourceTarget | Waiting | Denied:
+) -> ResourceTarget | PendingServers | Denial:
     """Find out whose a URI is: whose it is listed as, else who has a template for it.
 
     Of several servers the one with the smallest id is meant. A URI that no server lists and no
@@ -131,13 +135,13 @@ def find_resource(
         return target
     waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
     if waiting:
-        return Waiting(waiting)
+        return PendingServers(waiting)
     return _not_there(state, tenant, uri, view.by_uri, RESOURCES)
 
 
 def _find_at(
     state: Coordinator, tenant: str, view: View, uri: str, now: Moment, server_id: str
-) -> ResourceTarget | Waiting | Denied:
+) -> ResourceTarget | PendingServers | Denial:
     served = view.servers.get(server_id)
     if served is None:
         return no_server(state, tenant, server_id, now)
@@ -151,7 +155,7 @@ def _find_at(
     near = alike(uri, known)
     message = f"Server '{server_id}' has no resource {shown(uri, _SHOWN)}."
     message += try_instead([shown(one, _SHOWN) for one in near], f"{RESOURCES.listing} {server_id}")
-    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+    return Denial(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
 
 
 def _by_template(view: View, uri: str) -> ResourceTarget | None:
@@ -165,12 +169,12 @@ def _by_template(view: View, uri: str) -> ResourceTarget | None:
     return None
 
 
-def _too_many_templates(uri: str) -> Denied:
+def _too_many_templates(uri: str) -> Denial:
     message = (
         f"Whose resource {shown(uri, _SHOWN)} is would take too long to find out: there are too"
         " many templates that it could be one of, or they are too long. Name the server."
     )
-    return Denied(Reason.TOOL_NOT_FOUND, message)
+    return Denial(Reason.TOOL_NOT_FOUND, message)
 
 
 def _find_qualified(
@@ -180,7 +184,7 @@ def _find_qualified(
     name: tuple[str, str],
     kind: NamedKind,
     now: Moment,
-) -> NamedTarget | Waiting | Denied:
+) -> NamedTarget | PendingServers | Denial:
     server_id, original = name
     served = view.servers.get(server_id)
     if served is None:
@@ -201,7 +205,7 @@ def _not_of_server(
     server_id: str,
     kind: NamedKind,
     now: Moment,
-) -> Waiting | Denied:
+) -> PendingServers | Denial:
     """Return the refusal of a qualified name of another server than the one that is meant."""
     served = view.servers.get(server_id)
     if served is None:
@@ -212,7 +216,7 @@ def _not_of_server(
 
 def _not_there(
     state: Coordinator, tenant: str, name: str, known: Collection[str], kind: Kind
-) -> Denied:
+) -> Denial:
     is_uri = kind is RESOURCES
     near = alike(name, known)
     message = f"There is no {kind.noun} {shown(name, _SHOWN)}."
@@ -227,4 +231,4 @@ def _not_there(
     ]
     if failed and (is_uri or split_qualified(name) is None):
         message += f" Servers that have not come up may offer it: {', '.join(failed[:5])}."
-    return Denied(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})
+    return Denial(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})

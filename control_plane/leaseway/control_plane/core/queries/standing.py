@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from leaseway.control_plane.core.catalog.tenant_hiding import hides_for_now
+from leaseway.control_plane.core.catalog.tenant_hiding import hides_temporarily
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.queries.place import variants_of
@@ -17,7 +17,7 @@ State = Literal["pending", "failed", "ready", "degraded", "failing", "starting"]
 
 
 @dataclass(frozen=True)
-class Standing:
+class VariantStatus:
     """How a variant does.
 
     Attributes:
@@ -39,9 +39,9 @@ class Standing:
         return self.state in ("ready", "degraded")
 
 
-def standing(state: Coordinator, key: VariantKey) -> Standing:
+def standing(state: Coordinator, key: VariantKey) -> VariantStatus:
     served = state.visible.served.get(key)
-    if hides_for_now(served, state.servers.desired or {}):
+    if hides_temporarily(served, state.servers.desired or {}):
         served = None
     troubled = (
         key in state.servers.failures
@@ -50,7 +50,7 @@ def standing(state: Coordinator, key: VariantKey) -> Standing:
         or key in state.servers.unplaced
     )
     if served is None:
-        return Standing("failed" if troubled else "pending")
+        return VariantStatus("failed" if troubled else "pending")
     workers = [
         record
         for record in state.workers.values()
@@ -59,12 +59,12 @@ def standing(state: Coordinator, key: VariantKey) -> Standing:
     found = [_on_worker(record, served) for record in workers]
     up = found.count("up")
     if not up:
-        return Standing("starting" if "starting" in found else "failing", 0, len(workers))
+        return VariantStatus("starting" if "starting" in found else "failing", 0, len(workers))
     whole = not troubled and "failing" not in found
-    return Standing("ready" if whole else "degraded", up, len(workers))
+    return VariantStatus("ready" if whole else "degraded", up, len(workers))
 
 
-def servers_up(state: Coordinator, tenant: str | None = None) -> tuple[int, int]:
+def count_servers_up(state: Coordinator, tenant: str | None = None) -> tuple[int, int]:
     """Return how many configured servers callers find somewhere, and how many there are.
 
     A server of which tenants have variants of their own is up where all of these are.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from leaseway.control_plane.core.catalog.listing import Listing
+from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
@@ -40,11 +40,11 @@ class Claim:
     """What a server lists now, as a worker says that was not asked."""
 
     worker_id: str
-    listing: Listing
+    listing: ServerListing
 
 
 @dataclass(frozen=True)
-class Outlook:
+class RetryOutlook:
     """How often a variant has failed to start, and when it is tried again.
 
     Attributes:
@@ -95,7 +95,7 @@ class ProbeSchedule:
         self.jobs[spec.key] = ProbeJob(spec, trace)
         return job.running if job else None
 
-    def ask_others(self, spec: ServerSpec, claim: Claim, now: float) -> None:
+    def verify_claim(self, spec: ServerSpec, claim: Claim, now: float) -> None:
         """Ask another worker what a server lists, or the only one that there is."""
         job = self.jobs.get(spec.key)
         if job is None:
@@ -108,7 +108,7 @@ class ProbeSchedule:
         elif job.claim is not None:
             job.claim = claim
 
-    def exposed_anew(self, spec: ServerSpec) -> StartedProbe | None:
+    def renew_exposure(self, spec: ServerSpec) -> StartedProbe | None:
         """Forget the tries of a variant that is up again; return the one to take back."""
         job = self.jobs.get(spec.key)
         if job is None or job.claim is None or job.spec.launch_hash != spec.launch_hash:
@@ -152,7 +152,7 @@ class ProbeSchedule:
             free = [worker for worker, count in running.items() if count < bounds.MAX_PROBES]
             if not free:
                 break
-            able = [worker for worker in free if workers[worker].takes(job.spec)]
+            able = [worker for worker in free if workers[worker].accepts(job.spec)]
             if job.claim is not None:
                 able = _others(job.claim.worker_id, able, workers, job.spec)
             if not able:
@@ -198,14 +198,14 @@ class ProbeSchedule:
         if job is not None:
             job.not_before = min(job.not_before, now)
 
-    def outlook(self, key: VariantKey, now: float) -> Outlook | None:
+    def retry_outlook(self, key: VariantKey, now: float) -> RetryOutlook | None:
         """Return how the tries of a variant stand; None where none of its spec has failed."""
         job = self.jobs.get(key)
         if job is None or not job.attempt or job.claim is not None:
             return None
-        return Outlook(job.attempt, None if job.running else max(0.0, job.not_before - now))
+        return RetryOutlook(job.attempt, None if job.running else max(0.0, job.not_before - now))
 
-    def worker_gone(self, worker_id: str) -> None:
+    def handle_worker_gone(self, worker_id: str) -> None:
         """Retry elsewhere, at once, the probes of a worker that left."""
         for job in self.jobs.values():
             if job.running is not None and job.running.worker_id == worker_id:
@@ -232,6 +232,6 @@ def _others(
     claimer: str, able: list[str], workers: Mapping[str, WorkerScope], spec: ServerSpec
 ) -> list[str]:
     """Return who may be asked about a claim: the claimer where nobody else takes the server."""
-    if any(scope.takes(spec) for worker, scope in workers.items() if worker != claimer):
+    if any(scope.accepts(spec) for worker, scope in workers.items() if worker != claimer):
         return [worker for worker in able if worker != claimer]
     return able

@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from leaseway.control_plane.core.catalog.listing import Listing
-from leaseway.control_plane.core.catalog.tenant_hiding import TenantSpecs, common_of
+from leaseway.control_plane.core.catalog.listing import ServerListing
+from leaseway.control_plane.core.catalog.tenant_hiding import TenantSpecs, common_key
 from leaseway.control_plane.core.catalog.variants import (
     LastKnownGood,
     Served,
     adopt,
-    make_good,
+    build_good,
     relist,
     renew,
 )
@@ -65,9 +65,9 @@ class Servers:
     _on_common: frozenset[VariantKey] = frozenset()
 
     @property
-    def kept_out(self) -> frozenset[VariantKey]:
+    def withheld(self) -> frozenset[VariantKey]:
         """Variants of tenants that were never up; the common one does not take their place."""
-        return frozenset(self._of_tenants.kept_out(self.last_known_good))
+        return frozenset(self._of_tenants.withheld(self.last_known_good))
 
     def configure(
         self,
@@ -93,7 +93,7 @@ class Servers:
             if key in self._on_common
             or (
                 key not in {*before, *servers, *self.last_known_good, *self.refused}
-                and common_of(key) in before
+                and common_key(key) in before
             )
         }
         self._on_common = frozenset(on_common)
@@ -130,9 +130,9 @@ class Servers:
                 self._withdraw(self.probes.drop(key))
             else:  # what was last good stays as it is until all of this works (DESIGN §3.5)
                 self._have_tried(spec, trace)
-        kept_out = self.kept_out
-        self.changed = self.changed or kept_out != self._kept_out
-        self._kept_out = kept_out
+        withheld = self.withheld
+        self.changed = self.changed or withheld != self._kept_out
+        self._kept_out = withheld
 
     def adopt(self, served: Served) -> None:
         """Record what a worker holds, if it is nearer to what is desired than what is known."""
@@ -148,31 +148,33 @@ class Servers:
             self.last_known_good[served.key] = adopt(served)
             self.changed = True
 
-    def probe_ended(self, probe_id: int, outcome: Listing | Problem, now: Moment) -> None:
+    def handle_probe_result(
+        self, probe_id: int, outcome: ServerListing | Problem, now: Moment
+    ) -> None:
         """Record the end of a probe; one that was taken back changes nothing."""
         job = self.probes.ended(probe_id)
         if job is None:
             return
-        if isinstance(outcome, Listing):
+        if isinstance(outcome, ServerListing):
             self.tried_by[job.spec.key] = job.last_worker
         if job.claim is not None:
             self._asked_about(job, job.claim, outcome, now)
-        elif isinstance(outcome, Listing):
+        elif isinstance(outcome, ServerListing):
             self.probes.drop(job.spec.key)
             self.failures.pop(job.spec.key, None)
-            self._listed(job.spec.key, make_good(job.spec, outcome), now)
+            self._listed(job.spec.key, build_good(job.spec, outcome), now)
             if not job.spec.key.tenant:
                 for spec in self._of_tenants.of(job.spec.key.server_id):
                     self._take_common_listing(spec, now)
         else:
             self._failed(job, _on_worker(outcome, job.last_worker), now)
 
-    def relisted(
+    def handle_relisting(
         self,
         worker_id: str,
         key: VariantKey,
         launch_hash: str,
-        outcome: Listing | Problem,
+        outcome: ServerListing | Problem,
         now: Moment,
     ) -> None:
         """Record what a worker says, unasked, of a live shared instance that it listed again.
@@ -183,7 +185,7 @@ class Servers:
         good = self.last_known_good.get(key)
         if good is None or good.launch_hash != launch_hash:
             return
-        if not isinstance(outcome, Listing):
+        if not isinstance(outcome, ServerListing):
             self._show_trouble(key, outcome, now)
         elif self.tried_by.get(key) == worker_id:
             self._listed(key, relist(good, outcome), now)
@@ -194,15 +196,15 @@ class Servers:
             wanted = (self.desired or {}).get(key)
             spec = good.spec if wanted is None else wanted
             if spec.launch_hash == launch_hash:
-                self.probes.ask_others(spec, Claim(worker_id, outcome), now.mono)
+                self.probes.verify_claim(spec, Claim(worker_id, outcome), now.mono)
 
-    def worker_gone(self, worker_id: str) -> None:
+    def handle_worker_gone(self, worker_id: str) -> None:
         """Retry elsewhere the probes of a worker that left; what it says later is a claim."""
-        self.probes.worker_gone(worker_id)
+        self.probes.handle_worker_gone(worker_id)
         for key in [key for key, tried_by in self.tried_by.items() if tried_by == worker_id]:
             del self.tried_by[key]
 
-    def give_up_overdue(self, now: Moment) -> None:
+    def expire_probes(self, now: Moment) -> None:
         """Retry probes that no worker answered."""
         for job in self.probes.overdue(now.mono):
             probe, key = job.running, job.spec.key
@@ -229,7 +231,7 @@ class Servers:
             and key not in self.unplaced
         }
 
-    def look_for_workers(self, scopes: Mapping[str, WorkerScope], now: Moment) -> None:
+    def update_unplaced(self, scopes: Mapping[str, WorkerScope], now: Moment) -> None:
         """See which servers no worker may be given, and make those problems.
 
         Args:
@@ -264,7 +266,7 @@ class Servers:
         # Nothing is there to be tried: its listing is known to be empty.
         self._withdraw(self.probes.drop(spec.key))
         self._forgive(spec.key, now)
-        self._listed(spec.key, make_good(spec, Listing()), now)
+        self._listed(spec.key, build_good(spec, ServerListing()), now)
 
     def _show(self, key: VariantKey) -> None:
         """Forget that a server was hidden from a tenant that is to have it now."""
@@ -275,16 +277,16 @@ class Servers:
 
     def _take_common_listing(self, spec: ServerSpec, now: Moment) -> None:
         """Give a tenant's variant that was never up what the common one of equal launch listed."""
-        common = self.last_known_good.get(common_of(spec.key))
+        common = self.last_known_good.get(common_key(spec.key))
         if not spec.key.tenant or spec.key in self.last_known_good or common is None:
             return
         if common.launch_hash == spec.launch_hash:
             self._withdraw(self.probes.drop(spec.key))
             self._forgive(spec.key, now)
-            self._listed(spec.key, make_good(spec, common.listing), now)
+            self._listed(spec.key, build_good(spec, common.listing), now)
 
     def _expose_anew(self, good: LastKnownGood, spec: ServerSpec, now: Moment) -> None:
-        self._withdraw(self.probes.exposed_anew(spec))
+        self._withdraw(self.probes.renew_exposure(spec))
         self._forgive(spec.key, now)  # the change that failed was undone
         if good.rules_known and good.spec == spec:
             return
@@ -311,7 +313,7 @@ class Servers:
         self.problems.replace(f"exposure:{key}", problems, now.unix)
 
     def _asked_about(
-        self, job: ProbeJob, claim: Claim, outcome: Listing | Problem, now: Moment
+        self, job: ProbeJob, claim: Claim, outcome: ServerListing | Problem, now: Moment
     ) -> None:
         """Take what a worker that was asked about a claim lists; a failed try is made again."""
         key = job.spec.key
@@ -324,13 +326,13 @@ class Servers:
         self.probes.drop(key)
         if good is None or good.launch_hash != job.spec.launch_hash:
             return
-        if isinstance(outcome, Listing):
+        if isinstance(outcome, ServerListing):
             self._listed(key, relist(good, outcome), now)
         newest = job.later or claim
-        if isinstance(outcome, Listing) and outcome.digest == newest.listing.digest:
+        if isinstance(outcome, ServerListing) and outcome.digest == newest.listing.digest:
             self._end_doubt(key, newest.worker_id)
         elif job.later is not None:
-            self.probes.ask_others(job.spec, job.later, now.mono)
+            self.probes.verify_claim(job.spec, job.later, now.mono)
         else:
             self._doubt(key, claim.worker_id, job.last_worker, now)
 
@@ -358,7 +360,7 @@ class Servers:
 
     def _failed(self, job: ProbeJob, problem: Problem, now: Moment) -> None:
         key = job.spec.key
-        if key in self._of_tenants.kept_out(self.last_known_good):
+        if key in self._of_tenants.withheld(self.last_known_good):
             problem = replace(problem, message=f"{problem.message} {_lacking(key.tenant)}")
         self.failures[key] = replace(problem, server_id=key.server_id, tenant=key.tenant)
         self._show_trouble(key, self.failures[key], now)

@@ -11,7 +11,7 @@ from leaseway.control_plane.core.catalog.variants import Hashes
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import Problem
-from leaseway.control_plane.core.workers.subscription import Refusal, Subscription
+from leaseway.control_plane.core.workers.subscription import Subscription, VariantRefusal
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 
@@ -22,7 +22,7 @@ _DOUBTED_FOR: Final = 30.0
 
 
 @dataclass(frozen=True)
-class WorkerAddress:
+class WorkerIdentity:
     """Where callers reach a worker, and which run of it this is."""
 
     id: str
@@ -38,7 +38,7 @@ Launched = tuple[VariantKey, str]
 class VisibleWorker(NamedTuple):
     """A worker that takes new work, and what it has shared instances of."""
 
-    address: WorkerAddress
+    address: WorkerIdentity
     shares: frozenset[Launched]
 
 
@@ -50,7 +50,7 @@ class VisibleState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class InstanceInfo:
+class ReportedInstance:
     """One live MCP client, as its worker last reported it, or why there is none.
 
     `next_start_at` is Unix time in seconds, or None.
@@ -83,7 +83,7 @@ class InstanceInfo:
 class WorkerHello:
     """How a worker introduces itself."""
 
-    address: WorkerAddress
+    address: WorkerIdentity
     capacity: int
     package_version: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class WorkerHello:
     highest_epoch: int = 0
     held: Mapping[VariantKey, Hashes] = field(default_factory=dict)
     leases: tuple[HeldLease, ...] = ()
-    instances: tuple[InstanceInfo, ...] = ()
+    instances: tuple[ReportedInstance, ...] = ()
     servers: tuple[str, ...] = ()
 
     @cached_property
@@ -106,7 +106,7 @@ class WorkerReport:
 
     gained: tuple[HeldLease, ...] = ()
     lost: tuple[str, ...] = ()
-    instances: tuple[InstanceInfo, ...] | None = None
+    instances: tuple[ReportedInstance, ...] | None = None
     problems: tuple[Problem, ...] = ()
     cleared: tuple[Problem, ...] = ()
     calls_in_flight: int = 0
@@ -122,32 +122,32 @@ class WorkerRecord:
     """One worker. Its owner is the coordinator.
 
     Attributes:
-        gone_at: When its stream ended, or None while it is connected.
+        disconnected_at: When its stream ended, or None while it is connected.
         pushed_at: When it was sent its last delta.
         owed: Variants whose content it was asked for and has not sent yet.
-        asked_at: When it was asked for them.
+        content_requested_at: When it was asked for them.
         refusals_shown: What it refuses, as the open problems say.
         spares: Launches of which a client is up there that waits for a lease.
         shares: Launches of which a client is up there that calls share.
-        twins_revoked: Ids of leases that it was told on this stream to end as younger twins.
+        revoked_duplicates: Ids of leases that it was told on this stream to end as younger twins.
     """
 
     hello: WorkerHello
     subscription: Subscription
-    gone_at: float | None = None
+    disconnected_at: float | None = None
     pushed_at: float = 0.0
     draining: bool = False
-    owed: set[VariantKey] = field(default_factory=set)
-    asked_at: float = 0.0
-    instances: tuple[InstanceInfo, ...] = ()
+    requested_content: set[VariantKey] = field(default_factory=set)
+    content_requested_at: float = 0.0
+    instances: tuple[ReportedInstance, ...] = ()
     calls_in_flight: int = 0
-    refusals_shown: list[Refusal] = field(default_factory=list)
-    twins_revoked: set[str] = field(default_factory=set)
+    refusals_shown: list[VariantRefusal] = field(default_factory=list)
+    revoked_duplicates: set[str] = field(default_factory=set)
     spares: frozenset[Launched] = frozenset()
     shares: frozenset[Launched] = frozenset()
     _failing: frozenset[Launched] = frozenset()
 
-    def has_instances(self, instances: tuple[InstanceInfo, ...]) -> None:
+    def set_instances(self, instances: tuple[ReportedInstance, ...]) -> None:
         """Record the worker's report of all its instances and of the starts that fail."""
         self.instances = instances
         ready = [one for one in instances if one.state == "ready"]
@@ -170,15 +170,19 @@ class WorkerRecord:
 
     @property
     def connected(self) -> bool:
-        return self.gone_at is None
+        return self.disconnected_at is None
 
     @property
     def lost_at(self) -> float | None:
         """When it counts as lost unless it comes back, or None while it is connected."""
-        return None if self.gone_at is None else self.gone_at + bounds.WORKER_LOST_AFTER
+        return (
+            None
+            if self.disconnected_at is None
+            else self.disconnected_at + bounds.WORKER_LOST_AFTER
+        )
 
     @property
-    def takes_work(self) -> bool:
+    def accepts_work(self) -> bool:
         """Whether new leases and probes may go to it."""
         return self.connected and not self.draining
 

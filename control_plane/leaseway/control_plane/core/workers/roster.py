@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.moment import Moment
-from leaseway.control_plane.core.placement.table import HeldLease, LeaseKey, PlacementTable
+from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey, PlacementTable
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.workers.actions import Action, DrainWorker, RevokeLease
 from leaseway.control_plane.core.workers.records import (
@@ -22,7 +22,7 @@ from leaseway.control_plane.core.workers.records import (
     WorkerRefused,
     WorkerReport,
 )
-from leaseway.control_plane.core.workers.subscription import Push, Refusal, Subscription
+from leaseway.control_plane.core.workers.subscription import Push, Subscription, VariantRefusal
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
@@ -47,14 +47,14 @@ class Roster:
             here whether they run, and callers may reach them.
         placements: The leases that they reported, and the room reserved for others.
         moved: Those who joined, went, drained or acknowledged, for the owner to take.
-        generation: How often streams have begun and workers were forgotten.
+        generation: How often streams have resume and workers were forgotten.
     """
 
     problems: ProblemTable
     workers: dict[str, WorkerRecord] = field(default_factory=dict)
     placements: PlacementTable = field(default_factory=PlacementTable)
     lost: dict[str, WorkerRecord] = field(default_factory=dict)
-    moved: dict[str, None] = field(default_factory=dict)  # in that order
+    changed_workers: dict[str, None] = field(default_factory=dict)  # in that order
     generation: int = 0
     _ordered: tuple[int, list[WorkerRecord]] = field(default_factory=lambda: (0, []))
     _away: dict[str, WorkerRecord] = field(default_factory=dict)  # those whose stream has ended
@@ -62,48 +62,48 @@ class Roster:
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
     _left_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
     _spares: dict[Launched, set[str]] = field(default_factory=dict)  # the workers that have some
-    _twins: dict[LeaseKey, float] = field(default_factory=dict)  # when one of them is to end
+    _twins: dict[PlacementKey, float] = field(default_factory=dict)  # when one of them is to end
 
     def queue_action(self, worker_id: str, action: Action) -> None:
         self._unsent.append((worker_id, action))
 
-    def with_spare(self, launched: Launched) -> Collection[str]:
+    def workers_with_spare(self, launched: Launched) -> Collection[str]:
         """Return the workers that said last that a spare of a launch is up on them."""
         return self._spares.get(launched, ())
 
-    def take_unsent(self) -> list[tuple[str, Action]]:
+    def pop_actions(self) -> list[tuple[str, Action]]:
         """Return the actions queued since the last call, each with its worker's id."""
         unsent, self._unsent = self._unsent, []
         return unsent
 
     # What workers say.
 
-    def join(self, hello: WorkerHello, now: Moment) -> WorkerRecord:
+    def add_worker(self, hello: WorkerHello, now: Moment) -> WorkerRecord:
         """Register a worker, with its word on all the leases that it holds.
 
         Raises:
             WorkerRefused: Another run of the same id may still be alive.
         """
-        self.forget_lost(now)
+        self.forget_lost_workers(now)
         address = hello.address
         known = self.workers.get(address.id)
         if known is not None and known.hello.address.incarnation != address.incarnation:
             self._refuse_twin(known, now)
         self._mend(address.id)  # it says anew what is wrong
         before = known.subscription if known is not None else None
-        record = WorkerRecord(hello, Subscription.begun(hello.held, before))
-        record.has_instances(hello.instances)
+        record = WorkerRecord(hello, Subscription.resume(hello.held, before))
+        record.set_instances(hello.instances)
         self._note_spares(record.id, known.spares if known is not None else (), record.spares)
         self.workers[address.id] = record
         self._away.pop(address.id, None)
-        self._moved(address.id)
+        self._mark_changed(address.id)
         self.generation += 1
         was_draining = known is not None and known.draining
         if was_draining or (address.id, address.incarnation) in self._drained:
             self._drain(record)  # what it was told may have gone down with its stream
         self._show_refusals(record, now)
-        self.placements.worker_joined(address.id, hello.capacity)
-        all_twins = self.placements.replace_worker(address.id, hello.leases)
+        self.placements.add_worker(address.id, hello.capacity)
+        all_twins = self.placements.replace_leases(address.id, hello.leases)
         left_at = self._left_at.pop((address.id, address.incarnation), None)
         for lease in hello.leases:
             superseded = left_at is not None and self.placements.is_superseded(lease, left_at)
@@ -113,32 +113,34 @@ class Roster:
             self._note_twins(twins, now)
         return record
 
-    def leave(self, record: WorkerRecord, now: Moment) -> None:
+    def mark_disconnected(self, record: WorkerRecord, now: Moment) -> None:
         """Note that a worker's stream has ended; one that was to end is not waited for."""
-        record.gone_at = now.mono
+        record.disconnected_at = now.mono
         self._left_at[record.id, record.hello.address.incarnation] = now.mono
         if len(self._left_at) > _MOST_LEFT:
             del self._left_at[next(iter(self._left_at))]
         self._away[record.id] = record
-        self._moved(record.id)
-        if record.draining and not self.placements.held_by(record.id):
+        self._mark_changed(record.id)
+        if record.draining and not self.placements.held_count(record.id):
             # Its stream may just have broken: the same run must not come back as a healthy one.
             run = (record.id, record.hello.address.incarnation)
             self._drained[run] = now.mono + bounds.WORKER_LOST_AFTER
             self._forget(record.id)
 
-    def report(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> None:
+    def apply_report(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> None:
         """Record what a worker says has changed."""
         record.calls_in_flight = report.calls_in_flight
         if report.draining and not record.draining:
             record.draining = True
-            self._moved(record.id)
+            self._mark_changed(record.id)
         if report.instances is not None:
             spares, shares = record.spares, record.shares
-            record.has_instances(report.instances)
+            record.set_instances(report.instances)
             self._note_spares(record.id, spares, record.spares)
             if shares != record.shares:
-                self._moved(record.id)  # callers of a stateless server may go there, or no more
+                self._mark_changed(
+                    record.id
+                )  # callers of a stateless server may go there, or no more
         self._take_leases(record, report, now)
         for problem in report.cleared:
             self._clear_reported(record, problem)
@@ -149,13 +151,13 @@ class Roster:
         ended = set(report.lost)
         for lease in report.gained:
             if lease.id in ended:  # it came and went: what was reserved for it is free
-                self.placements.gained(lease)
+                self.placements.add_lease(lease)
         for lease_id in report.lost:
-            self.placements.lost(lease_id, record.id)
-            record.twins_revoked.discard(lease_id)
+            self.placements.remove_lease(lease_id, record.id)
+            record.revoked_duplicates.discard(lease_id)
         for lease in report.gained:
             if lease.id not in ended:
-                self._note_twins(self.placements.gained(lease), now)
+                self._note_twins(self.placements.add_lease(lease), now)
                 if self.placements.is_fenced(lease):
                     self.fence(lease.id, lease.key)
 
@@ -172,12 +174,12 @@ class Roster:
     def ack(self, record: WorkerRecord, nonce: int, now: Moment) -> bool:
         """Record an acknowledgement; False where it is stale."""
         known = record.subscription.ack(nonce)
-        self._moved(record.id)
+        self._mark_changed(record.id)
         self._show_refusals(record, now)
         return known
 
     def nack(
-        self, record: WorkerRecord, nonce: int, refusals: Iterable[Refusal], now: Moment
+        self, record: WorkerRecord, nonce: int, refusals: Iterable[VariantRefusal], now: Moment
     ) -> None:
         """Record refusals of what was sent; the acknowledgement of the rest follows."""
         record.subscription.nack(nonce, refusals)
@@ -201,15 +203,15 @@ class Roster:
         self.queue_action(lease.worker_id, RevokeLease(lease_id, reason))
         return True
 
-    def fence(self, lease_id: str, key: LeaseKey) -> None:
+    def fence(self, lease_id: str, key: PlacementKey) -> None:
         """End a lease that its holder was told is lost, now or when its worker is back."""
         self.placements.fence(lease_id, key)
         lease = self.placements.leases.get(lease_id)
         if lease is None or lease.key != key:
             return
         record = self.workers[lease.worker_id]
-        if record.connected and lease_id not in record.twins_revoked:
-            record.twins_revoked.add(lease_id)
+        if record.connected and lease_id not in record.revoked_duplicates:
+            record.revoked_duplicates.add(lease_id)
             reason = (
                 "Its session was told that it was lost while this worker was out of touch, and may"
                 " have another one."
@@ -218,7 +220,7 @@ class Roster:
 
     # Time.
 
-    def forget_lost(self, now: Moment) -> None:
+    def forget_lost_workers(self, now: Moment) -> None:
         """Forget workers whose stream ended 10 s ago, and their leases.
 
         One that did not say that it goes is a problem until it is back, or until nobody expects
@@ -228,7 +230,7 @@ class Roster:
             self._mend(record.id)
         for record in list(self._away.values()):
             if record.lost_at is not None and now.mono >= record.lost_at:
-                leases = self.placements.held_by(record.id)
+                leases = self.placements.held_count(record.id)
                 self._forget(record.id)
                 if not record.draining:
                     self.lost[record.id] = record
@@ -236,7 +238,7 @@ class Roster:
         for run in [run for run, until in self._drained.items() if until <= now.mono]:
             del self._drained[run]
 
-    def revoke_twins(self, now: Moment) -> None:
+    def revoke_duplicates(self, now: Moment) -> None:
         """Revoke the younger of two leases that have had one key for a while (DESIGN §5).
 
         The lease of a worker that is gone or drains is no twin: its successor took its place. If
@@ -246,9 +248,9 @@ class Roster:
         """
         for key in [key for key, at in self._twins.items() if at <= now.mono]:
             del self._twins[key]
-            for lease in [one for one in self.placements.of_key(key) if self._stands(one)][1:]:
+            for lease in [one for one in self.placements.leases_of(key) if self._stands(one)][1:]:
                 reason = "Another worker holds an older lease of the same session and server."
-                self.workers[lease.worker_id].twins_revoked.add(lease.id)
+                self.workers[lease.worker_id].revoked_duplicates.add(lease.id)
                 self.queue_action(lease.worker_id, RevokeLease(lease.id, reason))
 
     def deadlines(self) -> Iterator[float]:
@@ -267,17 +269,17 @@ class Roster:
         return [record for record in self.workers.values() if record.connected]
 
     @property
-    def known(self) -> list[WorkerRecord]:
+    def all_workers(self) -> list[WorkerRecord]:
         """All workers and those that were lost, ordered by id."""
         return [record for _, record in sorted({**self.lost, **self.workers}.items())]
 
     @property
-    def owed(self) -> set[VariantKey]:
+    def requested_content(self) -> set[VariantKey]:
         """The variants whose content some worker was asked for and has not sent yet."""
-        return {key for record in self.workers.values() for key in record.owed}
+        return {key for record in self.workers.values() for key in record.requested_content}
 
     @property
-    def ordered(self) -> list[WorkerRecord]:
+    def sorted_workers(self) -> list[WorkerRecord]:
         """All workers, ordered by id; not to be changed."""
         generation, records = self._ordered
         if generation != self.generation:
@@ -285,7 +287,7 @@ class Roster:
             self._ordered = (self.generation, records)
         return records
 
-    def serving(self, served: Served) -> list[WorkerRecord]:
+    def workers_serving(self, served: Served) -> list[WorkerRecord]:
         """Return the workers that callers of a variant may go to, ordered by id.
 
         One whose stream has ended may serve on, but only where there is no other is it named. So
@@ -294,7 +296,7 @@ class Roster:
         """
         records = [
             record
-            for record in self.ordered
+            for record in self.sorted_workers
             if not record.draining and record.subscription.has(served)
         ]
         records = [record for record in records if record.connected] or records
@@ -304,7 +306,7 @@ class Roster:
             return able
         return [record for record in able if record.is_up(*launched)] or able
 
-    def lost_with(self, served: Served, version: int) -> list[WorkerRecord]:
+    def lost_workers_with(self, served: Served, version: int) -> list[WorkerRecord]:
         """Return the lost workers that had a variant, and this registry version, ordered by id."""
         return [
             record
@@ -314,12 +316,12 @@ class Roster:
 
     # Inside.
 
-    def _moved(self, worker_id: str) -> None:
-        self.moved[worker_id] = None
+    def _mark_changed(self, worker_id: str) -> None:
+        self.changed_workers[worker_id] = None
 
     def _drain(self, record: WorkerRecord) -> None:
         record.draining = True
-        self._moved(record.id)
+        self._mark_changed(record.id)
         self.queue_action(record.id, DrainWorker("An operator asked for it."))
 
     def _refuse_twin(self, known: WorkerRecord, now: Moment) -> None:
@@ -343,7 +345,7 @@ class Roster:
 
     def _stands(self, lease: HeldLease) -> bool:
         record = self.workers[lease.worker_id]
-        return record.takes_work and lease.id not in record.twins_revoked
+        return record.accepts_work and lease.id not in record.revoked_duplicates
 
     def _show_refusals(self, record: WorkerRecord, now: Moment) -> None:
         """Make what a worker refuses problems, each of which names worker and server."""
@@ -376,9 +378,9 @@ class Roster:
     def _forget(self, worker_id: str) -> None:
         self._note_spares(worker_id, self.workers.pop(worker_id).spares, ())
         self._away.pop(worker_id, None)
-        self._moved(worker_id)
+        self._mark_changed(worker_id)
         self.generation += 1
-        self.placements.worker_gone(worker_id)
+        self.placements.remove_worker(worker_id)
         self._mend(worker_id)
 
     def _mend(self, worker_id: str) -> None:
@@ -401,7 +403,7 @@ def _lost_problem(record: WorkerRecord, leases: int) -> Problem:
     return Problem("worker", Reason.WORKER_LOST, message, worker_id=record.id)
 
 
-def _refusal_problem(worker_id: str, refusal: Refusal) -> Problem:
+def _refusal_problem(worker_id: str, refusal: VariantRefusal) -> Problem:
     key = refusal.key
     message = f"Worker '{worker_id}' refused server '{key}': {refusal.message}"
     return Problem("worker", refusal.reason, message, key.server_id, key.tenant, worker_id)

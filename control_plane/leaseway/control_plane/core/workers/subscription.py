@@ -25,7 +25,7 @@ class Push:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class VariantRefusal:
     """Why a worker did not apply one variant, which is not sent again until it changes."""
 
     key: VariantKey
@@ -51,7 +51,7 @@ class Subscription:
     sent_version: int = 0
     stale: int = 0
     pending: Push | None = None
-    refused: dict[VariantKey, tuple[Refusal, Hashes]] = field(default_factory=dict)
+    refused: dict[VariantKey, tuple[VariantRefusal, Hashes]] = field(default_factory=dict)
     _nonce: int = 0
     _compared: tuple[int, bool] = (0, False)
     # The snapshot that the worker has all of and nothing else, and the one that `pending` leads to.
@@ -59,7 +59,7 @@ class Subscription:
     _leads_to: Snapshot | None = None
 
     @classmethod
-    def begun(
+    def resume(
         cls, held: Mapping[VariantKey, Hashes], before: Subscription | None = None
     ) -> Subscription:
         """Return the state of a new stream.
@@ -115,7 +115,7 @@ class Subscription:
         self._has_all_of = None if self.refused else self._leads_to
         return True
 
-    def nack(self, nonce: int, refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
+    def nack(self, nonce: int, refusals: Iterable[VariantRefusal]) -> tuple[VariantRefusal, ...]:
         """Record refusals; the acknowledgement of the rest follows.
 
         Returns:
@@ -132,7 +132,7 @@ class Subscription:
             self.refused[refusal.key] = (refusal, sent[refusal.key])
         return taken
 
-    def was_given(self, key: VariantKey, launch_hash: str) -> bool:
+    def was_sent(self, key: VariantKey, launch_hash: str) -> bool:
         """Return whether the worker has a launch of a variant, or has just been sent it."""
         held = self.acked.get(key)
         sent = self.pending.upserts if self.pending is not None else ()

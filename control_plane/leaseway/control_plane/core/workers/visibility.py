@@ -23,15 +23,15 @@ class Visibility:
     """
 
     def __init__(self) -> None:
-        self.now = VisibleState()
+        self.state = VisibleState()
         self._listed: dict[str, VisibleWorker] = {}
 
-    def follow(
+    def update(
         self, version: int, workers: Mapping[str, WorkerRecord], moved: Iterable[str]
     ) -> None:
         """Take the version that callers see, and which workers may stand otherwise than before."""
-        listed = self.now.workers
-        for worker_id in [*workers, *self._listed] if version != self.now.version else moved:
+        listed = self.state.workers
+        for worker_id in [*workers, *self._listed] if version != self.state.version else moved:
             was, is_now = self._listed.get(worker_id), _visible(version, workers.get(worker_id))
             if was == is_now:
                 continue
@@ -41,11 +41,11 @@ class Visibility:
             if is_now is not None:
                 self._listed[worker_id] = is_now
                 listed = listed | {is_now}
-        if listed is not self.now.workers or version != self.now.version:
-            self.now = VisibleState(version, listed)
+        if listed is not self.state.workers or version != self.state.version:
+            self.state = VisibleState(version, listed)
 
 
 def _visible(version: int, record: WorkerRecord | None) -> VisibleWorker | None:
-    if record is None or not record.takes_work or record.subscription.acked_version < version:
+    if record is None or not record.accepts_work or record.subscription.acked_version < version:
         return None
     return VisibleWorker(record.hello.address, record.shares)
