@@ -21,10 +21,10 @@ import pytest
 from tests.conftest import BOUND, absent
 from tests.e2e.system import SERVERS, System, eventually, running
 
-from leaseway.data_plane.mcp.process.container_command import OWNER_LABEL
 from leaseway.data_plane.mcp.process.containers import (
     ENGINE_VARIABLE,
-    is_gone,
+    OWNER_LABEL,
+    has_exited,
     process_identity,
 )
 from leaseway.sdk import AsyncClient, LeaseLost, ServerLost, ServerNotReady
@@ -189,7 +189,7 @@ async def test_an_image_that_is_not_there_says_so(box: Box, tmp_path: Path) -> N
 async def test_a_worker_removes_what_one_that_is_gone_left(box: Box, tmp_path: Path) -> None:
     left = box.ask("create", "--label", f"{OWNER_LABEL}={_GONE}", box.image).strip()
     kept = box.ask("create", "--label", f"{OWNER_LABEL}=another-machine:1:1:1:x", box.image).strip()
-    assert is_gone(_GONE)
+    assert has_exited(_GONE)
     try:
         async with box.system(tmp_path, {"box": box.server()}):
             await eventually(lambda: not box.has(left))

@@ -149,7 +149,7 @@ async def test_a_right_that_is_missing_is_named(
     async with running(tmp_path, {"box": server()}, environment=environment) as (_, client):
         said = await problem_of(client)
 
-    assert "(403: give its service account that right)" in said
+    assert "(403: grant its service account this right)" in said
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ async def test_one_right_that_a_worker_lacks_is_named(
         found = await problem_of(client)
 
     assert said in found
-    assert "403: give its service account that right" in found
+    assert "403: grant its service account this right" in found
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ async def test_a_worker_that_may_not_remove_pods_serves_and_says_so(
         log = system.workers["worker-1"].log
         await eventually(lambda: any(said in line for line in log))
 
-    assert any(said in line and "give its service account that right" in line for line in log)
+    assert any(said in line and "grant its service account this right" in line for line in log)
 
 
 async def test_a_pod_that_no_node_takes_is_told_of(
@@ -220,7 +220,7 @@ async def test_a_pod_that_no_node_takes_is_told_of(
     async with running(tmp_path, {"box": entry}, environment=environment) as (_, client):
         said = await problem_of(client)
 
-    assert "does not run: no node has taken it yet, 13.5 s after its start" in said
+    assert "does not run: it is not scheduled to a node yet, 13.5 s after its start" in said
 
 
 async def problem_of(client: AsyncClient) -> str:

@@ -11,7 +11,7 @@ from leaseway.v1 import leases_pb2
 from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
-WEAK = ("LIMIT_PARTLY_ENFORCED", "limits.memory (64 MiB) holds for each process of its own.")
+WEAK = ("LIMIT_PARTLY_ENFORCED", "limits.memory (64 MiB) applies to each process alone.")
 NONE = ("LIMIT_NOT_ENFORCED", "limits.cpu (1.5) is not enforced: no cgroup.")
 
 

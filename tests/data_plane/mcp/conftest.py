@@ -1,4 +1,4 @@
-"""A bench to start instances on, with everything that it started gone at the end."""
+"""A bench that starts instances, calls them and closes them at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,34 @@ SERVERS = Path(__file__).parents[2] / "servers"
 
 
 def connection(instance: Instance) -> StreamPeer:
-    """Return the connection of an instance whose messages come as a stream."""
+    """Return the connection of an instance with a stream transport."""
     peer = instance._peer
     assert isinstance(peer, StreamPeer)
     return peer
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(BOUND):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def until_exited(*pids: int) -> None:
+    """Wait until processes have exited."""
+    await until(lambda: not any(is_alive(pid) for pid in pids))
+
+
 class Bench:
-    """Starts instances, calls them, and remembers what they report."""
+    """Starts instances, calls them, and records what they report."""
 
     def __init__(self, reaper: Reaper, http: aiohttp.ClientSession) -> None:
         self.reaper = reaper
@@ -58,7 +78,7 @@ class Bench:
         return ServerSpec(VariantKey("remote"), "streamable_http", url=url, **spec)
 
     def at(self, transport: str, url: str, **spec: Any) -> ServerSpec:
-        """Return the spec of a server that another transport reaches at a URL."""
+        """Return the spec of a server at a URL of another transport."""
         return ServerSpec(VariantKey("remote"), transport, url=url, **spec)
 
     def make(
@@ -74,41 +94,41 @@ class Bench:
         return instance
 
     def on_closed(self, instance: Instance, fault: Fault | None) -> None:
-        """Remember that an instance has ended, and why."""
+        """Record that an instance has closed, and why."""
         self.closed.put_nowait((instance, fault))
 
     def on_tools_changed(self, instance: Instance) -> None:
-        """Remember whose tools changed."""
+        """Record an instance whose tools changed."""
         self.changed.put_nowait(instance)
 
     def on_warning(self, instance: Instance, reason: str, text: str) -> None:
-        """Remember what an instance can't do."""
+        """Record an instance's warning."""
         self.warned.append((reason, text))
 
     def on_warning_cleared(self, instance: Instance, reason: str) -> None:
-        """Forget what an instance could not do."""
+        """Remove an instance's warnings of a reason."""
         self.warned = [each for each in self.warned if each[0] != reason]
 
     def on_disconnected(self, instance: Instance) -> None:
-        """Remember the state in which an instance was given up."""
+        """Record the state of an instance that was disconnected."""
         self.disconnected.append(instance.state)
 
     async def start(
         self, spec: ServerSpec, environment: Mapping[str, str] | None = None, **more: Any
     ) -> Instance:
-        """Return an instance that is ready."""
+        """Start an instance; return it once it is ready."""
         instance = self.make(spec, environment, **more)
         async with asyncio.timeout(BOUND):
             await instance.start()
         return instance
 
     async def fails(self, spec: ServerSpec, **more: Any) -> Fault:
-        """Return the fault that a start ends with."""
+        """Return the fault of a start that must fail."""
         with pytest.raises(Fault) as caught:
             await self.start(spec, **more)
         return caught.value
 
-    def begin(
+    def start_call(
         self, instance: Instance, tool: str, arguments: Any = None, **request: Any
     ) -> tuple[PendingCall, asyncio.Future[Outcome]]:
         """Start a call; the future has its outcome."""
@@ -122,12 +142,12 @@ class Bench:
     async def call(
         self, instance: Instance, tool: str, arguments: Any = None, **request: Any
     ) -> Outcome:
-        """Return how a call ended, within a bound."""
+        """Call a tool; return its outcome."""
         async with asyncio.timeout(BOUND):
-            return await self.begin(instance, tool, arguments, **request)[1]
+            return await self.start_call(instance, tool, arguments, **request)[1]
 
     async def written(self, call: PendingCall) -> None:
-        """Wait until a call is on its way."""
+        """Wait until a call has been written."""
         async with asyncio.timeout(BOUND):
             while not call.written:
                 await asyncio.sleep(0.001)
@@ -135,7 +155,7 @@ class Bench:
     async def text(
         self, instance: Instance, tool: str, arguments: Any = None, **request: Any
     ) -> str:
-        """Return the text of a call that must succeed."""
+        """Call a tool that must succeed; return its text."""
         outcome = await self.call(instance, tool, arguments, **request)
         assert outcome.fault is None, outcome.fault
         return str(json.loads(outcome.payload)["content"][0]["text"])
@@ -159,7 +179,7 @@ class Bench:
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    """Return a bench; what it started is closed at the end."""
+    """Return a bench whose instances are closed at the end."""
     reaper = Reaper()
     http = http_client()
     bench = Bench(reaper, http)

@@ -111,7 +111,7 @@ async def test_closing_twice_and_from_many_tasks_is_one_end(bench: Bench) -> Non
 
 async def test_close_waits_for_calls_in_flight_and_refuses_new_ones(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
-    _, slow = bench.begin(instance, "slow", {"seconds": 0.2})
+    _, slow = bench.start_call(instance, "slow", {"seconds": 0.2})
     closing = asyncio.create_task(instance.close(grace=BOUND))
     await asyncio.sleep(0)
     refused = (await bench.call(instance, "echo")).fault
@@ -124,7 +124,7 @@ async def test_close_waits_for_calls_in_flight_and_refuses_new_ones(bench: Bench
 
 async def test_calls_that_outlast_the_grace_learn_that_it_closed(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
-    call, never = bench.begin(instance, "never")
+    call, never = bench.start_call(instance, "never")
     await bench.written(call)
     async with asyncio.timeout(BOUND):
         await instance.close(grace=0.05)

@@ -1,4 +1,4 @@
-"""The objects that run a server as an image on Kubernetes, and what a pod's status tells."""
+"""Kubernetes objects for servers with images, and the status of pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.mcp.pods.api import is_running, placed, runs_pods, waiting
+from leaseway.data_plane.mcp.pods.api import is_running, runs_pods, scheduling, waiting_reason
 from leaseway.data_plane.mcp.pods.manifest import (
     Manifest,
     Owner,
@@ -45,8 +45,8 @@ def pod(
     return pod_manifest("name", OWNER, spec, resolved)
 
 
-def container(made: Manifest) -> Manifest:
-    return next(each for each in made["spec"]["containers"] if each["name"] == "server")
+def container(manifest: Manifest) -> Manifest:
+    return next(each for each in manifest["spec"]["containers"] if each["name"] == "server")
 
 
 def test_a_pod_is_owned_by_its_workers_pod_and_gets_no_token() -> None:
@@ -60,14 +60,14 @@ def test_a_pod_is_owned_by_its_workers_pod_and_gets_no_token() -> None:
     assert OWNER.earlier == "leaseway.dev/owner=uid-1,leaseway.dev/run!=run-1"
 
 
-def test_what_is_run_is_the_images_own_unless_a_command_says_otherwise() -> None:
+def test_the_images_own_command_runs_unless_one_is_configured() -> None:
     assert "command" not in container(pod("", "--fast"))
     assert container(pod("", "--fast"))["args"] == ["--fast"]
     assert container(pod("python", "-m", "x"))["command"] == ["python"]
     assert container(pod(cwd="/srv"))["workingDir"] == "/srv"
 
 
-def test_values_of_variables_are_in_the_secret_alone() -> None:
+def test_values_of_variables_are_only_in_the_secret() -> None:
     made = pod(env={"TOKEN": "t"})
 
     assert container(made)["envFrom"] == [{"secretRef": {"name": "name"}}]
@@ -75,7 +75,7 @@ def test_values_of_variables_are_in_the_secret_alone() -> None:
     assert "envFrom" not in container(pod())
 
 
-def test_a_template_adds_and_never_takes_away_what_keeps_a_pod_in_order() -> None:
+def test_a_template_adds_fields_but_does_not_override_ownership() -> None:
     template = {
         "metadata": {"name": "x", "labels": {"team": "a", "leaseway.dev/owner": "somebody"}},
         "spec": {
@@ -102,7 +102,7 @@ def test_a_template_adds_and_never_takes_away_what_keeps_a_pod_in_order() -> Non
     assert [each["name"] for each in made["spec"]["volumes"]] == ["v", "leaseway-0"]
 
 
-def test_a_sandbox_is_the_pods_security() -> None:
+def test_a_sandbox_sets_the_security_context() -> None:
     made = pod(sandbox=Sandbox(enabled=True, writable_paths=("/data",)))
 
     assert container(made)["securityContext"]["readOnlyRootFilesystem"] is True
@@ -113,7 +113,7 @@ def test_a_sandbox_is_the_pods_security() -> None:
     assert connected["metadata"]["labels"]["leaseway.dev/network"] == "any"
 
 
-def test_limits_are_the_containers_and_those_that_no_pod_has_are_told() -> None:
+def test_limits_are_set_on_the_container_or_reported_as_not_enforced() -> None:
     limits = Limits(memory_bytes=1 << 20, cpu_cores=0.5, processes=10)
 
     assert container(pod(limits=limits))["resources"] == {
@@ -126,7 +126,7 @@ def test_limits_are_the_containers_and_those_that_no_pod_has_are_told() -> None:
 
 
 @given(st.from_regex("[a-zA-Z0-9_-]{1,64}", fullmatch=True))
-def test_each_server_id_makes_a_name_that_kubernetes_takes(server: str) -> None:
+def test_each_server_id_makes_a_valid_object_name(server: str) -> None:
     name = object_name(server)
 
     assert re.fullmatch("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name)
@@ -147,7 +147,7 @@ def test_each_server_id_makes_a_name_that_kubernetes_takes(server: str) -> None:
         ),
     ],
 )
-def test_a_status_tells_whether_a_pod_runs_and_why_not(
+def test_running_and_waiting_reason_are_read_from_the_status(
     state: Manifest, conditions: list[Manifest], runs: bool, why: tuple[str, str]
 ) -> None:
     status = {
@@ -156,18 +156,18 @@ def test_a_status_tells_whether_a_pod_runs_and_why_not(
     }
 
     assert is_running(status) is runs
-    assert waiting(status) == why
+    assert waiting_reason(status) == why
     assert not is_running({})
-    assert waiting({}) == ("", "")
+    assert waiting_reason({}) == ("", "")
 
 
-def test_a_worker_on_kubernetes_runs_pods_unless_it_is_told_otherwise() -> None:
+def test_a_worker_on_kubernetes_runs_pods_unless_configured_otherwise() -> None:
     assert runs_pods({"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
     assert runs_pods({"LEASEWAY_CONTAINER_ENGINE": "kubernetes"})
     assert not runs_pods({"KUBERNETES_SERVICE_HOST": "x", "LEASEWAY_CONTAINER_ENGINE": "docker"})
     assert not runs_pods({})
 
 
-def test_how_far_a_pod_came_is_told() -> None:
-    assert placed({"metadata": {}}) == "no node has taken it yet"
-    assert placed({"spec": {"nodeName": "n1"}}) == "the node n1 has not started it yet"
+def test_a_pod_without_a_waiting_reason_waits_for_a_node_or_its_start() -> None:
+    assert scheduling({"metadata": {}}) == "it is not scheduled to a node yet"
+    assert scheduling({"spec": {"nodeName": "n1"}}) == "the node n1 has not started it yet"

@@ -1,6 +1,6 @@
-"""How an instance gets its connection: one connector for each transport, by its name.
+"""Creates the connection of an instance: a connector for each transport, by its name.
 
-A name that is not built in is one that another package registers (see `transport`).
+Other packages can register more transports (see `protocol.transport`).
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
 from leaseway.data_plane.mcp.protocol.transport import Transport
-from leaseway.data_plane.mcp.transports.plugins import make_registered
-from leaseway.data_plane.mcp.transports.pull_adapter import Pulled
+from leaseway.data_plane.mcp.transports.plugins import create_registered
+from leaseway.data_plane.mcp.transports.pull_adapter import PullAdapter
 from leaseway.data_plane.mcp.transports.sse import SseTransport
 from leaseway.data_plane.mcp.transports.stdio import StdioTransport
 from leaseway.data_plane.mcp.transports.websocket import WebSocketTransport
 from leaseway.data_plane.references.environment import child_environment
 from leaseway.spec.model import ServerSpec
 
-_POD_SHARE: Final = 0.9
-"""The part of a start's time that a pod has to come up."""
+_POD_START_SHARE: Final = 0.9
+"""The part of the startup timeout that a pod has to run."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a connector gets.
+class ServerContext:
+    """What a connector needs.
 
     Attributes:
         spec: The server.
-        resolved: What its references stand for.
+        resolved: The values of its references.
         host: The worker process.
-        stderr: Where the last lines of a process's standard error go.
-        on_tools_changed: Called when the server says that its tools changed.
+        stderr: Receives the process's standard error.
+        on_tools_changed: Called when the server notifies of changed tools.
     """
 
     spec: ServerSpec
@@ -62,13 +62,13 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Connected:
-    """A connection that is not open yet; whoever has it closes it, also if opening fails.
+class UnopenedConnection:
+    """A connection to open with `Peer.open`; the caller closes it, also if opening fails.
 
     Attributes:
         peer: The connection.
-        pid: The process behind it, or None where there is none.
-        warnings: (reason, sentence) about what does not hold on this worker as configured.
+        pid: Its process, or None.
+        warnings: (reason, sentence) about configuration that is not enforced on this worker.
     """
 
     peer: Peer
@@ -76,96 +76,88 @@ class Connected:
     warnings: tuple[tuple[str, str], ...] = ()
 
 
-async def connect(wanted: Wanted) -> Connected:
-    """Return a server's connection, to be opened with `Peer.open`.
+async def connect(context: ServerContext) -> UnopenedConnection:
+    """Return a server's connection.
 
     Raises:
-        Fault: SERVER_NOT_READY; its `problem` says why.
+        Fault: SERVER_NOT_READY, with its `problem`.
     """
-    connector = _CONNECTORS.get(wanted.spec.transport, _connect_registered)
-    return await connector(wanted)
+    connector = _CONNECTORS.get(context.spec.transport, _connect_registered)
+    return await connector(context)
 
 
-async def _connect_stdio(wanted: Wanted) -> Connected:
-    spec, resolved = wanted.spec, wanted.resolved
-    host = wanted.host
-    command = (resolved.command, *resolved.args)
+async def _connect_stdio(context: ServerContext) -> UnopenedConnection:
+    spec, resolved, host = context.spec, context.resolved, context.host
     if spec.image and host.pods is not None:
-        return await _in_pod(wanted, host.pods)
+        return await _connect_pod(context, host.pods)
     if spec.image:
-        launch = _in_container(wanted)
-    else:
-        environment = child_environment(host.environment, spec.inherit_env, resolved.env)
-        cgroups = host.reaper.cgroups
-        launch = await prepare(
-            spec, command, environment, cgroups, resolved.cwd, others=host.served()
+        container = host.reaper.containers.prepare(spec, resolved)
+        host.reaper.register_engine()
+        launch = Launch(
+            container.command, container.environment, limits=spec.limits, container=container
         )
-    process = await ServerProcess.start(wanted.server, launch, wanted.stderr, host.reaper)
-    transport = StdioTransport(wanted.server, process, wanted.stderr)
-    peer = StreamPeer(wanted.server, transport, wanted.on_tools_changed)
-    return Connected(peer, process.pid, launch.warnings)
+    else:
+        launch = await prepare(
+            spec,
+            (resolved.command, *resolved.args),
+            child_environment(host.environment, spec.inherit_env, resolved.env),
+            host.reaper.cgroups,
+            resolved.cwd,
+            other_servers=host.served(),
+        )
+    process = await ServerProcess.start(context.server, launch, context.stderr, host.reaper)
+    transport = StdioTransport(context.server, process, context.stderr)
+    return replace(_stream(context, transport), pid=process.pid, warnings=launch.warnings)
 
 
-def _in_container(wanted: Wanted) -> Launch:
-    """Return how to start the client of a container engine, which holds a server as an image."""
-    spec, reaper = wanted.spec, wanted.host.reaper
-    container = reaper.containers.prepare(spec, wanted.resolved)
-    reaper.register_engine()
-    return Launch(container.command, container.environment, limits=spec.limits, container=container)
-
-
-async def _in_pod(wanted: Wanted, pods: Pods) -> Connected:
-    """Return a connection to a server as an image, in a pod of its own on Kubernetes."""
-    spec, resolved, server = wanted.spec, wanted.resolved, wanted.server
+async def _connect_pod(context: ServerContext, pods: Pods) -> UnopenedConnection:
+    spec, resolved, server = context.spec, context.resolved, context.server
     owner = await pods.owner(server)
     name = object_name(server)
-    pod = pod_manifest(name, owner, spec, resolved)
-    manifests = [("pods", pod)]
+    manifests = [("pods", pod_manifest(name, owner, spec, resolved))]
     if resolved.env:
         manifests.insert(0, ("secrets", secret_manifest(name, owner, resolved.env)))
-    # Less than the whole start may take: so the step that hung is told.
-    patience = spec.startup_timeout * _POD_SHARE
-    transport = PodTransport(server, pods, name, manifests, wanted.stderr.feed, patience)
-    connected = _over(wanted, Pulled(server, transport, resolved.without_secrets))
-    return replace(connected, warnings=pod_warnings(spec.limits))
+    # Less than the startup timeout, so that the error names the step that hung.
+    timeout = spec.startup_timeout * _POD_START_SHARE
+    transport = PodTransport(server, pods, name, manifests, context.stderr.feed, timeout)
+    connection = _stream(context, PullAdapter(server, transport, resolved.without_secrets))
+    return replace(connection, warnings=pod_warnings(spec.limits))
 
 
-async def _connect_http(wanted: Wanted) -> Connected:
-    resolved = wanted.resolved
+async def _connect_http(context: ServerContext) -> UnopenedConnection:
+    resolved = context.resolved
     peer = HttpConnection(
-        wanted.server,
+        context.server,
         resolved.url,
-        wanted.host.http,
+        context.host.http,
         headers=resolved.headers,
         session_id=resolved.session_id,
-        on_tools_changed=wanted.on_tools_changed,
-        renews=wanted.spec.truely_stateless,
+        on_tools_changed=context.on_tools_changed,
+        renews_sessions=context.spec.truely_stateless,
     )
-    return Connected(peer)
+    return UnopenedConnection(peer)
 
 
-async def _connect_sse(wanted: Wanted) -> Connected:
-    resolved = wanted.resolved
-    http = wanted.host.http
-    return _over(wanted, SseTransport(wanted.server, resolved.url, http, resolved.headers))
+async def _connect_sse(context: ServerContext) -> UnopenedConnection:
+    resolved, http = context.resolved, context.host.http
+    return _stream(context, SseTransport(context.server, resolved.url, http, resolved.headers))
 
 
-async def _connect_websocket(wanted: Wanted) -> Connected:
-    resolved = wanted.resolved
-    http = wanted.host.http
-    socket = WebSocketTransport(wanted.server, resolved.url, http, resolved.headers)
-    return _over(wanted, Pulled(wanted.server, socket))
+async def _connect_websocket(context: ServerContext) -> UnopenedConnection:
+    resolved, http = context.resolved, context.host.http
+    transport = WebSocketTransport(context.server, resolved.url, http, resolved.headers)
+    return _stream(context, PullAdapter(context.server, transport))
 
 
-async def _connect_registered(wanted: Wanted) -> Connected:
-    return _over(wanted, await make_registered(wanted.spec, wanted.resolved))
+async def _connect_registered(context: ServerContext) -> UnopenedConnection:
+    return _stream(context, await create_registered(context.spec, context.resolved))
 
 
-def _over(wanted: Wanted, transport: Transport) -> Connected:
-    return Connected(StreamPeer(wanted.server, transport, wanted.on_tools_changed))
+def _stream(context: ServerContext, transport: Transport) -> UnopenedConnection:
+    return UnopenedConnection(StreamPeer(context.server, transport, context.on_tools_changed))
 
 
-_CONNECTORS: Final[Mapping[str, Callable[[Wanted], Awaitable[Connected]]]] = {
+_CONNECTORS: Final[Mapping[str, Callable[[ServerContext], Awaitable[UnopenedConnection]]]] = {
     "stdio": _connect_stdio,
     "python": _connect_stdio,
     "builtin": _connect_stdio,

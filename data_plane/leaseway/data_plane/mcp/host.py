@@ -1,4 +1,4 @@
-"""What all instances of a worker share."""
+"""What all instances of a worker share: its environment, reaper, HTTP client, vault and pods."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.references.resolve import NO_VAULT, Vault
 from leaseway.spec.model import ServerSpec
 
-_IDLE: Final = 4.0
-"""Seconds that an unused connection is kept: less than common servers keep theirs, since a request
-would race with their closing it."""
+_KEEP_ALIVE: Final = 4.0
+"""Seconds that an unused connection is kept. Shorter than common servers' keep-alive: otherwise a
+request could be sent while the server closes the connection."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,10 @@ class Host:
     """The worker process, as its instances see it.
 
     Attributes:
-        environment: The worker's environment, for references and for processes.
-        reaper: Keeps processes from outliving the worker.
+        environment: The worker's environment, for references and child processes.
         http: The worker's pooled HTTP client.
-        vault: Where secrets are that the environment does not have.
-        pods: Runs servers that are images; None where an engine on this machine does.
-        served: Returns the servers that the worker serves at the moment.
+        pods: Runs images as pods; None if a container engine on this machine runs them.
+        served: Returns the servers that the worker currently serves.
     """
 
     environment: Mapping[str, str]
@@ -42,10 +40,10 @@ class Host:
 def http_client() -> aiohttp.ClientSession:
     """Return the pooled client that all HTTP connections of a worker share.
 
-    Cookies are not kept: they would pass from one server's instance to another's.
+    Cookies are not kept: they would leak from one server's instance to another's.
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"User-Agent": "leaseway"},
     )

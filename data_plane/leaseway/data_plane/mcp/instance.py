@@ -25,7 +25,7 @@ from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
 
 if TYPE_CHECKING:
-    from leaseway.data_plane.mcp.connect import Wanted
+    from leaseway.data_plane.mcp.connect import ServerContext
     from leaseway.data_plane.mcp.protocol.connection import Peer
     from leaseway.data_plane.mcp.protocol.features.health import Patience
     from leaseway.data_plane.mcp.session import Session
@@ -45,13 +45,13 @@ async def load() -> None:
     await asyncio.to_thread(_speaking)
 
 
-def _speaking() -> tuple[type[Session], type[Wanted]]:
+def _speaking() -> tuple[type[Session], type[ServerContext]]:
     import anyio._backends._asyncio  # noqa: F401  # else the first task group does, on the loop
 
-    from leaseway.data_plane.mcp.connect import Wanted
+    from leaseway.data_plane.mcp.connect import ServerContext
     from leaseway.data_plane.mcp.session import Session
 
-    return Session, Wanted
+    return Session, ServerContext
 
 
 class Instance:

@@ -17,7 +17,7 @@ from mcp_types import ServerCapabilities
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.core.desired_state import starts_in
 from leaseway.data_plane.core.ports import PromptsResources
-from leaseway.data_plane.mcp.connect import Wanted, connect
+from leaseway.data_plane.mcp.connect import ServerContext, connect
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features import handshake
@@ -65,7 +65,7 @@ class Session:
         self._subscriptions: Subscriptions | None = None
 
     @classmethod
-    async def connect(cls, wanted: Wanted) -> Session:
+    async def connect(cls, wanted: ServerContext) -> Session:
         """Return a session with what is wanted.
 
         Raises:

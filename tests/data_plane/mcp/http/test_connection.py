@@ -145,7 +145,7 @@ async def test_progress_and_logs_of_a_stream_reach_its_call(bench: Bench) -> Non
         instance = await bench.start(bench.http_spec(f"{address}/mcp"))
         reports: list[tuple[float, float | None, str]] = []
         logs: list[str] = []
-        _, other = bench.begin(instance, "echo", {"text": "slow"})
+        _, other = bench.start_call(instance, "echo", {"text": "slow"})
         await bench.text(
             instance,
             "echo",
@@ -160,7 +160,7 @@ async def test_progress_and_logs_of_a_stream_reach_its_call(bench: Bench) -> Non
 
 async def test_a_cancelled_modern_call_closes_its_stream(bench: Bench, modern: str) -> None:
     instance = await bench.start(bench.http_spec(f"{modern}/mcp"))
-    call, outcome = bench.begin(instance, "echo", {"text": "never"})
+    call, outcome = bench.start_call(instance, "echo", {"text": "never"})
     await bench.written(call)
     call.cancel("enough")
     call.cancel("again")
@@ -171,7 +171,7 @@ async def test_a_cancelled_modern_call_closes_its_stream(bench: Bench, modern: s
 
 async def test_a_cancelled_legacy_call_is_told_to_the_server(bench: Bench, legacy: str) -> None:
     instance = await bench.start(bench.http_spec(f"{legacy}/mcp"))
-    call, outcome = bench.begin(instance, "echo", {"text": "never"})
+    call, outcome = bench.start_call(instance, "echo", {"text": "never"})
     await bench.written(call)
     call.cancel("enough")
     async with asyncio.timeout(BOUND):
@@ -183,7 +183,7 @@ async def test_a_cancelled_legacy_call_is_told_to_the_server(bench: Bench, legac
 
 async def test_a_broken_transport_harms_its_own_call_only(bench: Bench, each: str) -> None:
     instance = await bench.start(bench.http_spec(f"{each}/mcp"))
-    slow = [bench.begin(instance, "echo", {"text": "slow"})[1] for _ in range(5)]
+    slow = [bench.start_call(instance, "echo", {"text": "slow"})[1] for _ in range(5)]
     fault = await fault_of(bench, instance, "reset")
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "unknown")
     async with asyncio.timeout(BOUND):
@@ -230,7 +230,7 @@ async def test_a_session_that_the_server_forgot_ends_the_instance(
     bench: Bench, legacy: str
 ) -> None:
     instance = await bench.start(bench.http_spec(f"{legacy}/mcp"))
-    call, slow = bench.begin(instance, "echo", {"text": "never"})
+    call, slow = bench.start_call(instance, "echo", {"text": "never"})
     await bench.written(call)
     await bench.http.post(f"{legacy}/forget")
     fault = await fault_of(bench, instance, "hello")
@@ -352,7 +352,7 @@ async def test_a_url_that_is_none_is_named(bench: Bench) -> None:
 
 async def test_closing_fails_calls_under_way_and_is_quick(bench: Bench, each: str) -> None:
     instance = await bench.start(bench.http_spec(f"{each}/mcp"))
-    call, never = bench.begin(instance, "echo", {"text": "never"})
+    call, never = bench.start_call(instance, "echo", {"text": "never"})
     await bench.written(call)
     async with asyncio.timeout(BOUND):
         await instance.close()

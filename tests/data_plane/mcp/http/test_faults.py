@@ -29,7 +29,7 @@ async def test_an_answer_that_trickles_is_given_up_at_the_callers_word(
     bench: Bench, address: str, how: str
 ) -> None:
     instance = await bench.start(bench.http_spec(f"{address}/mcp"))
-    call, outcome = bench.begin(instance, "echo", {"text": how})
+    call, outcome = bench.start_call(instance, "echo", {"text": how})
     await bench.written(call)
     assert await bench.text(instance, "echo", {"text": "meanwhile"}) == "meanwhile"
     assert not outcome.done()
@@ -44,7 +44,7 @@ async def test_a_reset_in_the_middle_of_a_body_is_one_calls_loss(
     bench: Bench, address: str
 ) -> None:
     instance = await bench.start(bench.http_spec(f"{address}/mcp"))
-    slow = [bench.begin(instance, "echo", {"text": "slow"})[1] for _ in range(5)]
+    slow = [bench.start_call(instance, "echo", {"text": "slow"})[1] for _ in range(5)]
     fault = (await bench.call(instance, "echo", {"text": "reset in body"})).fault
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
@@ -58,7 +58,7 @@ async def test_a_burst_of_server_errors_leaves_the_connection_as_it_was(
     bench: Bench, address: str
 ) -> None:
     instance = await bench.start(bench.http_spec(f"{address}/mcp"))
-    slow = [bench.begin(instance, "echo", {"text": "slow"})[1] for _ in range(5)]
+    slow = [bench.start_call(instance, "echo", {"text": "slow"})[1] for _ in range(5)]
     burst = (bench.call(instance, "echo", {"text": f"status {500 + n % 5}"}) for n in range(100))
     faults = [outcome.fault for outcome in await asyncio.gather(*burst)]
     assert {fault.reason for fault in faults if fault} == {Reason.SERVER_ERROR}

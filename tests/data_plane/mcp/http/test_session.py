@@ -54,7 +54,7 @@ async def test_a_call_that_meets_a_forgotten_session_succeeds_in_another(
 
 async def test_calls_that_run_in_the_forgotten_session_finish(bench: Bench, address: str) -> None:
     instance = await shared(bench, address)
-    slow = [bench.begin(instance, "echo", {"text": "slow"}) for _ in range(5)]
+    slow = [bench.start_call(instance, "echo", {"text": "slow"}) for _ in range(5)]
     for call, _ in slow:
         await bench.written(call)
     await bench.text(instance, "echo")  # the server has them by now
@@ -147,7 +147,7 @@ async def test_a_call_cancelled_while_another_session_is_opened_disturbs_nobody(
 ) -> None:
     instance = await shared(bench, address)
     await tell(bench, address, "forget")
-    calls = [bench.begin(instance, "echo", {"text": "on"}) for _ in range(20)]
+    calls = [bench.start_call(instance, "echo", {"text": "on"}) for _ in range(20)]
     for call, _ in calls:
         await bench.written(call)
     for call, _ in calls[::2]:

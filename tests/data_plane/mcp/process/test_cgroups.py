@@ -1,4 +1,4 @@
-"""Control groups of both versions, over a file tree that stands for the kernel's."""
+"""Cgroups of both versions, over a folder that imitates the kernel's file system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.mcp.process import cgroups as cgroup
+from leaseway.data_plane.mcp.process import cgroups as module
 from leaseway.data_plane.mcp.process.cgroups import Cgroup, Cgroups, Hierarchy, find_hierarchies
 from leaseway.spec.model import Limits
 from leaseway.wire.bounds import MIB
@@ -28,11 +28,11 @@ FILES = {
 
 
 class Kernel:
-    """Version 2 over a folder: who may have controllers, and where processes are.
+    """Imitates version 2 in a folder: enabled controllers and member processes.
 
     Args:
         root: The worker's cgroup.
-        controllers: What it could give to its children.
+        controllers: Those that its children may have.
     """
 
     def __init__(self, root: Path, controllers: str = "memory cpu pids") -> None:
@@ -47,27 +47,27 @@ class Kernel:
         (folder / "cgroup.subtree_control").write_text("")
         (folder / "cgroup.procs").write_text("")
 
-    def _give(self, folder: Path, controller: str) -> None:
+    def _enable(self, folder: Path, controller: str) -> None:
         listed = (folder / "cgroup.controllers").read_text().split()
         (folder / "cgroup.controllers").write_text(" ".join([*listed, controller]))
         for file, text in FILES[controller].items():
             (folder / file).write_text(text)
 
     def enter(self, *pids: int) -> None:
-        """Put processes into the worker's cgroup."""
+        """Move processes into the worker's cgroup."""
         (self.root / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
 
     def mkdir(self, path: Path, mode: int = 0o777) -> None:
-        """Make a cgroup: its files are there at once."""
+        """Create a cgroup with its files."""
         if self.read_only:
             raise OSError(errno.EROFS, "Read-only file system")
         self.plain_mkdir(path, mode)
         self._fill(path, "")
         for name in (path.parent / "cgroup.subtree_control").read_text().split():
-            self._give(path, name)
+            self._enable(path, name)
 
     def rmdir(self, path: Path) -> None:
-        """Remove a cgroup that has neither processes nor children."""
+        """Remove a cgroup without processes and children."""
         if (path / "cgroup.procs").read_text().strip():
             raise OSError(errno.EBUSY, "Device or resource busy")
         for file in path.iterdir():
@@ -76,7 +76,7 @@ class Kernel:
         self.plain_rmdir(path)
 
     def write(self, file: Path, text: str) -> None:
-        """Write to a file as the kernel takes it."""
+        """Write to a file with the kernel's checks."""
         if not file.exists():
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
         if file.name == "cgroup.subtree_control":
@@ -87,7 +87,7 @@ class Kernel:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory")
             for child in file.parent.iterdir():
                 if child.is_dir():
-                    self._give(child, name)
+                    self._enable(child, name)
             text = f"{file.read_text()} {name}".strip()
         if file.name == "cgroup.procs":
             for other in self.root.rglob("cgroup.procs"):
@@ -99,11 +99,11 @@ class Kernel:
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """Stand in for the kernel."""
+    """Replace the kernel's cgroup file system."""
     kernel = Kernel(tmp_path / "unit.service")
     monkeypatch.setattr(os, "mkdir", kernel.mkdir)
     monkeypatch.setattr(os, "rmdir", kernel.rmdir)
-    monkeypatch.setattr(cgroup, "_write", kernel.write)
+    monkeypatch.setattr(module, "_write", kernel.write)
     return kernel
 
 
@@ -114,9 +114,9 @@ def cgroups(kernel: Kernel, tmp_path: Path) -> Iterator[Cgroups]:
     kernel.plain_mkdir(proc)
     (proc / "cgroup").write_text("0::/unit.service\n")
     (proc / "mountinfo").write_text(f"29 22 0:26 / {tmp_path} rw - cgroup2 cgroup2 rw\n")
-    made = Cgroups(lambda _folder: None, proc)
-    yield made
-    made.close()
+    cgroups = Cgroups(lambda _folder: None, proc)
+    yield cgroups
+    cgroups.close()
 
 
 def entry(folder: Path, name: str) -> str:
@@ -124,35 +124,37 @@ def entry(folder: Path, name: str) -> str:
 
 
 def test_each_limit_is_written_to_its_file(kernel: Kernel, cgroups: Cgroups) -> None:
-    group = cgroups.confine(EVERYTHING)
+    group = cgroups.create(EVERYTHING)
     (folder,) = set(group.folders.values())
     assert group.missing == {}
     assert entry(folder, "memory.max") == str(64 * MIB)
     assert entry(folder, "memory.swap.max") == "0"
     assert entry(folder, "cpu.max") == "150000 100000"
     assert entry(folder, "pids.max") == "16"
-    assert group.entrances == (folder / "cgroup.procs",)
+    assert group.procs_files == (folder / "cgroup.procs",)
 
 
-def test_instances_have_cgroups_of_their_own_below_one_of_the_worker(
+def test_each_instance_has_its_own_cgroup_below_the_workers(
     kernel: Kernel, cgroups: Cgroups
 ) -> None:
-    one, other = (cgroups.confine(EVERYTHING).folders["memory"] for _ in range(2))
+    one, other = (cgroups.create(EVERYTHING).folders["memory"] for _ in range(2))
     assert one.parent == other.parent
     assert one.parent.parent == kernel.root
     assert one != other
 
 
-def test_only_what_is_limited_is_enabled(kernel: Kernel, cgroups: Cgroups) -> None:
-    group = cgroups.confine(Limits(processes=4))
+def test_only_controllers_of_configured_limits_are_enabled(
+    kernel: Kernel, cgroups: Cgroups
+) -> None:
+    group = cgroups.create(Limits(processes=4))
     assert entry(kernel.root, "cgroup.subtree_control") == "pids"
     assert group.folders.keys() == {"pids"}
 
 
-def test_a_worker_alone_in_its_cgroup_steps_aside(kernel: Kernel, cgroups: Cgroups) -> None:
+def test_a_worker_alone_in_its_cgroup_moves_to_a_leaf(kernel: Kernel, cgroups: Cgroups) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         kernel.enter(os.getpid(), child.pid)
-        group = cgroups.confine(EVERYTHING)
+        group = cgroups.create(EVERYTHING)
         child.communicate(b"\n")
     leaf = group.folders["memory"].parent / "worker"
     assert group.missing == {}
@@ -160,71 +162,71 @@ def test_a_worker_alone_in_its_cgroup_steps_aside(kernel: Kernel, cgroups: Cgrou
     assert entry(kernel.root, "cgroup.procs") == ""
 
 
-def test_a_cgroup_with_other_processes_is_left_alone(kernel: Kernel, cgroups: Cgroups) -> None:
+def test_a_cgroup_with_other_processes_is_not_used(kernel: Kernel, cgroups: Cgroups) -> None:
     kernel.enter(os.getpid(), os.getppid())
-    group = cgroups.confine(EVERYTHING)
+    group = cgroups.create(EVERYTHING)
     assert group.missing.keys() == {"memory", "cpu", "processes"}
-    assert "has other processes in it" in group.missing["cpu"]
+    assert "contains other processes" in group.missing["cpu"]
     assert entry(kernel.root, "cgroup.procs").split() == [str(os.getpid()), str(os.getppid())]
 
 
-def test_what_can_not_be_written_is_said_and_tried_again(kernel: Kernel, cgroups: Cgroups) -> None:
-    kernel.read_only = True
-    refused = cgroups.confine(Limits(memory_bytes=MIB))
-    assert refused.missing["memory"].endswith("can't be written: Read-only file system")
-    assert refused.entrances == ()
-    kernel.read_only = False
-    assert cgroups.confine(Limits(memory_bytes=MIB)).missing == {}
-
-
-def test_a_controller_that_is_not_there_misses_only_its_limit(
+def test_a_failed_write_is_reported_and_retried_at_the_next_start(
     kernel: Kernel, cgroups: Cgroups
 ) -> None:
+    kernel.read_only = True
+    refused = cgroups.create(Limits(memory_bytes=MIB))
+    assert refused.missing["memory"].endswith("can't be written: Read-only file system")
+    assert refused.procs_files == ()
+    kernel.read_only = False
+    assert cgroups.create(Limits(memory_bytes=MIB)).missing == {}
+
+
+def test_a_missing_controller_affects_only_its_limit(kernel: Kernel, cgroups: Cgroups) -> None:
     (kernel.root / "cgroup.controllers").write_text("memory pids")
-    group = cgroups.confine(EVERYTHING)
+    group = cgroups.create(EVERYTHING)
     assert group.missing == {"cpu": "the worker has no cgroup controller 'cpu'"}
     assert group.folders.keys() == {"memory", "pids"}
 
 
-def test_kills_for_memory_are_counted(kernel: Kernel, cgroups: Cgroups) -> None:
-    group = cgroups.confine(Limits(memory_bytes=MIB))
+def test_oom_kills_are_counted(kernel: Kernel, cgroups: Cgroups) -> None:
+    group = cgroups.create(Limits(memory_bytes=MIB))
     assert group.memory_kills == 0
     (group.folders["memory"] / "memory.events").write_text("oom 1\noom_kill 2\n")
     assert group.memory_kills == 2
     assert Cgroup().memory_kills == 0
 
 
-async def test_removed_cgroups_are_gone(kernel: Kernel, cgroups: Cgroups) -> None:
-    group = cgroups.confine(EVERYTHING)
+async def test_remove_deletes_the_folders(kernel: Kernel, cgroups: Cgroups) -> None:
+    group = cgroups.create(EVERYTHING)
     assert await group.remove()
     assert not group.folders["memory"].exists()
 
 
-async def test_a_removal_that_hangs_in_the_kernel_holds_up_neither_the_loop_nor_the_end(
+async def test_a_removal_that_hangs_in_the_kernel_blocks_neither_the_loop_nor_the_close(
     kernel: Kernel, cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on = threading.Event()
-    monkeypatch.setattr(cgroup, "remove_cgroup", lambda _: not go_on.wait(BOUND))
-    monkeypatch.setattr(cgroup, "_REMOVAL", 0.05)
-    group = cgroups.confine(EVERYTHING)
+    proceed = threading.Event()
+    monkeypatch.setattr(module, "remove_cgroup", lambda _: not proceed.wait(BOUND))
+    monkeypatch.setattr(module, "_REMOVE_TIMEOUT", 0.05)
+    group = cgroups.create(EVERYTHING)
     try:
         async with asyncio.timeout(BOUND / 2):
             assert not await group.remove()
     finally:
-        go_on.set()
+        proceed.set()
 
 
-def test_what_a_killed_worker_left_is_removed_by_the_next(
+def test_a_killed_workers_cgroup_is_removed_by_the_next_worker(
     kernel: Kernel, cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cgroup, "_SETTLED", -1.0)
+    monkeypatch.setattr(module, "_LOCK_DELAY", -1.0)
     dead, alive = (Cgroups(lambda _folder: None, cgroups._proc) for _ in range(2))
-    left = dead.confine(EVERYTHING).folders["memory"].parent
-    kept = alive.confine(EVERYTHING).folders["memory"].parent
+    abandoned = dead.create(EVERYTHING).folders["memory"].parent
+    locked = alive.create(EVERYTHING).folders["memory"].parent
     dead.close()
-    cgroups.confine(EVERYTHING)
-    assert not left.exists()
-    assert kept.exists()
+    cgroups.create(EVERYTHING)
+    assert not abandoned.exists()
+    assert locked.exists()
     alive.close()
 
 
@@ -237,7 +239,7 @@ MOUNTS = """\
 """
 
 
-def test_the_folders_of_version_1_are_found_from_inside_and_outside_containers(
+def test_version_1_folders_are_found_inside_and_outside_containers(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS)
@@ -253,5 +255,5 @@ def test_the_folders_of_version_1_are_found_from_inside_and_outside_containers(
     ]
 
 
-def test_a_machine_without_cgroups_has_none(tmp_path: Path) -> None:
+def test_a_machine_without_cgroups_has_no_hierarchies(tmp_path: Path) -> None:
     assert find_hierarchies(tmp_path) == []

@@ -1,4 +1,4 @@
-"""How limits hold: by the kernel's cgroups where they can be written here, else by its limits."""
+"""Limits are enforced by cgroups if this machine's are writable, else by setrlimit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import is_alive
 
 from leaseway.data_plane.mcp.process import launch
 from leaseway.data_plane.mcp.process.cgroups import CONTROLLERS, Cgroups, find_hierarchies
@@ -29,24 +30,24 @@ ROOT = KernelLimits(bounds_data=True, bounds_tasks=False)
 USER = KernelLimits(bounds_data=True, bounds_tasks=True)
 
 
-def held_here() -> set[str]:
-    """Return the limits that cgroups hold on this machine."""
-    made = Cgroups(lambda _folder: None)
-    group = made.confine(EVERYTHING)
+def limits_of_cgroups() -> set[str]:
+    """Return the limits that cgroups enforce on this machine."""
+    cgroups = Cgroups(lambda _folder: None)
+    group = cgroups.create(EVERYTHING)
     folders = {folder.parent for folder in group.folders.values()}
-    group.discard()
+    group.remove_nowait()
     for folder in folders:
         folder.rmdir()
-    made.close()
+    cgroups.close()
     return CONTROLLERS.keys() - group.missing.keys()
 
 
-HELD = held_here()
+ENFORCED = limits_of_cgroups()
 
 
 def needs(key: str) -> pytest.MarkDecorator:
-    reason = f"No cgroup can hold {key} here: its hierarchy is not there or not writable."
-    return pytest.mark.skipif(key not in HELD, reason=reason)
+    reason = f"No cgroup can limit {key} here: its hierarchy is missing or read-only."
+    return pytest.mark.skipif(key not in ENFORCED, reason=reason)
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ async def ask(bench: Bench, limits: Limits, tool: str, **arguments: Any) -> Any:
         await instance.close()
 
 
-async def test_a_server_without_limits_is_started_as_it_stands(bench: Bench) -> None:
+async def test_a_server_without_limits_is_started_as_configured(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("nosy"))
     assert bench.reaper.cgroups._folders == {}
     assert instance.warnings == ()
@@ -81,7 +82,9 @@ async def test_open_files_are_bounded_for_the_server_and_its_children(bench: Ben
 
 
 @needs("memory")
-async def test_a_server_that_uses_up_its_memory_is_killed_and_that_is_said(bench: Bench) -> None:
+async def test_a_server_that_uses_up_its_memory_is_killed_and_the_error_says_so(
+    bench: Bench,
+) -> None:
     spec = bench.stdio("nosy", limits=Limits(memory_bytes=64 * MIB))
     instance = await bench.start(spec)
     assert await bench.text(instance, "allocate", {"mib": 8}) == "8"
@@ -114,14 +117,14 @@ async def test_processor_time_is_bounded(bench: Bench) -> None:
     assert 0 < share < 0.45  # a busy machine may give it less
 
 
-@pytest.mark.skipif(set(CONTROLLERS) != HELD, reason="Cgroups do not hold every limit here.")
-async def test_where_every_limit_holds_nothing_is_said(bench: Bench) -> None:
+@pytest.mark.skipif(set(CONTROLLERS) != ENFORCED, reason="Cgroups do not enforce every limit here.")
+async def test_no_warning_if_every_limit_is_enforced(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("nosy", limits=EVERYTHING))
     assert instance.warnings == ()
 
 
 @needs("memory")
-async def test_its_cgroups_are_removed_when_an_instance_ends_however(bench: Bench) -> None:
+async def test_cgroups_are_removed_after_close_and_after_a_kill(bench: Bench) -> None:
     spec = bench.stdio("nosy", limits=EVERYTHING)
     closed, killed = [await bench.start(spec) for _ in range(2)]
     folders = [folder for one in (closed, killed) for folder in cgroup_folders(one.pid or 0)]
@@ -150,7 +153,7 @@ async def test_a_start_that_fails_leaves_no_cgroup(bench: Bench, tmp_path: Path)
 
 
 @needs("memory")
-async def test_what_cleared_its_environment_and_left_the_group_is_killed_by_its_cgroup(
+async def test_a_process_without_the_mark_and_the_group_is_killed_by_its_cgroup(
     bench: Bench,
 ) -> None:
     script = 'env -i setsid sleep 600 & exec "$0" "$@"'
@@ -167,10 +170,10 @@ async def test_what_cleared_its_environment_and_left_the_group_is_killed_by_its_
     inside = [int(line) for line in (folder / "cgroup.procs").read_text().split()]
     assert len(inside) == 2
     await instance.close()
-    assert not any(alive(pid) for pid in inside)
+    assert not any(is_alive(pid) for pid in inside)
 
 
-async def test_the_environment_arrives_as_it_was_and_in_no_command_line(bench: Bench) -> None:
+async def test_the_environment_is_passed_unchanged_and_in_no_command_line(bench: Bench) -> None:
     env = {"odd.name": Value("literal", "1"), "API_TOKEN": Value("literal", "very-secret")}
     base = {"PATH": os.environ["PATH"], "LANG": "C"}
     plain = await bench.start(bench.stdio("echo_raw", env=env), base)
@@ -194,7 +197,7 @@ async def test_a_limited_server_has_three_descriptors_and_the_usual_signals(
     assert signals[0] in proc(limited.pid or 0, "status")
 
 
-async def test_a_command_that_is_not_there_is_named_behind_limits_too(bench: Bench) -> None:
+async def test_a_missing_command_of_a_limited_server_is_named(bench: Bench) -> None:
     spec = ServerSpec(VariantKey("x"), "stdio", command="no-such-command", limits=EVERYTHING)
     fault = await bench.fails(spec)
     assert fault.metadata["problem"] == "COMMAND_NOT_FOUND"
@@ -207,13 +210,13 @@ async def test_without_cgroups_memory_is_bounded_for_each_process(no_cgroups: Be
     assert await no_cgroups.text(instance, "allocate", {"mib": 300}) == '"MemoryError"'
     ((reason, text),) = instance.warnings
     assert reason == "LIMIT_PARTLY_ENFORCED"
-    assert text.startswith("limits.memory (128 MiB) holds for each process of its own")
+    assert text.startswith("limits.memory (128 MiB) applies to each process alone")
 
 
-async def test_without_cgroups_the_server_starts_all_the_same_and_says_what_does_not_hold(
+async def test_without_cgroups_the_server_starts_with_warnings(
     no_cgroups: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "this_host", lambda: ROOT)
+    monkeypatch.setattr(launch, "kernel_limits", lambda: ROOT)
     limits = Limits(cpu_cores=1.5, processes=16)
     instance = await no_cgroups.start(no_cgroups.stdio("nosy", limits=limits))
     assert instance.state == "ready"
@@ -222,35 +225,35 @@ async def test_without_cgroups_the_server_starts_all_the_same_and_says_what_does
     assert text == (
         "limits.cpu (1.5) is not enforced: the worker has no cgroup controller 'cpu';"
         " limits.processes (16) is not enforced: the worker has no cgroup controller 'pids'."
-        " Give the worker a cgroup that it may write (systemd: Delegate=yes; a container: a"
-        " writable /sys/fs/cgroup), or remove the limit."
+        " Give the worker a writable cgroup (systemd: Delegate=yes; a container: a writable"
+        " /sys/fs/cgroup), or remove the limit."
     )
 
 
-async def test_a_limit_that_can_not_be_taken_on_ends_the_start(bench: Bench) -> None:
-    folder = bench.reaper.cgroups
-    real = folder.confine
+async def test_a_limit_that_fails_in_the_process_fails_the_start(bench: Bench) -> None:
+    cgroups = bench.reaper.cgroups
+    real = cgroups.create
 
     def vanishing(limits: Limits) -> Any:
         group = real(limits)
-        group.discard()
+        group.remove_nowait()
         return group
 
-    if "memory" not in HELD:
+    if "memory" not in ENFORCED:
         pytest.skip("No cgroup can be written here.")
-    folder.confine = vanishing  # type: ignore[method-assign]
+    cgroups.create = vanishing  # type: ignore[method-assign]
     fault = await bench.fails(bench.stdio("nosy", limits=EVERYTHING))
     assert fault.metadata["exit_status"] == "125"
-    assert "could not take on the limit join=" in fault.message
+    assert "could not apply the limit join=" in fault.message
 
 
-def test_a_user_that_is_no_administrator_is_bounded_by_its_own_count(tmp_path: Path) -> None:
+def test_an_unprivileged_users_processes_are_limited_by_setrlimit() -> None:
     plan = plan_limits(EVERYTHING, [], {"processes": "no"}, USER)
     assert plan.steps == ("nproc=16", "nofile=64")
     assert [reason for reason, _ in plan.warnings] == ["LIMIT_PARTLY_ENFORCED"]
 
 
-def test_cgroups_are_joined_before_anything_else(tmp_path: Path) -> None:
+def test_cgroups_are_joined_first(tmp_path: Path) -> None:
     plan = plan_limits(EVERYTHING, [tmp_path], {"memory": "no", "cpu": "no"}, USER)
     assert plan.steps == (f"join={tmp_path}", f"data={64 * MIB}", "nofile=64")
     assert [reason for reason, _ in plan.warnings] == [
@@ -264,7 +267,7 @@ def proc(pid: int, name: str) -> str:
 
 
 def cgroup_folders(pid: int) -> list[Path]:
-    """Return the cgroups of its own that a process is in."""
+    """Return the leaseway cgroups of a process."""
     found = find_hierarchies(Path(f"/proc/{pid}"))
     return [each.path for each in found if "leaseway-" in str(each.path)]
 
@@ -276,10 +279,3 @@ def command_lines() -> Iterator[str]:
                 yield (entry / "cmdline").read_text()
             except OSError:
                 continue
-
-
-def alive(pid: int) -> bool:
-    try:
-        return proc(pid, "stat").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -1,4 +1,4 @@
-"""Starting and ending processes, in numbers and where the machine has no more to give."""
+"""Many processes at once, and starts that the machine refuses."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from tests.conftest import BOUND, descendants
-from tests.data_plane.mcp.conftest import SERVERS
+from tests.data_plane.mcp.conftest import SERVERS, until
 
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.process import process
+from leaseway.data_plane.mcp.process import process as module
 from leaseway.data_plane.mcp.process.launch import Launch
-from leaseway.data_plane.mcp.process.process import ServerProcess, handed_over
+from leaseway.data_plane.mcp.process.process import ServerProcess, pipe_for_loop
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.mcp.process.spawner import Spawner
 from leaseway.data_plane.mcp.process.stderr import StderrTail
@@ -40,7 +40,7 @@ STUBBORN = "trap '' TERM; sh \"$1\"; while :; do sleep 600; done"
 
 
 def stubborn() -> ServerSpec:
-    """Return a cheap server that ignores the end of its input and SIGTERM."""
+    """Return a cheap server that ignores SIGTERM and the end of its input."""
     args = ("-c", STUBBORN, "sh", str(SERVERS / "tiny.sh"))
     return ServerSpec(VariantKey("stubborn"), "stdio", command="sh", args=args, protocol="legacy")
 
@@ -51,47 +51,40 @@ async def close_all(instances: list[Instance]) -> None:
 
 
 def in_use() -> set[str]:
-    """Return the children, descriptors and threads of this process, each by what it is.
+    """Describe the children, descriptors and threads of this process.
 
-    Idle threads of the loop's default executor are nobody's, those that start processes live as
-    long as the worker, and those that Python did not start are gRPC's.
+    Threads of the loop's executor, of the spawner and of gRPC are ignored: they outlive instances.
     """
     children = {f"child {pid}: {line}" for pid, line in descendants(os.getpid()).items()}
     descriptors: set[str] = set()
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # what listed the folder is in it, too
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing
             descriptors.add(f"descriptor {entry.name}: {entry.readlink()}")
     others = ("asyncio_", "spawn", "Dummy-")
     threads = {each.name for each in threading.enumerate() if not each.name.startswith(others)}
     return children | descriptors | {f"thread {name}" for name in threads}
 
 
-async def nothing_is_left(before: set[str]) -> None:
-    """Wait until nothing is in use that was not before; what was there before may have gone."""
+async def nothing_leaks(before: set[str]) -> None:
+    """Wait until nothing is in use that was not in use before."""
     try:
         await until(lambda: in_use() <= before)
     except TimeoutError:
-        pytest.fail(f"In use by now: {in_use() - before}, beside what was: {before}")
+        pytest.fail(f"Leaked: {in_use() - before}; in use before: {before}")
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(BOUND):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-async def test_a_hundred_are_closed_side_by_side_and_leave_nothing(
+async def test_a_hundred_instances_are_closed_in_parallel_without_leaks(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "PATIENCE", 1.0)
+    monkeypatch.setattr(stdio, "STOP_GRACE", 1.0)
     await close_all([await bench.start(stubborn())])
     before = in_use()
-    # Each takes 2 s: one after the other, they would not be done in time.
+    # Each takes 2 s: one after the other would exceed the bound.
     await close_all(await asyncio.gather(*(bench.start(stubborn()) for _ in range(100))))
-    await nothing_is_left(before)
+    await nothing_leaks(before)
 
 
-async def test_a_process_that_cannot_be_watched_is_not_left_running(
+async def test_a_process_that_cannot_be_watched_is_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(pid: int, flags: int = 0) -> NoReturn:
@@ -104,12 +97,12 @@ async def test_a_process_that_cannot_be_watched_is_not_left_running(
     assert fault.metadata["problem"] == "START_FAILED"
     assert fault.message.endswith("its process could not be watched: Too many open files.")
     await bench.instances[0].close()
-    await nothing_is_left(before)
+    await nothing_leaks(before)
 
 
 @contextlib.contextmanager
 def hanging_when_executed(path: Path) -> Iterator[str]:
-    """Make a program whose execution hangs until the end: whoever opens it waits for a lease."""
+    """Make a program whose execution hangs: opening it waits for a file lease."""
     path.write_text("#!/bin/sh\nexec sleep 600\n")
     path.chmod(0o700)
     descriptor = os.open(path, os.O_RDONLY)
@@ -118,16 +111,16 @@ def hanging_when_executed(path: Path) -> Iterator[str]:
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except OSError as error:
-            pytest.skip(f"This file system knows no leases of files: {error.strerror}.")
+            pytest.skip(f"This file system has no file leases: {error.strerror}.")
         yield str(path)
     finally:
         os.close(descriptor)
 
 
-async def test_a_command_whose_execution_hangs_holds_up_itself_only(
+async def test_a_command_whose_execution_hangs_delays_no_other_start(
     bench: Bench, tmp_path: Path
 ) -> None:
-    bench.reaper.spawner = Spawner(patience=0.1, timeout=0.5)
+    bench.reaper.spawner = Spawner(skip_after=0.1, timeout=0.5)
     await bench.start(stubborn())
     before = in_use()
     limits = resource.getrlimit(resource.RLIMIT_RTTIME)
@@ -140,30 +133,30 @@ async def test_a_command_whose_execution_hangs_holds_up_itself_only(
             assert f"executing its command {program!r} hangs" in fault.message
         assert resource.getrlimit(resource.RLIMIT_RTTIME) == limits
         await neighbour.close()
-    # Both are started after all, and ended: nobody wants them any more.
+    # Both start late and are killed at once.
     await until(lambda: not any(program in line for line in descendants(os.getpid()).values()))
     for instance in bench.instances[1:]:
         await instance.close()
-    await nothing_is_left(before)
+    await nothing_leaks(before)
 
 
-async def test_the_members_of_a_sandbox_are_found_beside_the_loop(
+async def test_members_of_a_sandbox_are_found_in_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All of /proc is read for it, which takes long where much runs."""
+    """Reading all of /proc takes long if many processes run."""
     readers: list[threading.Thread] = []
-    real = process._members
+    terminate = module._terminate_members
 
-    def members(group: int) -> list[int]:
+    def terminate_members(group: int) -> None:
         readers.append(threading.current_thread())
-        return real(group)
+        terminate(group)
 
-    monkeypatch.setattr(process, "_members", members)
+    monkeypatch.setattr(module, "_terminate_members", terminate_members)
     reaper = Reaper()
     launch = Launch(("sh", "-c", "sleep 600 & wait"), dict(os.environ), sandboxed=True)
     server = await ServerProcess.start("s", launch, StderrTail(), reaper)
     async with asyncio.timeout(BOUND):
-        await server.stop(patience=0.05)
+        await server.stop(grace=0.05)
     assert readers
     assert threading.main_thread() not in readers
     server.stdin.close()
@@ -171,11 +164,11 @@ async def test_the_members_of_a_sandbox_are_found_beside_the_loop(
     await reaper.close()
 
 
-async def test_a_reaper_that_stands_still_holds_up_nobody() -> None:
+async def test_a_stopped_reaper_is_replaced_and_never_blocks_the_worker() -> None:
     reaper = Reaper()
     first = reaper.pid
     os.kill(first, signal.SIGSTOP)
-    for number in range(10_000):  # of which the pipe to it takes a part only
+    for number in range(10_000):  # more than the pipe to it can buffer
         reaper.release(1_000_000_000 + number, reaper.mark())
     assert reaper.pid != first
     assert not Path(f"/proc/{first}").exists()
@@ -183,14 +176,14 @@ async def test_a_reaper_that_stands_still_holds_up_nobody() -> None:
 
 
 class Immortal(subprocess.Popen[bytes]):
-    """Hangs in the kernel: SIGKILL comes to it later, and whoever waits for it waits."""
+    """Imitates a process that hangs in the kernel and survives SIGKILL."""
 
     def kill(self) -> None:
         pass
 
     def wait(self, timeout: float | None = None) -> int:
-        assert timeout is not None, "Nobody may wait for it for ever."
-        assert timeout <= 0.05, "The loop waits meanwhile."
+        assert timeout is not None, "A wait needs a timeout."
+        assert timeout <= 0.05, "The wait blocks the loop."
         raise subprocess.TimeoutExpired(self.args, timeout)
 
     def poll(self) -> int | None:
@@ -201,24 +194,24 @@ class Immortal(subprocess.Popen[bytes]):
         super().wait(BOUND)
 
 
-async def test_a_reaper_that_can_not_be_killed_is_left_alone(
+async def test_a_reaper_that_survives_sigkill_is_ignored(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("leaseway.data_plane.mcp.process.reaper.subprocess.Popen", Immortal)
-    monkeypatch.setattr("leaseway.data_plane.mcp.process.reaper._END_TIMEOUT", 0.01)
+    monkeypatch.setattr("leaseway.data_plane.mcp.process.reaper._STOP_TIMEOUT", 0.01)
     reaper = Reaper()
     first = reaper._process
-    reaper._replace("is gone")
+    reaper._restart("has exited")
     second = reaper._process
     assert second is not first
     await reaper.close()
-    for left in (first, second):
-        assert f"The reaper process {left.pid} survives SIGKILL" in caplog.text
-        assert isinstance(left, Immortal)
-        left.end()
+    for process in (first, second):
+        assert f"The reaper process {process.pid} survives SIGKILL" in caplog.text
+        assert isinstance(process, Immortal)
+        process.end()
 
 
-async def test_a_server_that_can_not_be_killed_does_not_hold_up_who_refuses_it(
+async def test_a_server_that_survives_sigkill_does_not_block_its_failed_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     started: list[Immortal] = []
@@ -243,26 +236,16 @@ async def test_a_server_that_can_not_be_killed_does_not_hold_up_who_refuses_it(
     await reaper.close()
 
 
-async def test_a_reaper_that_was_killed_is_replaced_at_once() -> None:
-    reaper = Reaper()
-    first = reaper.pid
-    os.kill(first, signal.SIGKILL)
-    await until(lambda: reaper.pid != first)
-    assert reaper.pid in descendants(os.getpid())
-    await reaper.close()
-    assert reaper.pid not in descendants(os.getpid())
-
-
-class Ended(subprocess.Popen[bytes]):
-    """A process that has ended before its parent can tell it anything."""
+class Exited(subprocess.Popen[bytes]):
+    """A process that has exited before its parent writes to it."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
 
-@pytest.mark.parametrize("started_as", [subprocess.Popen, Ended])
-async def test_a_reaper_that_cannot_live_here_is_not_started_over_and_over(
+@pytest.mark.parametrize("started_as", [subprocess.Popen, Exited])
+async def test_a_reaper_that_always_dies_is_restarted_once_a_second(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started_as: type[subprocess.Popen[bytes]]
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", started_as)
@@ -271,14 +254,14 @@ async def test_a_reaper_that_cannot_live_here_is_not_started_over_and_over(
     monkeypatch.setattr("leaseway.data_plane.mcp.process.reaper._PROGRAM", dying)
     seen: set[int] = set()
     reaper = Reaper()
-    began = time.monotonic()
+    started = time.monotonic()
 
     def three() -> bool:
         seen.add(reaper.pid)
         return len(seen) == 3
 
     await until(three)
-    assert time.monotonic() - began > 0.9
+    assert time.monotonic() - started > 0.9
     await reaper.close()
 
 
@@ -299,7 +282,7 @@ async def test_no_server_runs_without_a_reaper(
     assert await bench.start(stubborn())
 
 
-async def test_a_reaper_inherits_nothing() -> None:
+async def test_a_reaper_inherits_no_descriptors() -> None:
     with Path(__file__).open():
         reaper = Reaper()
         folder = Path(f"/proc/{reaper.pid}/fd")
@@ -308,14 +291,14 @@ async def test_a_reaper_inherits_nothing() -> None:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_pipe_that_uvloop_got_is_closed_once(cancelled: bool) -> None:
-    """A number that is closed again is by then that of what somebody else has opened."""
+def test_a_pipe_handed_to_uvloop_is_closed_once(cancelled: bool) -> None:
+    """A second close would close a file that reuses the descriptor."""
     uvloop = pytest.importorskip("uvloop")
 
-    async def opened_and_closed() -> None:
+    async def open_and_close() -> None:
         reader, writer = os.pipe()
         given = os.fdopen(reader, "rb", buffering=0)
-        end = handed_over(given)
+        end = pipe_for_loop(given)
         number = end.fileno()
         opening = asyncio.ensure_future(
             asyncio.get_running_loop().connect_read_pipe(asyncio.Protocol, end)
@@ -339,7 +322,7 @@ def test_a_pipe_that_uvloop_got_is_closed_once(cancelled: bool) -> None:
         os.close(writer)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-        loop.run(opened_and_closed())
+        loop.run(open_and_close())
 
 
 def is_open(number: int) -> bool:

@@ -1,9 +1,8 @@
-"""What happens to servers when their worker is killed."""
+"""Servers of a killed worker are killed by its reaper, or by the next worker."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -12,12 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.conftest import BOUND
+from tests.conftest import BOUND, descendants
+from tests.data_plane.mcp.conftest import SERVERS, is_alive, until, until_exited
 
 from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper
 from leaseway.data_plane.mcp.process.reaper_main import tags
 
-SERVERS = Path(__file__).parents[3] / "servers"
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
 WORKER = """
@@ -44,19 +43,6 @@ asyncio.run(main())
 """
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-async def all_gone(*pids: int) -> None:
-    async with asyncio.timeout(BOUND):
-        while any(alive(pid) for pid in pids):
-            await asyncio.sleep(0.005)
-
-
 async def start_worker(*command: str) -> tuple[asyncio.subprocess.Process, int, int]:
     worker = await asyncio.create_subprocess_exec(
         sys.executable, "-c", WORKER, *command, stdout=asyncio.subprocess.PIPE
@@ -72,20 +58,20 @@ async def start_worker(*command: str) -> tuple[asyncio.subprocess.Process, int, 
 
 
 @pytest.mark.parametrize("mode", ["child", "escaped_child", "bare_child"])
-async def test_a_killed_worker_leaves_neither_server_nor_grandchild_nor_reaper(
+async def test_after_a_worker_is_killed_its_server_grandchild_and_reaper_exit(
     tmp_path: Path, mode: str
 ) -> None:
     pid_file = tmp_path / "pid"
     worker, server, reaper = await start_worker(str(SERVERS / "faulty.py"), mode, str(pid_file))
     child = int(pid_file.read_text())
-    assert all(alive(pid) for pid in (server, reaper, child))
+    assert all(is_alive(pid) for pid in (server, reaper, child))
     worker.kill()
     await worker.wait()
-    await all_gone(server, child, reaper)
+    await until_exited(server, child, reaper)
 
 
 @given(st.integers(1, 2**31), st.integers(1, 2**31), st.text("0123456789abcdef", min_size=32))
-def test_a_tag_is_of_its_own_server_and_run_only(one: int, other: int, run: str) -> None:
+def test_a_tag_belongs_to_one_server_of_one_run(one: int, other: int, run: str) -> None:
     whole = tags(f"{run}.".encode())
     [tag] = tags(f"{run}.{one}.".encode())
     assert tag in whole
@@ -100,35 +86,35 @@ async def test_a_stubborn_server_does_not_survive_a_killed_worker() -> None:
     worker, server, reaper = await start_worker(str(SERVERS / "faulty.py"), "stubborn")
     worker.kill()
     await worker.wait()
-    await all_gone(server, reaper)
+    await until_exited(server, reaper)
 
 
 @pytest.mark.parametrize("mode", ["stubborn", "bare_child"])
-async def test_what_a_worker_leaves_that_was_killed_with_its_reaper_ends_with_the_next_one(
+async def test_servers_of_a_worker_killed_with_its_reaper_are_killed_by_the_next_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     pid_file = tmp_path / "pid"
     worker, server, reaper = await start_worker(str(SERVERS / "faulty.py"), mode, str(pid_file))
-    left = server if mode == "stubborn" else int(pid_file.read_text())
+    orphan = server if mode == "stubborn" else int(pid_file.read_text())
     other, running, its_reaper = await start_worker(str(SERVERS / "faulty.py"), "stubborn")
-    worker.send_signal(signal.SIGSTOP)  # it would start another reaper
+    worker.send_signal(signal.SIGSTOP)  # it would restart its reaper
     os.kill(reaper, signal.SIGKILL)
     worker.kill()
     await worker.wait()
-    assert alive(left)
+    assert is_alive(orphan)
     third, _, third_reaper = await start_worker(str(SERVERS / "faulty.py"), "stubborn")
-    await all_gone(left)
-    assert alive(running)  # as everything is whose worker lives
+    await until_exited(orphan)
+    assert is_alive(running)  # its worker is alive
     [folder] = tmp_path.glob("leaseway-runs-*")
     assert len(list(folder.iterdir())) == 2
     for each in (other, third):
         each.kill()
         await each.wait()
-    await all_gone(running, its_reaper, third_reaper)
+    await until_exited(running, its_reaper, third_reaper)
 
 
-async def test_the_reaper_ignores_what_ends_a_worker() -> None:
+async def test_the_reaper_ignores_signals_that_stop_a_worker() -> None:
     reaper = Reaper()
     try:
         await settled(reaper)
@@ -136,26 +122,24 @@ async def test_the_reaper_ignores_what_ends_a_worker() -> None:
             os.kill(reaper.pid, number)
         assert os.getsid(reaper.pid) == reaper.pid
         group = await sleeper(reaper)
-        assert alive(group)
+        assert is_alive(group)
     finally:
         await reaper.close()
-    await all_gone(group)
+    await until_exited(group)
 
 
-async def test_a_killed_reaper_is_replaced_and_knows_what_it_must() -> None:
+async def test_a_killed_reaper_is_replaced_and_keeps_its_registrations() -> None:
     reaper = Reaper()
     first = reaper.pid
     group = await sleeper(reaper)
     os.kill(first, signal.SIGKILL)
-    async with asyncio.timeout(BOUND):
-        while reaper.pid == first:
-            other = await sleeper(reaper)
-            reaper.release(other, "no such mark")
-            with contextlib.suppress(ProcessLookupError):  # the next one may have done it
-                os.killpg(other, signal.SIGKILL)
-    assert alive(group)
+    await until(lambda: reaper.pid != first)
+    second = reaper.pid
+    assert second in descendants(os.getpid())
+    assert is_alive(group)
     await reaper.close()
-    await all_gone(group)
+    await until_exited(group)
+    assert second not in descendants(os.getpid())
 
 
 async def settled(reaper: Reaper) -> None:

@@ -1,6 +1,6 @@
 """The table "What holds a server" of docs/security.md, row by row, with the real bubblewrap.
 
-What each level lets a server do is asked of a server that tries, with and without network.
+A server tries each row at each level, with and without network.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ LEVELS: Final[tuple[Level, ...]] = ("none", "true", "strict")
 PLACES: Final = ("/srv", "/opt", "/var/lib", "/usr/local/share")
 NEW_USER: Final = 0x1000_0000
 SWITCHES: Final = (
-    "/proc/sys/kernel/core_pattern",  # what root's is, others of the machine are started by it
+    "/proc/sys/kernel/core_pattern",  # the kernel runs this program on crashes
     "/proc/sys/kernel/panic",
     "/proc/sysrq-trigger",
     "/proc/irq/default_smp_affinity",
     "/sys/kernel/uevent_helper",
     "/sys/power/state",
 )
-"""What belongs to the machine's root; none of it is written by a test, whatever comes out."""
+"""Files of the machine's root. Tests open them, but never write."""
 WRITTEN: Final = len("written")
-CIPHERS, MACHINES = 38, 40  # kinds of sockets that programs do not use: AF_ALG, AF_VSOCK
+CIPHERS, MACHINES = 38, 40  # AF_ALG, AF_VSOCK: unusual socket families
 
 
 @dataclass
 class World:
-    """What there is on the machine for a server to find."""
+    """Files and a port for a server to find."""
 
     data: Path
     home: Path
@@ -58,7 +58,7 @@ class World:
     port: int
 
     def spec(self, bench: Bench, level: Level, *, network: bool) -> ServerSpec:
-        """Return a server of a level, which may write its own folder and its home."""
+        """Return a server of a level that may write to its own folder and its home."""
         sandbox = Sandbox()
         if level != "none":
             writable = (str(self.own), str(self.home))
@@ -70,7 +70,7 @@ class World:
 
 @pytest.fixture
 def world(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Files outside of what is private in every sandbox, a home, and a port."""
+    """Create files outside of private folders, a home, and a port."""
     place = next((one for one in PLACES if os.access(one, os.W_OK)), None)
     if place is None:
         pytest.skip(f"None of {', '.join(PLACES)} can be written by this user.")
@@ -84,13 +84,13 @@ def world(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         home, own, others = data / "home", data / "own", data / "others"
         for folder in (home / ".leaseway", home / "diary", own, others):
             folder.mkdir(parents=True)
-        for path in (home / ".leaseway" / "vault.key", data / "tls.key", data / "note"):
+        for path in (home / ".leaseway" / "vault.key", home / "tls.key", data / "note"):
             path.write_text("kept")
         (others / "note").write_text("kept")
         for path in private:
             path.write_text("kept")
         monkeypatch.setattr(Path, "home", lambda: home)
-        monkeypatch.setenv("LEASEWAY_TLS_KEY", str(data / "tls.key"))
+        monkeypatch.setenv("LEASEWAY_TLS_KEY", str(home / "tls.key"))
         bench.served = [replace(bench.stdio("other"), cwd=str(others))]
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
@@ -114,7 +114,7 @@ async def files(world: World, ask: Ask, level: Level, network: bool) -> None:
 
 
 async def homes(world: World, ask: Ask, level: Level, network: bool) -> None:
-    """The home itself may be written here, so that the masks below it are looked at as well."""
+    """The home is writable here, so that hidden files below it are tested, too."""
     for place in ("/home", "/root"):
         if level == "strict" and Path(place).is_dir():
             held = await ask("names", path=place)
@@ -151,7 +151,7 @@ async def own_files(world: World, ask: Ask, level: Level, network: bool) -> None
     assert await ask("exists", path=str(world.home / ".leaseway" / "vault.key")) == (
         level == "none"
     )
-    found = await ask("read", path=str(world.data / "tls.key"))
+    found = await ask("read", path=str(world.home / "tls.key"))
     assert found == "kept" if level == "none" else found in ("", "PermissionError")
 
 
@@ -206,9 +206,9 @@ async def user_namespaces(world: World, ask: Ask, level: Level, network: bool) -
     if level == "strict":
         assert made["status"] != 0
     path = str(world.home / ".leaseway" / "vault.key")
-    look = ["bwrap", "--dev-bind", "/", "/", "umount", str(world.home / ".leaseway")]
-    if level != "none":  # a mask is not to be taken off by who makes a namespace of its own
-        await ask("run", command=look)
+    unmount = ["bwrap", "--dev-bind", "/", "/", "umount", str(world.home / ".leaseway")]
+    if level != "none":  # a new namespace must not uncover hidden files
+        await ask("run", command=unmount)
         again = ["bwrap", "--unshare-user", "--bind", "/", "/", "cat", path]
         assert "kept" not in (await ask("run", command=again))["words"]
 
@@ -242,7 +242,7 @@ ROWS: Final = {
     "system calls": system_calls,
     "memory": limits,
 }
-"""The beginning of each row's first cell, and what tries it."""
+"""The start of each row's first cell, and the function that tries it."""
 
 
 @pytest.mark.usefixtures("bwrap")

@@ -17,7 +17,7 @@ def test_the_last_lines_are_kept_the_oldest_first() -> None:
     assert tail.last(lines=2, size=3) == "alf"
 
 
-def test_a_line_at_the_bound_is_whole_and_one_above_is_cut() -> None:
+def test_a_line_at_the_limit_is_whole_and_a_longer_one_is_cut() -> None:
     tail = StderrTail(line_bytes=10)
     tail.feed(b"x" * 10 + b"\n" + b"y" * 11 + b"\n" + b"z" * 1_000_000 + b"\n")
     first, second, third = tail.lines()
@@ -26,9 +26,7 @@ def test_a_line_at_the_bound_is_whole_and_one_above_is_cut() -> None:
 
 
 @given(st.integers(0, 30), st.integers(1, 7))
-def test_a_secret_is_hidden_wherever_it_stands_and_however_it_arrives(
-    offset: int, piece: int
-) -> None:
+def test_a_secret_is_hidden_at_any_offset_and_in_pieces(offset: int, piece: int) -> None:
     tail = StderrTail(["s3cret"], line_bytes=20)
     data = b"x" * offset + b"s3cret" + b"y" * 10 + b"\n"
     for start in range(0, len(data), piece):
@@ -37,7 +35,7 @@ def test_a_secret_is_hidden_wherever_it_stands_and_however_it_arrives(
     assert "s3cre" not in tail.lines()[0]
 
 
-def test_each_line_of_a_secret_with_several_is_hidden() -> None:
+def test_each_line_of_a_multiline_secret_is_hidden() -> None:
     tail = StderrTail(["-----BEGIN\nabcdefgh\n"])
     tail.feed(b"got abcdefgh here\n")
     assert tail.lines() == ["got [hidden] here"]
@@ -49,7 +47,7 @@ def test_a_secret_that_contains_another_is_hidden_whole() -> None:
     assert tail.lines() == ["a [hidden]"]
 
 
-def test_values_too_short_to_be_secrets_are_left_alone() -> None:
+def test_values_too_short_to_be_secrets_are_not_hidden() -> None:
     tail = StderrTail(["a", ""])
     tail.feed(b"banana\n")
     assert tail.lines() == ["banana"]
@@ -62,23 +60,23 @@ def test_secrets_can_be_added_later() -> None:
     assert tail.lines() == ["[hidden] [hidden]"]
 
 
-def test_bytes_that_are_no_text_are_replaced() -> None:
+def test_invalid_utf8_is_replaced() -> None:
     tail = StderrTail()
     tail.feed(b"\xff\xfe ok\n")
     assert tail.lines()[0].endswith(" ok")
 
 
-def test_whoever_watches_hears_whole_lines_without_secrets() -> None:
-    heard: list[str] = []
+def test_a_watcher_receives_whole_lines_without_secrets() -> None:
+    lines: list[str] = []
     tail = StderrTail(["hunter22"])
     tail.feed(b"before\n")
-    tail.watch(heard.append)
+    tail.watch(lines.append)
     tail.feed(b"pass hun")
     tail.feed(b"ter22\nnext")
-    assert heard == ["pass [hidden]"]
+    assert lines == ["pass [hidden]"]
 
 
-def test_blank_lines_are_no_last_words() -> None:
+def test_blank_lines_are_not_among_the_last_lines() -> None:
     tail = StderrTail()
     tail.feed(b" \n\t\n\r\n   ")
     assert tail.last(lines=10, size=2048) == ""
@@ -101,9 +99,11 @@ def test_blank_lines_are_no_last_words() -> None:
             "npm error 404  'x@*' is not in this registry.",
         ),
         ("TypeError: no\n    at run (x.js:1)\n\nNode.js v20.1.0\n", "TypeError: no"),
+        ("docker: no such image.\nSee 'docker run --help'.\n", "docker: no such image."),
+        ("a\n\nRun 'docker run --help' for more information", "a"),
         ("npm notice only", "npm notice only"),
         ("See 'x --help'.\n \n\n", "See 'x --help'."),
     ],
 )
-def test_the_significant_line_is_not_the_one_that_names_a_log(words: str, line: str) -> None:
+def test_the_significant_line_is_not_a_pointer_to_a_log_or_help(words: str, line: str) -> None:
     assert significant_line(words) == line

@@ -12,7 +12,7 @@ from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.era import params_head
 from leaseway.data_plane.mcp.protocol.stream_connection import MAX_QUEUED, StreamPeer
 from leaseway.data_plane.mcp.protocol.transport import PullTransport, Receipt
-from leaseway.data_plane.mcp.transports.pull_adapter import Pulled
+from leaseway.data_plane.mcp.transports.pull_adapter import PullAdapter
 from leaseway.data_plane.testing.transport import MemoryTransport
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -85,16 +85,18 @@ class Gate(PullTransport):
 
 
 @pytest.fixture
-async def gate() -> AsyncIterator[tuple[Gate, Pulled, Heard]]:
+async def gate() -> AsyncIterator[tuple[Gate, PullAdapter, Heard]]:
     """Return a gate, its adapter and a receiver, connected."""
     gate, heard = Gate(), Heard()
-    pulled = Pulled("s", gate)
+    pulled = PullAdapter("s", gate)
     await pulled.connect(heard)
     yield gate, pulled, heard
     await pulled.disconnect()
 
 
-async def test_what_is_not_sent_yet_can_be_taken_back(gate: tuple[Gate, Pulled, Heard]) -> None:
+async def test_what_is_not_sent_yet_can_be_taken_back(
+    gate: tuple[Gate, PullAdapter, Heard],
+) -> None:
     inner, pulled, _ = gate
     slips = [Slip(), Slip(), Slip()]
     for slip in slips:
@@ -116,7 +118,7 @@ async def test_what_is_not_sent_yet_can_be_taken_back(gate: tuple[Gate, Pulled, 
 
 
 async def test_a_message_above_the_bound_is_not_passed_on(
-    gate: tuple[Gate, Pulled, Heard],
+    gate: tuple[Gate, PullAdapter, Heard],
 ) -> None:
     inner, _, heard = gate
     inner.coming.put_nowait(b"x" * (bounds.MAX_LINE + 1))
@@ -125,7 +127,7 @@ async def test_a_message_above_the_bound_is_not_passed_on(
     assert heard.messages == []
 
 
-async def test_a_flood_leaves_turns_to_others(gate: tuple[Gate, Pulled, Heard]) -> None:
+async def test_a_flood_leaves_turns_to_others(gate: tuple[Gate, PullAdapter, Heard]) -> None:
     inner, _, heard = gate
     for _ in range(10_000):
         inner.coming.put_nowait(b"{}")
@@ -138,7 +140,7 @@ async def test_a_flood_leaves_turns_to_others(gate: tuple[Gate, Pulled, Heard]) 
 
 
 async def test_disconnecting_twice_and_sending_afterwards_do_nothing(
-    gate: tuple[Gate, Pulled, Heard],
+    gate: tuple[Gate, PullAdapter, Heard],
 ) -> None:
     inner, pulled, heard = gate
     await asyncio.gather(pulled.disconnect(), pulled.disconnect())
@@ -148,7 +150,7 @@ async def test_disconnecting_twice_and_sending_afterwards_do_nothing(
 
 async def test_calls_beyond_the_bound_are_refused_while_nothing_gets_out() -> None:
     gate = Gate()
-    peer = StreamPeer("s", Pulled("s", gate))
+    peer = StreamPeer("s", PullAdapter("s", gate))
     await peer.open()
     outcomes: list[Outcome] = []
     big = b'{"text":"' + b"x" * (bounds.MAX_ARGUMENTS - 1024) + b'"}'

@@ -103,7 +103,9 @@ async def test_a_legacy_result_has_no_kind_and_passes(bench: Bench) -> None:
 async def test_progress_goes_to_the_call_that_asked_for_it(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
     reports: list[tuple[float, float | None, str]] = []
-    _, other = bench.begin(instance, "slow", on_progress=lambda *_: reports.append((9, 9, "no")))
+    _, other = bench.start_call(
+        instance, "slow", on_progress=lambda *_: reports.append((9, 9, "no"))
+    )
     await bench.text(instance, "progress", on_progress=lambda *report: reports.append(report))
     assert reports == [(0, 3, "step 0"), (1, 3, "step 1"), (2, 3, "step 2")]
     async with asyncio.timeout(BOUND):
@@ -120,7 +122,7 @@ async def test_logs_reach_the_only_call_from_its_level_on(bench: Bench) -> None:
 async def test_logs_are_given_to_nobody_when_two_calls_could_own_them(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
     said: list[str] = []
-    bench.begin(instance, "never", on_log=lambda *log: said.append(log[0]))
+    bench.start_call(instance, "never", on_log=lambda *log: said.append(log[0]))
     await bench.text(instance, "log", on_log=lambda *log: said.append(log[0]))
     assert said == []
 
@@ -137,7 +139,7 @@ async def test_many_calls_in_flight_get_their_own_answers(bench: Bench) -> None:
 
 async def test_a_cancelled_call_is_told_to_the_server_and_never_done(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
-    call, outcome = bench.begin(instance, "never")
+    call, outcome = bench.start_call(instance, "never")
     await bench.text(instance, "echo")  # the first call is on the wire by now
     assert call.written
     call.cancel("enough")
@@ -152,7 +154,7 @@ async def test_a_call_cancelled_before_it_was_written_never_reaches_the_server(
     bench: Bench,
 ) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
-    call, outcome = bench.begin(instance, "counter")
+    call, outcome = bench.start_call(instance, "counter")
     assert not call.written
     call.cancel("too late")
     assert await bench.text(instance, "counter") == "1"

@@ -68,7 +68,7 @@ async def test_second_and_stray_answers_are_dropped_and_counted(
 
 async def test_an_answer_to_a_cancelled_call_is_dropped(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "late"))
-    call, outcome = bench.begin(instance, "call")
+    call, outcome = bench.start_call(instance, "call")
     await bench.written(call)
     call.cancel("enough")
     assert (await bench.text(instance, "call")).startswith("late")
@@ -120,7 +120,7 @@ async def test_a_line_above_the_bound_fails_the_call_that_it_answers_alone(
     bench: Bench, order: str
 ) -> None:
     instance = await bench.start(bench.stdio("faulty", "oversize"))
-    call, other = bench.begin(instance, "call", {"how": "never"})
+    call, other = bench.start_call(instance, "call", {"how": "never"})
     await bench.written(call)
     fault = (await bench.call(instance, "call", {"how": order, "mib": 64})).fault
     assert fault is not None

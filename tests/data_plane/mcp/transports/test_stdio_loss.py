@@ -28,9 +28,9 @@ async def test_half_a_line_and_death_is_a_loss_with_its_status(bench: Bench) -> 
 async def test_calls_wait_for_a_full_pipe_and_beyond_the_bound_are_refused(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "not_reading"))
     big = {"text": "x" * (bounds.MAX_ARGUMENTS - 100)}
-    filling, _ = bench.begin(instance, "call", big)
+    filling, _ = bench.start_call(instance, "call", big)
     await bench.written(filling)
-    waiting, _ = bench.begin(instance, "call", {"text": "x" * (bounds.MAX_ARGUMENTS - 4096)})
+    waiting, _ = bench.start_call(instance, "call", {"text": "x" * (bounds.MAX_ARGUMENTS - 4096)})
     assert not waiting.written
     outcome = await bench.call(instance, "call", big)
     assert outcome.fault is not None
@@ -43,7 +43,7 @@ async def test_cancelling_never_waits_for_a_server_that_does_not_read(bench: Ben
     instance = await bench.start(bench.stdio("echo_raw"))
     os.kill(instance.pid or 0, signal.SIGSTOP)
     text = {"text": "x" * 10_000}
-    calls = [bench.begin(instance, "echo", text) for _ in range(200)]
+    calls = [bench.start_call(instance, "echo", text) for _ in range(200)]
     await bench.written(calls[0][0])
     assert not calls[-1][0].written  # the pipe is full
     for call, _ in calls:
@@ -62,7 +62,7 @@ async def test_what_a_server_that_does_not_read_is_to_be_told_is_bounded(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     instance = await bench.start(bench.stdio("faulty", "not_reading"))
-    filling, _ = bench.begin(instance, "call", {"text": "x" * 200_000})
+    filling, _ = bench.start_call(instance, "call", {"text": "x" * 200_000})
     await bench.written(filling)
     peer = connection(instance)
     for _ in range(100):
@@ -79,8 +79,8 @@ async def test_when_a_server_dies_every_waiter_learns_how_at_once(
     bench: Bench, mode: str, status: str, how: str
 ) -> None:
     instance = await bench.start(bench.stdio("faulty", mode))
-    _, first = bench.begin(instance, "call")
-    _, second = bench.begin(instance, "call")
+    _, first = bench.start_call(instance, "call")
+    _, second = bench.start_call(instance, "call")
     async with asyncio.timeout(BOUND):
         faults = [(await first).fault, (await second).fault]
     for fault in faults:
@@ -105,9 +105,9 @@ async def test_a_call_that_was_not_written_when_the_server_died_never_started(
 ) -> None:
     instance = await bench.start(bench.stdio("faulty", "not_reading"))
     big = {"text": "x" * (bounds.MAX_ARGUMENTS - 100)}
-    filling, written = bench.begin(instance, "call", big)
+    filling, written = bench.start_call(instance, "call", big)
     await bench.written(filling)
-    _, queued = bench.begin(instance, "call", big)
+    _, queued = bench.start_call(instance, "call", big)
     assert instance.pid is not None
     os.kill(instance.pid, signal.SIGKILL)
     async with asyncio.timeout(BOUND):
@@ -132,7 +132,7 @@ async def test_a_call_that_the_end_of_its_connection_failed_is_never_written(
 ) -> None:
     log = tmp_path / "log"
     instance = await bench.start(bench.stdio("echo_raw", "--log", str(log)))
-    call, outcome = bench.begin(instance, "counter")
+    call, outcome = bench.start_call(instance, "counter")
     assert not call.written
     async with asyncio.timeout(BOUND):
         await connection(instance).aclose()

@@ -210,7 +210,7 @@ async def test_when_the_connection_is_lost_all_in_flight_learn_it(
     bench: Bench, raw: RawServer, transport: str, how: str
 ) -> None:
     instance = await bench.start(at(bench, raw, transport))
-    waiting = [bench.begin(instance, "say", {"text": "never"}) for _ in range(5)]
+    waiting = [bench.start_call(instance, "say", {"text": "never"}) for _ in range(5)]
     for call, _ in waiting:
         await bench.written(call)
     fault = await fault_of(bench, instance, how)
@@ -242,7 +242,7 @@ async def test_a_post_that_fails_fails_its_own_call_only(
     bench: Bench, raw: RawServer, said_: str, reason: Reason, started: str
 ) -> None:
     instance = await bench.start(at(bench, raw, "sse"))
-    call, other = bench.begin(instance, "say", {"text": "never"})
+    call, other = bench.start_call(instance, "say", {"text": "never"})
     await bench.written(call)
     fault = await fault_of(bench, instance, said_)
     assert (fault.reason, fault.started) == (reason, started)
@@ -261,7 +261,7 @@ async def test_a_server_that_falls_silent_is_asked_and_given_up(
         while line.pings < 2:
             await asyncio.sleep(0.001)
     assert instance.state == "ready"
-    call, _ = bench.begin(instance, "say", {"text": "deaf"})
+    call, _ = bench.start_call(instance, "say", {"text": "deaf"})
     await bench.written(call)
     call.cancel("enough")
     async with asyncio.timeout(BOUND):
@@ -273,7 +273,7 @@ async def test_a_server_that_falls_silent_is_asked_and_given_up(
 
 async def test_posts_do_not_wait_for_one_another(bench: Bench, raw: RawServer) -> None:
     instance = await bench.start(at(bench, raw, "sse"))
-    held = [bench.begin(instance, "say", {"text": "hold"})[1] for _ in range(20)]
+    held = [bench.start_call(instance, "say", {"text": "hold"})[1] for _ in range(20)]
     async with asyncio.timeout(BOUND):
         while raw.busy < 20:
             await asyncio.sleep(0.001)
@@ -284,7 +284,7 @@ async def test_posts_do_not_wait_for_one_another(bench: Bench, raw: RawServer) -
 
 async def test_a_post_nobody_waits_for_any_more_is_given_up(bench: Bench, raw: RawServer) -> None:
     instance = await bench.start(at(bench, raw, "sse"))
-    call, _ = bench.begin(instance, "say", {"text": "hold"})
+    call, _ = bench.start_call(instance, "say", {"text": "hold"})
     async with asyncio.timeout(BOUND):
         while not raw.busy:
             await asyncio.sleep(0.001)
@@ -298,7 +298,7 @@ async def test_posts_that_the_server_leaves_unanswered_are_bounded(
     bench: Bench, raw: RawServer
 ) -> None:
     instance = await bench.start(at(bench, raw, "sse"))
-    calls = [bench.begin(instance, "say", {"text": "hold"}) for _ in range(1_030)]
+    calls = [bench.start_call(instance, "say", {"text": "hold"}) for _ in range(1_030)]
     await asyncio.sleep(0)
     refused = [outcome.result().fault for _, outcome in calls if outcome.done()]
     assert 0 < len(refused) <= 10

@@ -75,7 +75,7 @@ async def results_of(bench: Bench, instance: Instance) -> list[object]:
 
 async def cancel(bench: Bench, instance: Instance) -> str:
     """Call off a call; return what the server made of it."""
-    call, outcome = bench.begin(instance, "hold")
+    call, outcome = bench.start_call(instance, "hold")
     await bench.written(call)
     await bench.text(instance, "echo", {"text": "after it"})
     call.cancel("enough")
@@ -173,7 +173,7 @@ async def test_closing_ends_the_connection_and_calls_in_flight(
     bench: Bench, carriers: None, transport: str
 ) -> None:
     async with script(bench, transport) as instance:
-        call, outcome = bench.begin(instance, "hold")
+        call, outcome = bench.start_call(instance, "hold")
         await bench.written(call)
         async with asyncio.timeout(BOUND):
             await instance.close()

@@ -58,7 +58,7 @@ class HttpConnection(Peer):
         session_id: A session that exists already, or empty. It is sent from the first request
             on; the handshake is made all the same, and the session is not ended at close.
         on_tools_changed: Called when the server says that its tools changed, or may have.
-        renews: Whether a session that the server has forgotten is opened anew. Where state is
+        renews_sessions: Whether a session that the server has forgotten is opened anew. If state is
             kept in it, the connection ends instead.
 
     Raises:
@@ -77,12 +77,12 @@ class HttpConnection(Peer):
         headers: Mapping[str, str] | None = None,
         session_id: str = "",
         on_tools_changed: Callable[[], None] = lambda: None,
-        renews: bool = False,
+        renews_sessions: bool = False,
     ) -> None:
         super().__init__(server, on_tools_changed)
         self._endpoint = HttpEndpoint(server, url, http, headers or {}, session_id)
         self._on_tools_changed = on_tools_changed
-        self._renews = renews
+        self._renews_sessions = renews_sessions
         self._renewal = Renewal(server, self._endpoint, self._open_again)
         self._initialize: tuple[Mapping[str, Any] | None, CallOptions] = (None, {})
         self._initializing: object = None
@@ -245,7 +245,7 @@ class HttpConnection(Peer):
     async def _post_again(
         self, forgotten: str, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
     ) -> None:
-        if self._renews and self._endpoint.session_is_ours:
+        if self._renews_sessions and self._endpoint.session_is_ours:
             await self._renewal.renew(forgotten)
             if self.closed.is_set() or await self._post(key, line, headers, entry) is None:
                 return
@@ -317,7 +317,7 @@ class HttpConnection(Peer):
         self._following = self._spawn(follower.run())
 
     def _stream_expired(self, session: str) -> None:
-        if self._renews and self._endpoint.session_is_ours:
+        if self._renews_sessions and self._endpoint.session_is_ours:
             self._spawn(self._renewal.renew(session))
         else:
             self._end(answers.session_gone(self.server))

@@ -1,4 +1,4 @@
-"""Servers as images on Kubernetes: a pod for each instance, attached over the API.
+"""Servers as images on Kubernetes: a pod for each instance, attached to over the API.
 
-It imports the protocol's seam and what a server is; the API's client library only when it is used.
+Imports the protocol's transports and the server's spec; the API's client library only when used.
 """

@@ -1,7 +1,7 @@
-"""What a worker asks of the Kubernetes API for servers that are images.
+"""Creates, watches, attaches to and deletes pods over the Kubernetes API.
 
-How the API is reached is read by the client library, which is loaded when the first such server
-starts; what is asked goes over the worker's own HTTP client, which can attach, too.
+The API's address and credentials are read by lightkube, which is loaded when the first server with
+an image starts. Requests use the worker's own HTTP client, which can also attach.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from typing import Any, Final
 import aiohttp
 
 from leaseway.data_plane.mcp.pods.manifest import CONTAINER, Manifest, Owner
-from leaseway.wire.errors import Fault, Reason
+from leaseway.data_plane.mcp.process.failures import not_started
 
 _logger = logging.getLogger(__name__)
-_PROTOCOL: Final = "v4.channel.k8s.io"
+_SUBPROTOCOL: Final = "v4.channel.k8s.io"
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
-_UNBOUNDED: Final = aiohttp.ClientTimeout(total=None, sock_connect=10)
+_WATCH_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10)
 _GRACE: Final = 2
-_REMOVAL_TRIES: Final = 60
-_BETWEEN_TRIES: Final = 5.0
-_BETWEEN_WATCHES: Final = 0.5
+_REMOVE_ATTEMPTS: Final = 60
+_REMOVE_INTERVAL: Final = 5.0
+_WATCH_INTERVAL: Final = 0.5
 _FATAL: Final = frozenset(
     {"CreateContainerConfigError", "ErrImageNeverPull", "InvalidImageName", "RunContainerError"}
 )
-"""Why a container waits where waiting is no use."""
+"""Reasons of a waiting container that will never run."""
 
 
 class PodFailure(Exception):
-    """The API did not do what it was asked for; the text is a sentence."""
+    """A request to the API or a pod failed. The text is the middle of a sentence."""
 
 
 @dataclass(frozen=True)
-class Access:
-    """How the API is reached.
+class ApiAccess:
+    """How to reach the API.
 
     Attributes:
         url: Its address.
-        tls: How it is verified, and who the worker is where a certificate says so.
-        token: Its bearer token, or the file that it is in; files change.
-        namespace: Where the pods go.
+        tls: Its trusted certificates, and the worker's client certificate if there is one.
+        token: A bearer token, or the file with one, which may be rotated.
+        namespace: The namespace of the pods.
     """
 
     url: str
@@ -62,10 +62,10 @@ class Access:
 
 
 class Pods:
-    """A worker's pods.
+    """The pods of one worker.
 
     Args:
-        environ: The worker's environment; the downward API says there which pod it is.
+        environ: The worker's environment, with its own pod's name from the downward API.
         http: The worker's HTTP client.
     """
 
@@ -73,12 +73,12 @@ class Pods:
         self._environ = environ
         self._http = http
         self._run = secrets.token_hex(8)
-        self._access: Access | None = None
-        self._swept: asyncio.Task[None] | None = None
+        self._access: ApiAccess | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self._removals: set[asyncio.Task[None]] = set()
 
     async def owner(self, server: str) -> Owner:
-        """Return whose pods these are, and learn how the API is reached.
+        """Return the owner of this worker's pods. Call it before the other methods.
 
         Raises:
             Fault: SERVER_NOT_READY with `problem` CONTAINER_ENGINE_MISSING.
@@ -87,66 +87,65 @@ class Pods:
         try:
             if not name or not uid:
                 raise PodFailure(
-                    "LEASEWAY_POD_NAME and LEASEWAY_POD_UID do not say which pod this worker is"
+                    "LEASEWAY_POD_NAME and LEASEWAY_POD_UID do not name this worker's pod"
                 )
             if self._access is None:  # loading the library takes a while
                 namespace = self._environ.get("LEASEWAY_POD_NAMESPACE")
                 self._access = await asyncio.to_thread(find_access, namespace)
         except (PodFailure, OSError) as failure:
-            raise Fault(
-                Reason.SERVER_NOT_READY,
-                f"The server {server} could not be started: it is an image, which a worker on"
-                f" Kubernetes runs as a pod, but {failure}. See 'images' in the chart's values.",
-                metadata={"server": server, "problem": "CONTAINER_ENGINE_MISSING"},
-            ) from None
+            text = (
+                "it is an image, which a worker on Kubernetes runs as a pod, but"
+                f" {failure}. See 'images' in the chart's values."
+            )
+            raise not_started(server, "CONTAINER_ENGINE_MISSING", text) from None
         owner = Owner(name, uid, self._run)
-        if self._swept is None:
-            self._swept = asyncio.get_running_loop().create_task(self._sweep(owner))
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep(owner))
         return owner
 
     async def create(self, plural: str, manifest: Manifest) -> None:
-        """Make an object.
+        """Create an object.
 
         Raises:
-            PodFailure: It was not made.
+            PodFailure: It was not created.
         """
-        await self._ask("POST", plural, manifest)
+        await self._request("POST", plural, manifest)
 
     async def until_running(self, name: str) -> AsyncIterator[str]:
-        """Yield why a pod does not run yet, whenever that changes; end once it runs.
+        """Yield why a pod does not run yet, at each change; return once it runs.
 
         Raises:
-            PodFailure: It will not run.
+            PodFailure: It will never run.
         """
-        said = ""
+        previous = ""
         query = {"watch": "true", "fieldSelector": f"metadata.name={name}"}
         while True:
             async for pod in self._watch(query):
                 status = pod.get("status") or {}
                 if is_running(status):
                     return
-                reason, message = waiting(status)
+                reason, message = waiting_reason(status)
                 if status.get("phase") in ("Failed", "Succeeded") or reason in _FATAL:
                     raise PodFailure(f"the pod {name} does not run: {reason or 'ended'} {message}")
-                why = f"{reason} {message}".strip() or placed(pod)
-                if why != said:
-                    said = why
+                why = f"{reason} {message}".strip() or scheduling(pod)
+                if why != previous:
+                    previous = why
                     yield why
-            await asyncio.sleep(_BETWEEN_WATCHES)  # the API ends a watch when its cache is behind
+            await asyncio.sleep(_WATCH_INTERVAL)  # the API ends a watch if its cache is behind
 
     async def attach(self, name: str) -> aiohttp.ClientWebSocketResponse:
         """Return a websocket to the standard input and output of a pod's server.
 
         Raises:
-            PodFailure: There is no way to it.
+            PodFailure: The attach failed.
         """
-        access = self._known()
+        access = self._require_access()
         query = {"container": CONTAINER, "stdin": "true", "stdout": "true", "stderr": "true"}
         try:
             return await self._http.ws_connect(
                 f"{self._path('pods')}/{name}/attach",
                 params=query,
-                protocols=(_PROTOCOL,),
+                protocols=(_SUBPROTOCOL,),
                 headers=access.headers(),
                 ssl=access.tls,
                 max_msg_size=0,
@@ -159,50 +158,52 @@ class Pods:
             raise PodFailure(f"the pod {name} can't be attached to{answered}: {why}") from None
 
     def remove(self, name: str) -> asyncio.Task[None]:
-        """Remove an instance's pod and secret, however long the API is away meanwhile."""
+        """Delete an instance's pod and secret in the background, with retries for 5 minutes."""
         removal = asyncio.get_running_loop().create_task(self._remove(name))
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
         return removal
 
-    async def close(self, patience: float) -> None:
-        """Wait for removals that are under way; the worker's pod takes with it what stays."""
-        tasks = [*self._removals, *([self._swept] if self._swept is not None else [])]
+    async def close(self, timeout: float) -> None:
+        """Wait for pending removals. Remaining pods are deleted together with the worker's pod."""
+        tasks = [*self._removals, *([self._sweeping] if self._sweeping is not None else [])]
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=patience)
+            _, late = await asyncio.wait(tasks, timeout=timeout)
             for task in late:
                 task.cancel()
 
     async def _remove(self, name: str) -> None:
-        for attempt in range(_REMOVAL_TRIES):
+        for attempt in range(_REMOVE_ATTEMPTS):
             try:
                 for plural in ("pods", "secrets"):
                     grace = {"gracePeriodSeconds": str(_GRACE)} if plural == "pods" else {}
-                    await self._ask("DELETE", f"{plural}/{name}", query=grace, but=(404,))
+                    await self._request("DELETE", f"{plural}/{name}", query=grace, allow_404=True)
                 return
             except PodFailure as failure:
-                if attempt in (0, _REMOVAL_TRIES - 1):
-                    how = "is tried again" if attempt == 0 else "goes with the worker's own pod"
-                    _logger.warning("The pod %s can't be removed: %s. It %s.", name, failure, how)
-            await asyncio.sleep(_BETWEEN_TRIES)
+                if attempt in (0, _REMOVE_ATTEMPTS - 1):
+                    outcome = "is retried" if attempt == 0 else "ends with the worker's own pod"
+                    _logger.warning(
+                        "The pod %s can't be removed: %s. It %s.", name, failure, outcome
+                    )
+            await asyncio.sleep(_REMOVE_INTERVAL)
 
     async def _sweep(self, owner: Owner) -> None:
-        """Remove what an earlier process of this worker's pod left behind."""
+        """Delete the objects of earlier processes in this worker's pod."""
         try:
             for plural in ("pods", "secrets"):
-                await self._ask("DELETE", plural, query={"labelSelector": owner.earlier})
+                await self._request("DELETE", plural, query={"labelSelector": owner.earlier})
         except PodFailure as failure:
-            _logger.warning("Pods that were left behind can't be removed: %s.", failure)
+            _logger.warning("Pods of an earlier worker process can't be removed: %s.", failure)
 
     async def _watch(self, query: Mapping[str, str]) -> AsyncIterator[Manifest]:
-        access = self._known()
+        access = self._require_access()
         try:
             async with self._http.get(
                 self._path("pods"),
                 params=query,
                 headers=access.headers(),
                 ssl=access.tls,
-                timeout=_UNBOUNDED,
+                timeout=_WATCH_TIMEOUT,
             ) as answer:
                 if answer.status >= 400:
                     raise PodFailure(await _refusal("watch pods", answer))
@@ -215,16 +216,16 @@ class Pods:
         except (aiohttp.ClientError, OSError, ValueError, KeyError) as error:
             raise PodFailure(f"its pod can't be watched: {error}") from None
 
-    async def _ask(
+    async def _request(
         self,
         method: str,
         path: str,
         body: Manifest | None = None,
         *,
         query: Mapping[str, str] | None = None,
-        but: tuple[int, ...] = (),
+        allow_404: bool = False,
     ) -> None:
-        access = self._known()
+        access = self._require_access()
         try:
             async with self._http.request(
                 method,
@@ -235,32 +236,32 @@ class Pods:
                 ssl=access.tls,
                 timeout=_TIMEOUT,
             ) as answer:
-                if answer.status >= 400 and answer.status not in but:
+                if answer.status >= 400 and not (allow_404 and answer.status == 404):
                     raise PodFailure(await _refusal(f"{method} {path}", answer))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             why = str(error) or type(error).__name__
             raise PodFailure(f"the Kubernetes API can't be reached: {why}") from None
 
-    def _known(self) -> Access:
-        assert self._access is not None, "`owner` is asked first."
+    def _require_access(self) -> ApiAccess:
+        assert self._access is not None, "Call `owner` first."
         return self._access
 
     def _path(self, plural: str) -> str:
-        access = self._known()
+        access = self._require_access()
         return f"{access.url}/api/v1/namespaces/{access.namespace}/{plural}"
 
 
 def runs_pods(environ: Mapping[str, str]) -> bool:
-    """Return whether a worker runs images as pods: it is told to, or it is on Kubernetes itself."""
+    """Return whether a worker runs images as pods: it is configured to, or runs on Kubernetes."""
     named = environ.get("LEASEWAY_CONTAINER_ENGINE")
     return named == "kubernetes" if named else "KUBERNETES_SERVICE_HOST" in environ
 
 
-def find_access(namespace: str | None) -> Access:
-    """Return how this process's surroundings say that the API is reached.
+def find_access(namespace: str | None) -> ApiAccess:
+    """Return the access to the API that this process's environment configures.
 
     Raises:
-        PodFailure: They do not say it.
+        PodFailure: It configures none.
     """
     try:
         from lightkube.config.client_adapter import verify_cluster
@@ -271,26 +272,26 @@ def find_access(namespace: str | None) -> Access:
     try:
         config = KubeConfig.from_env().get()
         if config is None or config.user is None:
-            raise PodFailure("no Kubernetes API is known here")
+            raise PodFailure("no Kubernetes API is configured here")
         user = config.user
-        return Access(
+        return ApiAccess(
             url=config.cluster.server.rstrip("/"),
             tls=verify_cluster(config.cluster, user, config.abs_file),
             token=Path(user.token_file) if user.token_file is not None else user.token or "",
             namespace=namespace or config.namespace,
         )
     except (ConfigError, ValueError, KeyError, TypeError) as error:
-        raise PodFailure(f"no Kubernetes API is known here: {error}") from None
+        raise PodFailure(f"no Kubernetes API is configured here: {error}") from None
 
 
 def is_running(status: Mapping[str, Any]) -> bool:
-    """Return whether a pod's server runs."""
+    """Return whether the server's container runs."""
     states = [each for each in status.get("containerStatuses") or () if each["name"] == CONTAINER]
     return bool(states) and "running" in (states[0].get("state") or {})
 
 
-def waiting(status: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the reason and the message of why a pod does not run, as far as they are known."""
+def waiting_reason(status: Mapping[str, Any]) -> tuple[str, str]:
+    """Return why a pod does not run: a reason and a message, or two empty texts."""
     for each in status.get("containerStatuses") or ():
         state = each.get("state") or {}
         found = state.get("waiting") or state.get("terminated")
@@ -302,19 +303,21 @@ def waiting(status: Mapping[str, Any]) -> tuple[str, str]:
     return "", ""
 
 
-def placed(pod: Mapping[str, Any]) -> str:
-    """Return how far a pod came that says nothing about itself."""
+def scheduling(pod: Mapping[str, Any]) -> str:
+    """Return what a pod without a waiting reason waits for."""
     node = (pod.get("spec") or {}).get("nodeName")
-    return f"the node {node} has not started it yet" if node else "no node has taken it yet"
+    return (
+        f"the node {node} has not started it yet" if node else "it is not scheduled to a node yet"
+    )
 
 
-async def _refusal(what: str, answer: aiohttp.ClientResponse) -> str:
+async def _refusal(action: str, answer: aiohttp.ClientResponse) -> str:
     text = await answer.text()
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = json.loads(text)["message"]
     status = f"{answer.status}{_hint(answer.status)}"
-    return f"the Kubernetes API refused {what} ({status}): {text[:500].rstrip('.')}"
+    return f"the Kubernetes API refused {action} ({status}): {text[:500].rstrip('.')}"
 
 
 def _hint(status: int) -> str:
-    return ": give its service account that right" if status == 403 else ""
+    return ": grant its service account this right" if status == 403 else ""

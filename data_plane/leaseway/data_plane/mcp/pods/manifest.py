@@ -1,4 +1,4 @@
-"""From a server with an image to the objects that run it on Kubernetes. Pure."""
+"""Builds the Kubernetes objects that run a server with an image. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leaseway.spec.model import Limits, ServerSpec
 Manifest = dict[str, Any]
 
 CONTAINER: Final = "server"
-"""The container that is talked to; a template's one of that name is merged into it."""
+"""The server's container; a template's container of this name is merged into it."""
 
 OWNER_LABEL: Final = "leaseway.dev/owner"
 RUN_LABEL: Final = "leaseway.dev/run"
@@ -27,12 +27,12 @@ _GRACE: Final = 5
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose the objects are: a worker's pod, and the process in it.
+    """The owner of the objects: a process in a worker's pod.
 
     Attributes:
         name: The pod's name.
-        uid: Its uid; with it go the objects that it owns.
-        run: Tells this process from those before it in the same pod.
+        uid: The pod's uid; its objects are deleted with it.
+        run: Distinguishes this process from earlier ones in the same pod.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Owner:
 
     @property
     def earlier(self) -> str:
-        """A selector of what earlier processes of the pod left behind."""
+        """A label selector for objects of earlier processes in the pod."""
         return f"{OWNER_LABEL}={self.uid},{RUN_LABEL}!={self.run}"
 
 
@@ -52,7 +52,7 @@ def object_name(server: str) -> str:
 
 
 def secret_manifest(name: str, owner: Owner, variables: Mapping[str, str]) -> Manifest:
-    """Return the secret with a pod's variables, so that no pod's manifest shows their values."""
+    """Return the secret with a pod's variables: their values are in no pod manifest."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -64,13 +64,13 @@ def secret_manifest(name: str, owner: Owner, variables: Mapping[str, str]) -> Ma
 
 
 def pod_manifest(name: str, owner: Owner, spec: ServerSpec, resolved: ResolvedValues) -> Manifest:
-    """Return the pod of one instance: what the template has, and over it what `spec` says.
+    """Return the pod of one instance: the server's template, overridden by its spec.
 
     Args:
-        name: What it is called; its secret has the same name.
-        owner: Whose it is.
+        name: The name of the pod and of its secret.
+        owner: Its owner.
         spec: The server.
-        resolved: What its references stand for; an empty command is the image's own.
+        resolved: The values of its references; an empty command is the image's own.
     """
     template: Manifest = json.loads(spec.pod_template) if spec.pod_template else {}
     metadata = _owned(name, owner, template.get("metadata") or {})
@@ -88,21 +88,21 @@ def pod_manifest(name: str, owner: Owner, spec: ServerSpec, resolved: ResolvedVa
         "restartPolicy": "Never",
     }
     others = list(pod.get("containers") or [])
-    mine: Manifest = next((each for each in others if each.get("name") == CONTAINER), {})
+    own: Manifest = next((each for each in others if each.get("name") == CONTAINER), {})
     volumes = list(pod.get("volumes") or [])
-    container = _container(name, spec, resolved, mine)
+    container = _container(name, spec, resolved, own)
     if spec.sandbox.enabled:
         _confine(spec, container, volumes)
-    pod["containers"] = [container, *(each for each in others if each is not mine)]
+    pod["containers"] = [container, *(each for each in others if each is not own)]
     if volumes:
         pod["volumes"] = volumes
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}
 
 
 def pod_warnings(limits: Limits) -> tuple[tuple[str, str], ...]:
-    """Return (reason, sentence) about limits that no pod can have."""
-    found = {"open_files": limits.open_files, "processes": limits.processes}
-    texts = [f"limits.{key} ({value}) is not enforced" for key, value in found.items() if value]
+    """Return (reason, sentence) about limits that Kubernetes does not have for a pod."""
+    values = {"open_files": limits.open_files, "processes": limits.processes}
+    texts = [f"limits.{key} ({value}) is not enforced" for key, value in values.items() if value]
     if not texts:
         return ()
     why = "Kubernetes has no such limit for one pod. Set it on the node, or remove it."
@@ -125,12 +125,9 @@ def _owned(name: str, owner: Owner, metadata: Mapping[str, Any]) -> Manifest:
 
 
 def _container(
-    name: str,
-    spec: ServerSpec,
-    resolved: ResolvedValues,
-    template: Manifest,
+    name: str, spec: ServerSpec, resolved: ResolvedValues, template: Manifest
 ) -> Manifest:
-    made: Manifest = {
+    container: Manifest = {
         **template,
         "name": CONTAINER,
         "image": resolved.image,
@@ -143,22 +140,23 @@ def _container(
         },
     }
     if resolved.command:
-        made["command"] = [resolved.command]
+        container["command"] = [resolved.command]
     if resolved.args:
-        made["args"] = list(resolved.args)
+        container["args"] = list(resolved.args)
     if resolved.cwd:
-        made["workingDir"] = resolved.cwd
+        container["workingDir"] = resolved.cwd
     if resolved.env:
-        made["envFrom"] = [*(template.get("envFrom") or []), {"secretRef": {"name": name}}]
-    bounds = {}
+        container["envFrom"] = [*(template.get("envFrom") or []), {"secretRef": {"name": name}}]
+    limits = {}
     if spec.limits.memory_bytes is not None:
-        bounds["memory"] = str(spec.limits.memory_bytes)
+        limits["memory"] = str(spec.limits.memory_bytes)
     if spec.limits.cpu_cores is not None:
-        bounds["cpu"] = f"{spec.limits.cpu_cores:g}"
-    if bounds:
+        limits["cpu"] = f"{spec.limits.cpu_cores:g}"
+    if limits:
         resources = dict(template.get("resources") or {})
-        made["resources"] = {**resources, "limits": {**(resources.get("limits") or {}), **bounds}}
-    return made
+        resources["limits"] = {**(resources.get("limits") or {}), **limits}
+        container["resources"] = resources
+    return container
 
 
 def _confine(spec: ServerSpec, container: Manifest, volumes: list[Manifest]) -> None:
@@ -169,9 +167,9 @@ def _confine(spec: ServerSpec, container: Manifest, volumes: list[Manifest]) -> 
     if spec.sandbox.strict:
         container["securityContext"]["seccompProfile"] = {"type": "RuntimeDefault"}
     mounts = list(container.get("volumeMounts") or [])
-    there = {each.get("mountPath") for each in mounts}
-    wanted = ("/tmp", *spec.sandbox.writable_paths)  # noqa: S108 - inside of it
-    for number, path in enumerate(each for each in wanted if each not in there):
+    existing = {each.get("mountPath") for each in mounts}
+    paths = ("/tmp", *spec.sandbox.writable_paths)  # noqa: S108 - in the container
+    for number, path in enumerate(each for each in paths if each not in existing):
         volumes.append({"name": f"leaseway-{number}", "emptyDir": {}})
         mounts.append({"name": f"leaseway-{number}", "mountPath": path})
     container["volumeMounts"] = mounts

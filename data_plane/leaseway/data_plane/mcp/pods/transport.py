@@ -1,7 +1,7 @@
-"""The standard input and output of a pod's server, attached to over the Kubernetes API.
+"""Attaches to a pod's server over the Kubernetes API.
 
-The API's websocket carries channels: the first byte of each message says which (0 is standard
-input, 1 output, 2 error, 3 how it ended).
+The API's websocket multiplexes channels: the first byte of each message is its channel (0 standard
+input, 1 standard output, 2 standard error, 3 the exit status).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import aiohttp
 
 from leaseway.data_plane.mcp.pods.api import PodFailure, Pods
 from leaseway.data_plane.mcp.pods.manifest import Manifest
+from leaseway.data_plane.mcp.process.failures import not_started
 from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter
 from leaseway.data_plane.mcp.protocol.transport import PullTransport
 from leaseway.wire import bounds
-from leaseway.wire.errors import Fault, Reason
 
 _STDIN: Final = b"\x00"
-_PIECE: Final = 64 * bounds.KIB
-_REMOVAL: Final = 2.0
-"""Seconds that the end of an instance waits for its pod's removal, which goes on meanwhile."""
+_CHUNK: Final = 64 * bounds.KIB
+_REMOVE_TIMEOUT: Final = 2.0
+"""Seconds that `disconnect` waits for the pod's removal, which continues in the background."""
 
 
 class PodTransport(PullTransport):
@@ -35,9 +35,9 @@ class PodTransport(PullTransport):
         server: The server's id, for messages.
         pods: The worker's pods.
         name: The pod's name.
-        manifests: What is made for it, in order, each with its plural.
-        on_output: Takes what the server writes to its standard error, and why it does not run yet.
-        patience: How many seconds it may take until the server is attached to.
+        manifests: The objects to create, in order, each with its plural.
+        on_output: Receives the server's standard error, and why the pod does not run yet.
+        timeout: Seconds until the server must be attached to.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class PodTransport(PullTransport):
         name: str,
         manifests: Sequence[tuple[str, Manifest]],
         on_output: Callable[[bytes], None],
-        patience: float,
+        timeout: float,
     ) -> None:
         self._server = server
         self._pods = pods
         self._name = name
         self._manifests = manifests
         self._on_output = on_output
-        self._patience = patience
+        self._timeout = timeout
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._lines = LineSplitter(bounds.MAX_LINE, self._skipped, 8 * bounds.MAX_LINE)
         self._messages: deque[bytes] = deque()
@@ -65,54 +65,47 @@ class PodTransport(PullTransport):
         return "stdio"
 
     async def connect(self) -> None:
-        """Make the pod, wait until its server runs, and attach to it.
+        """Create the pod, wait until its server runs, and attach to it.
 
         Raises:
-            Fault: SERVER_NOT_READY with the reason that the API gives, or what it waited for.
+            Fault: SERVER_NOT_READY with the API's reason, or with the step that timed out.
         """
-        waits_for = ""
+        pending = ""
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 async for step in self._steps():
-                    waits_for = step
+                    pending = step
         except TimeoutError:
-            why = f"{waits_for}, {self._patience:.3g} s after its start"
-            raise self._not_started(why) from None
+            text = f"{pending}, {self._timeout:.3g} s after its start."
+            raise not_started(self._server, "START_FAILED", text) from None
         except PodFailure as failure:
-            raise self._not_started(str(failure)) from None
+            raise not_started(self._server, "START_FAILED", f"{failure}.") from None
 
     async def _steps(self) -> AsyncIterator[str]:
-        """Bring the server up; yield before each step what it waits for."""
+        """Start the server; yield before each step the error for a timeout in it."""
         for plural, manifest in self._manifests:
             yield f"the Kubernetes API did not answer POST {plural}"
             await self._pods.create(plural, manifest)
-        yield f"the pod {self._name} was made, but a watch told nothing of it"
+        yield f"the pod {self._name} was created, but a watch returned no event of it"
         async for why in self._pods.until_running(self._name):
             self._on_output(f"pod {self._name}: {why}\n".encode())
             yield f"the pod {self._name} does not run: {why}"
         yield f"the pod {self._name} runs, but it could not be attached to"
         self._socket = await self._pods.attach(self._name)
 
-    def _not_started(self, why: str) -> Fault:
-        return Fault(
-            Reason.SERVER_NOT_READY,
-            f"The server {self._server} could not be started: {why}.",
-            metadata={"server": self._server, "problem": "START_FAILED"},
-        )
-
     async def disconnect(self) -> None:
-        """Close its standard input and remove the pod."""
+        """Close standard input and remove the pod."""
         removal = self._pods.remove(self._name)
         if self._socket is not None:
             with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
-                async with asyncio.timeout(_REMOVAL / 2):
+                async with asyncio.timeout(_REMOVE_TIMEOUT / 2):
                     await self._socket.close()
-        await asyncio.wait([removal], timeout=_REMOVAL)
+        await asyncio.wait([removal], timeout=_REMOVE_TIMEOUT)
 
     async def send(self, message: bytes) -> None:
         assert self._socket is not None
-        for start in range(0, len(message), _PIECE):
-            await self._socket.send_bytes(_STDIN + message[start : start + _PIECE])
+        for start in range(0, len(message), _CHUNK):
+            await self._socket.send_bytes(_STDIN + message[start : start + _CHUNK])
 
     async def receive(self) -> bytes:
         while not self._messages:
@@ -121,21 +114,19 @@ class PodTransport(PullTransport):
 
     async def _read(self) -> None:
         assert self._socket is not None
-        found = await self._socket.receive()
-        if found.type is not aiohttp.WSMsgType.BINARY:
+        frame = await self._socket.receive()
+        if frame.type is not aiohttp.WSMsgType.BINARY:
             raise EOFError
-        channel, data = found.data[:1], found.data[1:]
+        channel, data = frame.data[:1], frame.data[1:]
         match channel[0] if channel else 1:
             case 1:
                 self._messages.extend(self._lines.feed(data))
                 if self._too_long:
-                    raise ValueError(
-                        f"it wrote a line of {self._too_long} bytes, which is too long"
-                    )
+                    raise ValueError(f"it wrote a line of {self._too_long} bytes: too long")
             case 2:
                 self._on_output(data)
             case 3:
-                self._on_output(f"pod {self._name}: {_ending(data)}\n".encode())
+                self._on_output(f"pod {self._name}: {_exit_message(data)}\n".encode())
                 raise EOFError
             case _:
                 pass
@@ -144,8 +135,8 @@ class PodTransport(PullTransport):
         self._too_long = size
 
 
-def _ending(data: bytes) -> str:
-    """Return how the API says that the server ended."""
+def _exit_message(data: bytes) -> str:
+    """Return the API's message about the server's exit."""
     try:
         status = json.loads(data)
         return str(status.get("message") or "its server ended")[:500]

@@ -1,4 +1,4 @@
-"""Child processes: launch, limits, sandbox, stderr, and the reaper that leaves none behind.
+"""Child processes: launch, limits, sandbox, containers, stderr, and the reaper.
 
-Knows nothing of MCP.
+Imports nothing of MCP.
 """

@@ -1,10 +1,8 @@
-"""Limits by the kernel's control groups, of either version (DESIGN §2, `limits`).
+"""Resource limits by Linux control groups, versions 1 and 2 (DESIGN §2, `limits`).
 
-Below the worker's own cgroup there is one of the worker, `leaseway-…`, and in that one of each
-limited instance. What the worker may not write is said, limit by limit, and never guessed at.
-The worker's cgroup is locked as long as the worker lives: one that is not has been left behind.
-
-Which control-group hierarchies a process is in, and where. Reads two files of /proc.
+The worker creates a cgroup `leaseway-…` below its own one, and in it a cgroup for each limited
+instance. A limit that the worker may not set is reported by its key. The worker locks its cgroup's
+folder while it lives: a folder without a lock is left over from a dead worker.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """One mounted hierarchy.
+    """One mounted cgroup hierarchy.
 
     Attributes:
         version: Of its interface.
-        controllers: What it can limit where the process is.
-        path: The folder of the cgroup that the process is in.
+        controllers: The controllers available to the process.
+        path: The folder of the process's cgroup.
     """
 
     version: Literal[1, 2]
@@ -46,10 +44,9 @@ class Hierarchy:
 
 
 def find_hierarchies(proc: Path = SELF) -> list[Hierarchy]:
-    """Return the hierarchies; empty where there are none (no Linux, nothing mounted).
+    """Return the mounted hierarchies that a process (its folder in /proc) is in.
 
-    Args:
-        proc: The process's folder in /proc.
+    Empty without Linux or without a mounted hierarchy.
     """
     try:
         memberships = (proc / "cgroup").read_text().splitlines()
@@ -82,15 +79,15 @@ def _hierarchy(mount: str, places: dict[str, PurePosixPath]) -> Hierarchy | None
 
 
 def _folder(fields: list[str], place: PurePosixPath) -> Path:
-    root = PurePosixPath(_plain(fields[3]))
-    mounted = Path(_plain(fields[4]))
+    root = PurePosixPath(_unescape(fields[3]))
+    mounted = Path(_unescape(fields[4]))
     # A container may see its place on the host, and its own cgroup mounted as the whole.
     if ".." in place.parts or not place.is_relative_to(root):
         return mounted
     return mounted / place.relative_to(root)
 
 
-def _plain(text: str) -> str:
+def _unescape(text: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), text)
 
 
@@ -100,102 +97,102 @@ CONTROLLERS: Final[Mapping[str, str]] = {"memory": "memory", "cpu": "cpu", "proc
 OWN: Final = "leaseway-"
 _LEAF: Final = "worker"
 _PERIOD: Final = 100_000
-_SETTLED: Final = 10.0
-"""A cgroup without a lock may be a moment before its lock; after so many seconds it is not."""
+_LOCK_DELAY: Final = 10.0
+"""Seconds after its creation in which a cgroup without a lock may still get one."""
 
-_REMOVAL: Final = 2.0
+_REMOVE_TIMEOUT: Final = 2.0
 _Files = tuple[tuple[str, str], ...]
 
 
 class Cgroups:
-    """The cgroups of one worker; made when the first limit asks for them.
+    """The cgroups of one worker, created with its first limited instance.
 
     Args:
-        on_folder: Called with each folder of the worker, which is to go when the worker does,
-            with everything in it.
-        proc: Where the kernel says which cgroups the worker is in.
+        on_created: Called with each folder of the worker; it must be removed, with its contents,
+            when the worker exits.
+        proc: The worker's folder in /proc.
     """
 
-    def __init__(self, on_folder: Callable[[Path], None], proc: Path = SELF) -> None:
-        self._on_folder = on_folder
+    def __init__(self, on_created: Callable[[Path], None], proc: Path = SELF) -> None:
+        self._on_created = on_created
         self._proc = proc
         self._name = OWN + secrets.token_hex(8)
         self._folders: dict[Path, Path] = {}
         self._locks: list[int] = []
         self._numbers = itertools.count(1)
 
-    def confine(self, limits: Limits) -> Cgroup:
+    def create(self, limits: Limits) -> Cgroup:
         """Return a new cgroup with these limits, as far as they can be set.
 
-        What could not be is in `Cgroup.missing`. Nothing is remembered of a failure: what is
-        mended on the machine holds from the next start on.
+        `Cgroup.missing` has the limits that could not be set. A failure is not remembered: once the
+        machine is fixed, the next start succeeds.
         """
-        # On the loop: these files are the kernel's memory and no disk is behind them, so all of
-        # them together take about a millisecond, less than the start of the process that follows.
-        # In a thread, a start that is cancelled would leave a cgroup that nobody knows of.
+        # Runs on the loop: these files are in the kernel's memory, so all writes together take
+        # about a millisecond, less than starting the process afterwards. In a thread, a cancelled
+        # start would leak its cgroup.
         group = Cgroup()
         number = str(next(self._numbers))
         hierarchies = find_hierarchies(self._proc)
         for key, settings in _settings(limits).items():
             controller = CONTROLLERS[key]
-            owner = next((each for each in hierarchies if controller in each.controllers), None)
-            if owner is None:
+            hierarchy = next((each for each in hierarchies if controller in each.controllers), None)
+            if hierarchy is None:
                 group.missing[key] = f"the worker has no cgroup controller '{controller}'"
                 continue
             try:
-                folder = self._instance_folder(owner, controller, number)
-                group.add(controller, folder)
-                _write_limits(folder, settings[owner.version])
+                folder = self._instance_folder(hierarchy, controller, number)
+                group.folders[controller] = folder
+                _write_limits(folder, settings[hierarchy.version])
             except OSError as error:
-                group.missing[key] = _why(error, owner)
+                group.missing[key] = _reason(error, hierarchy)
         return group
 
     def close(self) -> None:
-        """Give up the locks: what is left may be removed by anyone."""
+        """Release the locks: any process may then remove remaining cgroups."""
         for descriptor in self._locks:
             os.close(descriptor)
         self._locks.clear()
         self._folders.clear()
 
-    def _instance_folder(self, owner: Hierarchy, controller: str, number: str) -> Path:
-        folder = self._worker_folder(owner)
-        if owner.version == 2:
-            self._enable(owner.path, controller, folder)
-            self._enable(folder, controller, folder)
-        own = folder / number
-        own.mkdir(exist_ok=True)
-        return own
+    def _instance_folder(self, hierarchy: Hierarchy, controller: str, number: str) -> Path:
+        worker_folder = self._worker_folder(hierarchy)
+        if hierarchy.version == 2:
+            self._enable(hierarchy.path, controller, worker_folder)
+            self._enable(worker_folder, controller, worker_folder)
+        folder = worker_folder / number
+        folder.mkdir(exist_ok=True)
+        return folder
 
-    def _worker_folder(self, owner: Hierarchy) -> Path:
-        folder = self._folders.get(owner.path)
+    def _worker_folder(self, hierarchy: Hierarchy) -> Path:
+        folder = self._folders.get(hierarchy.path)
         if folder is None:
-            _remove_abandoned(owner.path)
-            folder = owner.path / self._name
+            _remove_abandoned(hierarchy.path)
+            folder = hierarchy.path / self._name
             folder.mkdir()
-            self._on_folder(folder)
-            self._folders[owner.path] = folder
+            self._on_created(folder)
+            self._folders[hierarchy.path] = folder
             self._locks.append(_lock(folder))
         return folder
 
-    def _enable(self, parent: Path, controller: str, folder: Path) -> None:
-        """Let the children of a cgroup have a controller (version 2 only)."""
+    def _enable(self, parent: Path, controller: str, worker_folder: Path) -> None:
+        """Enable a controller for the children of a cgroup (version 2 only)."""
         control = parent / "cgroup.subtree_control"
         if controller in control.read_text().split():
             return
         try:
             _write(control, f"+{controller}")
         except OSError as error:
-            # A cgroup with processes in it can't have children with controllers.
-            if error.errno != errno.EBUSY or not self._step_aside(parent, folder):
+            # A cgroup that contains processes can't have children with controllers.
+            if error.errno != errno.EBUSY or not self._move_to_leaf(parent, worker_folder):
                 raise
             _write(control, f"+{controller}")
 
-    def _step_aside(self, parent: Path, folder: Path) -> bool:
-        """Move this worker into a leaf, if it is alone with what it started; say whether."""
+    def _move_to_leaf(self, parent: Path, worker_folder: Path) -> bool:
+        """Move this worker and its children into a leaf; False if other processes are there."""
         processes = _processes(parent)
         if not all(_is_ours(pid) for pid in processes):
             return False
-        leaf = folder / _LEAF
+        leaf = worker_folder / _LEAF
         leaf.mkdir(exist_ok=True)
         for pid in processes:
             _write(leaf / "cgroup.procs", str(pid))
@@ -204,29 +201,26 @@ class Cgroups:
 
 @dataclass
 class Cgroup:
-    """The cgroups of one instance, one for each hierarchy that holds a limit.
+    """The cgroups of one instance, one for each hierarchy with a limit.
 
     Attributes:
-        folders: Where they are, by controller.
-        missing: Why a limit is not held, by its key.
+        folders: By controller.
+        missing: Why a limit is not set, by its key.
     """
 
     folders: dict[str, Path] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
-    def add(self, controller: str, folder: Path) -> None:
-        self.folders[controller] = folder
-
     @property
-    def entrances(self) -> tuple[Path, ...]:
-        """The files that a process writes its id to, to be inside."""
+    def procs_files(self) -> tuple[Path, ...]:
+        """The files that a process writes its id to, to join the cgroups."""
         return tuple(folder / "cgroup.procs" for folder in dict.fromkeys(self.folders.values()))
 
     @property
     def memory_kills(self) -> int:
-        """How many processes the kernel killed because the memory was used up.
+        """How many processes the kernel's OOM killer killed in this cgroup.
 
-        Read from the kernel's memory at once, within about 0.1 ms: no disk is behind it.
+        Reading takes about 0.1 ms: no disk is involved.
         """
         folder = self.folders.get("memory")
         if folder is None:
@@ -239,38 +233,38 @@ class Cgroup:
                 return int(fields.get("oom_kill", 0))
         return 0
 
-    def discard(self) -> None:
-        """Remove the cgroups at once: nothing was started in them, or it has ended."""
+    def remove_nowait(self) -> None:
+        """Try to remove the cgroups once, without waiting."""
         for folder in dict.fromkeys(self.folders.values()):
             remove_cgroup(folder)
 
     async def remove(self) -> bool:
-        """Kill what is inside and remove the cgroups; say whether they went within 2 s."""
-        left = list(dict.fromkeys(self.folders.values()))
+        """Kill the processes inside and remove the cgroups; False if that takes more than 2 s."""
+        remaining = list(dict.fromkeys(self.folders.values()))
         try:
-            async with asyncio.timeout(_REMOVAL):
+            async with asyncio.timeout(_REMOVE_TIMEOUT):
                 while True:
-                    left = await asyncio.to_thread(_removed_in_vain, left)
-                    if not left:
+                    remaining = await asyncio.to_thread(_remove_cgroups, remaining)
+                    if not remaining:
                         return True
                     await asyncio.sleep(0.01)
         except TimeoutError:
             return False
 
 
-def _removed_in_vain(folders: list[Path]) -> list[Path]:
-    """Kill what is in cgroups and remove them; return those that are still there."""
+def _remove_cgroups(folders: list[Path]) -> list[Path]:
+    """Kill the processes in cgroups and remove these; return the folders that remain."""
     return [folder for folder in folders if not remove_cgroup(folder)]
 
 
 def _settings(limits: Limits) -> dict[str, dict[int, _Files]]:
-    """Return what to write where, by limit and version. The first file of each is needed."""
+    """Return the files to write, by limit and version. The first file of each must exist."""
     found: dict[str, dict[int, _Files]] = {}
     if limits.memory_bytes is not None:
-        most = str(limits.memory_bytes)
+        limit = str(limits.memory_bytes)
         found["memory"] = {
-            1: (("memory.limit_in_bytes", most), ("memory.memsw.limit_in_bytes", most)),
-            2: (("memory.max", most), ("memory.swap.max", "0")),
+            1: (("memory.limit_in_bytes", limit), ("memory.memsw.limit_in_bytes", limit)),
+            2: (("memory.max", limit), ("memory.swap.max", "0")),
         }
     if limits.cpu_cores is not None:
         quota = str(max(1000, round(limits.cpu_cores * _PERIOD)))
@@ -288,20 +282,20 @@ def _write_limits(folder: Path, settings: _Files) -> None:
     (first, value), *others = settings
     _write(folder / first, value)
     for name, text in others:
-        with contextlib.suppress(FileNotFoundError):  # without swap there is nothing to bound
+        with contextlib.suppress(FileNotFoundError):  # a kernel without swap accounting
             _write(folder / name, text)
 
 
 def _write(file: Path, text: str) -> None:
-    """Write to a file of the kernel, which is there or not: it can't be made."""
+    """Write to an existing file of the kernel; fail if it does not exist."""
     with file.open("r+") as opened:
         opened.write(text)
 
 
-def _why(error: OSError, owner: Hierarchy) -> str:
+def _reason(error: OSError, hierarchy: Hierarchy) -> str:
     if error.errno == errno.EBUSY:
-        return f"the worker's cgroup {owner.path} has other processes in it, which rules it out"
-    return f"the worker's cgroup {owner.path} can't be written: {error.strerror or error}"
+        return f"the worker's cgroup {hierarchy.path} contains other processes, so it can't be used"
+    return f"the worker's cgroup {hierarchy.path} can't be written: {error.strerror or error}"
 
 
 def _lock(folder: Path) -> int:
@@ -315,16 +309,16 @@ def _lock(folder: Path) -> int:
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove what workers left behind that were killed together with their reaper."""
+    """Remove cgroups of workers that were killed together with their reapers."""
     for folder in parent.glob(OWN + "*"):
         with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_ctime < _SETTLED:
+            if time.time() - folder.stat().st_ctime < _LOCK_DELAY:
                 continue
             descriptor = _lock(folder)
             try:
                 for child in folder.iterdir():
                     if child.is_dir() and not remove_cgroup(child):
-                        remove_cgroup(child)  # what was killed just now may need a moment
+                        remove_cgroup(child)  # a killed process may need a moment to exit
                 remove_cgroup(folder)
             finally:
                 os.close(descriptor)
@@ -340,5 +334,5 @@ def _is_ours(pid: int) -> bool:
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
-            return True  # it has ended
+            return True  # it has exited
     return pid == os.getpid()

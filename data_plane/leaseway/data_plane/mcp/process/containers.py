@@ -1,7 +1,10 @@
-"""Servers as images on one machine: an engine's client is the process, its container goes with it.
+"""Runs servers that are images on this machine, with docker or podman (DESIGN §9).
 
-Docker's containers are no children of the worker. So each is removed after its client's end, by
-the reaper after the worker's, and by the next worker that uses the engine where both were killed.
+The server's process is the client of the container engine. Docker's containers are no children of
+the worker: each is removed after its client's exit, by the reaper after the worker's exit, and by
+the next worker that uses the engine if both were killed.
+
+Values of the environment are never in a command: the client passes on those of its own environment.
 """
 
 from __future__ import annotations
@@ -9,31 +12,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
+import secrets
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.mcp.process.container_command import (
-    client_environment,
-    container_name,
-    listing,
-    owners,
-    removal,
-    run_command,
-    taken_names,
-)
+from leaseway.data_plane.mcp.process.failures import not_started
 from leaseway.spec.images import image_fault
-from leaseway.spec.model import ServerSpec
-from leaseway.wire.errors import Fault, Reason
+from leaseway.spec.model import Limits, Sandbox, ServerSpec
 
 _logger = logging.getLogger(__name__)
 _ENGINES: Final = ("docker", "podman")
 ENGINE_VARIABLE: Final = "LEASEWAY_CONTAINER_ENGINE"
-"""Names the program on a worker's machine, where it is another, or both are there."""
+"""Names the engine's program, if it is not docker or podman, or if both are installed."""
+
+OWNER_LABEL: Final = "leaseway.owner"
+"""A container's label with its worker process."""
+
+_CLIENT_VARIABLES: Final = re.compile(
+    "(CONTAINERS?|DOCKER)_[A-Z_]+|DBUS_SESSION_BUS_ADDRESS|HOME|PATH|XDG_RUNTIME_DIR"
+)
+"""Variables that an engine's client reads."""
+
+_LOADER_VARIABLES: Final = re.compile("LD_[A-Z0-9_]+|GCONV_PATH|GODEBUG|SSLKEYLOGFILE")
+"""Variables that decide which code a program loads, or where it writes."""
 
 _ANSWER_TIMEOUT: Final = 15.0
 _PROC: Final = Path("/proc")
@@ -44,11 +51,9 @@ class Container:
     """One instance's container.
 
     Attributes:
-        name: Its name.
-        image: What it runs.
-        command: What its client is started with.
-        environment: All that its client gets.
-        removal: The command that removes it, whatever state it is in.
+        command: Starts the engine's client, which runs the container.
+        environment: The client's whole environment.
+        removal: The command that removes the container, in any state.
     """
 
     name: str
@@ -58,40 +63,32 @@ class Container:
     removal: tuple[str, ...]
 
     async def remove(self) -> None:
-        """Remove the container if it is still there; a failure is logged."""
+        """Remove the container if it still exists; log a failure."""
         try:
             done = await asyncio.to_thread(_run, self.removal, self.environment)
         except (OSError, subprocess.SubprocessError) as error:
             _logger.warning("The container %s can't be removed: %s.", self.name, error)
             return
-        words = done.stderr.strip()
-        if done.returncode and not _is_gone(words):
-            _logger.warning("The container %s can't be removed: %s", self.name, words[-500:])
+        stderr = done.stderr.strip()
+        if done.returncode and not _is_not_found(stderr):
+            _logger.warning("The container %s can't be removed: %s", self.name, stderr[-500:])
 
 
 class Containers:
-    """A worker's use of a container engine.
+    """The containers of one worker process.
 
     Args:
         environ: The worker's environment.
-        token: Tells this worker process's containers from those of others.
+        token: Distinguishes this worker process's containers from those of others.
     """
 
     def __init__(self, environ: Mapping[str, str], token: str) -> None:
         self._environ = environ
         self.owner = f"{process_identity(os.getpid())}:{token}"
-        self._swept: asyncio.Task[None] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
 
-    def prepare(
-        self,
-        spec: ServerSpec,
-        resolved: ResolvedValues,
-    ) -> Container:
-        """Return how a server's container is run.
-
-        Args:
-            spec: The server.
-            resolved: What its references stand for; an empty command is the image's own.
+    def prepare(self, spec: ServerSpec, resolved: ResolvedValues) -> Container:
+        """Return how to run a server's container; an empty command is the image's own.
 
         Raises:
             Fault: SERVER_NOT_READY with `problem` CONTAINER_ENGINE_MISSING or START_FAILED.
@@ -101,99 +98,206 @@ class Containers:
         command = (resolved.command, *resolved.args)
         fault = image_fault(image)
         if fault is not None:
-            raise _fault(server, "START_FAILED", f"its 'image' {fault}")
-        taken = taken_names(variables)
-        for name in taken:
+            raise not_started(server, "START_FAILED", f"its 'image' {fault}")
+        reserved = reserved_names(variables)
+        for name in reserved:
             if variables[name] in resolved.secrets:
                 text = (
-                    f"the engine's client takes {name} for its own; hand its value over in another"
+                    f"the engine's client uses {name} itself; pass the secret in another variable,"
+                    " or in a file."
                 )
-                raise _fault(server, "START_FAILED", f"{text} variable, or in a file.")
-        if self._swept is None:
-            self._swept = asyncio.get_running_loop().create_task(self._sweep(engine))
-        name = container_name(server)
+                raise not_started(server, "START_FAILED", text)
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep(engine))
+        name = f"leaseway-{server}-{secrets.token_hex(6)}"
         words = run_command(
             *(engine, name, self.owner, image, command, variables),
             limits=spec.limits,
             sandbox=spec.sandbox,
-            folder=resolved.cwd,
+            cwd=resolved.cwd,
         )
-        # The client runs on the worker: nothing of a container's decides what it is and does there.
-        handed = {name: text for name, text in variables.items() if name not in taken}
-        environment = {**handed, **client_environment(self._environ)}
-        return Container(name, image, words, environment, removal(engine, name))
+        # The client runs on the worker: a container's variables must not control the client.
+        passed = {name: text for name, text in variables.items() if name not in reserved}
+        environment = {**passed, **client_environment(self._environ)}
+        return Container(name, image, words, environment, remove_command(engine, name))
 
-    def last_rites(self) -> Mapping[str, object] | None:
-        """Return what the reaper does once the worker is gone; None while no engine is used."""
-        engine = self._found()
-        if self._swept is None or engine is None:
+    def cleanup(self) -> Mapping[str, object] | None:
+        """Return the reaper's commands for the worker's exit; None until an engine is used."""
+        engine = self._find_engine()
+        if self._sweeping is None or engine is None:
             return None
         return {
-            "list": listing(engine, self.owner),
-            "remove": removal(engine),
+            "list": list_command(engine, self.owner),
+            "remove": remove_command(engine),
             "environment": client_environment(self._environ),
         }
 
     def _engine(self, server: str) -> str:
-        engine = self._found()
+        engine = self._find_engine()
         if engine is not None:
             return engine
         named = self._environ.get(ENGINE_VARIABLE)
-        what = f"{named}, which {ENGINE_VARIABLE} names, is" if named else "docker nor podman is"
-        neither = "" if named else "neither "
+        missing = (
+            f"{named}, which {ENGINE_VARIABLE} names, is"
+            if named
+            else "neither docker nor podman is"
+        )
         text = (
-            f"it is an image, and {neither}{what} on this worker's PATH. Install a container engine"
+            f"it is an image, and {missing} on this worker's PATH. Install a container engine"
             " there, or run the server on a worker that has one."
         )
-        raise _fault(server, "CONTAINER_ENGINE_MISSING", text)
+        raise not_started(server, "CONTAINER_ENGINE_MISSING", text)
 
-    def _found(self) -> str | None:
+    def _find_engine(self) -> str | None:
         named = self._environ.get(ENGINE_VARIABLE)
         path = self._environ.get("PATH")
         found = (shutil.which(each, path=path) for each in ([named] if named else _ENGINES))
         return next((each for each in found if each is not None), None)
 
     async def _sweep(self, engine: str) -> None:
-        """Remove containers of workers on this machine that are gone, their reapers too."""
+        """Remove containers of dead workers on this machine whose reapers were killed, too."""
         try:
-            gone = await asyncio.to_thread(_sweep, engine, client_environment(self._environ))
+            removed = await asyncio.to_thread(_sweep, engine, client_environment(self._environ))
         except (OSError, subprocess.SubprocessError) as error:
-            _logger.warning("Containers that others left behind can't be looked for: %s.", error)
+            _logger.warning("Containers of dead workers can't be listed: %s.", error)
             return
-        if gone:
-            _logger.warning("Removed %d containers of workers that are gone.", gone)
+        if removed:
+            _logger.warning("Removed %d containers of dead workers.", removed)
 
 
 def process_identity(pid: int) -> str:
-    """Return what tells a process from all others of this machine, before and after."""
+    """Return a text that identifies a process on this machine, even if its pid is reused."""
     boot = _text(_PROC / "sys/kernel/random/boot_id").strip() or "boot"
     try:
-        space = os.stat(_PROC / str(pid) / "ns/pid").st_ino  # noqa: PTH116 - one call
+        namespace = os.stat(_PROC / str(pid) / "ns/pid").st_ino  # noqa: PTH116 - one call
     except OSError:
-        space = 0
+        namespace = 0
     started = _text(_PROC / str(pid) / "stat").rpartition(")")[2].split()
-    return f"{boot}:{space}:{pid}:{started[19] if len(started) > 19 else 0}"
+    return f"{boot}:{namespace}:{pid}:{started[19] if len(started) > 19 else 0}"
 
 
-def is_gone(owner: str) -> bool:
-    """Return whether an owner is a process that would be seen from here and is not there."""
-    boot, space, pid, started, *_ = (*owner.split(":"), "", "", "", "")
-    mine = process_identity(os.getpid()).split(":")
-    if (boot, space) != (mine[0], mine[1]) or not pid.isdecimal():
+def has_exited(owner: str) -> bool:
+    """Return whether an owner is a process of this machine and PID namespace that has exited."""
+    boot, namespace, pid, started, *_ = (*owner.split(":"), "", "", "", "")
+    own = process_identity(os.getpid()).split(":")
+    if (boot, namespace) != (own[0], own[1]) or not pid.isdecimal():
         return False
     return process_identity(int(pid)).split(":")[3] != started
 
 
+def client_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of a worker's environment that an engine's client needs."""
+    return {name: text for name, text in environ.items() if _CLIENT_VARIABLES.fullmatch(name)}
+
+
+def reserved_names(variables: Collection[str]) -> list[str]:
+    """Return those of a container's variables that would change the engine's client itself."""
+    return sorted(
+        name
+        for name in variables
+        if _CLIENT_VARIABLES.fullmatch(name) or _LOADER_VARIABLES.fullmatch(name)
+    )
+
+
+def run_command(
+    engine: str,
+    name: str,
+    owner: str,
+    image: str,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    limits: Limits,
+    sandbox: Sandbox,
+    cwd: str = "",
+) -> tuple[str, ...]:
+    """Return the command that runs an image until its standard input closes.
+
+    Args:
+        engine: The path of docker or podman.
+        name: The container's name.
+        owner: The value of its owner label.
+        image: The image.
+        command: The program and its arguments; an empty program is the image's own.
+        variables: The container's variables. Only values of reserved names are in the command.
+        limits: The container's limits.
+        sandbox: The container's sandbox.
+        cwd: The working directory; empty for the image's own.
+    """
+    program, *arguments = command
+    words = [engine, "run", "--interactive", "--rm", "--name", name]
+    words += ["--label", f"{OWNER_LABEL}={owner}", "--security-opt", "no-new-privileges"]
+    words += _limits(limits)
+    words += _sandbox(sandbox)
+    reserved = reserved_names(variables)
+    for variable in sorted(variables):
+        shown = f"{variable}={variables[variable]}" if variable in reserved else variable
+        words += ["--env", shown]
+    if cwd:
+        words += ["--workdir", cwd]
+    if program:
+        words += ["--entrypoint", program]
+    return (*words, image, *arguments)
+
+
+def remove_command(engine: str, *names: str) -> tuple[str, ...]:
+    """Return the command that removes containers, in any state."""
+    return (engine, "rm", "--force", "--volumes", *names)
+
+
+def list_command(engine: str, owner: str = "") -> tuple[str, ...]:
+    """Return the command that lists the ids of one owner's containers, or of all owners'."""
+    label = f"label={OWNER_LABEL}={owner}" if owner else f"label={OWNER_LABEL}"
+    return (engine, "ps", "--all", "--quiet", "--no-trunc", "--filter", label)
+
+
+def owners_command(engine: str, *containers: str) -> tuple[str, ...]:
+    """Return the command that prints a line of `ID OWNER` for each container."""
+    template = f'{{{{.Id}}}} {{{{index .Config.Labels "{OWNER_LABEL}"}}}}'
+    return (engine, "inspect", "--type", "container", "--format", template, *containers)
+
+
+def _limits(limits: Limits) -> list[str]:
+    words = []
+    if limits.memory_bytes is not None:
+        # The limit includes swap: a server that swaps exceeds its limit.
+        words += ["--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)]
+    if limits.cpu_cores is not None:
+        words += ["--cpus", f"{limits.cpu_cores:g}"]
+    if limits.processes is not None:
+        words += ["--pids-limit", str(limits.processes)]
+    if limits.open_files is not None:
+        words += ["--ulimit", f"nofile={limits.open_files}:{limits.open_files}"]
+    return words
+
+
+def _sandbox(sandbox: Sandbox) -> list[str]:
+    if not sandbox.enabled:
+        return []
+    words = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"]  # noqa: S108 - in the container
+    if not sandbox.network:
+        words += ["--network", "none"]
+    for path in sandbox.writable_paths:
+        # Unlike a volume, a mount does not create a missing folder.
+        fields = (_csv(each) for each in ("type=bind", f"source={path}", f"target={path}"))
+        words += ["--mount", ",".join(fields)]
+    return words
+
+
+def _csv(text: str) -> str:
+    special = any(character in text for character in ',"')
+    return '"' + text.replace('"', '""') + '"' if special else text
+
+
 def _sweep(engine: str, environment: Mapping[str, str]) -> int:
-    containers = _run(listing(engine), environment).stdout.split()
+    containers = _run(list_command(engine), environment).stdout.split()
     if not containers:
         return 0
-    lines = _run(owners(engine, *containers), environment).stdout.splitlines()
+    lines = _run(owners_command(engine, *containers), environment).stdout.splitlines()
     pairs = (line.partition(" ") for line in lines)
-    gone = [container for container, _, owner in pairs if is_gone(owner.strip())]
-    if gone:
-        _run(removal(engine, *gone), environment)
-    return len(gone)
+    orphans = [container for container, _, owner in pairs if has_exited(owner.strip())]
+    if orphans:
+        _run(remove_command(engine, *orphans), environment)
+    return len(orphans)
 
 
 def _run(
@@ -211,10 +315,10 @@ def _run(
     )
 
 
-def _is_gone(words: str) -> bool:
-    said = words.lower()
-    return (
-        "no such container" in said or "already in progress" in said or "no container with" in said
+def _is_not_found(stderr: str) -> bool:
+    text = stderr.lower()
+    return any(
+        words in text for words in ("no such container", "already in progress", "no container with")
     )
 
 
@@ -223,11 +327,3 @@ def _text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
-
-
-def _fault(server: str, problem: str, text: str) -> Fault:
-    return Fault(
-        Reason.SERVER_NOT_READY,
-        f"The server {server} could not be started: {text}",
-        metadata={"server": server, "problem": problem},
-    )

@@ -1,26 +1,26 @@
-"""What is really started for a server: its command, in its sandbox, behind its limits."""
+"""Prepares the start of a server's process: its command, sandbox and limits."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from leaseway.data_plane.mcp.process import launcher
 from leaseway.data_plane.mcp.process.cgroups import Cgroup, Cgroups
 from leaseway.data_plane.mcp.process.containers import Container
-from leaseway.data_plane.mcp.process.limits import LimitPlan, plan_limits, this_host
-from leaseway.data_plane.mcp.process.sandbox.bubblewrap import look_around, sandboxed
-from leaseway.data_plane.mcp.process.sandbox.mounts import of_others, permitted
-from leaseway.data_plane.mcp.process.sandbox.trial import TRIAL_TIMEOUT, disk
+from leaseway.data_plane.mcp.process.failures import command_fault, not_started
+from leaseway.data_plane.mcp.process.limits import LimitPlan, kernel_limits, plan_limits
+from leaseway.data_plane.mcp.process.sandbox.bubblewrap import plan_sandbox, sandbox_command
+from leaseway.data_plane.mcp.process.sandbox.checks import CHECK_TIMEOUT, disk
+from leaseway.data_plane.mcp.process.sandbox.mounts import other_servers_folders, permitted_paths
 from leaseway.spec.model import Limits, ServerSpec
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import Fault
 
-_LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 _NO_LIMITS: Final = Limits()
 
 
@@ -29,15 +29,15 @@ class Launch:
     """How to start a server's process.
 
     Attributes:
-        command: What is executed. Values of the environment are never in it.
-        environment: All that the process gets.
-        cwd: The folder that it starts in; empty for the worker's own.
-        cgroup: Holds its limits, and is to be removed after its end; or None.
-        sandboxed: Whether the first process is the sandbox's keeper, with the server below it.
-        limits: What the cgroup or container was made for.
-        warnings: (reason, sentence) about limits that do not hold here as configured.
-        container: Holds the server, where the process is the client of a container engine; it is
-            to be removed after the process's end.
+        command: Values of the environment are never in it.
+        environment: The process's whole environment.
+        cgroup: Has its limits; remove it after the process's exit.
+        sandboxed: Whether the process is bubblewrap, with the server below it.
+        limits: What the cgroup or container was created with.
+        warnings: (reason, sentence) about limits that are not enforced as configured.
+        container: The server's container, if the process is a container engine's client; remove it
+            after the process's exit.
+        cwd: The working directory; empty for the worker's own.
     """
 
     command: tuple[str, ...]
@@ -56,12 +56,12 @@ async def prepare(
     environment: Mapping[str, str],
     cgroups: Cgroups,
     cwd: str = "",
-    others: Iterable[ServerSpec] = (),
+    other_servers: Iterable[ServerSpec] = (),
 ) -> Launch:
-    """Return how to start a server; whoever gets a cgroup with it has to remove it.
+    """Return how to start a server; the caller must remove the launch's cgroup.
 
-    A server with neither limits, sandbox nor folder is started as it stands. In a sandbox the
-    folders of the others are masked.
+    A server without limits, sandbox and `cwd` is started as configured. A sandbox hides the folders
+    of the other servers.
 
     Raises:
         Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND, START_FAILED,
@@ -72,84 +72,66 @@ async def prepare(
     if plain and not cwd:
         return Launch(command, environment)
     try:
-        async with asyncio.timeout(TRIAL_TIMEOUT):
+        async with asyncio.timeout(CHECK_TIMEOUT):
             if cwd:
                 await disk.run(_check_folder, server, cwd)
             if plain:
                 return Launch(command, environment, cwd=cwd)
-            found = await disk.run(_found, server, command[0], environment, cwd)
+            program = await disk.run(_find_program, server, command[0], environment, cwd)
             if spec.sandbox.enabled:
-                whole = (found, *command[1:])
+                whole = (program, *command[1:])
                 permissions = spec.policy.permissions
                 sandbox = spec.sandbox
                 if not permissions.write:
                     sandbox = replace(sandbox, writable_paths=())
                 base = cwd or str(Path.cwd())
-                more = permitted(permissions, base)
-                masked = await disk.run(of_others, spec, whole, base, others)
-                more = more._replace(hidden=(*more.hidden, *masked))
-                look = await disk.run(look_around, server, sandbox, whole, cwd, more)
+                paths = permitted_paths(permissions, base)
+                hidden = await disk.run(other_servers_folders, spec, whole, base, other_servers)
+                paths = paths._replace(hidden=(*paths.hidden, *hidden))
+                plan = await disk.run(plan_sandbox, server, sandbox, whole, cwd, paths)
     except TimeoutError:
-        raise _hanging(server, command[0]) from None
-    command = (found, *command[1:])
+        raise _disk_hangs(server, command[0]) from None
+    command = (program, *command[1:])
     if spec.sandbox.enabled:
-        command = await sandboxed(server, look, command)
-    # Nothing is awaited from here on: nobody would remove the cgroup of a cancelled start.
-    cgroup, plan = _confine(limits, cgroups)
-    if plan.steps:
-        launcher = (sys.executable, "-I", "-S", str(_LAUNCHER))
-        command = (*launcher, *plan.steps, "--", *command)
+        command = await sandbox_command(server, plan, command)
+    # No await from here on: a cancelled start would leak its cgroup.
+    cgroup, limit_plan = _confine(limits, cgroups)
+    if limit_plan.steps:
+        command = (*launcher.COMMAND, *limit_plan.steps, "--", *command)
     return Launch(
-        command, environment, cgroup, spec.sandbox.enabled, limits, plan.warnings, cwd=cwd
+        command, environment, cgroup, spec.sandbox.enabled, limits, limit_plan.warnings, cwd=cwd
     )
 
 
 def _confine(limits: Limits, cgroups: Cgroups) -> tuple[Cgroup | None, LimitPlan]:
     if limits == _NO_LIMITS:
         return None, LimitPlan()
-    cgroup = cgroups.confine(limits)
-    return cgroup, plan_limits(limits, cgroup.entrances, cgroup.missing, this_host())
+    cgroup = cgroups.create(limits)
+    return cgroup, plan_limits(limits, cgroup.procs_files, cgroup.missing, kernel_limits())
 
 
 def _check_folder(server: str, cwd: str) -> None:
-    if Path(cwd).is_dir():
-        return
-    raise Fault(
-        Reason.SERVER_NOT_READY,
-        f"The server {server} could not be started: its 'cwd' {cwd!r} is no folder on this worker."
-        " Create it there, or correct the path.",
-        metadata={"server": server, "problem": "START_FAILED"},
-    )
+    if not Path(cwd).is_dir():
+        text = f"its 'cwd' {cwd!r} is no folder on this worker. Create it, or correct the path."
+        raise not_started(server, "START_FAILED", text)
 
 
-def _found(server: str, program: str, environment: Mapping[str, str], cwd: str = "") -> str:
-    """Return the path of a program, as starting it with this environment would find it."""
+def _find_program(server: str, program: str, environment: Mapping[str, str], cwd: str) -> str:
+    """Return the path of a program, found by the PATH of this environment."""
     if os.sep in program and cwd:
         program = str(Path(cwd) / program)
     path = os.pathsep.join(os.get_exec_path(dict(environment)))
     found = shutil.which(program, path=path)
     if found is None:
-        there = os.sep in program and Path(program).exists()
-        raise command_fault(server, program, PermissionError() if there else FileNotFoundError())
+        exists = os.sep in program and Path(program).exists()
+        raise command_fault(server, program, PermissionError() if exists else FileNotFoundError())
     return str(Path(found).absolute())
 
 
-def _hanging(server: str, program: str) -> Fault:
-    return Fault(
-        Reason.SERVER_NOT_READY,
-        f"The server {server} could not be started: looking for its command {program!r} and what it"
-        f" needs took longer than {TRIAL_TIMEOUT:g} s on this worker. See whether the disks that"
-        " they are on answer; the start is tried again.",
-        metadata={"server": server, "problem": "START_FAILED"},
+def _disk_hangs(server: str, program: str) -> Fault:
+    text = (
+        f"finding its command {program!r} and the files it needs took more than"
+        f" {CHECK_TIMEOUT:g} s on this worker. Check that the worker's disks respond; the start is"
+        " retried."
     )
-
-
-def command_fault(server: str, program: str, error: OSError) -> Fault:
-    """Return why a program can't be executed: it is not there, or it may not be."""
-    why = "may not be executed" if isinstance(error, PermissionError) else "was not found"
-    return Fault(
-        Reason.SERVER_NOT_READY,
-        f"The server {server} could not be started: its command {program!r} {why} on this worker."
-        " Install it, or give the full path of one that is there.",
-        metadata={"server": server, "problem": "COMMAND_NOT_FOUND"},
-    )
+    return not_started(server, "START_FAILED", text)

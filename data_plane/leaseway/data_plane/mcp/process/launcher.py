@@ -1,20 +1,18 @@
-"""What a limited server's process runs first: it takes its limits on, then becomes the server.
+"""The first program of a limited server's process: it applies the limits, then runs the server.
 
-Before a strict sandbox it opens the filter of system calls, from which bubblewrap reads it.
-
-Started with `python -I -S` on this very file, so it imports the standard library only. Limits
-hold so from the server's first instruction, and for everything that it starts. A shell would be
-smaller, but drops variables from the environment whose names it does not like.
+Started as a file with `python -I -S`, so it imports the standard library only. The limits apply
+from the server's first instruction on, and to all its children. A shell would be smaller, but it
+drops environment variables whose names are not shell identifiers.
 
     launcher.py STEP… -- COMMAND ARGUMENT…
 
-- `join=PATH`: be in the cgroup that has this file of processes.
-- `nofile=N`, `data=N`: have no more open files, bytes of private memory a process.
-- `seccomp=HEX`: have these bytes to read at `FILTER_DESCRIPTOR`.
-- `nproc=N`: let the user have at most N processes and threads more than it has now.
+- `join=PATH`: join the cgroup with this `cgroup.procs` file.
+- `nofile=N`, `data=N`: limit open files, or bytes of private memory, of each process.
+- `seccomp=HEX`: make this seccomp filter readable at `FILTER_DESCRIPTOR`, for bubblewrap.
+- `nproc=N`: allow the user N more processes and threads than it currently has.
 
-The environment is that of the server. What fails here ends the process with status 125 and a
-line on its standard error: a server never runs without a limit that could be enforced.
+The environment is the server's. If a step fails, the process exits with status 125 and a line on
+its standard error: a server never runs without a limit that could be enforced.
 """
 
 from __future__ import annotations
@@ -23,25 +21,29 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+COMMAND = (sys.executable, "-I", "-S", str(Path(__file__)))
+"""Runs this file."""
+
 FILTER_DESCRIPTOR = 3
-"""Where bubblewrap finds the filter of system calls; it closes it."""
+"""The file descriptor from which bubblewrap reads the seccomp filter; it closes it."""
 
 _PROC = Path("/proc")
 _IGNORED_BY_PYTHON = ("SIGPIPE", "SIGXFZ", "SIGXFSZ")  # as subprocess restores
 
 
 def main(arguments: list[str]) -> None:
-    """Take the steps and become the command."""
+    """Apply the steps and execute the command."""
     end = arguments.index("--")
     for step in arguments[:end]:
         name, _, value = step.partition("=")
         try:
             _STEPS[name](value)
         except (OSError, ValueError) as error:
-            shown = name if name == "seccomp" else step  # its value is long and says nothing
-            sys.exit(_say(f"could not take on the limit {shown}: {error}", 125))
+            shown = name if name == "seccomp" else step  # its value is a long hex string
+            sys.exit(_report(f"could not apply the limit {shown}: {error}", 125))
     for name in _IGNORED_BY_PYTHON:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -49,11 +51,11 @@ def main(arguments: list[str]) -> None:
     try:
         os.execve(command[0], command, _environment())  # noqa: S606 - its purpose
     except OSError as error:
-        sys.exit(_say(f"could not start {command[0]}: {error.strerror}", 127))
+        sys.exit(_report(f"could not start {command[0]}: {error.strerror}", 127))
 
 
-def _say(what: str, status: int) -> int:
-    sys.stderr.write(f"leaseway: {what}\n")
+def _report(text: str, status: int) -> int:
+    sys.stderr.write(f"leaseway: {text}\n")
     sys.stderr.flush()
     return status
 
@@ -63,26 +65,14 @@ def _join(path: str) -> None:
         processes.write(str(os.getpid()))
 
 
-def _bound(kind: int, most: int) -> None:
+def _set_limit(kind: int, limit: int) -> None:
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(kind, (most, most))
+        limit = min(limit, hard)
+    resource.setrlimit(kind, (limit, limit))
 
 
-def _open_files(value: str) -> None:
-    _bound(resource.RLIMIT_NOFILE, int(value))
-
-
-def _data(value: str) -> None:
-    _bound(resource.RLIMIT_DATA, int(value))
-
-
-def _processes(value: str) -> None:
-    _bound(resource.RLIMIT_NPROC, _tasks_of_user() + int(value))
-
-
-def _filter(value: str) -> None:
+def _open_filter(value: str) -> None:
     descriptor = os.memfd_create("seccomp")
     os.write(descriptor, bytes.fromhex(value))
     os.lseek(descriptor, 0, os.SEEK_SET)
@@ -93,24 +83,24 @@ def _filter(value: str) -> None:
         os.close(descriptor)
 
 
-_STEPS = {
+_STEPS: dict[str, Callable[[str], None]] = {
     "join": _join,
-    "nofile": _open_files,
-    "data": _data,
-    "nproc": _processes,
-    "seccomp": _filter,
+    "nofile": lambda value: _set_limit(resource.RLIMIT_NOFILE, int(value)),
+    "data": lambda value: _set_limit(resource.RLIMIT_DATA, int(value)),
+    "nproc": lambda value: _set_limit(resource.RLIMIT_NPROC, _count_tasks() + int(value)),
+    "seccomp": _open_filter,
 }
 
 
-def _tasks_of_user() -> int:
-    """Return how many processes and threads the kernel counts for this user."""
+def _count_tasks() -> int:
+    """Return how many processes and threads this user has, as the kernel counts them."""
     user, found = os.getuid(), 0
     for entry in _PROC.iterdir():
         if entry.name.isdecimal():
             try:
                 text = (entry / "status").read_text()
             except OSError:
-                continue  # it has ended
+                continue  # it has exited
             fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
             if int(fields["Uid"].split()[0]) == user:
                 found += int(fields["Threads"])
@@ -118,7 +108,7 @@ def _tasks_of_user() -> int:
 
 
 def _environment() -> dict[bytes, bytes]:
-    """Return what this process was started with; the interpreter may have set LC_CTYPE since."""
+    """Return this process's original environment; the interpreter may have set LC_CTYPE since."""
     try:
         entries = (_PROC / "self" / "environ").read_bytes().split(b"\0")
     except OSError:

@@ -1,7 +1,7 @@
-"""How each limit is held on this machine, and what operators are told of it (DESIGN §2). Pure.
+"""How each limit is enforced on this machine, and what is reported to operators (DESIGN §2). Pure.
 
-A cgroup holds memory, CPU and processes for an instance's whole tree. Where there is none,
-resource limits of the process stand in, which are weaker; CPU time has no stand-in.
+A cgroup limits memory, CPU and processes of an instance's whole process tree. Without a cgroup,
+resource limits of the process (setrlimit) are the fallback, which is weaker; CPU has no fallback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leaseway.spec.model import Limits
 from leaseway.wire.bounds import MIB
 
 _ADVICE: Final = (
-    "Give the worker a cgroup that it may write (systemd: Delegate=yes; a container: a writable"
+    "Give the worker a writable cgroup (systemd: Delegate=yes; a container: a writable"
     " /sys/fs/cgroup), or remove the limit."
 )
 _CAP_SYS_ADMIN: Final = 1 << 21
@@ -26,11 +26,11 @@ _CAP_SYS_RESOURCE: Final = 1 << 24
 
 @dataclass(frozen=True)
 class KernelLimits:
-    """What the kernel does with resource limits of this worker's children.
+    """Which resource limits the kernel applies to this worker's children.
 
     Attributes:
-        bounds_data: It holds a process's private memory (RLIMIT_DATA); Linux does.
-        bounds_tasks: It holds the number of a user's processes; not for privileged ones.
+        bounds_data: RLIMIT_DATA limits a process's private memory, as on Linux.
+        bounds_tasks: RLIMIT_NPROC limits the user's processes; not for privileged workers.
     """
 
     bounds_data: bool
@@ -39,12 +39,11 @@ class KernelLimits:
 
 @dataclass(frozen=True)
 class LimitPlan:
-    """What is done for an instance's limits.
+    """How an instance's limits are enforced.
 
     Attributes:
-        steps: What the launcher does, in order.
-        warnings: (reason, sentence) of each reason that there is; the sentence goes on from
-            "On worker W, server S".
+        steps: The launcher's steps, in order.
+        warnings: (reason, sentence); the sentence follows "On worker W, server S".
     """
 
     steps: tuple[str, ...] = ()
@@ -52,53 +51,55 @@ class LimitPlan:
 
 
 def plan_limits(
-    limits: Limits, entrances: Collection[Path], missing: Mapping[str, str], host: KernelLimits
+    limits: Limits, procs_files: Collection[Path], missing: Mapping[str, str], host: KernelLimits
 ) -> LimitPlan:
-    """Decide how limits are held.
+    """Decide how limits are enforced.
 
     Args:
         limits: As configured.
-        entrances: The process files of the cgroups that were made.
-        missing: Why a cgroup does not hold a limit, by its key.
-        host: What resource limits do here.
+        procs_files: The `cgroup.procs` files of the cgroups that were created.
+        missing: Why a limit has no cgroup, by its key.
+        host: The kernel's resource limits.
     """
-    steps = [f"join={path}" for path in entrances]
-    said: dict[str, list[str]] = {}
-    for key, why in missing.items():
-        step, reason, text = _stand_in(key, limits, host)
+    steps = [f"join={path}" for path in procs_files]
+    texts: dict[str, list[str]] = {}
+    for key, cause in missing.items():
+        step, reason, effect = _fallback(key, limits, host)
         steps += [step] if step else []
-        said.setdefault(reason, []).append(f"limits.{key} ({_shown(key, limits)}) {text}: {why}")
+        texts.setdefault(reason, []).append(
+            f"limits.{key} ({_format(key, limits)}) {effect}: {cause}"
+        )
     if limits.open_files is not None:
         steps.append(f"nofile={limits.open_files}")  # last: the other steps open files
-    warnings = tuple((reason, f"{'; '.join(texts)}. {_ADVICE}") for reason, texts in said.items())
+    warnings = tuple((reason, f"{'; '.join(each)}. {_ADVICE}") for reason, each in texts.items())
     return LimitPlan(tuple(steps), warnings)
 
 
-def this_host() -> KernelLimits:
-    """Look at the worker's own rights."""
+def kernel_limits() -> KernelLimits:
+    """Return the resource limits that the kernel applies to children of this process."""
     linux = sys.platform.startswith("linux")
     return KernelLimits(bounds_data=linux, bounds_tasks=not linux or not _is_privileged())
 
 
-def _stand_in(key: str, limits: Limits, host: KernelLimits) -> tuple[str, str, str]:
-    """Return the launcher's step or nothing, the reason, and how far the limit holds."""
+def _fallback(key: str, limits: Limits, host: KernelLimits) -> tuple[str, str, str]:
+    """Return the launcher's step or "", the problem's reason, and the effect of the limit."""
     if key == "memory" and host.bounds_data:
-        text = "holds for each process of its own, not for all of them together"
+        text = "applies to each process alone, not to all of them together"
         return f"data={limits.memory_bytes}", LIMIT_PARTLY_ENFORCED, text
     if key == "processes" and host.bounds_tasks:
-        text = "holds roughly: the kernel counts all processes and threads of the worker's user"
+        text = "applies roughly: the kernel counts all processes and threads of the worker's user"
         return f"nproc={limits.processes}", LIMIT_PARTLY_ENFORCED, text
     return "", LIMIT_NOT_ENFORCED, "is not enforced"
 
 
-def _shown(key: str, limits: Limits) -> str:
+def _format(key: str, limits: Limits) -> str:
     if key == "memory":
         return f"{(limits.memory_bytes or 0) / MIB:g} MiB"
     return f"{limits.cpu_cores:g}" if key == "cpu" else str(limits.processes)
 
 
 def _is_privileged() -> bool:
-    """Return whether the kernel exempts this process from the limit on a user's processes."""
+    """Return whether the kernel exempts this process from RLIMIT_NPROC."""
     fields = (line.partition(":") for line in Path("/proc/self/status").read_text().splitlines())
     status = {name: value.split() for name, _, value in fields}
     is_root = status["Uid"][0] == "0"

@@ -1,7 +1,7 @@
-"""One server's process: started in a group of its own, and ended with all its children.
+"""One server's process: started in its own process group, and stopped with all its children.
 
-The exit is seen through a process descriptor, and the process stays a zombie until its group is
-dead: so long its id can't be reused, and killing the group can't hit a stranger.
+The exit is seen through a pidfd. The process stays a zombie until its group has been killed: until
+then its id can't be reused, so killing the group can't hit another process.
 """
 
 from __future__ import annotations
@@ -17,34 +17,39 @@ from pathlib import Path
 from typing import IO, Final
 
 from leaseway.data_plane.background import shielded
-from leaseway.data_plane.mcp.process.exit_status import describe_container, describe_status
-from leaseway.data_plane.mcp.process.launch import Launch, command_fault
+from leaseway.data_plane.mcp.process.failures import (
+    command_fault,
+    describe_container,
+    describe_status,
+    not_started,
+)
+from leaseway.data_plane.mcp.process.launch import Launch
 from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper, reap_killed
 from leaseway.data_plane.mcp.process.spawner import SpawnHangsError
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.wire.bounds import MIB
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import Fault
 
 _logger = logging.getLogger(__name__)
-_LOOKS: Final = 100
-_BETWEEN_LOOKS: Final = 0.05
-"""Seconds; what was killed and has not ended at once is looked at for 5 s."""
-PATIENCE: Final = 2.0
+_POLLS: Final = 100
+_POLL_INTERVAL: Final = 0.05
+"""Seconds; a process that survives SIGKILL at first is polled for 5 s."""
+STOP_GRACE: Final = 2.0
 """Seconds from closing standard input to SIGTERM, and from there to SIGKILL."""
 
 _REAP_TIMEOUT: Final = 5.0
 
 
 class ServerProcess:
-    """A started process with its three pipes; `start` makes one.
+    """A started process with its three pipes; created by `start`.
 
     Attributes:
-        pid: Its id, which is also that of its group and session.
-        exited: Its exit status, once it has ended; minus the signal that ended it.
-        stderr_ended: Set when nothing more comes from its standard error.
-        stdin: The end that we write to; `StdioTransport` attaches to it and closes it.
-        stdout: The end that we read from; likewise. Closing it here as well would free its
-            number under a transport that still watches it.
+        pid: Also the id of its process group and session.
+        exited: Resolves to the exit status, or minus the signal that ended it.
+        stderr_ended: Set at the end of its standard error.
+        stdin: Our end of the pipe; `StdioTransport` attaches to it and closes it.
+        stdout: Likewise. Closing it here as well would free its file descriptor while a transport
+            still watches it.
     """
 
     def __init__(
@@ -81,85 +86,85 @@ class ServerProcess:
 
         Args:
             server: The server's id, for messages.
-            launch: What to start. Its cgroup is removed by `stop`, or here if nothing was started.
-            stderr: Takes what the process writes to its standard error.
-            reaper: Kills the process if this one can't.
+            launch: What to start. `stop` removes its cgroup, or this method if the start fails.
+            stderr: Receives the process's standard error.
+            reaper: Kills the process if this worker can't.
 
         Raises:
             Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND or START_FAILED.
         """
         mark = reaper.mark()
 
-        def made(popen: subprocess.Popen[bytes]) -> ServerProcess:
+        def server_process(popen: subprocess.Popen[bytes]) -> ServerProcess:
             return cls(server, launch, stderr, reaper, (popen, mark))
 
         try:
             popen = await reaper.spawner.start(
-                mark, lambda: _spawn(launch, mark), lambda late: made(late)._undo()
+                mark, lambda: _spawn(launch, mark), lambda late: server_process(late)._abort()
             )
         except (OSError, ValueError, SpawnHangsError, asyncio.CancelledError) as error:
             if launch.cgroup is not None:
-                launch.cgroup.discard()
+                launch.cgroup.remove_nowait()
             if isinstance(error, asyncio.CancelledError):
                 raise
-            raise _not_started(server, launch.command[0], error) from None
-        process = made(popen)
-        process._begin()
+            raise _spawn_fault(server, launch.command[0], error) from None
+        process = server_process(popen)
+        process._watch()
         return process
 
-    def _begin(self) -> None:
+    def _watch(self) -> None:
         try:
             self._reaper.register(self.pid)
-            self._watch()
+            self._watch_exit()
         except BaseException as error:
-            self._undo()
+            self._abort()
             if isinstance(error, OSError):
                 text = f"its process could not be watched: {error.strerror}."
-                raise _start_fault(self._server, text) from None
+                raise not_started(self._server, "START_FAILED", text) from None
             raise
 
     async def open(self) -> None:
-        """Begin to read its standard error, which must never fill up."""
+        """Start reading its standard error, so that the pipe never fills up."""
         assert self._popen.stderr is not None
         self._stderr_transport, _ = await self._loop.connect_read_pipe(
-            lambda: self._stderr, handed_over(self._popen.stderr)
+            lambda: self._stderr, pipe_for_loop(self._popen.stderr)
         )
 
-    async def stop(self, patience: float = PATIENCE) -> None:
-        """End the process and everything in its group.
+    async def stop(self, grace: float = STOP_GRACE) -> None:
+        """Stop the process and its group. Idempotent.
 
-        Standard input must have been closed before: most servers end on that. What does not
-        gets SIGTERM after `patience`, then SIGKILL. Runs to its end, within about 10 s, however
-        often the caller is cancelled; a second call waits for the same end.
+        The caller must have closed standard input: most servers exit on that. The others get
+        SIGTERM after `grace` seconds, then SIGKILL. Completes within about 10 s, even if the caller
+        is cancelled.
         """
         if self._stopping is None:
-            self._stopping = self._loop.create_task(self._stop(patience))
+            self._stopping = self._loop.create_task(self._stop(grace))
         await shielded(self._stopping)
 
-    async def _stop(self, patience: float) -> None:
+    async def _stop(self, grace: float) -> None:
         try:
-            await self._ends_within(patience)
-            await self._ask_to_end(patience)
-            await self._ends_within(patience)
+            await self._wait_exited(grace)
+            await self._terminate(grace)
+            await self._wait_exited(grace)
         finally:
-            # Children in the group outlive a clean exit of their parent: they go now.
+            # Children in the group survive a clean exit of their parent: kill them.
             self._kill()
             await self._reap()
 
-    async def _ends_within(self, seconds: float) -> None:
+    async def _wait_exited(self, seconds: float) -> None:
         if not self.exited.done():
             await asyncio.wait([self.exited], timeout=seconds)
 
-    async def _ask_to_end(self, patience: float) -> None:
+    async def _terminate(self, grace: float) -> None:
         if self.exited.done():
             return
         with contextlib.suppress(OSError):
             if not self._launch.sandboxed:
                 os.killpg(self.pid, signal.SIGTERM)
                 return
-        # A sandbox's keeper would die at once, and take the server with it unasked.
+        # SIGTERM kills bubblewrap at once, and the server with it, without a chance to clean up.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(grace):
                 await asyncio.to_thread(_terminate_members, self.pid)
 
     def _kill(self) -> None:
@@ -167,11 +172,11 @@ class ServerProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     async def _reap(self) -> None:
-        await self._ends_within(_REAP_TIMEOUT)
+        await self._wait_exited(_REAP_TIMEOUT)
         if self._launch.container is not None:
             await self._launch.container.remove()
         if self._popen.poll() is None:
-            self._say_it_survives()
+            self._log_survivor()
         else:
             self._reaper.release(self.pid, self._mark)
         if self._stderr_transport is not None:
@@ -181,53 +186,53 @@ class ServerProcess:
         cgroup = self._launch.cgroup
         if cgroup is not None and not await cgroup.remove():
             _logger.warning(
-                "A cgroup of the server %s can't be removed yet; the reaper does it at the"
-                " worker's end.",
+                "A cgroup of the server %s can't be removed yet; the reaper removes it when the"
+                " worker exits.",
                 self._server,
             )
 
-    def _say_it_survives(self) -> None:
-        # It hangs in the kernel; the reaper keeps its group in mind.
+    def _log_survivor(self) -> None:
+        # It hangs in the kernel. Its group stays registered with the reaper.
         _logger.error("Process %s of the server %s survives SIGKILL.", self.pid, self._server)
 
-    def _undo(self) -> None:
-        """End what has just been started, and can't be kept."""
+    def _abort(self) -> None:
+        """Kill a process right after its start."""
         self._kill()
         if reap_killed(self._popen):
             self._reaper.release(self.pid, self._mark)
         else:
-            self._dying = self._loop.create_task(self._released_when_dead())
+            self._dying = self._loop.create_task(self._release_when_dead())
         for pipe in (self._popen.stdin, self._popen.stdout, self._popen.stderr):
             if pipe is not None:
                 pipe.close()
         if self._launch.cgroup is not None:
-            self._launch.cgroup.discard()
+            self._launch.cgroup.remove_nowait()
         if self._launch.container is not None:
             self._stopping = self._loop.create_task(self._launch.container.remove())
 
-    async def _released_when_dead(self) -> None:
-        for _ in range(_LOOKS):
-            await asyncio.sleep(_BETWEEN_LOOKS)
+    async def _release_when_dead(self) -> None:
+        for _ in range(_POLLS):
+            await asyncio.sleep(_POLL_INTERVAL)
             if self._popen.poll() is not None:
                 self._reaper.release(self.pid, self._mark)
                 return
-        self._say_it_survives()
+        self._log_survivor()
 
     def describe_exit(self) -> str:
-        """Return how the process ended, as a part of a sentence; it has ended."""
-        cgroup, most = self._launch.cgroup, self._launch.limits.memory_bytes
+        """Return how the process has ended, as a part of a sentence."""
+        cgroup, memory_limit = self._launch.cgroup, self._launch.limits.memory_bytes
         container = self._launch.container
         if container is not None:
-            return describe_container(self.exited.result(), container.image, most)
+            return describe_container(self.exited.result(), container.image, memory_limit)
         ended = describe_status(self.exited.result())
-        if cgroup is None or most is None or not cgroup.memory_kills:
+        if cgroup is None or memory_limit is None or not cgroup.memory_kills:
             return ended
         return (
-            f"{ended}: it used up its memory (limits.memory is {most / MIB:g} MiB), and the kernel"
-            " killed it"
+            f"{ended}: it used up its memory (limits.memory is {memory_limit / MIB:g} MiB), and the"
+            " kernel killed it"
         )
 
-    def _watch(self) -> None:
+    def _watch_exit(self) -> None:
         if not hasattr(os, "pidfd_open"):
             threading.Thread(target=self._wait_in_thread, daemon=True).start()
             return
@@ -252,15 +257,15 @@ class ServerProcess:
             self.exited.set_result(status)
 
 
-def handed_over(pipe: IO[bytes]) -> IO[bytes]:
-    """Return an end of a pipe as a running loop is to get it, so that it is closed once.
+def pipe_for_loop(pipe: IO[bytes]) -> IO[bytes]:
+    """Return an end of a pipe to hand to the running loop, such that it is closed exactly once.
 
-    uvloop closes the descriptor, and then the file object, whose number may by then be that of
-    what another thread has opened; where it is cancelled meanwhile, the file object goes on to
-    hold the number and closes it later. It gets a descriptor of its own, which no object closes.
+    uvloop closes the descriptor and then the file object, whose number another thread may have
+    reused for a new file; if uvloop is cancelled, the file object keeps the number and closes it
+    later. So uvloop gets a duplicate that no file object closes.
     """
     if isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
-        return pipe  # its transports close the object, and nothing else
+        return pipe  # asyncio's transports only close the file object
     own = os.dup(pipe.fileno())
     mode = "wb" if pipe.writable() else "rb"
     pipe.close()
@@ -292,41 +297,25 @@ def _spawn(launch: Launch, mark: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _not_started(server: str, program: str, error: Exception) -> Fault:
+def _spawn_fault(server: str, program: str, error: Exception) -> Fault:
     if isinstance(error, FileNotFoundError | PermissionError):
         return command_fault(server, program, error)
     if isinstance(error, SpawnHangsError):
         text = (
-            f"executing its command {program!r} hangs. See whether the disk that it is on answers;"
-            " the start is tried again."
+            f"executing its command {program!r} hangs. Check that its disk responds; the start is"
+            " retried."
         )
-        return _start_fault(server, text)
-    reason = getattr(error, "strerror", None) or str(error)
-    return _start_fault(server, f"starting its command {program!r} failed: {reason}.")
+    else:
+        reason = getattr(error, "strerror", None) or str(error)
+        text = f"starting its command {program!r} failed: {reason}."
+    return not_started(server, "START_FAILED", text)
 
 
 def _terminate_members(group: int) -> None:
-    """Send SIGTERM to a group but its leader; reads all of /proc, which is not for the loop."""
-    for pid in _members(group):
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGTERM)
-
-
-def _members(group: int) -> list[int]:
-    """Return the processes of a group but its leader (Linux)."""
-    found = []
+    """Send SIGTERM to a process group except its leader. Reads all of /proc: not on the loop."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and entry.name != str(group):
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 if int(fields[2]) == group:
-                    found.append(int(entry.name))
-    return found
-
-
-def _start_fault(server: str, text: str) -> Fault:
-    return Fault(
-        Reason.SERVER_NOT_READY,
-        f"The server {server} could not be started: {text}",
-        metadata={"server": server, "problem": "START_FAILED"},
-    )
+                    os.kill(int(entry.name), signal.SIGTERM)

@@ -1,21 +1,20 @@
-"""The reaper's own program: it outlives the worker and kills what the worker left behind.
+"""The reaper process's program: it outlives a killed worker and kills the worker's servers.
 
-Started with `python -I -S` on this very file, so it imports the standard library only. It reads
-lines from its standard input, a pipe that the worker holds:
+Started as a file with `python -I -S`, so it imports the standard library only. It reads lines from
+its standard input, a pipe from the worker:
 
 - `mark TEXT`: every process that the worker starts has TEXT in its environment.
-- `cgroup PATH`: the worker's own cgroup, with one in it for each limited instance.
-- `engine JSON`: the worker runs containers; how they are listed and removed.
+- `cgroup PATH`: the worker's own cgroup, with a child for each limited instance.
+- `engine JSON`: the worker runs containers; the commands that list and remove them.
 - `+PGID`: a process group was started.
-- `end`: the worker ends in order: nothing is on its way any more.
-- `-PGID TEXT`: it has ended; processes with TEXT in their environment have left it and are to go.
-  With 0 as its group it is an earlier run, whose worker and reaper were killed together.
+- `end`: the worker shuts down in order: no container start is in flight.
+- `-PGID TEXT`: the group has exited; kill processes with TEXT in their environment, which left it.
+  PGID 0 stands for an earlier run whose worker and reaper were killed together.
 
-When the pipe closes, whatever the reason, every group is killed, then every process with the
-mark and every one in the cgroups, which are removed. The mark finds what left its group and
-session (a browser started detached, say); `tags` of it are found where the environment was dropped,
-too. On systems without /proc and for processes of other
-users only the groups are known.
+When the pipe closes, for any reason, the reaper kills every group, every process with the mark and
+every process in the cgroups, and removes these. The mark finds processes that left their group and
+session (a detached browser, say); its `tags` find those that dropped the environment, too. Without
+/proc, and for processes of other users, only the groups are found.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ from typing import Any
 _PROC = Path("/proc")
 _REMOVAL = 3.0
 _CONTAINERS_REMOVAL = 20.0
-_BETWEEN_LOOKS = 0.2
-_LOOKS = 5
+_POLL_INTERVAL = 0.2
+_ROUNDS = 5
 _TAGGED = 1 << 62
 _LIMIT = b"Max realtime timeout"
 
 
 def main(batches: Iterable[Iterable[bytes]]) -> None:
-    """Follow the worker until it is gone, then clean up."""
+    """Read the worker's lines until it exits, then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     mark = b""
     groups: set[int] = set()
     cgroups: set[Path] = set()
     engines: list[bytes] = []
-    looks = _LOOKS
+    empty_polls = _ROUNDS
     for batch in batches:
-        left: set[bytes] = set()
+        ended: set[bytes] = set()
         for line in batch:
             verb, _, rest = line.partition(b" ")
             if verb == b"mark":
@@ -60,24 +59,24 @@ def main(batches: Iterable[Iterable[bytes]]) -> None:
             elif verb == b"engine":
                 engines.append(rest)
             elif verb == b"end":
-                looks = 1
+                empty_polls = 1
             elif verb.startswith(b"+"):
                 groups.add(int(verb[1:]))
             elif verb.startswith(b"-"):
                 groups.discard(int(verb[1:]))
-                left.add(rest)
-        kill_marked(left)
+                ended.add(rest)
+        kill_marked(ended)
     for group in groups:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
     kill_marked({mark})
     for engine in engines:
-        remove_containers(json.loads(engine), looks)
+        remove_containers(json.loads(engine), empty_polls)
     _remove_all(cgroups)
 
 
 def batches(descriptor: int) -> Iterator[list[bytes]]:
-    """Yield the lines that have come, all at once: one look at the machine serves them all."""
+    """Yield all lines received so far, so that one scan of /proc serves them all."""
     rest = b""
     while data := os.read(descriptor, 1 << 16):
         *lines, rest = (rest + data).split(b"\n")
@@ -85,39 +84,39 @@ def batches(descriptor: int) -> Iterator[list[bytes]]:
 
 
 def kill_marked(marks: Collection[bytes]) -> None:
-    """Kill every process with one of the marks in its environment, and what it starts meanwhile."""
+    """Kill every process with one of the marks in its environment, and its new children."""
     wanted = [mark for mark in marks if mark]
     tagged = [tags(mark) for mark in wanted]
-    # A process may fork between being seen and being killed: look again until none is left.
-    for _ in range(_LOOKS if wanted else 0):
-        spared = (os.getpid(), os.getppid())  # a worker has a server's tag while it starts it
-        found = [pid for pid in _processes() if pid not in spared and _has(pid, wanted, tagged)]
+    # A process may fork between being found and being killed: repeat until none is found.
+    for _ in range(_ROUNDS if wanted else 0):
+        spared = (os.getpid(), os.getppid())  # a worker has a server's tag while starting it
+        found = [pid for pid in _processes() if pid not in spared and _matches(pid, wanted, tagged)]
         if not found:
             return
         _kill(found)
 
 
-def remove_containers(engine: dict[str, Any], looks: int) -> None:
-    """Remove all of a worker's containers, those too that its engine was just about to make.
+def remove_containers(engine: dict[str, Any], empty_polls: int) -> None:
+    """Remove all of a worker's containers, including those that the engine is just creating.
 
     Args:
-        engine: How they are listed and removed.
-        looks: How often in a row there must be none.
+        engine: The commands that list and remove them.
+        empty_polls: How many polls in a row must find no container.
     """
     deadline, empty = time.monotonic() + _CONTAINERS_REMOVAL, 0
-    while empty < looks and time.monotonic() < deadline:
+    while empty < empty_polls and time.monotonic() < deadline:
         try:
-            found = _ask(engine["list"], engine["environment"]).split()
+            found = _run(engine["list"], engine["environment"]).split()
             if found:
-                _ask([*engine["remove"], *found], engine["environment"])
+                _run([*engine["remove"], *found], engine["environment"])
         except (OSError, subprocess.SubprocessError):
-            found = []  # the engine is busy or gone; it may come back
+            found = []  # the engine is busy or stopped; it may respond later
         empty = 0 if found else empty + 1
-        if empty < looks:
-            time.sleep(_BETWEEN_LOOKS)
+        if empty < empty_polls:
+            time.sleep(_POLL_INTERVAL)
 
 
-def _ask(command: list[str], environment: dict[str, str]) -> str:
+def _run(command: list[str], environment: dict[str, str]) -> str:
     done = subprocess.run(  # noqa: S603 - the engine's own client
         command,
         env=environment,
@@ -132,11 +131,11 @@ def _ask(command: list[str], environment: dict[str, str]) -> str:
 
 
 def kill_in_cgroup(folder: Path) -> None:
-    """Kill every process in a cgroup and in those below it."""
+    """Kill every process in a cgroup and in its children."""
     with contextlib.suppress(OSError), (folder / "cgroup.kill").open("r+") as kill:
         kill.write("1")
-        return  # version 2 does it at once
-    for _ in range(_LOOKS):
+        return  # version 2 kills the whole tree at once
+    for _ in range(_ROUNDS):
         found = [pid for each in _tree(folder) for pid in _inside(each) if pid != os.getpid()]
         if not found:
             return
@@ -144,7 +143,7 @@ def kill_in_cgroup(folder: Path) -> None:
 
 
 def remove_cgroup(folder: Path) -> bool:
-    """Kill what is in a cgroup and remove it with those below it; say whether it is gone."""
+    """Kill the processes in a cgroup, remove it and its children; return whether it is removed."""
     kill_in_cgroup(folder)
     _remove_empty(folder)
     return not folder.exists()
@@ -153,15 +152,15 @@ def remove_cgroup(folder: Path) -> bool:
 def _remove_all(folders: Collection[Path]) -> None:
     """Remove workers' cgroups, within 3 s."""
     deadline = time.monotonic() + _REMOVAL
-    while any(_instances_left(folder) for folder in folders):
+    while any(_remaining_instances(folder) for folder in folders):
         if time.monotonic() > deadline:
             return
         time.sleep(0.01)
     for folder in folders:
-        _remove_empty(folder)  # unless the worker or this very process is in a leaf of it
+        _remove_empty(folder)  # fails if the worker or this process is in a leaf of it
 
 
-def _instances_left(folder: Path) -> list[Path]:
+def _remaining_instances(folder: Path) -> list[Path]:
     instances = [child for child in _children(folder) if child.name.isdecimal()]
     return [child for child in instances if not remove_cgroup(child)]
 
@@ -173,7 +172,7 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _tree(folder: Path) -> list[Path]:
-    """Return a cgroup and all below it, the lowest first."""
+    """Return a cgroup and all its descendants, the deepest first."""
     found = [folder]
     for each in found:
         found.extend(_children(each))
@@ -207,7 +206,7 @@ def _processes() -> list[int]:
         return []
 
 
-def _has(pid: int, marks: Collection[bytes], tagged: Collection[range]) -> bool:
+def _matches(pid: int, marks: Collection[bytes], tagged: Collection[range]) -> bool:
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
         if any(mark in environment for mark in marks):
@@ -220,10 +219,10 @@ def _has(pid: int, marks: Collection[bytes], tagged: Collection[range]) -> bool:
 
 
 def tags(mark: bytes) -> range:
-    """Return the tags of a mark: of one server's processes, or of all that a worker starts.
+    """Return the tags of a mark: one server's, or all of a worker's.
 
-    A tag is a limit on the processor time of real-time processes, in microseconds: children
-    inherit it whatever their environment, and one of so many years limits nothing.
+    A tag is a value of RLIMIT_RTTIME (CPU time of real-time processes, in microseconds): children
+    inherit it with any environment, and a limit of so many years has no effect.
     """
     run, _, number = mark.removesuffix(b".").partition(b".")
     try:

@@ -1,8 +1,8 @@
-"""Starts servers' processes beside the loop: executing a file on a disk that hangs, hangs.
+"""Starts server processes in threads: executing a file on a disk that hangs blocks the caller.
 
-The threads live as long as the worker, since the kernel ends a sandbox with the thread that started
-it. One start is under way at a time, because what marks a process is set for the whole worker while
-it is started; one that hangs keeps its thread to itself, and the others go on in another one.
+The threads live as long as the worker, since the kernel kills a sandbox when the thread that
+started it exits. One start runs at a time, because the tag of the process is set on the whole
+worker during its start. A start that hangs keeps its thread; the next ones use another thread.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Final
 
 from leaseway.data_plane.mcp.process.reaper_main import tags
 
-PATIENCE: Final = 1.0
-"""Seconds that a start may take before the others go on without it."""
+SKIP_AFTER: Final = 1.0
+"""Seconds that a start may take before the next one is started in another thread."""
 
 SPAWN_TIMEOUT: Final = 10.0
 """Seconds that a start may take at all."""
 
-MOST_HUNG: Final = 64
-"""Starts that may hang at once; beyond that nothing is started until one of them ends."""
+MAX_HUNG: Final = 64
+"""Starts that may hang at once; beyond that every start fails until one of them ends."""
 
 _RTTIME: Final = getattr(resource, "RLIMIT_RTTIME", None)  # not on macOS
 
@@ -35,19 +35,19 @@ Popen = subprocess.Popen[bytes]
 
 
 class SpawnHangsError(Exception):
-    """A process was not started in time; if it ever is, it is ended at once."""
+    """A process was not started in time; if it starts later, it is killed at once."""
 
 
 class Spawner:
-    """Starts processes, one after the other. One a worker.
+    """Starts processes, one after the other. One per worker.
 
     Args:
-        patience: Seconds for one start before the others go on without it.
+        skip_after: Seconds for one start before the next one is started in another thread.
         timeout: Seconds for one start.
     """
 
-    def __init__(self, patience: float = PATIENCE, timeout: float = SPAWN_TIMEOUT) -> None:
-        self._patience = patience
+    def __init__(self, skip_after: float = SKIP_AFTER, timeout: float = SPAWN_TIMEOUT) -> None:
+        self._skip_after = skip_after
         self._timeout = timeout
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
@@ -60,70 +60,70 @@ class Spawner:
     async def start(
         self, mark: str, start: Callable[[], Popen], undo: Callable[[Popen], None]
     ) -> Popen:
-        """Start a process with a mark that its children keep; return it.
+        """Start a process, tagged with a mark that its children inherit; return it.
 
         Args:
-            mark: The mark, as `Reaper.mark` makes it.
-            start: Starts it, in a thread.
-            undo: Called on the loop with a process that was started after nobody wanted it.
+            mark: From `Reaper.mark`.
+            start: Starts the process, in a thread.
+            undo: Called on the loop with a process that started after this call had failed.
 
         Raises:
-            SpawnHangsError: It takes too long, or too many others do.
+            SpawnHangsError: The start takes too long, or too many other starts hang.
         """
         job = _Job(mark, start)
         self._add(job)
         try:
             while not job.future.done():
-                await asyncio.wait([job.future], timeout=self._patience)
-                if not job.future.done() and self._look_at(job):
+                await asyncio.wait([job.future], timeout=self._skip_after)
+                if not job.future.done() and self._skip_hung(job):
                     raise SpawnHangsError
         except BaseException:
-            self._give_up(job, undo)
+            self._abandon(job, undo)
             raise
         return job.future.result()
 
     def close(self) -> None:
-        """Let the threads end; those that hang end with the worker."""
+        """Stop the threads; those that hang end with the worker."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def _add(self, job: _Job) -> None:
         with self._changed:
-            if self._hung >= MOST_HUNG:
+            if self._hung >= MAX_HUNG:
                 raise SpawnHangsError
             self._jobs.append(job)
-            self._call_a_thread()
+            self._ensure_thread()
 
-    def _call_a_thread(self) -> None:
+    def _ensure_thread(self) -> None:
         if self._threads == self._hung:
             self._threads += 1
             threading.Thread(target=self._serve, name="spawn", daemon=True).start()
         self._changed.notify_all()
 
-    def _look_at(self, job: _Job) -> bool:
-        """Go on without the start that hangs; say whether this job's has taken too long."""
+    def _skip_hung(self, job: _Job) -> bool:
+        """Skip the current start if it hangs; return whether `job` has failed."""
         now = time.monotonic()
         with self._changed:
             current = self._current
-            if current is not None and now - current.began >= self._patience:
-                self._end_turn()
-                current.hangs = True
+            if current is not None and now - current.started_at >= self._skip_after:
+                self._finish_current()
+                current.is_hung = True
                 self._hung += 1
-                if self._hung < MOST_HUNG:
-                    self._call_a_thread()
-            too_many = self._hung >= MOST_HUNG and job in self._jobs
-            return too_many or (job.began > 0 and now - job.began >= self._timeout)
+                if self._hung < MAX_HUNG:
+                    self._ensure_thread()
+            too_many = self._hung >= MAX_HUNG and job in self._jobs
+            return too_many or (job.started_at > 0 and now - job.started_at >= self._timeout)
 
-    def _give_up(self, job: _Job, undo: Callable[[Popen], None]) -> None:
+    def _abandon(self, job: _Job, undo: Callable[[Popen], None]) -> None:
         with self._changed, contextlib.suppress(ValueError):
             self._jobs.remove(job)
 
-        def late(future: asyncio.Future[Popen]) -> None:
+        def on_done(future: asyncio.Future[Popen]) -> None:
             if not future.cancelled() and future.exception() is None:
                 undo(future.result())
 
-        job.future.add_done_callback(late)
+        job.future.add_done_callback(on_done)
 
     def _serve(self) -> None:
         while (job := self._next()) is not None:
@@ -131,17 +131,17 @@ class Spawner:
             try:
                 process = job.start()
                 outcome = partial(_succeed, job.future, process)
-            except BaseException as error:  # whoever waits for it is told
+            except BaseException as error:  # raised in the coroutine that waits for it
                 outcome = partial(_fail, job.future, error)
             with self._changed:
-                if job.hangs:
+                if job.is_hung:
                     self._hung -= 1
                 else:
-                    self._end_turn()
+                    self._finish_current()
                 self._changed.notify_all()
             try:
                 job.loop.call_soon_threadsafe(outcome)
-            except RuntimeError:  # the loop is closed: nobody waits any more
+            except RuntimeError:  # the loop is closed
                 if process is not None:
                     process.kill()
 
@@ -152,12 +152,12 @@ class Spawner:
                 self._threads -= 1
                 return None
             job = self._current = self._jobs.popleft()
-            job.began = time.monotonic()
-            self._limit = _tag(job.mark)
+            job.started_at = time.monotonic()
+            self._limit = _set_tag(job.mark)
             return job
 
-    def _end_turn(self) -> None:
-        """Let the next start begin, and take the mark off the worker."""
+    def _finish_current(self) -> None:
+        """Let the next start run, and remove the tag from the worker."""
         self._current = None
         if self._limit is not None and _RTTIME is not None:
             resource.setrlimit(_RTTIME, self._limit)
@@ -168,8 +168,8 @@ class _Job:
     """One start.
 
     Attributes:
-        began: When a thread took it up; 0 before.
-        hangs: Whether the others go on without it.
+        started_at: When a thread started it; 0 before.
+        is_hung: Whether it was skipped.
     """
 
     def __init__(self, mark: str, start: Callable[[], Popen]) -> None:
@@ -177,8 +177,8 @@ class _Job:
         self.start = start
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Popen] = self.loop.create_future()
-        self.began = 0.0
-        self.hangs = False
+        self.started_at = 0.0
+        self.is_hung = False
 
 
 def _succeed(future: asyncio.Future[Popen], process: Popen) -> None:
@@ -187,19 +187,19 @@ def _succeed(future: asyncio.Future[Popen], process: Popen) -> None:
 
 def _fail(future: asyncio.Future[Popen], error: BaseException) -> None:
     future.set_exception(error)
-    future.exception()  # nobody may wait for it any more
+    future.exception()  # its caller may have been cancelled
 
 
-def _tag(mark: str) -> tuple[int, int] | None:
-    """Mark what is started from now on, also where it drops its environment.
+def _set_tag(mark: str) -> tuple[int, int] | None:
+    """Set the tag of a mark on this process: children inherit it with any environment.
 
-    Returns what the limit was, where it was changed.
+    Returns the previous limit, or None if it was not changed.
     """
     found = tags(mark.encode())
     if _RTTIME is None or not found:
         return None
     soft, hard = resource.getrlimit(_RTTIME)
-    if hard != resource.RLIM_INFINITY:  # a limit that somebody means
+    if hard != resource.RLIM_INFINITY:  # the operator's own limit
         return None
     resource.setrlimit(_RTTIME, (found[0], hard))
     return soft, hard

@@ -1,4 +1,4 @@
-"""The last lines that a server wrote to its standard error (DESIGN §10). Pure."""
+"""The last lines of a server's standard error (DESIGN §10). Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leaseway.wire import bounds
 
 _HIDDEN: Final = "[hidden]"
 _MIN_SECRET: Final = 4
-_SAYS_NOTHING: Final = re.compile(
+_NOISE: Final = re.compile(
     r"\s*|(See|Run|Try) '[^']*--help'.{0,40}"
     r"|Node\.js v[\d.]+\s*|\s+at .*"
     r"|npm notice.*"
@@ -21,24 +21,24 @@ _SAYS_NOTHING: Final = re.compile(
 )
 
 
-def significant_line(last_words: str) -> str:
-    """Return the last line that says something, and not only where help or a log is.
+def significant_line(text: str) -> str:
+    """Return the last line that does not just point to help or to a log file.
 
-    Where no line does, it is the last one that is not blank.
+    If there is none, the last line that is not blank.
     """
-    lines = [line for line in last_words.splitlines() if line.strip()]
-    telling = [line for line in lines if not _SAYS_NOTHING.fullmatch(line)]
-    return (telling or lines)[-1][:300]
+    lines = [line for line in text.splitlines() if line.strip()]
+    significant = [line for line in lines if not _NOISE.fullmatch(line)]
+    return (significant or lines)[-1][:300]
 
 
 class StderrTail:
-    """A ring of lines, each cut to a bound, without the secrets that the server was given.
+    """A ring of lines, each cut to a limit, with the server's secrets hidden.
 
     Args:
-        secrets: Values to hide. Of a value with several lines each line is hidden. What is
-            shorter than 4 characters is not: hiding it would garble every line.
+        secrets: Values to hide, each line of a value separately. Pieces shorter than 4 characters
+            are not hidden: that would garble every line.
         lines: How many lines are kept.
-        line_bytes: How much of a line is kept.
+        line_bytes: How many bytes of a line are kept.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class StderrTail:
         found = {piece for piece in pieces if len(piece) >= _MIN_SECRET} | set(self._secrets)
         # The longest first: one may contain another.
         self._secrets = tuple(sorted(found, key=len, reverse=True))
-        # A value that straddles the cut must be seen whole to be recognised.
+        # A value that straddles the cut must be complete to be recognised.
         self._room = self._line_bytes + max((len(s.encode()) for s in found), default=0)
 
     def feed(self, data: bytes) -> None:
-        """Receive what the server wrote, in pieces of any size."""
+        """Receive standard error, in pieces of any size."""
         *ended, rest = data.split(b"\n")
         for piece in ended:
             self._add(piece)
@@ -74,18 +74,15 @@ class StderrTail:
         self._add(rest)
 
     def lines(self) -> list[str]:
-        """Return the kept lines, the oldest first, an unfinished one included."""
+        """Return the kept lines, the oldest first, including an unfinished one."""
         return [*self._lines, self._shown()] if self._partial else list(self._lines)
 
     def watch(self, on_line: Callable[[str], None]) -> None:
-        """Notify of each line, as it is kept, from now on."""
+        """Call `on_line` with each line from now on, as it is kept."""
         self._on_line = on_line
 
     def last(self, lines: int, size: int) -> str:
-        """Return at most so many of the last lines, at most `size` characters of them.
-
-        Blank lines are left out: of a server that wrote nothing else there are no last words.
-        """
+        """Return at most `lines` of the last non-blank lines, at most `size` characters of them."""
         return "\n".join([line for line in self.lines() if line.strip()][-lines:])[-size:]
 
     def _add(self, piece: bytes) -> None:

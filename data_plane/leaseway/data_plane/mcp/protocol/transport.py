@@ -9,8 +9,8 @@ has no stream of messages to carry: `http.HttpConnection` is a `Peer` of its own
 
 A third party registers a factory of either style by an entry point of the group
 `leaseway.transports`, under the name that `transport:` then has: a function from a `ServerView`
-and a `Resolved` (command, args, url, env and headers, references replaced) to a transport that
-is not connected yet.
+and `ResolvedValues` (command, args, url, env and headers, references replaced) to a transport
+that is not connected yet.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.protocol.transport import PullTransport, ServerView, Transport
-from leaseway.data_plane.mcp.transports.pull_adapter import Pulled
+from leaseway.data_plane.mcp.transports.pull_adapter import PullAdapter
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.transports import TRANSPORT_GROUP, registered_transports
 from leaseway.wire.errors import Fault, Reason
@@ -15,7 +15,7 @@ from leaseway.wire.errors import Fault, Reason
 _MAX_TEXT = 500
 
 
-async def make_registered(spec: ServerSpec, resolved: ResolvedValues) -> Transport:
+async def create_registered(spec: ServerSpec, resolved: ResolvedValues) -> Transport:
     """Return a server's transport, not connected; its package is imported where it was not yet.
 
     Raises:
@@ -35,7 +35,7 @@ async def make_registered(spec: ServerSpec, resolved: ResolvedValues) -> Transpo
         why = f"{type(error).__name__}: {resolved.without_secrets(str(error))}"
         raise _broken(server, entry, why[:_MAX_TEXT].rstrip(".")) from error
     if isinstance(made, PullTransport):
-        return Pulled(server, made, resolved.without_secrets)
+        return PullAdapter(server, made, resolved.without_secrets)
     if isinstance(made, Transport):
         return made
     why = f"it returned {type(made).__name__}, which is no Transport and no PullTransport"

@@ -23,7 +23,7 @@ _KEPT: Final = 1024
 _MAX_TEXT: Final = 500
 
 
-class Pulled(Transport):
+class PullAdapter(Transport):
     """A `PullTransport` as a `Transport`.
 
     Args:

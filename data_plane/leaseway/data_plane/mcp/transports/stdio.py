@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from leaseway.data_plane.mcp.process.process import PATIENCE, ServerProcess, handed_over
+from leaseway.data_plane.mcp.process.process import STOP_GRACE, ServerProcess, pipe_for_loop
 from leaseway.data_plane.mcp.process.stderr import StderrTail, significant_line
 from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter, LineTooLong
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
@@ -22,7 +22,7 @@ _WRITE: Final = 64 * bounds.KIB
 MAX_SKIPPED: Final = 8 * bounds.MAX_LINE
 """Bytes of a too long line that are read to find its end."""
 
-LITTLE_PATIENCE: Final = 0.2
+SHORT_GRACE: Final = 0.2
 """Seconds that a process which failed to start or broke the protocol has to end by itself."""
 
 _LAST_WORDS: Final = 0.1
@@ -69,10 +69,10 @@ class StdioTransport(Transport):
         try:
             await process.open()
             self._writer, _ = await self._loop.connect_write_pipe(
-                lambda: _Writer(self), handed_over(process.stdin)
+                lambda: _Writer(self), pipe_for_loop(process.stdin)
             )
             self._reader, _ = await self._loop.connect_read_pipe(
-                lambda: _Reader(self), handed_over(process.stdout)
+                lambda: _Reader(self), pipe_for_loop(process.stdout)
             )
         except BaseException:
             for pipe, transport in ((process.stdin, self._writer), (process.stdout, self._reader)):
@@ -89,7 +89,7 @@ class StdioTransport(Transport):
         if self._writer is not None:
             self._writer.close()
         try:
-            await self._process.stop(LITTLE_PATIENCE if hurry else PATIENCE)
+            await self._process.stop(SHORT_GRACE if hurry else STOP_GRACE)
         finally:
             if self._reader is not None:
                 self._reader.close()

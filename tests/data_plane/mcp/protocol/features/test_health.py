@@ -96,7 +96,7 @@ async def test_a_server_that_still_works_on_a_call_that_was_given_up_is_left_alo
     log = tmp_path / "log"
     patience = Patience(idle=1.5, answer=1.0, doubt=600)
     instance = await bench.start(bench.stdio("echo_raw", "--log", str(log)), patience=patience)
-    call, _ = bench.begin(instance, "never")
+    call, _ = bench.start_call(instance, "never")
     await bench.written(call)
     stop(instance)  # as one that does one thing at a time
     call.cancel("enough")
@@ -178,7 +178,7 @@ async def test_a_server_at_work_is_not_asked_however_long_it_takes(
     instance = bench.make(spec, patience=patience)
     async with asyncio.timeout(BOUND):
         await instance.start()
-        call, outcome = bench.begin(instance, "slow", {"seconds": 1})
+        call, outcome = bench.start_call(instance, "slow", {"seconds": 1})
         await bench.written(call)
         before = len(asked(log))
         stop(instance)
@@ -197,7 +197,7 @@ async def test_a_hung_server_is_noticed_when_a_call_is_given_up(
 ) -> None:
     instance = await bench.start(bench.stdio("echo_raw", *era), patience=PROMPT)
     stop(instance)
-    call, outcome = bench.begin(instance, "echo")
+    call, outcome = bench.start_call(instance, "echo")
     await bench.written(call)
     call.cancel("the deadline has passed")
     fault = await lost(bench)
@@ -208,12 +208,12 @@ async def test_a_hung_server_is_noticed_when_a_call_is_given_up(
 async def test_a_hung_server_is_noticed_though_others_go_on_calling_it(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"), patience=PROMPT)
     stop(instance)
-    early, _ = bench.begin(instance, "echo")
-    older, _ = bench.begin(instance, "echo")
+    early, _ = bench.start_call(instance, "echo")
+    older, _ = bench.start_call(instance, "echo")
     await bench.written(older)
     early.cancel("the deadline has passed")
     assert excused(instance)  # it may be at work on the older call
-    _, newer = bench.begin(instance, "echo")
+    _, newer = bench.start_call(instance, "echo")
     older.cancel("the deadline has passed")
     assert not excused(instance)
     async with asyncio.timeout(BOUND):
@@ -228,7 +228,7 @@ async def test_a_cancelled_call_of_a_healthy_server_costs_one_question(
 ) -> None:
     log = tmp_path / "log"
     instance = await bench.start(bench.stdio("echo_raw", "--log", str(log)), patience=LENIENT)
-    call, _ = bench.begin(instance, "never")
+    call, _ = bench.start_call(instance, "never")
     await bench.written(call)
     call.cancel("enough")
     await until_asked(log, 1)
@@ -238,7 +238,7 @@ async def test_a_cancelled_call_of_a_healthy_server_costs_one_question(
 
 async def test_a_call_cancelled_after_something_came_raises_no_doubt(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"), patience=LENIENT)
-    call, _ = bench.begin(instance, "never")
+    call, _ = bench.start_call(instance, "never")
     await bench.text(instance, "echo")
     call.cancel("enough")
     assert not in_doubt(instance)
@@ -247,10 +247,10 @@ async def test_a_call_cancelled_after_something_came_raises_no_doubt(bench: Benc
 async def test_calls_of_a_mute_server_fail_as_begun_and_later_ones_as_not(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"), patience=PROMPT)
     stop(instance)
-    first, _ = bench.begin(instance, "echo")
+    first, _ = bench.start_call(instance, "echo")
     await bench.written(first)
     first.cancel("enough")
-    second, outcome = bench.begin(instance, "echo")
+    second, outcome = bench.start_call(instance, "echo")
     await bench.written(second)
     async with asyncio.timeout(BOUND):
         fault = (await outcome).fault

@@ -160,13 +160,13 @@ async def test_a_person_is_sent_to_an_address_once_and_the_call_made_again(
         assert unasked.fault.reason is Reason.INPUT_REQUIRED
         assert "http://127.0.0.1/1" in unasked.fault.metadata["data"]
         caller = Asked(ELICIT, holds=True)
-        _, outcome = bench.begin(instance, "visit", {"times": 2}, **caller.request)
+        _, outcome = bench.start_call(instance, "visit", {"times": 2}, **caller.request)
         ask = await caller.next()
         assert json.loads(ask.params)["url"] == "http://127.0.0.1/2"
         ask.answer(b'{"action":"accept"}')
         async with asyncio.timeout(BOUND):
             assert b"visited" in (await outcome).payload
-        _, outcome = bench.begin(instance, "visit", {"times": 9}, **caller.request)
+        _, outcome = bench.start_call(instance, "visit", {"times": 9}, **caller.request)
         (await caller.next()).answer(b'{"action":"accept"}')
         async with asyncio.timeout(BOUND):
             again = (await outcome).fault
@@ -236,8 +236,8 @@ async def test_two_calls_of_one_lease_are_asked_by_what_their_callers_answer(
 ) -> None:
     async with asking(bench, "stdio legacy") as instance:
         first, second = Asked(ELICIT, holds=True), Asked(SAMPLE, holds=True)
-        _, one = bench.begin(instance, "ask", {"questions": [NAME]}, **first.request)
-        _, two = bench.begin(instance, "ask", {"questions": [MODEL]}, **second.request)
+        _, one = bench.start_call(instance, "ask", {"questions": [NAME]}, **first.request)
+        _, two = bench.start_call(instance, "ask", {"questions": [MODEL]}, **second.request)
         model, name = await second.next(), await first.next()
         model.answer(b'{"from":"second"}')  # crosswise: the later question first
         name.answer(b'{"from":"first"}')
@@ -254,7 +254,7 @@ async def test_callers_of_a_shared_server_are_asked_for_their_own_calls_only(
     async with asking(bench, how, truely_stateless=True) as instance:
         callers = [Asked(holds=True) for _ in range(8)]
         started = [
-            bench.begin(instance, "ask", {"questions": [_question(n)]}, **each.request)[1]
+            bench.start_call(instance, "ask", {"questions": [_question(n)]}, **each.request)[1]
             for n, each in enumerate(callers)
         ]
         for number in (3, 0, 7, 1, 6, 2, 5, 4):
@@ -277,7 +277,7 @@ async def test_a_call_that_is_cancelled_while_it_asks_leaves_the_server_well(
 ) -> None:
     async with asking(bench, how) as instance:
         caller = Asked(holds=True)
-        call, outcome = bench.begin(instance, "ask", {"questions": [NAME]}, **caller.request)
+        call, outcome = bench.start_call(instance, "ask", {"questions": [NAME]}, **caller.request)
         ask = await caller.next()
         assert instance.in_flight == 1
         call.cancel("no longer wanted")
@@ -320,7 +320,7 @@ async def test_a_question_that_the_server_takes_back_is_withdrawn(bench: Bench, 
 async def test_a_lost_server_ends_the_call_that_it_asked_in(bench: Bench, how: str) -> None:
     async with asking(bench, how) as instance:
         caller = Asked(holds=True)
-        _, outcome = bench.begin(instance, "ask", {"questions": [NAME]}, **caller.request)
+        _, outcome = bench.start_call(instance, "ask", {"questions": [NAME]}, **caller.request)
         ask = await caller.next()
         await instance.close()
         async with asyncio.timeout(BOUND):
@@ -337,7 +337,7 @@ async def test_a_person_who_thinks_longer_than_health_checks_wait_disconnects_no
         patience = Patience(0.02, 6.0, 0.02)
         instance = await bench.start(bench.stdio("asking_stdio", *options), patience=patience)
         caller = Asked(holds=True)
-        _, outcome = bench.begin(instance, "ask", {"questions": [NAME]}, **caller.request)
+        _, outcome = bench.start_call(instance, "ask", {"questions": [NAME]}, **caller.request)
         ask = await caller.next()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(6.5):

@@ -1,4 +1,4 @@
-"""The sandbox of a server's process: what it is shown, which system calls it has, its trial.
+"""The sandbox of a server's process: visible files, allowed system calls, and a check of it all.
 
-Never a server without its sandbox, if it was asked for. Knows nothing of MCP.
+A server that is configured with a sandbox never runs without it. Imports nothing of MCP.
 """

@@ -1,29 +1,26 @@
-"""Running a server in a sandbox by bubblewrap (DESIGN §2, `sandbox`).
+"""Runs a server in a sandbox made by bubblewrap (DESIGN §2, `sandbox`).
 
 The server sees this machine's files read-only, has a private /tmp, /dev and /proc, no network
-unless allowed, no capabilities and no way to gain any. `strict` also hides the homes, and takes
-system calls away that lead out of a sandbox or into another one.
+unless allowed, no capabilities and no way to gain any. `strict` also hides the home directories,
+and denies system calls that lead out of a sandbox or into another one.
 """
 
 from __future__ import annotations
 
 import platform
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leaseway.data_plane.mcp.process.exit_status import describe_status
-from leaseway.data_plane.mcp.process.launcher import FILTER_DESCRIPTOR
-from leaseway.data_plane.mcp.process.sandbox.mounts import NOTHING_MORE, Paths, mounts
+from leaseway.data_plane.mcp.process import launcher
+from leaseway.data_plane.mcp.process.failures import describe_status, not_started
+from leaseway.data_plane.mcp.process.sandbox.checks import CHECK_TIMEOUT, CheckResult, run_check
+from leaseway.data_plane.mcp.process.sandbox.mounts import NO_PATHS, Paths, mounts
 from leaseway.data_plane.mcp.process.sandbox.seccomp import ARCHITECTURES, denying_filter
-from leaseway.data_plane.mcp.process.sandbox.trial import TRIAL_TIMEOUT, CheckResult, try_command
 from leaseway.spec.model import Sandbox
-from leaseway.wire.errors import Fault, Reason
 
 _BWRAP: Final = "bwrap"
-_LAUNCHER: Final = Path(__file__).parent.with_name("launcher.py")
 _ISOLATED: Final = (
     "--die-with-parent",
     "--unshare-pid",
@@ -33,89 +30,86 @@ _ISOLATED: Final = (
     "--cap-drop",
     "ALL",
 )
-_WORDS: Final = 500
+_MAX_STDERR: Final = 500
 
 
-class Look(NamedTuple):
-    """What was seen of the machine for a sandbox.
+class SandboxPlan(NamedTuple):
+    """How to run a command in a sandbox.
 
     Attributes:
-        prefix: What is written before a command that runs in it.
-        harmless: A command that does nothing.
+        prefix: The words before the command.
+        harmless: A command that does nothing, to check the sandbox with.
     """
 
     prefix: tuple[str, ...]
     harmless: str
 
 
-def look_around(
+def plan_sandbox(
     server: str,
     sandbox: Sandbox,
     command: Sequence[str],
     cwd: str = "",
-    more: Paths = NOTHING_MORE,
-) -> Look:
-    """See what a sandbox needs of this machine; looks at files, which is not for the loop.
+    paths: Paths = NO_PATHS,
+) -> SandboxPlan:
+    """Plan a sandbox on this machine. Reads files: not on the loop.
 
     Args:
         server: For messages.
-        sandbox: What may be reached.
+        sandbox: As configured.
         command: The command, its program as a path.
-        cwd: The folder that it starts in; empty for the worker's own.
-        more: What is shown or hidden besides.
+        cwd: The working directory; empty for the worker's own.
+        paths: Additional paths to show or hide.
 
     Raises:
         Fault: SERVER_NOT_READY with `problem` SANDBOX_NOT_AVAILABLE or SANDBOX_PATH_MISSING.
     """
-    missing = [path for path in sandbox.writable_paths if not _exists(path)]
+    missing = [path for path in sandbox.writable_paths if not Path(path).exists()]
     if missing:
         text = (
-            f"its 'sandbox.writable' names {missing[0]}, which is not there on this worker. Create"
-            " it, or remove it from the list."
+            f"its 'sandbox.writable' names {missing[0]}, which does not exist on this worker."
+            " Create it, or remove it from the list."
         )
-        raise _fault(server, "SANDBOX_PATH_MISSING", text)
+        raise not_started(server, "SANDBOX_PATH_MISSING", text)
     program = shutil.which(_BWRAP)
     if program is None:
         text = (
             "it is configured with a sandbox, and bubblewrap (bwrap) is not on this worker's PATH."
             " Install the package bubblewrap there."
         )
-        raise _fault(server, "SANDBOX_NOT_AVAILABLE", text)
-    files = mounts(sandbox, command, cwd, more)
-    before, filtered = _filter(server) if sandbox.strict else ((), ())
-    prefix = (*before, program, *_isolation(sandbox), *filtered, *files, "--")
-    return Look(prefix, shutil.which("true") or command[0])
+        raise not_started(server, "SANDBOX_NOT_AVAILABLE", text)
+    files = mounts(sandbox, command, cwd, paths)
+    before, option = _seccomp(server) if sandbox.strict else ((), ())
+    prefix = (*before, program, *_isolation(sandbox), *option, *files, "--")
+    return SandboxPlan(prefix, shutil.which("true") or command[0])
 
 
-async def sandboxed(server: str, look: Look, command: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that runs a command in its sandbox, after having tried one.
+async def sandbox_command(
+    server: str, plan: SandboxPlan, command: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the command that runs a command in its sandbox, after checking the sandbox.
 
     Raises:
         Fault: SERVER_NOT_READY with `problem` SANDBOX_NOT_AVAILABLE.
     """
-    refusal = await _refusal((*look.prefix, look.harmless))
-    if refusal:
-        text = f"it is configured with a sandbox, which can't be made on this worker: {refusal}"
-        raise _fault(server, "SANDBOX_NOT_AVAILABLE", text)
-    return (*look.prefix, *command)
+    error = await _try_sandbox((*plan.prefix, plan.harmless))
+    if error:
+        text = f"it is configured with a sandbox, which can't be made on this worker: {error}"
+        raise not_started(server, "SANDBOX_NOT_AVAILABLE", text)
+    return (*plan.prefix, *command)
 
 
-def _exists(path: str) -> bool:
-    return Path(path).exists()
-
-
-def _filter(server: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what opens the filter of system calls for bubblewrap, and bubblewrap's option."""
+def _seccomp(server: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the command that opens the seccomp filter for bubblewrap, and bubblewrap's option."""
     machine = platform.machine()
     if machine not in ARCHITECTURES:
         text = (
-            f"'sandbox: strict' knows no system calls of this worker's architecture ({machine}),"
-            f" only of {', '.join(ARCHITECTURES)}. Use 'sandbox: true', or another worker."
+            f"'sandbox: strict' does not support this worker's architecture ({machine}), only"
+            f" {', '.join(ARCHITECTURES)}. Use 'sandbox: true', or another worker."
         )
-        raise _fault(server, "SANDBOX_NOT_AVAILABLE", text)
+        raise not_started(server, "SANDBOX_NOT_AVAILABLE", text)
     step = f"seccomp={denying_filter(machine).hex()}"
-    launcher = (sys.executable, "-I", "-S", str(_LAUNCHER), step, "--")
-    return launcher, ("--seccomp", str(FILTER_DESCRIPTOR))
+    return (*launcher.COMMAND, step, "--"), ("--seccomp", str(launcher.FILTER_DESCRIPTOR))
 
 
 def _isolation(sandbox: Sandbox) -> list[str]:
@@ -123,38 +117,30 @@ def _isolation(sandbox: Sandbox) -> list[str]:
     return [user, *_ISOLATED, *(() if sandbox.network else ("--unshare-net",))]
 
 
-async def _refusal(check: Sequence[str]) -> str:
-    """Make the sandbox around a program that does nothing; return why not, or nothing."""
+async def _try_sandbox(command: Sequence[str]) -> str:
+    """Run a harmless command in the sandbox; return why that failed, or ""."""
     try:
-        tried = await try_command(check)
-        if tried.status is not None and tried.status < 0:  # it says nothing about sandboxes
-            tried = await try_command(check)
+        result = await run_check(command)
+        if result.status is not None and result.status < 0:  # killed: not the sandbox's fault
+            result = await run_check(command)
     except OSError as error:
-        return f"bwrap can't be started ({error.strerror}). See to it that it can be run there."
-    return "" if tried.status == 0 else _what_to_do(tried)
+        return f"bwrap can't be started ({error.strerror}). Make sure that it is executable there."
+    return "" if result.status == 0 else _advice(result)
 
 
-def _what_to_do(tried: CheckResult) -> str:
-    if tried.status is None:
+def _advice(result: CheckResult) -> str:
+    if result.status is None:
         return (
-            f"bwrap did not answer within {TRIAL_TIMEOUT:g} s. See whether that machine is"
-            " overloaded; the start is tried again."
+            f"bwrap did not answer within {CHECK_TIMEOUT:g} s. Check whether that machine is"
+            " overloaded; the start is retried."
         )
-    if tried.status < 0:
+    if result.status < 0:
         return (
-            f"bwrap {describe_status(tried.status)}, twice. See the kernel's log there for who"
-            " killed it; the start is tried again."
+            f"bwrap {describe_status(result.status)}, twice. See that machine's kernel log for the"
+            " cause; the start is retried."
         )
-    words = tried.words[:_WORDS].rstrip(".") or f"bwrap ended with status {tried.status}"
+    words = result.stderr[:_MAX_STDERR].rstrip(".") or f"bwrap exited with status {result.status}"
     return (
-        f"{words}. Let the worker create user, mount and process namespaces (a container may need"
-        " another security profile), or run the server on a worker that may."
-    )
-
-
-def _fault(server: str, problem: str, text: str) -> Fault:
-    return Fault(
-        Reason.SERVER_NOT_READY,
-        f"The server {server} could not be started: {text}",
-        metadata={"server": server, "problem": problem},
+        f"{words}. Allow the worker to create user, mount and process namespaces (a container may"
+        " need another security profile), or run the server on a worker that may."
     )

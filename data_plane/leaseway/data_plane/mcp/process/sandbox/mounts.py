@@ -1,8 +1,8 @@
-"""Which of the machine's files a sandboxed server sees: bubblewrap's arguments for them.
+"""The files that a sandboxed server sees, as bubblewrap's arguments.
 
-/run is private: through the sockets there (a container engine's, say) it could leave. Leaseway's
-own folder and key files are masked, whatever may be written. What the command line names below a
-private place stays visible there, read-only.
+/run is private: through its sockets (a container engine's, say) a server could leave the sandbox.
+Leaseway's own folder and key files are hidden, whatever is writable. A path on the command line
+below a private folder stays visible, read-only.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _SYSTEM: Final = (*_PRIVATE, Path("/proc"), Path("/dev"))
 _NAME_SERVERS: Final = Path("/etc/resolv.conf")
 _BINARIES: Final = ("bin", ".bin", "sbin")
 _OWN_FILES: Final = ("KEY", "VAULT")
-"""In the names of variables that say where Leaseway's own secrets are."""
+"""Parts of the names of variables with the paths of Leaseway's own secrets."""
 
 
 class Paths(NamedTuple):
-    """Absolute paths that a sandbox treats otherwise than its level does.
+    """Absolute paths that override a sandbox's level. Missing ones are ignored.
 
-    What is not there is passed over. `hidden` wins over the others, and Leaseway's own files stay
-    masked whatever is named.
+    `hidden` wins over the others, and Leaseway's own files are always hidden.
 
     Attributes:
         readable: Shown, read-only.
-        writable: Shown, and may be written.
+        writable: Shown and writable.
         hidden: Shown as an empty folder or file.
-        private: Empty folders, in which the others and what the command needs are shown.
+        private: Empty folders, with only the readable and writable paths and those that the command
+            needs.
     """
 
     readable: tuple[str, ...] = ()
@@ -48,19 +48,15 @@ class Paths(NamedTuple):
     private: tuple[str, ...] = ()
 
 
-NOTHING_MORE: Final = Paths()
+NO_PATHS: Final = Paths()
 
 
-def permitted(permissions: Permissions, base: str) -> Paths:
-    """Return what permissions mean for the files that a server sees.
+def permitted_paths(permissions: Permissions, base: str) -> Paths:
+    """Return the paths of a server with these permissions and the working directory `base`.
 
-    With `allowed_paths`, the places where data are kept are empty but for these. They can be
-    written where tools may write. What is denied is hidden; relative names of it are looked for
-    in the allowed folders themselves, not at any depth.
-
-    Args:
-        permissions: Of the server.
-        base: The folder that it starts in.
+    With `allowed_paths`, the folders for data are empty except for these paths, which are writable
+    if tools may write. Denied paths are hidden; relative ones are resolved in the allowed folders
+    themselves, not at any depth.
     """
     allowed = folders(permissions, base)
     hidden = []
@@ -76,28 +72,27 @@ def permitted(permissions: Permissions, base: str) -> Paths:
     return Paths(readable=shown, hidden=tuple(hidden), private=private)
 
 
-def of_others(
-    spec: ServerSpec, command: Sequence[str], base: str, others: Iterable[ServerSpec]
+def other_servers_folders(
+    spec: ServerSpec, command: Sequence[str], base: str, servers: Iterable[ServerSpec]
 ) -> tuple[str, ...]:
-    """Return the folders of other servers, which a sandboxed one may not see; looks at files.
+    """Return the folders of other servers, to hide them from a sandboxed one. Reads files.
 
-    They are where others start, what they may write and what their permissions allow. What the
-    server itself was given stays: its own such folders, those around and below them, and where its
-    command and the paths on its command line are. Folders of the system and homes stay as well,
-    since what the server needs may be there.
+    These are their working directories, writable paths and allowed paths. Not hidden are the
+    server's own such folders, their parents and children, the folder of its command, paths on its
+    command line, system folders and home directories, since the server may need files there.
 
     Args:
         spec: The server in the sandbox.
         command: Its command, its program as a path.
-        base: The folder that it starts in.
-        others: The servers of the worker; the server itself among them changes nothing.
+        base: Its working directory.
+        servers: All servers of the worker.
     """
     own = {*_folders(spec, spec.cwd), *((base,) if spec.cwd else ())}
     program = Path(command[0])
     used = {*own, base, *map(str, (program, program.resolve()))}
     used |= {argument for argument in command[1:] if argument.startswith("/")}
     hidden = []
-    for folder in sorted({path for other in others for path in _folders(other, other.cwd)}):
+    for folder in sorted({path for other in servers for path in _folders(other, other.cwd)}):
         path = Path(folder)
         needed = any(_is_in(Path(os.path.normpath(each)), folder) for each in used)
         if not needed and not any(_is_in(path, each) for each in own) and _is_data(path):
@@ -106,13 +101,13 @@ def of_others(
 
 
 def _folders(spec: ServerSpec, base: str) -> set[str]:
-    """Return a server's own folders, as far as they can be known before it starts."""
+    """Return a server's own folders, as known before its start."""
     named = {spec.cwd, *spec.sandbox.writable_paths, *folders(spec.policy.permissions, base)}
     return {os.path.normpath(path) for path in named if path.startswith("/")}
 
 
 def _is_data(path: Path) -> bool:
-    """Return whether a folder is neither of the system nor a home, nor around one."""
+    """Return whether a folder is neither a system folder nor a home, nor a parent of a home."""
     top = Path(*path.parts[:2])
     if top in _HOLD_PROGRAMS or (path == top and top not in _DATA):
         return False
@@ -120,40 +115,40 @@ def _is_data(path: Path) -> bool:
     return not (path.parent in _HOMES or any(_is_in(home, str(path)) for home in homes))
 
 
-def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, more: Paths) -> list[str]:
-    """Return bubblewrap's arguments for files; looks at files, which is not for the loop.
+def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, paths: Paths) -> list[str]:
+    """Return bubblewrap's arguments for files. Reads files: not on the loop.
 
     Args:
-        sandbox: Its level, and what may be written.
+        sandbox: Its level and writable paths.
         command: The command, its program as a path.
-        cwd: The folder that it starts in; empty for the worker's own.
-        more: What is shown or hidden besides.
+        cwd: The working directory; empty for the worker's own.
+        paths: Additional paths to show or hide.
     """
-    hides_homes = sandbox.strict or bool(more.private)
+    hides_homes = sandbox.strict or bool(paths.private)
     arguments = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
-    for name in _switches():
+    for name in _kernel_files():
         arguments += ["--ro-bind-try", name, name]
-    private = _private(sandbox, more)
+    private = _private(sandbox, paths)
     for place in private:
         arguments += ["--tmpfs", str(place)]
-    shown = [str(path) for path in _visible(command, cwd, private, hides_homes)]
-    for name in dict.fromkeys((*shown, *more.readable)):
+    shown = [str(path) for path in _needed_paths(command, cwd, private, hides_homes)]
+    for name in dict.fromkeys((*shown, *paths.readable)):
         arguments += ["--ro-bind-try", name, name]
     for name in sandbox.writable_paths:
         arguments += ["--bind", name, name]
-    for name in more.writable:
+    for name in paths.writable:
         arguments += ["--bind-try", name, name]
-    for path in dict.fromkeys((*map(Path, more.hidden), *_own_files(os.environ))):
-        arguments += _mask(path)
-    # The trial of the sandbox begins elsewhere.
+    for path in dict.fromkeys((*map(Path, paths.hidden), *_own_files(os.environ))):
+        arguments += _hide(path)
+    # Without --chdir, the sandbox check would start in another directory.
     return [*arguments, *(("--chdir", cwd) if cwd else ())]
 
 
-def _switches() -> Iterable[str]:
-    """Yield what the kernel offers root in /proc, such as /proc/sys: to be read only.
+def _kernel_files() -> Iterable[str]:
+    """Yield the writable paths in /proc, such as /proc/sys, if the worker runs as root.
 
-    It is the machine's, also in a /proc of the sandbox's own, and root may write it as the owner of
-    the files, without any capability. Nobody else may.
+    They belong to the machine, also in a sandbox's own /proc, and root may write them as their
+    owner, without any capability. Other users may not.
     """
     if os.geteuid() != 0:
         return
@@ -166,14 +161,14 @@ def _switches() -> Iterable[str]:
                     yield entry.path
 
 
-def _private(sandbox: Sandbox, more: Paths) -> tuple[Path, ...]:
-    """Return the places that are empty in the sandbox, the outer ones first."""
-    places = {*_PRIVATE, *map(Path, more.private)}
+def _private(sandbox: Sandbox, paths: Paths) -> tuple[Path, ...]:
+    """Return the folders that are empty in the sandbox, parents first."""
+    places = {*_PRIVATE, *map(Path, paths.private)}
     if sandbox.strict:
         home = Path.home()
         places |= {*_HOMES, *(() if home.parent == home else (home, home.resolve()))}
-    there = {place for place in places if place.is_dir() and not place.is_symlink()}
-    return tuple(sorted(there, key=lambda place: (len(place.parts), place)))
+    existing = {place for place in places if place.is_dir() and not place.is_symlink()}
+    return tuple(sorted(existing, key=lambda place: (len(place.parts), place)))
 
 
 def _own_files(environment: Mapping[str, str]) -> Iterable[Path]:
@@ -182,12 +177,12 @@ def _own_files(environment: Mapping[str, str]) -> Iterable[Path]:
     for name, value in environment.items():
         if name.startswith("LEASEWAY_") and any(word in name for word in _OWN_FILES):
             path = Path(value)
-            with contextlib.suppress(OSError, ValueError):  # a key itself, not the path of one
+            with contextlib.suppress(OSError, ValueError):  # the value may be a key, not a path
                 if path.is_absolute() and path.is_file():
                     yield path
 
 
-def _mask(path: Path) -> Sequence[str]:
+def _hide(path: Path) -> Sequence[str]:
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         path = path.resolve()
         if path.is_dir():
@@ -197,35 +192,35 @@ def _mask(path: Path) -> Sequence[str]:
     return ()
 
 
-def _visible(
+def _needed_paths(
     command: Sequence[str], cwd: str, private: Sequence[Path], strict: bool
 ) -> Iterable[Path]:
-    """Yield what the command needs of the private places: it was named by the operator."""
+    """Yield the command's paths in private folders."""
     program = Path(command[0])
     named = [_NAME_SERVERS.resolve()]
-    named += [_surroundings(path, private) for path in (program, program.resolve())]
-    with contextlib.suppress(OSError):  # it was removed
+    named += [_installation(path, private) for path in (program, program.resolve())]
+    with contextlib.suppress(OSError):  # the working directory was removed
         if cwd or not strict:
             named.append(Path(cwd) if cwd else Path.cwd())
     for argument in command[1:]:
         path = Path(argument)
         with contextlib.suppress(OSError, ValueError):  # too long for a path, for instance
             if path.is_absolute() and path.exists():
-                named.append(path if path.is_dir() else _surroundings(path, private))
+                named.append(path if path.is_dir() else _installation(path, private))
     for path in named:
         if path not in private and any(place in path.parents for place in private):
             yield path
 
 
-def _surroundings(program: Path, private: Sequence[Path]) -> Path:
-    """Return the folder that a program or script needs to run: its own, or its installation."""
+def _installation(program: Path, private: Sequence[Path]) -> Path:
+    """Return the folder that a program or script needs: its own, or its installation prefix."""
     folder = program.parent
     folder = folder.parent if folder.name in _BINARIES else folder
-    return program if _holds_all(folder, private) else folder
+    return program if _covers_private(folder, private) else folder
 
 
 def _holds_system(path: Path) -> bool:
-    """Return whether showing a path would show what every sandbox has its own of."""
+    """Return whether showing a path would show a folder that each sandbox has its own of."""
     return any(_is_in(place, str(path)) for place in _SYSTEM)
 
 
@@ -233,7 +228,7 @@ def _is_in(place: Path, path: str) -> bool:
     return place == Path(path) or Path(path) in place.parents
 
 
-def _holds_all(folder: Path, private: Sequence[Path]) -> bool:
+def _covers_private(folder: Path, private: Sequence[Path]) -> bool:
     """Return whether showing a folder would show a whole private place, such as a home."""
     below_home = folder.name == ".local" or folder.parent in _HOMES
     return below_home or any(folder == place or folder in place.parents for place in private)

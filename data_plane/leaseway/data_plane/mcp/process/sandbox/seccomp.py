@@ -1,11 +1,11 @@
-"""The filter of system calls of `sandbox: strict`: a program for the kernel, made from tables.
+"""The seccomp filter of `sandbox: strict`, as a program for the kernel, made from tables.
 
-A server may make every call that ordinary programs make. Denied is what opens another namespace,
-changes the machine, reads other processes or kernel memory, or is known for ways out of a sandbox.
-A denied call fails with EPERM, so that programs that merely try go on without it.
+Allowed are all system calls that ordinary programs use. Denied are those that create or join
+namespaces, change the machine, read other processes or kernel memory, or are known ways out of a
+sandbox. A denied call fails with EPERM, so that programs which merely try it can continue.
 
-The program is classic BPF over `struct seccomp_data`; bubblewrap installs it as the last thing
-before the server's first instruction, for the server and all that it starts.
+The program is classic BPF over `struct seccomp_data`; bubblewrap installs it right before the
+server's first instruction, for the server and all its children.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _EPERM: Final = 1
 _ENOSYS: Final = 38
 _EAFNOSUPPORT: Final = 97
 
-# Call: number on x86_64, on aarch64; None where it is not there.
+# Call: number on x86_64, on aarch64; None if the architecture does not have it.
 _DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
-    # Namespaces and mounts: a way to more rights than the sandbox left.
+    # Namespaces and mounts: a way to regain rights.
     "unshare": (272, 97),
     "setns": (308, 268),
     "mount": (165, 40),
@@ -42,7 +42,7 @@ _DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
     "process_vm_writev": (311, 271),
     "pidfd_getfd": (438, 438),
     "kcmp": (312, 272),
-    # The kernel's own.
+    # The kernel.
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
@@ -79,12 +79,12 @@ _DENIED: Final[dict[str, tuple[int | None, int | None]]] = {
 
 
 class _Architecture(NamedTuple):
-    """An architecture's own numbers.
+    """Numbers that depend on the architecture.
 
     Attributes:
-        audit: How the kernel calls it in `seccomp_data`.
-        column: Of the table above.
-        clone, ioctl, socket: Calls that are judged by their arguments.
+        audit: Its id in `seccomp_data`.
+        column: In the table above.
+        clone, ioctl, socket: Calls whose arguments are checked.
     """
 
     audit: int
@@ -97,22 +97,22 @@ class _Architecture(NamedTuple):
 _X86_64: Final = _Architecture(0xC000003E, 0, 56, 16, 41)
 _AARCH64: Final = _Architecture(0xC00000B7, 1, 220, 29, 198)
 ARCHITECTURES: Final = {"x86_64": _X86_64, "aarch64": _AARCH64, "arm64": _AARCH64}
-"""By the name that `uname -m` gives a machine."""
+"""By machine name, as in `uname -m`."""
 
 _CLONE3: Final = 435
 _NEW_NAMESPACES: Final = 0x7E02_0000
 """The flags of clone that make a mount, cgroup, UTS, IPC, user, process or network namespace."""
 
 _TERMINAL_INPUT: Final = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX: typing into the terminal that one was started from."""
+"""TIOCSTI and TIOCLINUX: typing into the controlling terminal."""
 
 _FAMILIES: Final = (1, 2, 10, 16)
-"""Sockets that ordinary programs use: Unix, IPv4, IPv6, and netlink for looking at interfaces."""
+"""Socket families of ordinary programs: Unix, IPv4, IPv6, netlink for listing interfaces."""
 
 _X32: Final = 0x4000_0000
-"""Set in the numbers of x86_64's other set of calls, which the table does not name."""
+"""Bit of the x32 system calls on x86_64, which are not in the table."""
 
-_NUMBER, _ARCH, _FIRST, _SECOND = 0, 4, 16, 24  # offsets in `seccomp_data`; low halves of arguments
+_NUMBER, _ARCH, _FIRST, _SECOND = 0, 4, 16, 24  # offsets in `seccomp_data`; arguments' low halves
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of BPF
 _ALLOW: Final = 0x7FFF_0000
 _ERROR: Final = 0x0005_0000
@@ -127,7 +127,7 @@ def denying_filter(machine: str) -> bytes:
 
 
 def _instructions(own: _Architecture) -> Iterable[_Instruction]:
-    # Calls of another architecture that the processor also has are not in the table.
+    # Reject the system calls of other architectures that the processor supports.
     yield (_LOAD, 0, 0, _ARCH)
     yield (_EQUAL, 1, 0, own.audit)
     yield _error(_ENOSYS)
@@ -140,7 +140,7 @@ def _instructions(own: _Architecture) -> Iterable[_Instruction]:
         if number is not None:
             yield (_EQUAL, 0, 1, number)
             yield _error(_EPERM)
-    # Its flags are in memory, which a filter can't read: libraries fall back to clone.
+    # clone3's flags are in memory, which a filter can't read: libraries fall back to clone.
     yield (_EQUAL, 0, 1, _CLONE3)
     yield _error(_ENOSYS)
     yield (_EQUAL, 0, 4, own.clone)
@@ -162,7 +162,7 @@ def _instructions(own: _Architecture) -> Iterable[_Instruction]:
 
 
 def _jumps(values: tuple[int, ...], behind: int) -> Iterable[_Instruction]:
-    """Yield tests that jump over `behind` instructions after the last one, where a value fits."""
+    """Yield tests that jump over `behind` instructions after the last test if a value matches."""
     for index, value in enumerate(values):
         yield (_EQUAL, len(values) - 1 - index + behind, 0, value)
 

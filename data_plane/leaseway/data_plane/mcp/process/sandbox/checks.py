@@ -1,8 +1,7 @@
-"""Running a short command to its end, to see whether it can be run at all.
+"""Runs a short command to its end, to check that it can be run.
 
-Started by `subprocess`, whose child does nothing before it becomes the command. uvloop's child
-would first run what libraries registered for a fork, and gRPC's part of that crashes there now
-and then.
+The command is started by `subprocess`, whose child executes it at once. uvloop's child would first
+run fork handlers, and gRPC's sometimes crashes there.
 """
 
 from __future__ import annotations
@@ -16,59 +15,59 @@ from typing import Final, NamedTuple
 
 from leaseway.data_plane.background import DiskThreads, shielded
 
-TRIAL_TIMEOUT: Final = 10.0
+CHECK_TIMEOUT: Final = 10.0
 """Seconds that a check may take."""
 
 disk: Final = DiskThreads(64)
-"""Looks at files for starts, and runs trials."""
+"""Threads that read files for starts and run checks."""
 
 
 class CheckResult(NamedTuple):
-    """How a check went.
+    """How a check ended.
 
     Attributes:
-        status: Its exit status, minus the signal that ended it; None if it did not end in time.
-        words: What it wrote to its standard error, stripped.
+        status: Its exit status, minus the signal that ended it; None after a timeout.
+        stderr: Its standard error, stripped.
     """
 
     status: int | None
-    words: str
+    stderr: str
 
 
-async def try_command(command: Sequence[str]) -> CheckResult:
-    """Run a command without input, environment or the worker's terminal; say how it went.
+async def run_check(command: Sequence[str]) -> CheckResult:
+    """Run a command without input, environment and terminal.
 
-    It has ended when this returns or raises, also if the caller is cancelled.
+    It has exited when this returns or raises, also if the caller is cancelled.
 
     Raises:
         OSError: It can't be started.
     """
-    check = _Check(command)
+    check = _CheckRun(command)
     end = disk.start(check.run)
     try:
         return await asyncio.shield(end)
     except asyncio.CancelledError:
-        check.give_up()
-        await shielded(asyncio.ensure_future(_over(end)))
+        check.cancel()
+        await shielded(asyncio.ensure_future(_wait_for(end)))
         raise
 
 
-class _Check:
-    """One run of a command, in a thread; executing it may hang, too."""
+class _CheckRun:
+    """One run of a command, in a thread, since executing a file may hang."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
-        self._given_up = False
+        self._cancelled = False
 
     def run(self) -> CheckResult:
         self._process = _start(self._command)
-        if self._given_up:
+        if self._cancelled:
             self._process.kill()
-        return _end(self._process)
+        return _wait(self._process)
 
-    def give_up(self) -> None:
-        self._given_up = True
+    def cancel(self) -> None:
+        self._cancelled = True
         if self._process is not None:
             self._process.kill()
 
@@ -84,19 +83,19 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
     )
 
 
-async def _over(end: asyncio.Future[CheckResult]) -> None:
-    await asyncio.wait([end], timeout=TRIAL_TIMEOUT)
+async def _wait_for(end: asyncio.Future[CheckResult]) -> None:
+    await asyncio.wait([end], timeout=CHECK_TIMEOUT)
 
 
-def _end(process: subprocess.Popen[bytes]) -> CheckResult:
+def _wait(process: subprocess.Popen[bytes]) -> CheckResult:
     assert process.stderr is not None
     try:
-        words = process.communicate(timeout=TRIAL_TIMEOUT)[1]
+        stderr = process.communicate(timeout=CHECK_TIMEOUT)[1]
     except subprocess.TimeoutExpired:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
-            process.wait(TRIAL_TIMEOUT)
+            process.wait(CHECK_TIMEOUT)
         return CheckResult(None, "")
     finally:
         process.stderr.close()
-    return CheckResult(process.returncode, words.decode(errors="replace").strip())
+    return CheckResult(process.returncode, stderr.decode(errors="replace").strip())

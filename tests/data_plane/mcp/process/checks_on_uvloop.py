@@ -1,6 +1,6 @@
-"""Tries a command over and over, in a process like a worker's: uvloop, with gRPC at work.
+"""Checks a command repeatedly in a process like a worker's: uvloop, with gRPC running.
 
-Prints how the trials ended, each kind once.
+Prints the set of results.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import grpc
 import uvloop
 
-from leaseway.data_plane.mcp.process.sandbox.trial import try_command
+from leaseway.data_plane.mcp.process.sandbox.checks import run_check
 
 
 async def main() -> None:
@@ -22,7 +22,7 @@ async def main() -> None:
         await channel.channel_ready()
         method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/no/such")
         call = method(b"")
-        print({await try_command(sys.argv[2:]) for _ in range(int(sys.argv[1]))})
+        print({await run_check(sys.argv[2:]) for _ in range(int(sys.argv[1]))})
         await asyncio.wait([asyncio.ensure_future(call.code())])
     await server.stop(None)
 

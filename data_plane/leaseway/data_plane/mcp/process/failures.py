@@ -1,0 +1,71 @@
+"""Why a server's process did not start, and how it ended, in words. Pure."""
+
+from __future__ import annotations
+
+import signal
+from typing import Final
+
+from leaseway.wire.bounds import MIB
+from leaseway.wire.errors import Fault, Reason
+
+ENGINE_STATUS: Final = 125
+"""Exit status of a container engine's client if the engine itself could not run the container."""
+
+
+def not_started(server: str, problem: str, text: str) -> Fault:
+    """Return the fault SERVER_NOT_READY for a server that could not be started.
+
+    Args:
+        server: The server's id.
+        problem: Such as START_FAILED.
+        text: Why, and what to do: the rest of the sentence, with its full stop.
+    """
+    return Fault(
+        Reason.SERVER_NOT_READY,
+        f"The server {server} could not be started: {text}",
+        metadata={"server": server, "problem": problem},
+    )
+
+
+def command_fault(server: str, program: str, error: OSError) -> Fault:
+    """Return the fault for a program that is missing or not executable."""
+    why = "may not be executed" if isinstance(error, PermissionError) else "was not found"
+    text = (
+        f"its command {program!r} {why} on this worker. Install it, or give the full path of an"
+        " installed one."
+    )
+    return not_started(server, "COMMAND_NOT_FOUND", text)
+
+
+def describe_status(status: int) -> str:
+    """Return how a process ended, as a part of a sentence.
+
+    Args:
+        status: Its exit status, or minus the signal that ended it.
+    """
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"was killed by {name}"
+
+
+def describe_container(status: int, image: str, memory_limit: int | None) -> str:
+    """Return how the client of a container engine ended, as a part of a sentence.
+
+    Args:
+        status: Its exit status: the server's own if the container ran.
+        image: The container's image.
+        memory_limit: The container's limit in bytes, or None.
+    """
+    ended = describe_status(status)
+    if status == ENGINE_STATUS:
+        return f"{ended}: the container engine could not run {image}"
+    if status == 128 + signal.SIGKILL and memory_limit is not None:
+        return (
+            f"{ended}, as after SIGKILL: it may have used up its memory (limits.memory is"
+            f" {memory_limit / MIB:g} MiB)"
+        )
+    return ended
