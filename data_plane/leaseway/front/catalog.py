@@ -141,7 +141,7 @@ class Catalog:
                 while getattr(items, "pending", ()):
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_LOOK):
-                            await version.beyond(getattr(items, "registry_version", 0))
+                            await version.wait_beyond(getattr(items, "registry_version", 0))
                     items = await self._fetchers[kind]()
         return items
 
@@ -164,7 +164,7 @@ class Catalog:
         version = runtime.resolver.watch()
         read_at, attempt = version.version, 0
         while True:
-            await version.beyond(read_at)
+            await version.wait_beyond(read_at)
             if version.ended:
                 return
             newest = version.version

@@ -18,7 +18,7 @@ from leaseway.sdk import (
     ServerNotReady,
     ToolNotFound,
 )
-from leaseway.sdk.catalog import registry_watch
+from leaseway.sdk.catalog import resolver as resolver_module
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.catalog.targets import PromptOrResource
 from leaseway.sdk.transport.control import ControlPlane
@@ -75,7 +75,7 @@ async def test_a_prompt_and_a_tool_of_one_name_are_known_apart(
     found = await resolver.resolve(prompt, deadline)
     assert resolver.cached(prompt, 0.0) is found
     assert resolver.cached("time_now", 0.0) is None
-    resolver.moved(plane.version + 1)
+    resolver.record_version(plane.version + 1)
     assert resolver.cached(prompt, 0.0) is None, "a newer registry may say otherwise"
 
 
@@ -127,7 +127,7 @@ async def test_a_name_that_is_never_answered_is_an_error_of_its_own(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     plane.most_resolved = 0
-    with pytest.raises(LeasewayError, match="where 'time_now' leads and did not say"):
+    with pytest.raises(LeasewayError, match="does not resolve 'time_now'"):
         await client.call_tool("time_now")
 
 
@@ -253,13 +253,13 @@ async def test_the_watch_reconnects_and_learns_what_moved_meanwhile(
             await client.call_tool("time_now")
 
 
-async def test_why_changes_are_not_heard_of_is_a_warning_once_where_it_lasts(
+async def test_a_watch_that_keeps_failing_is_logged_as_a_warning_once_per_reason(
     resolver: Resolver,
     plane: FakeControlPlane,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registry_watch, "_RECONNECT", Backoff(initial=0.001, maximum=0.001))
+    monkeypatch.setattr(resolver_module, "_RECONNECT", Backoff(initial=0.001, maximum=0.001))
     caplog.set_level(logging.DEBUG, "leaseway.sdk")
     plane.watch_fault = Fault(Reason.UNAUTHENTICATED, "This address wants a shared key.")
     resolver.watch()
@@ -268,7 +268,7 @@ async def test_why_changes_are_not_heard_of_is_a_warning_once_where_it_lasts(
     await until(lambda: plane.watches_refused == 21)
     plane.watch_fault = None
     await until(lambda: plane.watchers)
-    said = [record for record in caplog.records if "not heard of" in record.message]
+    said = [record for record in caplog.records if "not received" in record.message]
     assert len(said) >= 20
     assert [record.levelname for record in said[:16]] == [*["DEBUG"] * 14, "WARNING", "DEBUG"]
     warnings = [record.message.rpartition(": ")[2] for record in said if record.levelno > 20]
@@ -282,7 +282,7 @@ async def test_a_stale_name_goes_on_serving_while_nobody_can_be_asked(
     runtime = client._runtime()
     await plane.stop()
     await until(lambda: not runtime.control.connected)
-    runtime.resolver.moved(99)
+    runtime.resolver.record_version(99)
     loop = asyncio.get_running_loop()
     begun = loop.time()
     assert (await client.call_tool("time_now")).text == "{}"
@@ -295,11 +295,13 @@ async def test_a_name_goes_on_serving_while_the_control_plane_knows_no_worker_of
     await client.call_tool("time_now")
     resolver = client._runtime().resolver
     plane.resolve_faults["time_now"] = Fault(Reason.SERVER_NOT_READY, "No worker serves it.")
-    resolver.moved(99)
+    resolver.record_version(99)
     for _ in range(3):
         assert (await client.call_tool("time_now")).text == "{}"
     assert len(plane.resolves) == 2, "it is asked again now and then, not for each call"
-    resolver.doubt(resolver._targets["time_now"], at_once=True)  # its only worker has refused
+    resolver.invalidate(
+        resolver._targets["time_now"], at_once=True
+    )  # its only worker rejected a call
     with pytest.raises(ServerNotReady, match="No worker serves it"):
         await client.call_tool("time_now")
 

@@ -24,8 +24,8 @@ from leaseway.wire.status import fault_from_status
         (None, "a handler of elicitation/create returns a mapping or a pydantic model, not None"),
         ({"action": "yes"}, "whose action is accept, decline, cancel"),
         ({"action": "accept", "content": [1]}, "a mapping of the form's fields, not list"),
-        ({"action": "accept", "content": {"x": object()}}, "JSON cannot hold"),
-        ({"action": "accept", "content": {"x": "y" * 500_000}}, "takes 5000"),
+        ({"action": "accept", "content": {"x": object()}}, "JSON cannot represent"),
+        ({"action": "accept", "content": {"x": "y" * 500_000}}, "has 5000"),
     ],
 )
 async def test_a_result_of_the_wrong_shape_is_told_to_the_server_and_the_call_goes_on(
@@ -93,7 +93,7 @@ async def test_params_that_are_no_json_object_reach_no_handler(
     for params in (b"[]", b"{"):
         worker.answer = asking(params=params)
         result = await client.call_tool("time_now", on_elicitation=lambda _: ACCEPTED)
-        assert "what the server asked is no JSON object" in result.text
+        assert "the params of the request are not a JSON object" in result.text
 
 
 async def test_too_many_questions_at_once_are_refused(
@@ -102,7 +102,7 @@ async def test_too_many_questions_at_once_are_refused(
     async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
         questions = [asyncio.create_task(worker.ask(call, ELICIT)) for _ in range(MAX_ASKS + 1)]
         await until(lambda: worker.answers)
-        assert fault_from_status(worker.answers[0].error).message.startswith("16 questions")
+        assert fault_from_status(worker.answers[0].error).message.startswith("16 requests")
         go.set()
         answers = await asyncio.gather(*questions)
         return text_result(str(sum(not one.HasField("error") for one in answers)))
@@ -126,7 +126,7 @@ async def test_too_many_questions_at_once_are_refused(
         ({"on_sampling": "ask"}, TypeError, "on_sampling is a function or None, not str"),
         ({"roots": "file:///a"}, TypeError, "roots is a list of file:// URIs"),
         ({"roots": [5]}, TypeError, "A root is a file:// URI"),
-        ({"roots": ["/home"]}, ValueError, r"Root '/home' is no file:// URI; .*as_uri\(\)"),
+        ({"roots": ["/home"]}, ValueError, r"Root '/home' is not a file:// URI; .*as_uri\(\)"),
     ],
 )
 async def test_handlers_of_the_wrong_kind_are_named_before_anything_is_called(

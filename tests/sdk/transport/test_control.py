@@ -73,7 +73,7 @@ async def test_a_control_plane_that_answers_nothing_is_given_up_and_named(
     client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "_QUIET", 0.1)
-    monkeypatch.setattr(control, "_SIGN_BOUND", 0.5)
+    monkeypatch.setattr(control, "_PROBE_TIMEOUT", 0.5)
     plane.mute = True
     async with asyncio.timeout(BOUND):
         with pytest.raises(ControlPlaneUnavailable, match=f"{plane.address} .*answers nothing"):
@@ -105,7 +105,7 @@ async def test_a_first_call_outlasts_a_restart_of_the_control_plane(
     loop = asyncio.get_running_loop()
     begun = loop.time()
     call = asyncio.create_task(client.call_tool("time_now", timeout=BOUND))
-    await until(lambda: loop.time() > begun + control.CONNECT_BOUND + 0.5)
+    await until(lambda: loop.time() > begun + control.CONNECT_TIMEOUT + 0.5)
     assert not call.done()
     await plane.start(port)
     assert (await call).text == "{}"
@@ -147,4 +147,4 @@ async def test_a_request_that_is_turned_away_to_the_end_was_not_begun(
     assert (caught.value.reason, caught.value.started) == (Reason.OVERLOADED, "no")
     of_worker = fault_of_worker(_turned_away(), "w1")
     assert (of_worker.reason, of_worker.started) == (Reason.OVERLOADED, "no")
-    assert "was not begun" in of_worker.message
+    assert "was not started" in of_worker.message

@@ -69,7 +69,7 @@ async def test_a_call_without_handlers_says_that_it_answers_nothing(
 ) -> None:
     worker.answer = asking()
     result = await client.call_tool("time_now")
-    assert result.text == "refused: This caller answers nothing."
+    assert result.text == "refused: This caller answers no requests."
     assert not worker.calls[0].answers
     result = await client.call_tool("time_now", roots=[])
     assert result.text == "refused: This caller does not answer elicitation/create."

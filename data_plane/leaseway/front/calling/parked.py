@@ -156,19 +156,19 @@ class _Call:
             if name in answers:
                 question.answer(bytes(answers[name]))
             else:
-                question.refuse("The client did not answer.")
+                question.reject("The client did not answer.")
         self._asked.clear()
 
     def refuse(self, why: str) -> None:
         """Refuse all that is asked, from now on."""
         self._refusal = why
         for question in self._questions.values():
-            question.refuse(why)
+            question.reject(why)
         self._questions.clear()
 
     def _ask(self, question: ServerRequest) -> None:
         if self._refusal:
-            question.refuse(self._refusal)
+            question.reject(self._refusal)
             return
         self._count += 1
         self._questions[f"question-{self._count}"] = question

@@ -78,9 +78,9 @@ class Listener(CallEvents):
         if self._open is None:
             self._open = {}
         if ask is None or question.method not in self.answers:
-            question.refuse(f"This client does not answer {question.method}.")
+            question.reject(f"This client does not answer {question.method}.")
         elif len(self._open) >= MAX_ASKS:
-            question.refuse(f"{MAX_ASKS} questions of this request wait for answers already.")
+            question.reject(f"{MAX_ASKS} questions of this request wait for answers already.")
         else:
             self._open[question.ask_id] = question
             ask(question)

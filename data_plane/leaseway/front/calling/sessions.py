@@ -159,7 +159,7 @@ class LiveSession:
         if bytes(message.result):
             question.answer(bytes(message.result))
         else:
-            question.refuse(f"The client refused: {bytes(message.error).decode()[:2000]}")
+            question.reject(f"The client refused: {bytes(message.error).decode()[:2000]}")
         return True
 
     async def subscribe(self, uri: str) -> None:

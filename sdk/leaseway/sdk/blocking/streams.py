@@ -45,7 +45,7 @@ class ToolStream(Blocking):
             if not isinstance(event, ServerRequest):
                 return event
             event.answer_in(background().loop)
-            self._handlers.answer_here(self._inner._name, event)
+            self._handlers.answer_sync(self._inner._name, event)
 
     @property
     def result(self) -> ToolResult:

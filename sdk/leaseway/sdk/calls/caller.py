@@ -1,8 +1,8 @@
-"""One tool call from name to result: where it goes, and on which lease.
+"""Runs one tool call from name to result: resolves the name, picks the worker and the lease.
 
-Everything that a call needs is looked up: the name in the resolution cache, the worker in the
-pool, the lease in the book. Only a first use, a move or a failure asks anybody (DESIGN §6). What
-follows from a failure is `recovery`'s to say.
+Most calls need only local lookups: the name in the resolver's cache, the worker in the pool, the
+lease in the book. The control plane is asked for a name's first use, after a change or after a
+failure (DESIGN §6). `recovery` decides what follows a failed try.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 from leaseway.sdk.calls import tracing
-from leaseway.sdk.calls.call_state import CallState
 from leaseway.sdk.calls.media import MediaReader
-from leaseway.sdk.calls.recovery import Recovery
-from leaseway.sdk.calls.release_routing import Releases
+from leaseway.sdk.calls.recovery import CallRecovery, CallState
+from leaseway.sdk.calls.release_routing import ReleaseRouter
 from leaseway.sdk.calls.requests import McpRequest, encode_arguments
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.resolver import Resolver
@@ -33,12 +32,20 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages import artifact_refs
 from leaseway.wire.status import fault_from_status
 
-_MAX_HEADS: Final = 1024
-"""Sessions whose part of a call is kept."""
+_MAX_CACHED: Final = 1024
+"""Serialized call parts in each cache, such as those of sessions and leases."""
 
 
 class CallRunner:
-    """Makes the calls of one client; `own_session` is that of calls outside of any."""
+    """Runs the calls of one client.
+
+    Args:
+        identity: The client's names and credential.
+        resolver: Resolves names.
+        pool: Connections to the workers.
+        leases: The client's leases.
+        own_session: The session of calls that are made outside a session.
+    """
 
     def __init__(
         self,
@@ -48,15 +55,15 @@ class CallRunner:
         leases: LeaseManager,
         own_session: str,
     ) -> None:
-        self.media: MediaReader | None = None  # set by whoever can say where artifacts are
+        self.media: MediaReader | None = None  # set by the client that reads artifacts
         self._own_session = own_session
         make_head = partial(_session_head, identity.tenant or "", identity.agent or "")
-        self._heads = lru_cache(_MAX_HEADS)(make_head)
+        self._heads = lru_cache(_MAX_CACHED)(make_head)
         self._resolver = resolver
         self._pool = pool
         self._leases = leases
-        self._releases = Releases(pool, leases)
-        self._recovery = Recovery(resolver, pool, leases)
+        self._releases = ReleaseRouter(pool, leases)
+        self._recovery = CallRecovery(resolver, pool, leases)
         self._now = asyncio.get_running_loop().time
         self._tracer = tracing.CallTracer(identity)
 
@@ -68,23 +75,22 @@ class CallRunner:
         timeout: float | None,
         events: CallEvents | None = None,
     ) -> Coroutine[Any, Any, ToolResult]:
-        """Call a tool; to be awaited.
+        """Return a coroutine that calls a tool.
 
         Args:
-            session: The session to call in.
+            session: The session of the call.
             name: An exposed or a qualified name.
-            arguments: Anything that JSON can hold, by name.
-            timeout: Seconds until the call is given up; None means the server's `call_timeout`
-                (60 unless configured), counted from when it is known where the call goes.
-            events: What the call asks for beside its result; takes what the server says on the
-                way. Another try begins anew there too.
+            arguments: JSON values by name.
+            timeout: Seconds until the call fails; None means the server's `call_timeout` (60
+                unless configured), counted from when the name is resolved.
+            events: Handles progress, log messages and server requests; reset before another try.
 
         Returns:
             The tool's result.
 
         Raises:
-            Fault: It failed for good.
-            TypeError: A parameter is of the wrong type.
+            Fault: The call failed, and no other try is possible.
+            TypeError: A parameter has the wrong type.
         """
         check_call(name, arguments, timeout)
         return self._run(CallState(session, name, events), arguments, timeout)
@@ -97,7 +103,7 @@ class CallRunner:
         timeout: float | None,
         events: CallEvents,
     ) -> Coroutine[Any, Any, ToolResult]:
-        """Call a tool with arguments that somebody else wrote as JSON; to be awaited.
+        """Return a coroutine that calls a tool with arguments that are already JSON.
 
         Args:
             session: As for `call`.
@@ -107,7 +113,7 @@ class CallRunner:
             events: As for `call`.
 
         Raises:
-            Fault: It failed for good.
+            Fault: As for `call`.
         """
         check_call(name, None, timeout)
         state = CallState(session, name, events)
@@ -121,20 +127,20 @@ class CallRunner:
         timeout: float | None,
         events: CallEvents | None = None,
     ) -> Coroutine[Any, Any, ToolResult]:
-        """Send a request about a prompt or a resource, the same way as a tool call.
+        """Return a coroutine that sends a request about a prompt or a resource.
 
         Args:
-            session: The session to ask in.
-            request: What is asked.
+            session: The session of the request.
+            request: The request.
             timeout: As for `call`.
-            events: As for `call`; takes changes of a resource, too.
+            events: As for `call`; also handles changes of a resource.
 
         Returns:
-            Its result, whatever that is made of.
+            The MCP result of the request.
 
         Raises:
-            Fault: It failed for good.
-            TypeError: A parameter is of the wrong type.
+            Fault: As for `call`.
+            TypeError: A parameter has the wrong type.
         """
         if timeout is not None:
             check_seconds("timeout", timeout)
@@ -146,9 +152,9 @@ class CallRunner:
         self, state: CallState, arguments: Mapping[str, Any] | None, timeout: float | None
     ) -> ToolResult:
         if state.request is None:
-            state.span = self._tracer.begin(str(state.name), state.session)
+            state.span = self._tracer.start_call(str(state.name), state.session)
         else:
-            state.span = self._tracer.begin_request(state.request, state.session)
+            state.span = self._tracer.start_request(state.request, state.session)
         state.trace = tracing.trace_headers(state.span)
         try:
             if timeout is None:
@@ -165,13 +171,13 @@ class CallRunner:
                     await self._recovery.next_try(state, fault)
         except Fault as fault:
             if state.span is not None:
-                tracing.fail(state.span, fault)
+                tracing.record_failure(state.span, fault)
             if state.session == self._own_session and fault.reason in LEASE_ENDED:
-                # Nobody holds this session, to acquire anew: it learns that once and begins anew.
+                # No user can acquire a lease in this session, so only one call reports the end.
                 self._leases.book.forget_end(state.session, fault.metadata.get("lease", ""))
             raise
         except asyncio.CancelledError:
-            self._recovery.cancelled(state)
+            self._recovery.record_cancellation(state)
             raise
         finally:
             if state.span is not None:
@@ -196,43 +202,43 @@ class CallRunner:
             state.link, state.release = link, release
             lease_id = release.lease_id if release is not None else ""
         elif target.shared and not self._leases.book.tracks(state.session, target.server_id):
-            workers = _keepers(target.workers, state.payload)
+            workers = _artifact_holders(target.workers, state.payload)
             link = state.link = self._pool.pick(workers, state.avoid)
         else:
             link = state.link = await self._route(state, target, at)
             at = self._now()
-            if state.held is not None:
-                lease_id = state.held.lease_id
+            if state.lease is not None:
+                lease_id = state.lease.lease_id
             else:
                 state.acquirer = self._own_session
         if state.span is not None:
-            tracing.describe(state.span, target.server_id, link.worker.id, lease_id)
+            tracing.record_route(state.span, target.server_id, link.worker.id, lease_id)
         if state.events is not None:
             state.events.deadline = state.deadline
-        head = target.head + self._heads(state.session) + _rest(state, lease_id)
-        sent = state.payload
+        head = target.head + self._heads(state.session) + _optional_fields(state, lease_id)
+        payload = state.payload
         if state.request is not None:
-            more, sent = state.request.complete(target)
-            head += more
+            fields, payload = state.request.complete(target)
+            head += fields
         result, payload = await link.exchange.call(
-            head, sent, state.deadline, target.what, state.events
+            head, payload, state.deadline, target.what, state.events
         )
         new_lease = None
         if state.release is not None:
             self._leases.book.forget_released(*state.release)
-        elif not target.shared or state.held is not None or _names_lease(result):
-            new_lease = self._note_lease(state, target, link, result, at)
-        # A result that has a payload has no status: most need not be asked.
+        elif not target.shared or state.lease is not None or _has_lease(result):
+            new_lease = self._record_lease(state, target, link, result, at)
+        # A result with a payload has no status, so the field is rarely read.
         if not payload and result.HasField("status"):
             raise fault_from_status(result.status)
         return ToolResult(payload, result.is_error, new_lease, self.media, state.session)
 
     async def _route(self, state: CallState, target: Target, at: float) -> WorkerLink:
-        """Return the worker that holds the session's lease, or that is to grant it."""
+        """Return the worker that holds the session's lease, or on which it is placed."""
         key = SessionLeaseKey(state.session, target.server_id)
-        held = state.held = self._leases.book.find(key, at)
-        if held is not None:
-            return self._pool.link(held.worker)
+        lease = state.lease = self._leases.book.find(key, at)
+        if lease is not None:
+            return self._pool.link(lease.worker)
         if state.span is not None:
             state.span.add_event("leaseway.place")
         worker = await self._leases.place(key, state.deadline, state.avoid)
@@ -244,15 +250,15 @@ class CallRunner:
         state.cached = False
         if state.span is not None:
             state.span.add_event("leaseway.resolve")
-        target = await self._resolve_here(state)
+        target = await self._resolve_on_workers(state)
         if target is None:
             target = await self._resolver.resolve(state.name, state.deadline)
         if state.span is not None:
             state.span.add_event("leaseway.resolved")
         return target
 
-    async def _resolve_here(self, state: CallState) -> Target | None:
-        """Ask the workers of the session's leases while nobody else can be asked."""
+    async def _resolve_on_workers(self, state: CallState) -> Target | None:
+        """Resolve a new name at the workers of the session's leases, without a control plane."""
         name = state.name
         if not isinstance(name, str) or not self._resolver.is_unknown(name):
             return None
@@ -263,9 +269,9 @@ class CallRunner:
         answer.tool.workers.add(
             id=worker.id, incarnation=worker.incarnation, address=worker.address
         )
-        return self._resolver.learn(name, answer.tool, answer.registry_version)
+        return self._resolver.add(name, answer.tool, answer.registry_version)
 
-    def _note_lease(
+    def _record_lease(
         self,
         state: CallState,
         target: Target,
@@ -273,50 +279,51 @@ class CallRunner:
         result: execution_pb2.Result,
         at: float,
     ) -> Lease | None:
-        """Note what a result says about the session's lease."""
+        """Record the lease that a result reports; return it if this call acquired it."""
         key = SessionLeaseKey(state.session, target.server_id)
         if result.HasField("new_lease"):
-            held = self._leases.record_grant(key, result.new_lease, link.worker, at, owned=True)
+            lease = self._leases.record_grant(key, result.new_lease, link.worker, at, owned=True)
             if target.shared:
-                self._resolver.doubt(target, at_once=True)  # the server is leased by now
+                self._resolver.invalidate(target, at_once=True)  # the server is now leased
             if state.span is not None:
-                tracing.describe(state.span, target.server_id, link.worker.id, held.lease_id)
-            return Lease(held)
+                tracing.record_route(state.span, target.server_id, link.worker.id, lease.lease_id)
+            return Lease(lease)
         if result.HasField("joined_lease"):
-            held = self._leases.record_grant(key, result.joined_lease, link.worker, at, owned=False)
+            lease = self._leases.record_grant(
+                key, result.joined_lease, link.worker, at, owned=False
+            )
             if state.span is not None:
-                tracing.describe(state.span, target.server_id, link.worker.id, held.lease_id)
-        elif state.held is not None and not result.HasField("status"):
-            self._leases.record_call(state.held, at)
+                tracing.record_route(state.span, target.server_id, link.worker.id, lease.lease_id)
+        elif state.lease is not None and not result.HasField("status"):
+            self._leases.record_call(state.lease, at)
         return None
 
 
-def _names_lease(result: execution_pb2.Result) -> bool:
+def _has_lease(result: execution_pb2.Result) -> bool:
     return result.HasField("new_lease") or result.HasField("joined_lease")
 
 
 def _session_head(tenant: str, agent: str, session: str) -> bytes:
-    """Return what every call in a session says, as a serialized `Call`."""
+    """Return the fields of every call in a session, as a serialized `Call`."""
     return execution_pb2.Call(tenant=tenant, agent=agent, session=session).SerializeToString()
 
 
-def _rest(state: CallState, lease_id: str) -> bytes:
-    """Return what a call says that most do not, as a serialized `Call`."""
+def _optional_fields(state: CallState, lease_id: str) -> bytes:
+    """Return the fields that most calls do not have, as a serialized `Call`."""
     traceparent, tracestate = state.trace
     events = state.events
     if not lease_id and not traceparent and events is None and not state.acquirer:
         return b""
+    fields = b""
     if traceparent:
         trace = execution_pb2.Call(traceparent=traceparent, tracestate=tracestate)
-        rest = trace.SerializeToString()
-    else:
-        rest = b""
+        fields = trace.SerializeToString()
     if lease_id:
-        rest += _lease_part(lease_id)
+        fields += _lease_field(lease_id)
     elif state.acquirer:
-        rest += _acquirer_part(state.acquirer, events.lease_ttl if events is not None else 0.0)
+        fields += _acquirer_fields(state.acquirer, events.lease_ttl if events is not None else 0.0)
     if events is not None:
-        rest += _events_part(
+        fields += _event_fields(
             events.wants_progress,
             events.log_level,
             events.answers,
@@ -324,18 +331,18 @@ def _rest(state: CallState, lease_id: str) -> bytes:
             events.passes_input,
         )
         if events.input or events.meta:
-            more = execution_pb2.Call(input=events.input, meta=events.meta)
-            rest += more.SerializeToString()
-    return rest
+            call = execution_pb2.Call(input=events.input, meta=events.meta)
+            fields += call.SerializeToString()
+    return fields
 
 
-@lru_cache(_MAX_HEADS)
-def _lease_part(lease_id: str) -> bytes:
+@lru_cache(_MAX_CACHED)
+def _lease_field(lease_id: str) -> bytes:
     return execution_pb2.Call(lease_id=lease_id).SerializeToString()
 
 
-@lru_cache(_MAX_HEADS)
-def _acquirer_part(acquirer: str, ttl: float) -> bytes:
+@lru_cache(_MAX_CACHED)
+def _acquirer_fields(acquirer: str, ttl: float) -> bytes:
     call = execution_pb2.Call(acquirer=acquirer)
     if ttl:
         call.lease_ttl.FromMilliseconds(int(ttl * 1000))
@@ -343,7 +350,7 @@ def _acquirer_part(acquirer: str, ttl: float) -> bytes:
 
 
 @lru_cache(64)
-def _events_part(
+def _event_fields(
     wants_progress: bool,
     log_level: str,
     answers: tuple[str, ...],
@@ -359,10 +366,10 @@ def _events_part(
     ).SerializeToString()
 
 
-def _keepers(workers: Sequence[WorkerRun], payload: bytes) -> Sequence[WorkerRun]:
-    """Return the workers that keep the artifacts which arguments name, or else all of them."""
-    if len(workers) == 1 or artifact_refs.BEGINNING not in payload:
+def _artifact_holders(workers: Sequence[WorkerRun], payload: bytes) -> Sequence[WorkerRun]:
+    """Return the workers that store the artifacts referenced in the arguments, or else all."""
+    if len(workers) == 1 or artifact_refs.PREFIX not in payload:
         return workers
     marks = artifact_refs.marks_in(payload)
-    keep = [each for each in workers if artifact_refs.incarnation_mark(each.incarnation) in marks]
-    return keep or workers
+    holders = [run for run in workers if artifact_refs.incarnation_mark(run.incarnation) in marks]
+    return holders or workers

@@ -1,6 +1,6 @@
-"""What follows from the failure of one try of a call: another try, elsewhere or anew, or its end.
+"""What follows a failed try of a call: another try, on the same worker or elsewhere, or the error.
 
-The rule itself is `retry.decide`; here is what it needs to know and what is done about it.
+`retry_policy.decide` holds the rule; this module collects its inputs and carries out its decision.
 """
 
 from __future__ import annotations
@@ -9,26 +9,66 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
+from opentelemetry.trace import Span
+
 from leaseway.sdk.calls import tracing
-from leaseway.sdk.calls.call_state import CallState
+from leaseway.sdk.calls.release_routing import Release
+from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.catalog.resolver import Resolver
-from leaseway.sdk.leases.book import SessionLeaseKey
+from leaseway.sdk.catalog.targets import NameOrItem, Target
+from leaseway.sdk.leases.book import ClientLease, SessionLeaseKey
 from leaseway.sdk.leases.manager import LEASE_ENDED, LeaseManager
 from leaseway.sdk.retry_policy import UNREADY, Again, Tried, decide, more_informative
-from leaseway.sdk.transport.workers import WorkerPool
+from leaseway.sdk.transport.events import CallEvents
+from leaseway.sdk.transport.workers import WorkerLink, WorkerPool, WorkerRun
 from leaseway.wire.errors import Fault, Reason
 
-_HOLDER_GONE: Final = frozenset({Reason.WORKER_LOST, Reason.DRAINING, Reason.FATE_UNKNOWN})
-"""How a release fails on a worker that has gone or goes."""
+_HOLDER_LOST: Final = frozenset({Reason.WORKER_LOST, Reason.DRAINING, Reason.FATE_UNKNOWN})
+"""How a release fails if the lease's worker has exited or is shutting down."""
 
 
-class Recovery:
-    """Brings the calls of one client from a try that failed to the next one.
+class CallState:
+    """The state of one call, kept from its first try to its last.
 
     Args:
-        resolver: Has names asked for again.
-        pool: Knows whether other workers are left.
-        leases: Is told what happened on the leases.
+        session: The session of the call.
+        name: The tool's name, or the prompt or resource.
+        events: Handles the call's events, or None.
+    """
+
+    # Class attributes are set on an instance only if they differ: most calls succeed at the first
+    # try and are not traced.
+    request: McpRequest | None = None
+    target: Target | None = None
+    link: WorkerLink | None = None
+    lease: ClientLease | None = None
+    release: Release | None = None
+    known: Fault | None = None
+    cached = True
+    open_ended = False
+    repeated = False
+    acquirer = ""
+    span: Span | None = None
+    tries = 0
+    avoid: frozenset[WorkerRun] = frozenset()
+    slow: frozenset[WorkerRun] = frozenset()  # the avoided workers that did not report being full
+    payload = b""
+    deadline = 0.0
+
+    def __init__(self, session: str, name: NameOrItem, events: CallEvents | None) -> None:
+        self.session = session
+        self.name = name
+        self.events = events
+        self.trace = ("", "")
+
+
+class CallRecovery:
+    """Prepares the next try of a failed call.
+
+    Args:
+        resolver: Resolves names again.
+        pool: Connections to the workers.
+        leases: The client's leases.
     """
 
     def __init__(self, resolver: Resolver, pool: WorkerPool, leases: LeaseManager) -> None:
@@ -38,18 +78,18 @@ class Recovery:
         self._now = asyncio.get_running_loop().time
 
     async def next_try(self, state: CallState, fault: Fault) -> None:
-        """Prepare the next try of a call, and wait until it may begin.
+        """Prepare the next try of a call, and wait until it may start.
 
         Args:
-            state: The call, as the try left it.
+            state: The call after the failed try.
             fault: How the try failed.
 
         Raises:
-            Fault: There is no next try; the one that says most about what went wrong.
+            Fault: There is no next try. The most informative fault of all tries is raised.
         """
         if state.events is not None:
             state.events.reset()
-        fault = await self._judged(state, fault)
+        fault = await self._check_lease(state, fault)
         tried = self._tried(state)
         target, link = state.target, state.link
         if target is not None and link is not None:
@@ -57,56 +97,55 @@ class Recovery:
                 key = SessionLeaseKey(state.session, target.server_id)
                 self._leases.record_failed_acquisition(key, link.worker, fault)
             elif link.suspect and target.shared and not tried.elsewhere:
-                self._resolver.doubt(target, at_once=True)  # others may serve it by now
+                self._resolver.invalidate(target, at_once=True)  # other workers may now serve it
         again = decide(fault, tried)
         if again is None:
-            if state.release is not None and fault.reason in _HOLDER_GONE:
-                self._leases.book.forget_released(
-                    *state.release
-                )  # it ends with its worker, or with its time
+            if state.release is not None and fault.reason in _HOLDER_LOST:
+                # The lease ends with its worker, or expires.
+                self._leases.book.forget_released(*state.release)
             raise more_informative(state.known, fault)
         state.known = more_informative(state.known, fault)
         await self._prepare(state, again, fault)
 
-    async def _judged(self, state: CallState, fault: Fault) -> Fault:
-        """Return what a failure means for the lease that the call ran on, which it may end."""
-        held, link = state.held, state.link
-        if held is not None and link is not None:
+    async def _check_lease(self, state: CallState, fault: Fault) -> Fault:
+        """Return the fault for the caller; end the lease of the call if the failure ended it."""
+        lease, link = state.lease, state.link
+        if lease is not None and link is not None:
             fault = await self._leases.losses.handle_failure(
-                held, fault, state.deadline, draining=link.draining
+                lease, fault, state.deadline, draining=link.draining
             )
-        if held is not None and fault.reason in LEASE_ENDED:
-            fault = replace(fault, metadata={"lease": held.lease_id, **fault.metadata})
-            self._leases.book.end(held.lease_id, fault)
+        if lease is not None and fault.reason in LEASE_ENDED:
+            fault = replace(fault, metadata={"lease": lease.lease_id, **fault.metadata})
+            self._leases.book.end(lease.lease_id, fault)
         return fault
 
     def _tried(self, state: CallState) -> Tried:
-        target, link, held = state.target, state.link, state.held
+        target, link, lease = state.target, state.link, state.lease
         leased = target is not None and not target.shared
-        placing = leased and held is None and link is not None
+        placing = leased and lease is None and link is not None
         others = False
-        if link is not None and target is not None and target.shared and held is None:
-            others = self._pool.others(target.workers, state.avoid | {link.worker})
+        if link is not None and target is not None and target.shared and lease is None:
+            others = self._pool.has_others(target.workers, state.avoid | {link.worker})
         return Tried(
             tries=state.tries,
             remaining=state.deadline - self._now(),
             repeatable=target is not None and target.repeatable,
             repeated=state.repeated,
             cached=state.cached and link is not None,
-            # What one worker holds is released there or nowhere.
-            pinned=held is not None or bool(state.release and state.release.lease_id),
+            # A lease can only be released on the worker that holds it.
+            pinned=lease is not None or bool(state.release and state.release.lease_id),
             leased=leased,
             placing=placing,
             elsewhere=others or placing,
             slow=bool(state.slow),
         )
 
-    def cancelled(self, state: CallState) -> None:
-        """Note a call that its caller cancelled; it may have acquired a lease."""
+    def record_cancellation(self, state: CallState) -> None:
+        """Record that the caller cancelled the call, which may have acquired a lease."""
         if state.span is not None:
-            tracing.cancelled(state.span)
+            tracing.record_cancellation(state.span)
         target, link = state.target, state.link
-        if target is not None and link is not None and not target.shared and state.held is None:
+        if target is not None and link is not None and not target.shared and state.lease is None:
             self._leases.record_failed_acquisition(
                 SessionLeaseKey(state.session, target.server_id), link.worker, None
             )
@@ -122,7 +161,7 @@ class Recovery:
         if again.return_to_slow:
             state.avoid, state.slow = state.avoid - state.slow, frozenset()
         if state.target is not None and (again.resolve or again.avoid_worker):
-            self._resolver.doubt(state.target, at_once=again.resolve)
-        state.link = state.held = state.release = None
+            self._resolver.invalidate(state.target, at_once=again.resolve)
+        state.link = state.lease = state.release = None
         if again.delay > 0:
             await asyncio.sleep(again.delay)

@@ -1,7 +1,8 @@
-"""Where calls of `mcp_release` belong: to the worker that holds the lease (DESIGN §5).
+"""Routes calls of `mcp_release` to the worker that holds the lease (DESIGN §5).
 
-The client's own book says so for what it holds. A lease that another client of the session took
-is asked for at the control plane, once; where that does not answer, any worker says what it knows.
+The client's book has the worker of its own leases. The worker of a lease that another client of the
+session acquired is requested from the control plane, once. If the control plane does not answer,
+the call is sent to any worker, which reports what it knows.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from leaseway.wire.messages.admin import release_target
 
 
 class Release(NamedTuple):
-    """What one call of `mcp_release` means: a key, and its lease where this client holds it."""
+    """What a call of `mcp_release` releases; `lease_id` is empty if another client holds it."""
 
     key: SessionLeaseKey
     lease_id: str
 
 
-class Releases:
+class ReleaseRouter:
     """Finds the workers for one client's releases."""
 
     def __init__(self, pool: WorkerPool, leases: LeaseManager) -> None:
@@ -37,27 +38,27 @@ class Releases:
         avoid: frozenset[WorkerRun],
         at: float,
     ) -> tuple[WorkerLink, Release | None]:
-        """Return the worker to ask, and what to release there.
+        """Return the worker of the lease, and what to release there.
 
         Args:
             session: The session of the call.
-            arguments: Its arguments as JSON; what is wrong with them, the worker says.
-            target: Where the name leads: to any worker.
+            arguments: Its arguments as JSON; invalid ones are rejected by the worker.
+            target: The resolved tool, which every worker serves.
             avoid: Workers that failed.
-            at: The time, of the event loop.
+            at: The current time of the event loop.
 
         Raises:
-            Fault: No worker is left.
+            Fault: No worker is available.
         """
         server_id = release_target(arguments)
         if server_id is None:
             return self._pool.pick(target.workers, avoid), None
         key = SessionLeaseKey(session, server_id)
-        held = self._leases.book.find_held(key, at)
-        if held is not None:
-            return self._pool.link(held.worker), Release(key, held.lease_id)
-        holder = await self._leases.find_worker(key)
-        # Not named by its id: whichever lease the session has by now is meant.
-        if holder is not None:
-            return self._pool.link(holder), Release(key, "")
+        lease = self._leases.book.find_held(key, at)
+        if lease is not None:
+            return self._pool.link(lease.worker), Release(key, lease.lease_id)
+        worker = await self._leases.find_worker(key)
+        # Without an id, the lease that the session has when the call runs is released.
+        if worker is not None:
+            return self._pool.link(worker), Release(key, "")
         return self._pool.pick(target.workers, avoid), Release(key, "")

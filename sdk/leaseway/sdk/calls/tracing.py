@@ -1,7 +1,7 @@
-"""Spans of calls, and the trace context that goes with them (DESIGN §11).
+"""Spans of calls, and the trace context that is sent with them (DESIGN §11).
 
-A call costs nothing here unless the program has set up OpenTelemetry: no span, no attributes, no
-text. What the context of the caller holds goes with the call either way.
+Without OpenTelemetry set up, a call creates no span and no attributes. The trace context of the
+caller is sent in both cases.
 """
 
 from __future__ import annotations
@@ -22,56 +22,58 @@ from leaseway.wire.status import code_of
 from leaseway.wire.version import PACKAGE_VERSION
 
 _UNKNOWN: Final = object()
-"""Stands for a provider that this version of OpenTelemetry keeps somewhere else."""
+"""Stands for a provider that this version of OpenTelemetry stores elsewhere."""
 _NO_CONTEXT: Final = ("", "")
 _INERT: Final = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 
 
 class CallTracer:
-    """Makes the span of each call of one client, where somebody records spans."""
+    """Starts the spans of one client's calls, if spans are recorded."""
 
     def __init__(self, identity: Identity) -> None:
         self._tenant = identity.tenant or DEFAULT_TENANT
         self._agent = identity.agent
-        # The public function reads the environment at each call until there is a provider; what
-        # it would find there is found by asking once.
+        # The public function reads the environment at every call until a provider is set, so it
+        # is called once here.
         trace.get_tracer_provider()
         self._provider: object = None
         self._tracer: trace.Tracer | None = None
 
-    def begin(self, tool: str, session: str) -> Span | None:
-        """Start the span of a call; None where nothing records."""
+    def start_call(self, tool: str, session: str) -> Span | None:
+        """Start the span of a tool call; return None if spans are not recorded."""
         provider = getattr(trace, "_TRACER_PROVIDER", _UNKNOWN)
         if provider is not self._provider:
-            self._follow(provider)
+            self._update_tracer(provider)
         if self._tracer is None:
             return None
-        about = {Attr.GEN_AI_OPERATION_NAME: Attr.EXECUTE_TOOL, Attr.GEN_AI_TOOL_NAME: tool}
-        return self._start(self._tracer, f"{Attr.EXECUTE_TOOL} {tool}", about, session)
+        attributes = {Attr.GEN_AI_OPERATION_NAME: Attr.EXECUTE_TOOL, Attr.GEN_AI_TOOL_NAME: tool}
+        return self._start(self._tracer, f"{Attr.EXECUTE_TOOL} {tool}", attributes, session)
 
-    def begin_request(self, request: McpRequest, session: str) -> Span | None:
-        """Start the span of another request; URIs have no bounds, so no name has one."""
+    def start_request(self, request: McpRequest, session: str) -> Span | None:
+        """Start the span of another request; its name has no URI, as there are too many of them."""
         provider = getattr(trace, "_TRACER_PROVIDER", _UNKNOWN)
         if provider is not self._provider:
-            self._follow(provider)
+            self._update_tracer(provider)
         if self._tracer is None:
             return None
-        name, about = request.method, {Attr.MCP_METHOD_NAME: request.method}
+        name, attributes = request.method, {Attr.MCP_METHOD_NAME: request.method}
         if request.item.kind == NAME_KIND_PROMPT:
             name = f"{name} {request.item.name}"
-            about[Attr.GEN_AI_PROMPT_NAME] = request.item.name
+            attributes[Attr.GEN_AI_PROMPT_NAME] = request.item.name
         else:
-            about[Attr.MCP_RESOURCE_URI] = request.item.name
-        return self._start(self._tracer, name, about, session)
+            attributes[Attr.MCP_RESOURCE_URI] = request.item.name
+        return self._start(self._tracer, name, attributes, session)
 
-    def _start(self, tracer: trace.Tracer, name: str, about: dict[str, str], session: str) -> Span:
-        about |= {Attr.TENANT: self._tenant, Attr.SESSION: session}
+    def _start(
+        self, tracer: trace.Tracer, name: str, attributes: dict[str, str], session: str
+    ) -> Span:
+        attributes |= {Attr.TENANT: self._tenant, Attr.SESSION: session}
         if self._agent:
-            about[Attr.AGENT] = self._agent
-        return tracer.start_span(name, kind=SpanKind.CLIENT, attributes=about)
+            attributes[Attr.AGENT] = self._agent
+        return tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes)
 
-    def _follow(self, provider: object) -> None:
-        """Note that the program set up OpenTelemetry, before or after making the client."""
+    def _update_tracer(self, provider: object) -> None:
+        """Use the provider that the program set, before or after creating the client."""
         if provider is not _UNKNOWN:
             self._provider = provider
         public = trace.get_tracer_provider()
@@ -79,25 +81,25 @@ class CallTracer:
         self._tracer = public.get_tracer("leaseway.sdk", PACKAGE_VERSION) if recording else None
 
 
-def describe(span: Span, server: str, worker: str, lease: str) -> None:
-    """Say where a call goes."""
+def record_route(span: Span, server: str, worker: str, lease: str) -> None:
+    """Record which server, worker and lease a call uses."""
     if span.is_recording():
-        where = {Attr.SERVER: server, Attr.WORKER: worker}
+        attributes = {Attr.SERVER: server, Attr.WORKER: worker}
         if lease:
-            where[Attr.LEASE] = lease
-        span.set_attributes(where)
+            attributes[Attr.LEASE] = lease
+        span.set_attributes(attributes)
 
 
-def fail(span: Span, fault: Fault) -> None:
-    """Say how a call failed, by its reason: what a server says may repeat its arguments."""
+def record_failure(span: Span, fault: Fault) -> None:
+    """Record the reason of a failure; its message may repeat arguments and is left out."""
     if span.is_recording():
         span.set_attribute(Attr.RPC_RESPONSE_STATUS_CODE, code_of(fault).name)
         span.set_attribute(Attr.ERROR_TYPE, fault.reason.value)
         span.set_status(StatusCode.ERROR, fault.reason.value)
 
 
-def cancelled(span: Span) -> None:
-    """Say that the caller stopped waiting."""
+def record_cancellation(span: Span) -> None:
+    """Record that the caller cancelled the call."""
     if span.is_recording():
         span.set_attribute(Attr.RPC_RESPONSE_STATUS_CODE, "CANCELLED")
         span.set_attribute(Attr.ERROR_TYPE, "CANCELLED")
@@ -105,7 +107,7 @@ def cancelled(span: Span) -> None:
 
 
 def trace_headers(span: Span | None) -> tuple[str, str]:
-    """Return `traceparent` and `tracestate` of a span, or of the caller's context without one."""
+    """Return `traceparent` and `tracestate` of a span, or of the caller's context if it is None."""
     if span is None:
         if not get_current():
             return _NO_CONTEXT

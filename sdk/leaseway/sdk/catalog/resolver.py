@@ -1,9 +1,9 @@
-"""Where names lead: asked of the control plane once, then known until the registry moves.
+"""Resolves names at the control plane and caches the results until the registry changes.
 
-A name whose registry version has moved is asked again at its next use; while the control plane
-is unreachable, or knows no worker for it, the old answer goes on serving until its workers refuse
-themselves, so that calls outlive it (DESIGN §4). Workers come and go without a new version, so an
-answer in use is also refreshed in the background.
+When the registry version changes, a name is resolved again at its next use. While the control plane
+is unreachable, or knows no worker for the name, the cached result is used until its workers reject
+calls, so that calls survive an outage (DESIGN §4). Workers start and stop without a new version, so
+results in use are also refreshed in the background.
 """
 
 from __future__ import annotations
@@ -15,26 +15,33 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
-from leaseway.sdk.catalog.registry_watch import RegistryVersion, follow_registry
+import grpc
+
 from leaseway.sdk.catalog.targets import Domain, NameOrItem, Target, domain
-from leaseway.sdk.transport.control import CONNECT_BOUND, ControlPlane
+from leaseway.sdk.transport.control import CONNECT_TIMEOUT, ControlPlane
+from leaseway.sdk.transport.grpc_errors import fault_of_control_plane
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
 from leaseway.wire.status import fault_from_status
+from leaseway.wire.timing.backoff import Backoff
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger("leaseway.sdk")
 
 _MAX_NAMES: Final = 1000
+"""Names in one request."""
 _MAX_CACHED: Final = 20_000
-"""Names in the cache; beyond it the oldest is asked again when it is needed."""
-_RESTART_BOUND: Final = 7.0
-"""Seconds that a control plane is waited for without which a call cannot begin; it may restart."""
+"""Names in the cache; the oldest are removed first."""
+_RESTART_TIMEOUT: Final = 7.0
+"""Seconds to wait for a restarting control plane that a call cannot start without."""
 _REFRESH_AFTER: Final = 10.0
-"""Seconds after which the workers of a name in use are asked again in the background."""
-_TOGETHER_BOUND: Final = 1.0
-"""Seconds that names asked together wait for the slowest; then each waits by itself."""
-_ALONE: Final = UNANSWERED | {Reason.INTERNAL}
-"""Why names asked together are asked again one by one: one of them may be the cause."""
+"""Seconds after which the workers of a name in use are refreshed in the background."""
+_BATCH_TIMEOUT: Final = 1.0
+"""Seconds that a batch of names waits for the slowest; then each name is resolved separately."""
+_RETRY_SEPARATELY: Final = UNANSWERED | {Reason.INTERNAL}
+"""Why a failed batch is resolved name by name: one of them may be the cause."""
+_RECONNECT: Final = Backoff(initial=0.1, maximum=2.0)
+_TRIES_BEFORE_WARNING: Final = 14
+"""Failed connections, about 10 s, after which a failing watch is logged as a warning."""
 
 
 class _Request:
@@ -47,8 +54,43 @@ class _Request:
         self.future = future
 
 
+class RegistryVersion:
+    """The newest known registry version, which tasks of one event loop can wait on.
+
+    Attributes:
+        version: The newest version, 0 before the first.
+        ended: Whether the client is closed, so that no newer version follows.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.ended = False
+        self._changed = asyncio.Event()
+
+    def record(self, version: int) -> None:
+        """Record a version; versions only increase, also across restarts."""
+        if version > self.version:
+            self.version = version
+            self._wake()
+
+    def end(self) -> None:
+        """Wake all waiting tasks for the last time."""
+        self.ended = True
+        self._wake()
+
+    async def wait_beyond(self, version: int) -> None:
+        """Wait until a newer version is known, or the client is closed."""
+        while self.version <= version and not self.ended:
+            await self._changed.wait()
+
+    def _wake(self) -> None:
+        # The event is replaced, so that later tasks wait for the next version.
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+
 class Resolver:
-    """The names that one client has used."""
+    """Resolves and caches the names that one client uses."""
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
@@ -61,7 +103,7 @@ class Resolver:
         self.registry_version = RegistryVersion()
 
     def cached(self, asked: NameOrItem, now: float) -> Target | None:
-        """Return where a name leads if that is known and fresh."""
+        """Return the cached target of a name, or None if it is unknown or stale."""
         target = self._targets.get(asked)
         if target is None or target.stale:
             return None
@@ -70,70 +112,76 @@ class Resolver:
         return target
 
     async def resolve(self, asked: NameOrItem, deadline: float) -> Target:
-        """Ask where a name leads; requests of the same moment go out together.
+        """Resolve a name; names requested at the same time are sent together.
 
         Args:
-            asked: A tool's name, or the offer of a prompt or a resource.
-            deadline: When it is given up, on the loop's clock.
+            asked: A tool's name, or a prompt or resource.
+            deadline: The caller's deadline, in the event loop's time.
 
         Raises:
-            Fault: It leads nowhere, the deadline passed, or nobody can say.
+            Fault: The name is unknown, the deadline passed, or no control plane answered.
         """
         old = self._targets.get(asked)
         if old is None:
-            return await self._resolved(asked, deadline)
+            return await self._request_target(asked, deadline)
         if not self._control.connected:
-            return old  # still stale: asked again as soon as there is somebody to ask
+            return old  # still stale: resolved again once the control plane is connected
         try:
-            return await self._resolved(asked, min(deadline, self._loop.time() + CONNECT_BOUND))
+            return await self._request_target(
+                asked, min(deadline, self._loop.time() + CONNECT_TIMEOUT)
+            )
         except Fault as fault:
             if fault.reason in UNANSWERED:
                 return old
             raise
 
-    async def _resolved(self, asked: NameOrItem, deadline: float) -> Target:
+    async def _request_target(self, asked: NameOrItem, deadline: float) -> Target:
         while True:
             request = self._request(asked, deadline)
             try:
                 async with asyncio.timeout_at(deadline):
                     return await asyncio.shield(request.future)
             except TimeoutError:
-                raise _late(str(asked)) from None
+                raise Fault(
+                    Reason.DEADLINE_EXCEEDED,
+                    f"The timeout passed while the control plane resolved '{asked}'; its server "
+                    "may still be starting.",
+                ) from None
             except Fault as fault:
-                # Somebody with less time asked; this caller has some left.
+                # A caller with an earlier deadline made the request; this one has time left.
                 late = fault.reason is Reason.DEADLINE_EXCEEDED and request.deadline < deadline
                 if not late:
                     raise fault from None
 
     def is_unknown(self, asked: NameOrItem) -> bool:
-        """Return whether nothing is known of a name, and there is nobody to ask at the moment."""
+        """Return whether a name is not cached and the control plane is not connected."""
         return asked not in self._targets and not self._control.connected
 
-    def learn(self, name: str, tool: catalog_pb2.ResolvedTool, version: int) -> Target:
-        """Record where a name leads as a worker says; it is asked again when that is possible."""
+    def add(self, name: str, tool: catalog_pb2.ResolvedTool, version: int) -> Target:
+        """Add a name that a worker resolved; the control plane refreshes it at its next use."""
         target = self._targets[name] = Target(name, tool, version, 0.0)
         return target
 
-    def doubt(self, target: Target, *, at_once: bool) -> None:
-        """Resolve a name again, since what it led to has failed.
+    def invalidate(self, target: Target, *, at_once: bool) -> None:
+        """Resolve a name again, because its target failed.
 
         Args:
-            target: Where it led.
-            at_once: Whether its next use waits for the answer; else that use goes on with what
-                is known and the answer comes in the background.
+            target: The target.
+            at_once: Whether the next use waits for the result; otherwise that use continues with
+                the cached target while it is refreshed in the background.
         """
         if at_once:
             target.stale = target.refused = True
         else:
             target.refresh_at = 0.0
 
-    def moved(self, version: int, *, workers_changed: bool = False) -> None:
-        """Note a registry version: what was resolved at an older one is asked again.
+    def record_version(self, version: int, *, workers_changed: bool = False) -> None:
+        """Record a registry version; names resolved at an older one become stale.
 
         Args:
-            version: The version now in force.
-            workers_changed: Whether others serve the tools: then every name is asked again in
-                the background of its next use.
+            version: The registry's current version.
+            workers_changed: Whether other workers serve the tools; then every name is refreshed
+                in the background at its next use.
         """
         self.registry_version.record(version)
         for target in self._targets.values():
@@ -143,21 +191,21 @@ class Resolver:
                 target.refresh_at = 0.0
 
     def watch(self) -> RegistryVersion:
-        """Follow the registry's versions from now on, and return where they are noted."""
+        """Start watching the registry, and return its version, which tasks can wait on."""
         if self._watch is None and not self.registry_version.ended:
             self._watch = self._loop.create_task(
-                follow_registry(weakref.ref(self), self._control), name="leaseway watch"
+                _watch_registry(weakref.ref(self), self._control), name="leaseway watch"
             )
         return self.registry_version
 
     async def close(self) -> None:
-        """End the watch and all requests."""
+        """Cancel the watch and all requests."""
         tasks = [*self._tasks, *([self._watch] if self._watch is not None else [])]
         self.abort()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def abort(self) -> None:
-        """Begin to end, without waiting."""
+        """Cancel the watch and all requests, without waiting."""
         self.registry_version.end()
         if self._watch is not None:
             self._watch.cancel()
@@ -168,13 +216,13 @@ class Resolver:
         target.refresh_at = now + _REFRESH_AFTER
         if self._control.connected:
             request = self._request(target.asked, now + _REFRESH_AFTER)
-            request.future.add_done_callback(_seen)
+            request.future.add_done_callback(_retrieve)
 
     def _request(self, asked: NameOrItem, deadline: float) -> _Request:
         request = self._requests.get(asked)
         if request is None:
             request = _Request(asked, deadline, self._loop.create_future())
-            request.future.add_done_callback(_seen)
+            request.future.add_done_callback(_retrieve)
             self._requests[asked] = request
             if not self._queue:
                 self._loop.call_soon(self._flush)
@@ -187,49 +235,55 @@ class Resolver:
         for _, group in groupby(queue, _domain):
             alike = list(group)
             for start in range(0, len(alike), _MAX_NAMES):
-                self._spawn(alike[start : start + _MAX_NAMES])
+                self._start(alike[start : start + _MAX_NAMES])
 
-    def _spawn(self, requests: list[_Request]) -> None:
-        task = self._loop.create_task(self._ask(requests), name="leaseway resolve")
+    def _start(self, requests: list[_Request]) -> None:
+        task = self._loop.create_task(self._send(requests), name="leaseway resolve")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, requests: list[_Request]) -> None:
-        """Ask for names together; those that hold up the others are asked again one by one.
-
-        All are of the same kind and server.
-        """
-        together = len(requests) > 1
+    async def _send(self, requests: list[_Request]) -> None:
+        """Resolve names of one kind and server; if a batch fails, resolve each name separately."""
+        batched = len(requests) > 1
         try:
-            response = await self._answer(requests)
-            answers = {tool.name: tool for tool in response.tools}
-            left = [request for request in requests if request.name not in answers]
+            response = await self._request_targets(requests)
+            tools = {tool.name: tool for tool in response.tools}
+            missing = [request for request in requests if request.name not in tools]
             for request in requests:
-                if request.name in answers:
-                    tool = answers[request.name]
-                    self._take(request, tool, response.registry_version, together)
-            if left and len(left) < len(requests):
-                self._spawn(left)  # the answer was full
+                if request.name in tools:
+                    tool = tools[request.name]
+                    self._handle_tool(request, tool, response.registry_version, batched)
+            if missing and len(missing) < len(requests):
+                self._start(missing)  # the response was full
             else:
-                for request in left:
-                    self._fail(request, _unanswered(request.name))
+                for request in missing:
+                    why = f"The control plane's response does not resolve '{request.name}'."
+                    self._fail(request, Fault(Reason.INTERNAL, why))
         except asyncio.CancelledError:
             for request in requests:
                 self._fail(request, Fault(Reason.CANCELLED, "The client was closed."))
             raise
         except Exception as error:
-            # Whatever it is: a request that nobody answers would be waited for by each later use.
-            fault = error if isinstance(error, Fault) else _broken(error)
-            again = together and fault.reason in _ALONE
+            # Any error: every later use of the name would wait for an unanswered request.
+            if isinstance(error, Fault):
+                fault = error
+            else:
+                _log.error("Names could not be resolved.", exc_info=error)
+                fault = Fault(
+                    Reason.INTERNAL,
+                    f"This client could not resolve a name ({type(error).__name__}); its log has "
+                    "the error.",
+                )
+            separately = batched and fault.reason in _RETRY_SEPARATELY
             for request in requests:
                 if not request.future.done():
-                    self._spawn([request]) if again else self._fail(request, fault)
+                    self._start([request]) if separately else self._fail(request, fault)
 
-    async def _answer(self, requests: list[_Request]) -> catalog_pb2.ResolveToolsResponse:
+    async def _request_targets(self, requests: list[_Request]) -> catalog_pb2.ResolveToolsResponse:
         kind, server = _domain(requests[0])
         deadline = max(request.deadline for request in requests)
         if len(requests) > 1:
-            deadline = min(deadline, self._loop.time() + _TOGETHER_BOUND)
+            deadline = min(deadline, self._loop.time() + _BATCH_TIMEOUT)
         return await self._control.ask(
             self._control.catalog.ResolveTools,
             catalog_pb2.ResolveToolsRequest(
@@ -240,23 +294,23 @@ class Resolver:
                 server_id=server,
             ),
             deadline,
-            bound=_RESTART_BOUND,
+            bound=_RESTART_TIMEOUT,
         )
 
-    def _take(
-        self, request: _Request, tool: catalog_pb2.ResolvedTool, version: int, together: bool
+    def _handle_tool(
+        self, request: _Request, tool: catalog_pb2.ResolvedTool, version: int, batched: bool
     ) -> None:
         if tool.HasField("error"):
             fault = fault_from_status(tool.error)
-            if together and fault.reason is Reason.SERVER_NOT_READY:
-                self._spawn([request])
+            if batched and fault.reason is Reason.SERVER_NOT_READY:
+                self._start([request])
                 return
             old = self._targets.get(request.asked)
             if fault.reason is Reason.SERVER_NOT_READY and old is not None and not old.refused:
                 # The control plane may be cut off from a worker that this client reaches.
                 old.stale = False
                 old.refresh_at = self._loop.time() + _REFRESH_AFTER
-                self._answer_with(request, old)
+                self._complete(request, old)
                 return
             self._targets.pop(request.asked, None)
             self._fail(request, fault)
@@ -266,9 +320,9 @@ class Resolver:
         self._targets[request.asked] = target
         if len(self._targets) > _MAX_CACHED:
             del self._targets[next(iter(self._targets))]
-        self._answer_with(request, target)
+        self._complete(request, target)
 
-    def _answer_with(self, request: _Request, target: Target) -> None:
+    def _complete(self, request: _Request, target: Target) -> None:
         self._requests.pop(request.asked, None)
         if not request.future.done():
             request.future.set_result(target)
@@ -279,35 +333,51 @@ class Resolver:
             request.future.set_exception(replace(fault))
 
 
+async def _watch_registry(reference: weakref.ref[Resolver], control: ControlPlane) -> None:
+    """Record registry versions for as long as the resolver is in use.
+
+    A failure that persists is logged as a warning, once per reason until the watch works again: a
+    wrong key or version does not fix itself.
+    """
+    request = catalog_pb2.WatchToolsRequest(
+        client=control.identity.client_info, tenant=control.identity.tenant
+    )
+    attempt = 0
+    missed = False  # whether workers may have changed between two streams
+    logged: set[Reason] = set()
+    while reference() is not None:
+        try:
+            stream = control.catalog.WatchTools(request, metadata=control.identity.metadata)
+            async for message in stream:
+                attempt = 0
+                logged.clear()
+                resolver = reference()
+                if resolver is None:
+                    return
+                workers_changed = missed or message.workers_changed
+                resolver.record_version(message.registry_version, workers_changed=workers_changed)
+                missed = False
+                del resolver
+        except grpc.aio.AioRpcError as error:
+            fault = fault_of_control_plane(error, control.identity.address)
+            control.switch_leader(fault)
+            warns = attempt >= _TRIES_BEFORE_WARNING and fault.reason not in logged
+            logged.update((fault.reason,) if warns else ())
+            _log.log(
+                logging.WARNING if warns else logging.DEBUG,
+                "Changes of tools are not received; the cached tools stay in use: %s",
+                fault,
+            )
+        missed = True
+        await asyncio.sleep(_RECONNECT.delay(attempt) + 0.02)
+        attempt += 1
+
+
 def _domain(request: _Request) -> Domain:
     return domain(request.asked)
 
 
-def _seen(future: asyncio.Future[Target]) -> None:
-    """Look at a failure that its askers may not have waited for."""
+def _retrieve(future: asyncio.Future[Target]) -> None:
+    """Retrieve an exception for which no caller may be waiting."""
     if not future.cancelled():
         future.exception()
-
-
-def _broken(error: Exception) -> Fault:
-    """Return why names could not even be asked for, and have the log tell the rest."""
-    _logger.error("Names could not be resolved.", exc_info=error)
-    return Fault(
-        Reason.INTERNAL,
-        f"This client could not ask the control plane where a name leads ({type(error).__name__}); "
-        "its log says why.",
-    )
-
-
-def _unanswered(name: str) -> Fault:
-    return Fault(
-        Reason.INTERNAL, f"The control plane was asked where '{name}' leads and did not say."
-    )
-
-
-def _late(name: str) -> Fault:
-    return Fault(
-        Reason.DEADLINE_EXCEEDED,
-        f"The timeout passed while the control plane was asked where '{name}' leads; its server "
-        "may still be starting.",
-    )

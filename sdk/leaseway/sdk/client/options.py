@@ -217,7 +217,7 @@ def stream_order(
 
 def _handlers(options: StreamOptions, defaults: Handlers | None) -> Handlers:
     own = Handlers(options.get("on_elicitation"), options.get("on_sampling"), options.get("roots"))
-    return own.over(defaults)
+    return own.with_defaults(defaults)
 
 
 def _refuse_unknown(method: str, options: Mapping[str, object], known: frozenset[str]) -> None:

@@ -78,7 +78,7 @@ class AsyncToolStream:
         if not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
-        await self._events.settled()
+        await self._events.wait_for_handlers()
 
     def __aiter__(self) -> Self:
         return self

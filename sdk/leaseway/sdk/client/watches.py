@@ -51,7 +51,7 @@ class AsyncToolWatch:
         registry_version = runtime.resolver.watch()
         while not registry_version.ended:
             if self._last is not None:
-                await registry_version.beyond(self._read_at)
+                await registry_version.wait_beyond(self._read_at)
             tools = await self._read(runtime)
             if tools is None or registry_version.ended:
                 break

@@ -1,7 +1,4 @@
-"""The client's side of the control plane: one channel, bounded waits, faults by name.
-
-Reading a list that comes in pages, to its end.
-"""
+"""The connection to the control plane: requests with bounded waits, and lists read in pages."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 
-from leaseway.sdk.transport.grpc_errors import fault_of_control_plane, is_turned_away
+from leaseway.sdk.transport.grpc_errors import fault_of_control_plane, is_dropped
 from leaseway.sdk.transport.identity import Identity, channel_options
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
@@ -20,11 +17,11 @@ from leaseway.wire.errors import Fault, Reason
 
 
 class Page(Protocol):
-    """A part of a list."""
+    """One page of a list."""
 
     @property
     def next_page_token(self) -> str:
-        """Where the next page starts; empty on the last."""
+        """The token of the next page; empty on the last page."""
 
 
 PageT = TypeVar("PageT", bound=Page)
@@ -34,8 +31,7 @@ async def every_page(read: Callable[[str], Awaitable[PageT]]) -> AsyncGenerator[
     """Yield the pages of a list.
 
     Args:
-        read: Reads the page of a token, the first one of an empty token. What bounds the time for
-            all of them is its deadline.
+        read: Reads the page of a token; an empty token stands for the first page.
     """
     token = ""
     while True:
@@ -46,17 +42,16 @@ async def every_page(read: Callable[[str], Awaitable[PageT]]) -> AsyncGenerator[
             return
 
 
-CONNECT_BOUND: Final = 2.0
-"""Seconds after which an unreachable control plane is given up."""
-_STALL_BOUND: Final = 6.0
-"""The same for one that neither takes nor refuses the connection: it may only stall."""
-_LED_BOUND: Final = 8.0
-"""The same for control planes of which none leads: another takes over within 5 s."""
+CONNECT_TIMEOUT: Final = 2.0
+"""Seconds to wait for an unreachable control plane."""
+_STALL_TIMEOUT: Final = 6.0
+"""Seconds to wait if the connection is neither accepted nor refused: the process may stall."""
+_LEADER_TIMEOUT: Final = 8.0
+"""Seconds to wait for a leader: another control plane takes over within 5 s."""
 _PAUSE: Final = 0.1
 _QUIET: Final = 1.0
-"""Seconds without an answer after which it is asked whether it still answers anything."""
-_SIGN_BOUND: Final = 4.0
-"""Seconds that it is given to answer that."""
+"""Seconds without a response after which the control plane is probed."""
+_PROBE_TIMEOUT: Final = 4.0
 
 ResponseT = TypeVar("ResponseT", covariant=True)
 
@@ -71,12 +66,12 @@ class Rpc(Protocol[ResponseT]):
 
 
 class ControlPlane:
-    """A connection to the control plane; made in a running event loop.
+    """The connection to the control plane; created in a running event loop.
 
     Attributes:
-        catalog: Lists and resolves tools.
-        placement: Says which worker is to hold a lease.
-        admin: Shows and steers the system.
+        catalog: Stub that lists and resolves tools.
+        placement: Stub that places leases on workers.
+        admin: Stub for operators.
     """
 
     def __init__(self, identity: Identity) -> None:
@@ -92,7 +87,7 @@ class ControlPlane:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection stands at this moment."""
+        """Whether the connection is ready."""
         return self._channel.get_state() is grpc.ChannelConnectivity.READY
 
     async def ask(
@@ -101,88 +96,93 @@ class ControlPlane:
         request: Any,
         deadline: float,
         *,
-        bound: float = CONNECT_BOUND,
+        bound: float = CONNECT_TIMEOUT,
         wait: float = 0.0,
     ) -> ResponseT:
-        """Send a request and return the answer.
+        """Send a request and return the response.
 
         Args:
             rpc: A method of one of the stubs.
-            request: Its request.
-            deadline: When to give up, in the event loop's time. An unreachable control plane is
-                given up after `bound` already, also one that goes while it is asked.
-            bound: Seconds that an unreachable control plane is waited for. One that stalls while
-                it is connected to is waited for until that attempt ends, after 5 s.
-            wait: Seconds for which the control plane may well keep silent. One that answers
-                nothing at all for 5 s beyond them is given up.
+            request: The request.
+            deadline: The caller's deadline, in the event loop's time. An unreachable control plane
+                is given up after `bound`, also if it becomes unreachable during the request.
+            bound: Seconds to wait for an unreachable control plane. A stalled connection attempt
+                is awaited until it ends, after 5 s.
+            wait: Seconds for which no response is expected. If the control plane responds to
+                nothing at all for 5 s after them, the request fails.
 
         Raises:
-            Fault: It refused, or could not be reached.
+            Fault: The control plane rejected the request, or could not be reached.
         """
         now = self._loop.time()
-        # A little before the caller's own deadline, which says less about what is wrong.
+        # Slightly before the caller's own deadline, whose error would say less about the cause.
         give_up = now + min(bound, (deadline - now) * 0.9)
-        stalled_until = now + min(max(bound, _STALL_BOUND), (deadline - now) * 0.9)
+        stalleader_until = now + min(max(bound, _STALL_TIMEOUT), (deadline - now) * 0.9)
         quiet_until = now + wait
-        led_until = now + min(_LED_BOUND, (deadline - now) * 0.9)
+        leader_until = now + min(_LEADER_TIMEOUT, (deadline - now) * 0.9)
         while True:
-            await self._connect(give_up, stalled_until)
-            asked = self._loop.time()
+            await self._connect(give_up, stalleader_until)
+            sent_at = self._loop.time()
             try:
                 remaining = max(deadline - self._loop.time(), 0.001)
-                answer = rpc(request, timeout=remaining, metadata=self.identity.metadata)
-                return await self._answered(answer, quiet_until)
+                response = rpc(request, timeout=remaining, metadata=self.identity.metadata)
+                return await self._await_response(response, quiet_until)
             except grpc.aio.AioRpcError as error:
                 fault = fault_of_control_plane(error, self.identity.address)
                 lost = fault.reason is Reason.CONTROL_PLANE_UNAVAILABLE
                 now = self._loop.time()
-                if lost and now - asked > bound:  # it let the caller wait, and went
+                if lost and now - sent_at > bound:  # it was lost while the caller waited
                     give_up = now + min(bound, (deadline - now) * 0.9)
-                    stalled_until = max(stalled_until, give_up)
-                self.turn(fault)
-                if fault.reason is Reason.NOT_LEADER:  # another leads, or will in a moment
-                    give_up, stalled_until = max(give_up, led_until), max(stalled_until, led_until)
-                again = lost or is_turned_away(error) or fault.reason is Reason.NOT_LEADER
+                    stalleader_until = max(stalleader_until, give_up)
+                self.switch_leader(fault)
+                if fault.reason is Reason.NOT_LEADER:  # another leads, or will soon
+                    give_up, stalleader_until = (
+                        max(give_up, leader_until),
+                        max(stalleader_until, leader_until),
+                    )
+                again = lost or is_dropped(error) or fault.reason is Reason.NOT_LEADER
                 if not again or now + _PAUSE >= give_up:
                     raise fault from None
             await asyncio.sleep(_PAUSE)
 
-    def turn(self, fault: Fault) -> None:
-        """Go where the leader is, after a failure that may mean that it is elsewhere."""
+    def switch_leader(self, fault: Fault) -> None:
+        """Switch to the leader after a failure that may mean that another process leads."""
         if fault.reason is Reason.NOT_LEADER:
             self._channel.follow(fault.metadata.get(LEADER, ""))
         elif fault.reason is Reason.CONTROL_PLANE_UNAVAILABLE:
             self._channel.leave()
 
-    async def _answered(self, answer: Awaitable[ResponseT], quiet_until: float) -> ResponseT:
-        """Wait for an answer for as long as the control plane answers anything."""
-        asked = asyncio.ensure_future(answer)
-        silence = self._loop.create_task(self._silence(quiet_until), name="leaseway silence")
+    async def _await_response(
+        self, response: Awaitable[ResponseT], quiet_until: float
+    ) -> ResponseT:
+        """Wait for a response for as long as the control plane responds to probes."""
+        request = asyncio.ensure_future(response)
+        probes = self._loop.create_task(self._probe(quiet_until), name="leaseway probe")
         try:
-            await asyncio.wait((asked, silence), return_when=asyncio.FIRST_COMPLETED)
-            if asked.done():
-                return asked.result()
+            await asyncio.wait((request, probes), return_when=asyncio.FIRST_COMPLETED)
+            if request.done():
+                return request.result()
             raise Fault(
                 Reason.CONTROL_PLANE_UNAVAILABLE,
                 f"The control plane at {self.identity.address} holds the connection but answers "
                 "nothing. Check that its process runs and is neither stopped nor overloaded.",
             )
         finally:
-            asked.cancel()
-            silence.cancel()
+            request.cancel()
+            probes.cancel()
 
-    async def _silence(self, quiet_until: float) -> None:
-        """Return when the control plane does not answer the simplest question any more."""
+    async def _probe(self, quiet_until: float) -> None:
+        """Return when the control plane stops responding to status requests."""
         await asyncio.sleep(max(0.0, quiet_until - self._loop.time()))
         request = admin_pb2.GetStatusRequest()
         while True:
             await asyncio.sleep(_QUIET)
             try:
                 await self.admin.GetStatus(
-                    request, timeout=_SIGN_BOUND, metadata=self.identity.metadata
+                    request, timeout=_PROBE_TIMEOUT, metadata=self.identity.metadata
                 )
             except grpc.aio.AioRpcError as error:
-                # Whatever else went wrong, the request itself meets it too.
+                # Any other error will also fail the request itself.
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     return
 
@@ -205,10 +205,10 @@ class ControlPlane:
         return answer
 
     async def close(self) -> None:
-        """Close the channel; requests under way fail."""
+        """Close the channel; requests in flight fail."""
         await self._channel.close()
 
-    async def _connect(self, give_up: float, stalled_until: float) -> None:
+    async def _connect(self, give_up: float, stalleader_until: float) -> None:
         channel = self._channel
         state = channel.get_state(try_to_connect=True)
         try:
@@ -219,13 +219,12 @@ class ControlPlane:
                     state = channel.get_state(try_to_connect=True)
                     continue
                 stalls = state is grpc.ChannelConnectivity.CONNECTING
-                async with asyncio.timeout_at(stalled_until if stalls else give_up):
+                async with asyncio.timeout_at(stalleader_until if stalls else give_up):
                     await channel.wait_for_state_change(state)
                 state = channel.get_state(try_to_connect=True)
         except TimeoutError:
             raise Fault(
                 Reason.CONTROL_PLANE_UNAVAILABLE,
                 f"The control plane at {self.identity.address} cannot be reached. Check that it "
-                "runs, and that the address that the client was given (or LEASEWAY_ADDRESS) is "
-                "its own.",
+                "runs, and that the client's address (or LEASEWAY_ADDRESS) is correct.",
             ) from None

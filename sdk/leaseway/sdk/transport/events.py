@@ -1,9 +1,7 @@
-"""What a server says during a call: progress, log messages and questions, kept until taken.
+"""Events of a call: progress, log messages and requests that its server sends before the result.
 
-The exchange's reader puts frames in and never waits; whoever made the call takes them out at its
-own pace. In between is a bound: of too many, the newest are kept and the others counted.
-
-What a worker sends during calls besides their results, brought to the calls that it is for.
+The exchange's reader adds events and never waits; the caller reads them at its own pace from a
+bounded buffer, which keeps the newest events and counts the dropped ones.
 """
 
 from __future__ import annotations
@@ -11,29 +9,26 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from leaseway.sdk.transport.server_requests import AnswerTasks, ServerRequest
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import MAX_ASKS, MIB
-from leaseway.wire.messages.frames import frame, frame_tag
-from leaseway.wire.messages.outbox import Outbox
 
-_MOST_REPORTS: Final = 64
-_MOST_LOGS: Final = 256
-_MOST_LOG_BYTES: Final = MIB
+_MAX_PROGRESS: Final = 64
+_MAX_LOGS: Final = 256
+_MAX_LOG_BYTES: Final = MIB
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a call is, as its server reported it.
+    """Progress of a call, as its server reported it.
 
     Attributes:
-        progress: How far; it rises from report to report.
-        total: How far it will go, or None where the server does not know.
-        message: What it is doing, or None.
+        progress: The progress so far; it increases with every report.
+        total: The progress at the end, or None if the server does not know.
+        message: A description of the current step, or None.
     """
 
     progress: float
@@ -43,7 +38,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class LogMessage:
-    """What a server logged during a call.
+    """A message that a server logged during a call.
 
     Attributes:
         level: `debug`, `info`, `notice`, `warning`, `error`, `critical`, `alert`, `emergency`.
@@ -57,20 +52,20 @@ class LogMessage:
 
 
 class CallEvents:
-    """What a call asks for beside its result; what comes is not kept.
+    """Which events a call requests, and their handlers; this base class ignores every event.
 
     Args:
-        wants_progress: Whether progress is asked for.
-        log_level: The least level of log messages asked for, or empty for none.
+        wants_progress: Whether progress is requested.
+        log_level: The lowest requested level of log messages, or empty for none.
         answers: The MCP methods that the caller answers.
-        inline_media: Whether images and sounds are wanted in place.
+        inline_media: Whether images and sounds are sent in the result instead of as artifacts.
 
     Attributes:
-        deadline: When the call is given up, in the loop's time; set with each try.
-        passes_input: Whether `input_required` results are taken as they are.
-        input: The answers to one of them, as a JSON object; empty without.
-        meta: What the request's `_meta` is to have, as a JSON object; empty without.
-        lease_ttl: Seconds that a lease lives which the call acquires; 0 means as usual.
+        deadline: The call's deadline, in the loop's time; set at each try.
+        passes_input: Whether `input_required` results are returned unchanged.
+        input: Answers to such a result, as a JSON object, or empty.
+        meta: Members for the request's `_meta`, as a JSON object, or empty.
+        lease_ttl: Seconds that a lease acquired by the call lives; 0 means the default.
     """
 
     passes_input = False
@@ -93,37 +88,37 @@ class CallEvents:
         self.inline_media = inline_media
 
     def handle_progress(self, frame: execution_pb2.Progress) -> None:
-        """Receive a report."""
+        """Handle a progress report."""
 
     def handle_log(self, frame: execution_pb2.LogMessage) -> None:
-        """Receive a log message."""
+        """Handle a log message."""
 
     def handle_update(self, frame: execution_pb2.ResourceUpdate) -> None:
-        """Receive a change of a resource; calls of tools have none."""
+        """Handle the change of a resource; only subscriptions have these."""
 
-    def handle_request(self, question: ServerRequest) -> None:
-        """Answer a question."""
-        question.refuse(f"This caller does not answer {question.method}.")
+    def handle_request(self, request: ServerRequest) -> None:
+        """Answer or reject a server's request."""
+        request.reject(f"This caller does not answer {request.method}.")
 
     def handle_withdrawal(self, ask_id: int) -> None:
-        """Stop answering a question that its server has withdrawn."""
+        """Stop answering a request that its server withdrew."""
 
     def reset(self) -> None:
-        """Forget what the failed try of a call asked; another try follows."""
+        """Forget the requests of a failed try; the call is tried again."""
 
 
 class BufferedEvents(CallEvents):
-    """What has come of it, and waits for a consumer.
+    """Events of a call that wait for a consumer.
 
     Args:
         wants_progress: As for `CallEvents`.
         log_level: As for `CallEvents`.
         answers: As for `CallEvents`.
-        tasks: Answers questions as they come; None means that the consumer takes them.
+        tasks: Answers requests as they arrive; None means that the consumer reads them.
         inline_media: As for `CallEvents`.
 
     Attributes:
-        dropped: Events that had to make room for newer ones.
+        dropped: Number of events that were dropped because the buffer was full.
     """
 
     def __init__(
@@ -143,83 +138,83 @@ class BufferedEvents(CallEvents):
         )
         self.dropped = 0
         self._tasks = tasks
-        self._reports: deque[tuple[int, execution_pb2.Progress]] = deque()
+        self._progress: deque[tuple[int, execution_pb2.Progress]] = deque()
         self._logs: deque[tuple[int, execution_pb2.LogMessage]] = deque()
-        self._questions: deque[ServerRequest] = deque()
+        self._requests: deque[ServerRequest] = deque()
         self._log_bytes = 0
         self._number = 0
         self._ended = False
         self._wake = asyncio.Event()
 
     def handle_progress(self, frame: execution_pb2.Progress) -> None:
-        """Keep a report; the oldest one goes where there are too many."""
-        if len(self._reports) >= _MOST_REPORTS:
-            self._reports.popleft()
+        """Add a progress report; drop the oldest if there are too many."""
+        if len(self._progress) >= _MAX_PROGRESS:
+            self._progress.popleft()
             self.dropped += 1
-        self._reports.append((self._count(), frame))
+        self._progress.append((self._count(), frame))
 
     def handle_log(self, frame: execution_pb2.LogMessage) -> None:
-        """Keep a log message; the oldest ones go where there are too many."""
+        """Add a log message; drop the oldest if there are too many."""
         self._log_bytes += len(frame.data)
         self._logs.append((self._count(), frame))
-        while len(self._logs) > _MOST_LOGS or self._log_bytes > _MOST_LOG_BYTES:
+        while len(self._logs) > _MAX_LOGS or self._log_bytes > _MAX_LOG_BYTES:
             self._log_bytes -= len(self._logs.popleft()[1].data)
             self.dropped += 1
 
-    def handle_request(self, question: ServerRequest) -> None:
-        """Answer a question; one that nobody here answers is refused."""
-        if question.method not in self.answers:
-            question.refuse(f"This caller does not answer {question.method}.")
+    def handle_request(self, request: ServerRequest) -> None:
+        """Answer a request, add it for the consumer, or reject it."""
+        if request.method not in self.answers:
+            request.reject(f"This caller does not answer {request.method}.")
         elif self._tasks is not None:
-            self._tasks.begin(question)
-        elif len(self._questions) >= MAX_ASKS:
-            question.refuse(f"{MAX_ASKS} questions of this call wait for answers already.")
+            self._tasks.start(request)
+        elif len(self._requests) >= MAX_ASKS:
+            request.reject(f"{MAX_ASKS} requests of this call wait for answers already.")
         else:
-            self._questions.append(question)
+            self._requests.append(request)
             self._wake.set()
 
     def handle_withdrawal(self, ask_id: int) -> None:
-        """Stop answering a question that its server has withdrawn."""
+        """Stop answering a request that its server withdrew."""
         if self._tasks is not None:
             self._tasks.withdraw(ask_id)
-        for question in tuple(self._questions):
-            if question.ask_id == ask_id:
-                self._questions.remove(question)
+        for request in tuple(self._requests):
+            if request.ask_id == ask_id:
+                self._requests.remove(request)
 
     def reset(self) -> None:
-        """Forget what the failed try of a call asked; another try follows."""
-        self._questions.clear()
+        """Forget the requests of a failed try; the call is tried again."""
+        self._requests.clear()
         if self._tasks is not None:
             self._tasks.cancel()
 
     def end(self) -> None:
-        """Note that the call has ended: what is kept is all there is, and nothing is answered."""
+        """Record that the call has ended: no event follows, and no request is answered."""
         self.reset()
         self._ended = True
         self._wake.set()
 
-    async def settled(self) -> None:
-        """Wait until no handler runs any more; after `end`."""
+    async def wait_for_handlers(self) -> None:
+        """Wait until no handler runs; called after `end`."""
         if self._tasks is not None:
-            await self._tasks.ended()
+            await self._tasks.wait()
 
     async def next(self) -> Progress | LogMessage | ServerRequest | None:
-        """Wait for the next event in the order they came; None means that the call has ended.
+        """Wait for the next event in the order of arrival; None means that the call has ended.
 
-        Questions come first, for their server waits.
+        Requests are returned first, because their server waits.
         """
-        while not self._reports and not self._logs and not self._questions:
+        while not self._progress and not self._logs and not self._requests:
             if self._ended:
                 return None
             self._wake.clear()
             await self._wake.wait()
-        if self._questions:
-            return self._questions.popleft()
-        if self._logs and (not self._reports or self._logs[0][0] < self._reports[0][0]):
+        if self._requests:
+            return self._requests.popleft()
+        if self._logs and (not self._progress or self._logs[0][0] < self._progress[0][0]):
             log = self._logs.popleft()[1]
             self._log_bytes -= len(log.data)
             return LogMessage(log.level, log.logger or None, _parse(log.data))
-        report = self._reports.popleft()[1]
+        report = self._progress.popleft()[1]
         total = report.total if report.HasField("total") else None
         return Progress(report.progress, total, report.message or None)
 
@@ -233,65 +228,4 @@ def _parse(data: bytes) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        return data.decode(errors="replace")  # better shown as it is than not at all
-
-
-_ANSWERS: Final = frame_tag(execution_pb2.ExchangeRequest, "answers")
-
-
-class _Call(Protocol):
-    @property
-    def events(self) -> CallEvents | None: ...
-
-
-class SideFrames:
-    """Takes the frames of one exchange that end no call; they are for calls in flight only.
-
-    Args:
-        pending: The calls in flight, by call id.
-        outbox: Sends answers.
-    """
-
-    def __init__(self, pending: Mapping[int, _Call], outbox: Outbox) -> None:
-        self._pending = pending
-        self._outbox = outbox
-
-    def take(self, message: execution_pb2.ExchangeResponse) -> None:
-        """Pass on progress, log messages, changes of resources and questions."""
-        for report in message.progress:
-            events = self._events(report.call_id)
-            if events is not None:
-                events.handle_progress(report)
-        for log in message.logs:
-            events = self._events(log.call_id)
-            if events is not None:
-                events.handle_log(log)
-        for update in message.updates:
-            events = self._events(update.call_id)
-            if events is not None:
-                events.handle_update(update)
-        for ask in message.asks:
-            if ask.call_id in self._pending:
-                self._take_ask(ask)
-        for withdrawal in message.withdrawals:
-            events = self._events(withdrawal.call_id)
-            if events is not None:
-                events.handle_withdrawal(withdrawal.ask_id)
-
-    def _events(self, call_id: int) -> CallEvents | None:
-        call = self._pending.get(call_id)
-        return call.events if call is not None else None
-
-    def _take_ask(self, ask: execution_pb2.Ask) -> None:
-        question = ServerRequest(ask, self._answer)
-        events = self._events(ask.call_id)
-        if events is None:
-            question.refuse("This caller answers nothing.")
-        else:
-            events.handle_request(question)
-
-    def _answer(self, answer: execution_pb2.Answer) -> None:
-        """Send an answer, unless its call has ended."""
-        if answer.call_id not in self._pending:
-            return
-        self._outbox.put(frame(_ANSWERS, answer))
+        return data.decode(errors="replace")  # shown as it is

@@ -1,11 +1,10 @@
-"""One exchange stream to one worker: many calls, batched both ways (DESIGN §6).
+"""An exchange stream to one worker: many calls, batched in both directions (DESIGN §6).
 
-A writer task sends everything queued at that moment as one message; a reader task hands results
-to the futures of their calls inline. There is no task a call. When the stream ends, each call
-still waiting fails by what is known of it: `WORKER_LOST` where its frame never left (another try
-is safe), else `FATE_UNKNOWN`.
+A writer task sends all queued frames as one message; a reader task sets the results of the calls'
+futures. No call has a task of its own. When the stream ends, each call in flight fails:
+`WORKER_LOST` if its frame was never sent (another try is safe), else `FATE_UNKNOWN`.
 
-This is the transport of calls only: it knows neither names nor leases nor retries.
+This module only transports calls. Names, leases and retries are handled by its callers.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from typing import Any, Final
 
 import grpc
 
-from leaseway.sdk.transport import exchange_errors as call_faults
-from leaseway.sdk.transport.events import CallEvents, SideFrames
+from leaseway.sdk.transport import exchange_errors as errors
+from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.grpc_errors import fault_of_worker
+from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
 from leaseway.wire.errors import Fault
@@ -31,18 +31,19 @@ from leaseway.wire.timing.deadlines import Deadlines
 from leaseway.wire.version import PROTOCOL_VERSION
 
 Reply = tuple[execution_pb2.Result, bytes]
-"""The frame that ended a call, and its payload put together."""
+"""A result frame, and the payload assembled from its chunks."""
 
 _logger = logging.getLogger(__name__)
 _SERVICE: Final = execution_pb2.DESCRIPTOR.services_by_name["ExecutionService"].full_name
+_ANSWERS: Final = frame_tag(execution_pb2.ExchangeRequest, "answers")
 _CANCELS: Final = frame_tag(execution_pb2.ExchangeRequest, "cancels")
 _KEEP_ALIVE: Final = frame_tag(execution_pb2.ExchangeRequest, "keep_alive")
-_GREETING_BOUND: Final = 0.5
-"""Seconds that a worker is given to speak first."""
+_GREETING_TIMEOUT: Final = 0.5
+"""Seconds to wait for the worker's first metadata before the client writes."""
 
 
-class _Pending:
-    """A call in flight."""
+class _InFlightCall:
+    """A call that waits for its result."""
 
     __slots__ = ("chunked", "events", "reply", "ticket", "what")
 
@@ -62,21 +63,21 @@ class _Pending:
 
 
 class Exchange:
-    """One stream; made open, in a running event loop.
+    """One stream, which opens when it is created in a running event loop.
 
     Args:
-        channel: Leads to the worker.
-        metadata: What to send with the stream, the credential.
-        hello: Who calls.
+        channel: The channel to the worker.
+        metadata: gRPC metadata of the stream: the credential.
+        hello: The client's first message.
         worker: The worker's id, for messages.
         on_end: Called once, when the stream has ended.
 
     Attributes:
         pending: The calls in flight, by call id.
-        going_away: Whether the worker takes no more calls.
+        going_away: Whether the worker accepts no more calls.
         ended: Whether the stream has ended.
-        suspect: Whether the worker may stand still: a call's time passed, or the stream broke, and
-            nothing was heard from it since.
+        suspect: Whether the worker may be stalled: a call timed out or the stream broke, and no
+            message has arrived since.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Exchange:
         worker: str,
         on_end: Callable[[Exchange], None],
     ) -> None:
-        self.pending: dict[int, _Pending] = {}
+        self.pending: dict[int, _InFlightCall] = {}
         self.going_away = False
         self.ended = False
         self.suspect = False
@@ -96,18 +97,17 @@ class Exchange:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._last_id = 0
-        self._last_id_when_heard = 0
+        self._last_id_at_read = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._granted = 0
         self._renewal: asyncio.Future[leases_pb2.KeepAliveResponse] | None = None
-        self._heard = False
+        self._greeted = False
         self._closed = False
         self._wake = asyncio.Event()
         self._outbox = Outbox(self._wake.set)
         self._deadlines = Deadlines(self._loop, self.pending, self._expire)
         self._assembler = Assembler(MAX_RESULT, MAX_CALLS_IN_FLIGHT)
-        self._side_frames = SideFrames(self.pending, self._outbox)
-        # Batches are written as they are; the generated stub would take messages.
+        # The outbox serializes batches itself; the generated stub would expect messages.
         self._stream: Any = channel.stream_stream(
             f"/{_SERVICE}/Exchange",
             request_serializer=None,
@@ -117,7 +117,7 @@ class Exchange:
 
     @property
     def load(self) -> int:
-        """Calls in flight or waiting for room."""
+        """Number of calls that are in flight or wait for a slot."""
         return len(self.pending) + len(self._waiting)
 
     async def call(
@@ -128,28 +128,28 @@ class Exchange:
         what: str,
         events: CallEvents | None = None,
     ) -> Reply:
-        """Send a call and wait for its end.
+        """Send a call and wait for its result.
 
-        Cancelling the waiting task tells the worker. So does the deadline, and neither waits
-        for what the worker makes of it.
+        If the task is cancelled or the deadline passes, a cancellation is sent to the worker, and
+        its response is not awaited.
 
         Args:
             head: A serialized `Call` without id, arguments and timeout; see `call_frame`.
             payload: The arguments as UTF-8 JSON.
-            deadline: When to give up, in the event loop's time.
-            what: What is called, for messages.
-            events: Takes the progress, log messages and questions of the call.
+            deadline: The call's deadline, in the event loop's time.
+            what: The tool, prompt or resource, for messages.
+            events: Handles the progress, log messages and server requests of the call.
 
         Raises:
             Fault: The deadline passed, or the stream was lost.
         """
         pending = self.pending
         if len(pending) + self._granted >= MAX_CALLS_IN_FLIGHT or self._waiting:
-            await self._wait_for_room(deadline)
+            await self._wait_for_slot(deadline)
         if self.ended:
             raise self._lost(sent=False, cause=None)
         if self.going_away:
-            raise call_faults.left(self._worker)
+            raise errors.worker_draining(self._worker)
         self._last_id = call_id = self._last_id + 1
         timeout_ms = max(1, int((deadline - self._loop.time()) * 1000))
         chunked = len(payload) > BATCH_SIZE
@@ -159,24 +159,24 @@ class Exchange:
         else:
             ticket = self._outbox.put(call_frame(call_id, head, payload, timeout_ms))
         reply: asyncio.Future[Reply] = self._loop.create_future()
-        pending[call_id] = _Pending(reply, ticket, chunked, what, events)
+        pending[call_id] = _InFlightCall(reply, ticket, chunked, what, events)
         self._deadlines.add(deadline, call_id)
         try:
             return await reply
         except asyncio.CancelledError:
             self._abandon(call_id, "The caller was cancelled.")
             if reply.done() and not reply.cancelled():
-                reply.exception()  # seen, so that the loop does not report it as forgotten
+                reply.exception()  # retrieved, so that the loop does not report it as unhandled
             raise
 
     async def keep_alive(
         self, lease_ids: list[str], sessions: list[str]
     ) -> leases_pb2.KeepAliveResponse:
-        """Renew leases and wait for what became of them. One request at a time.
+        """Renew leases and wait for the response. Only one request may be in flight.
 
         Args:
-            lease_ids: Which.
-            sessions: Who holds each of them.
+            lease_ids: The leases.
+            sessions: The session of each lease.
 
         Raises:
             Fault: The stream was lost first.
@@ -197,56 +197,56 @@ class Exchange:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def abort(self) -> None:
-        """Begin to end the stream, without waiting."""
+        """Start ending the stream, without waiting."""
         self._task.cancel()
 
-    async def _wait_for_room(self, deadline: float) -> None:
-        turn: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append(turn)
+    async def _wait_for_slot(self, deadline: float) -> None:
+        slot: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append(slot)
         try:
             async with asyncio.timeout_at(deadline):
-                await turn
+                await slot
         except TimeoutError:
-            raise call_faults.no_turn(self._worker) from None
+            raise errors.no_slot(self._worker) from None
         finally:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
+            if slot in self._waiting:
+                self._waiting.remove(slot)
             else:
                 self._granted -= 1
-                # Whoever had this turn but does not use it passes it on.
-                self._loop.call_soon(self._give_turns)
+                # If this call was cancelled, its slot is passed on.
+                self._loop.call_soon(self._grant_slots)
 
-    def _give_turns(self) -> None:
-        """Let waiting calls go in order; after the end all of them, to learn of it."""
+    def _grant_slots(self) -> None:
+        """Grant slots to waiting calls in order; to all if the stream ended, so that they fail."""
         while self._waiting and (
             self.ended or len(self.pending) + self._granted < MAX_CALLS_IN_FLIGHT
         ):
-            turn = self._waiting.popleft()
+            slot = self._waiting.popleft()
             self._granted += 1
-            if not turn.done():
-                turn.set_result(None)
+            if not slot.done():
+                slot.set_result(None)
 
     def _expire(self, call_id: int) -> None:
         call = self.pending[call_id]
-        if call_id > self._last_id_when_heard:
+        if call_id > self._last_id_at_read:
             self.suspect = True
         sent = self._abandon(call_id, "The caller's timeout passed.")
         if not call.reply.done():
-            call.reply.set_exception(call_faults.late(self._worker, call.what, sent))
+            call.reply.set_exception(errors.deadline_passed(self._worker, call.what, sent))
 
     def _abandon(self, call_id: int, reason: str) -> bool:
-        """Stop waiting for a call; return whether its frame may have left."""
+        """Stop waiting for a call; return whether its frame may have been sent."""
         call = self.pending.pop(call_id, None)
         if call is None:
             return True
         self._assembler.drop(call_id)
         sent = not self._outbox.withdraw(call.ticket)
-        # What has not left needs no word, but chunks of it may have.
+        # A call that was never sent needs no cancellation, unless chunks of it were sent.
         if not self.ended and (sent or call.chunked):
             cancel = execution_pb2.Cancel(call_id=call_id, reason=reason)
             self._outbox.put(frame(_CANCELS, cancel))
         if self._waiting:
-            self._give_turns()
+            self._grant_slots()
         return sent
 
     async def _run(self) -> None:
@@ -257,8 +257,8 @@ class Exchange:
             parts = [self._loop.create_task(part()) for part in (self._read, self._write)]
             await self._until_end(*parts)
         except grpc.aio.AioRpcError as error:
-            # Also of a worker that has said goodbye: where this side was writing as the stream
-            # ended, gRPC tells neither whether it ended in order nor all that came before.
+            # Even if the worker is going away: if this side was writing while the stream ended,
+            # gRPC reports neither that it ended normally nor every message sent before.
             cause = fault_of_worker(error, self._worker)
         except Fault as fault:
             cause = fault
@@ -266,7 +266,7 @@ class Exchange:
             self._closed = True
         except Exception:
             _logger.exception("The stream to worker %s failed in this client.", self._worker)
-            cause = call_faults.broken(self._worker)
+            cause = errors.stream_failed(self._worker)
         finally:
             for part in parts:
                 part.cancel()
@@ -274,26 +274,26 @@ class Exchange:
             self._end(cause)
 
     async def _until_end(self, reader: asyncio.Task[None], writer: asyncio.Task[None]) -> None:
-        """Wait for the reader, and no longer than the writer works: calls would pile up."""
+        """Wait for the reader, or for a failed writer, behind which calls would pile up."""
         await asyncio.wait((reader, writer), return_when=asyncio.FIRST_COMPLETED)
         if writer.done():
             writer.result()
         await reader
 
     async def _open(self) -> None:
-        """Wait until the worker has taken the stream, or refused it.
+        """Wait until the worker has accepted or rejected the stream.
 
-        A worker speaks first. Writing before that, to a stream that it is about to refuse, would
-        make gRPC replace the reason with an error of its own. One that stays silent is written
-        to all the same.
+        A worker sends its metadata first. If the client wrote before that to a stream that the
+        worker rejects, gRPC would replace the reason with an error of its own. If the metadata
+        does not arrive in time, the client writes anyway.
         """
         await self._stream.wait_for_connection()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GREETING_BOUND):
+            async with asyncio.timeout(_GREETING_TIMEOUT):
                 await self._stream.initial_metadata()
 
     async def _write(self) -> None:
-        """Send batches until the stream ends; how it ended is the reader's to say."""
+        """Send batches until the stream ends; the reader raises the error that ended it."""
         outbox, wake, write = self._outbox, self._wake, self._stream.write
         first = execution_pb2.ExchangeRequest(client=self._hello)
         try:
@@ -313,51 +313,87 @@ class Exchange:
             if message is grpc.aio.EOF:
                 return
             self.suspect = False
-            self._last_id_when_heard = self._last_id
-            if not self._heard:
+            self._last_id_at_read = self._last_id
+            if not self._greeted:
                 self._greet(message)
             self._dispatch(message)
 
     def _greet(self, message: execution_pb2.ExchangeResponse) -> None:
-        self._heard = True
-        theirs = message.worker.protocol_version
-        if theirs not in (0, PROTOCOL_VERSION):
+        self._greeted = True
+        version = message.worker.protocol_version
+        if version not in (0, PROTOCOL_VERSION):
             package = message.worker.package_version
-            raise call_faults.other_version(self._worker, package, theirs, PROTOCOL_VERSION)
+            raise errors.incompatible_version(self._worker, package, version, PROTOCOL_VERSION)
 
     def _dispatch(self, message: execution_pb2.ExchangeResponse) -> None:
         pending = self.pending
         for chunk in message.chunks:
             if chunk.call_id in pending:
                 self._assembler.add(chunk)
-        talk = message.progress or message.logs or message.asks or message.updates
-        if talk or message.withdrawals:
-            self._side_frames.take(message)
+        has_events = message.progress or message.logs or message.asks or message.updates
+        if has_events or message.withdrawals:
+            self._handle_events(message)
         for result in message.results:
             call_id = result.call_id
             call = pending.pop(call_id, None)
             if call is None or call.reply.done():
-                continue  # nobody waits for it any more
+                continue  # the call was cancelled
             try:
                 call.reply.set_result((result, self._assembler.take(call_id, result.payload)))
             except OversizePayload as error:
-                call.reply.set_exception(call_faults.too_large(self._worker, error))
+                call.reply.set_exception(errors.result_too_large(self._worker, error))
         if self._waiting:
-            self._give_turns()
+            self._grant_slots()
         renewal = self._renewal
         if message.HasField("keep_alive") and renewal is not None and not renewal.done():
             renewal.set_result(message.keep_alive)
         if message.HasField("going_away"):
             self.going_away = True
-            self._keep_back()
+            self._fail_unsent()
 
-    def _keep_back(self) -> None:
-        """End the calls that have not left: their worker would refuse them."""
+    def _handle_events(self, message: execution_pb2.ExchangeResponse) -> None:
+        """Pass progress, log messages, resource updates and requests to their calls."""
+        for report in message.progress:
+            events = self._events(report.call_id)
+            if events is not None:
+                events.handle_progress(report)
+        for log in message.logs:
+            events = self._events(log.call_id)
+            if events is not None:
+                events.handle_log(log)
+        for update in message.updates:
+            events = self._events(update.call_id)
+            if events is not None:
+                events.handle_update(update)
+        for ask in message.asks:
+            if ask.call_id in self.pending:
+                request = ServerRequest(ask, self._send_answer)
+                events = self._events(ask.call_id)
+                if events is None:
+                    request.reject("This caller answers no requests.")
+                else:
+                    events.handle_request(request)
+        for withdrawal in message.withdrawals:
+            events = self._events(withdrawal.call_id)
+            if events is not None:
+                events.handle_withdrawal(withdrawal.ask_id)
+
+    def _events(self, call_id: int) -> CallEvents | None:
+        call = self.pending.get(call_id)
+        return call.events if call is not None else None
+
+    def _send_answer(self, answer: execution_pb2.Answer) -> None:
+        """Send an answer, unless its call has ended."""
+        if answer.call_id in self.pending:
+            self._outbox.put(frame(_ANSWERS, answer))
+
+    def _fail_unsent(self) -> None:
+        """Fail the calls that were not sent yet: their worker would reject them."""
         for call_id, call in list(self.pending.items()):
             if self._outbox.holds(call.ticket):
-                self._abandon(call_id, "Its worker ends.")
+                self._abandon(call_id, "Its worker is shutting down.")
                 if not call.reply.done():
-                    call.reply.set_exception(call_faults.left(self._worker))
+                    call.reply.set_exception(errors.worker_draining(self._worker))
 
     def _end(self, cause: Fault | None) -> None:
         self.ended = True
@@ -370,14 +406,14 @@ class Exchange:
         self.pending.clear()
         if self._renewal is not None and not self._renewal.done():
             self._renewal.set_exception(self._lost(sent=False, cause=cause))
-        self._give_turns()
+        self._grant_slots()
         self._on_end(self)
 
     def _lost(self, sent: bool, cause: Fault | None) -> Fault:
         if self._closed:
-            return call_faults.closed(sent)
-        # A stream whose worker leaves ends in order, with status OK, after its last result: no
-        # call beyond that was begun.
+            return errors.client_closed(sent)
+        # The stream of a draining worker ends with status OK after its last result, so the worker
+        # started none of the remaining calls.
         if self.going_away and cause is None:
-            return call_faults.left(self._worker)
-        return call_faults.lost(self._worker, sent=sent, heard=self._heard, cause=cause)
+            return errors.worker_draining(self._worker)
+        return errors.stream_lost(self._worker, sent=sent, accepted=self._greeted, cause=cause)

@@ -1,4 +1,4 @@
-"""How calls fail on an exchange stream, in sentences; pure."""
+"""Faults of calls on an exchange stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from leaseway.wire.bounds import MAX_CALLS_IN_FLIGHT
 from leaseway.wire.errors import Fault, Reason
 
-_REFUSALS: Final = frozenset(
+_OF_CALLER: Final = frozenset(
     {
         Reason.UNAUTHENTICATED,
         Reason.PERMISSION_DENIED,
@@ -16,53 +16,53 @@ _REFUSALS: Final = frozenset(
         Reason.INVALID_REQUEST,
     }
 )
-"""Ends of a stream that speak of the caller, not of the calls on it."""
+"""Reasons to end a stream that concern the caller, not the calls on it."""
 
 
-def broken(worker: str) -> Fault:
-    """Return why a stream ends that this side can't go on with."""
+def stream_failed(worker: str) -> Fault:
+    """Return the fault of a stream that failed inside this client."""
     return Fault(
         Reason.INTERNAL,
-        f"this client failed to keep up its stream to worker '{worker}'; its log says why",
+        f"the stream to worker '{worker}' failed in this client; its log has the error",
         "unknown",
     )
 
 
-def closed(sent: bool) -> Fault:
-    """Return why a call ends when its client is closed."""
+def client_closed(sent: bool) -> Fault:
+    """Return the fault of a call whose client was closed."""
     return Fault(Reason.CANCELLED, "The client was closed.", "unknown" if sent else "no")
 
 
-def late(worker: str, what: str, sent: bool) -> Fault:
-    """Return why a call ends at its deadline."""
+def deadline_passed(worker: str, what: str, sent: bool) -> Fault:
+    """Return the fault of a call whose deadline passed."""
     return Fault(
         Reason.DEADLINE_EXCEEDED,
-        f"The timeout passed before worker '{worker}' had a result for {what}. The server is told "
-        "that nobody waits any more.",
+        f"The timeout passed before worker '{worker}' returned a result for {what}. The call is "
+        "cancelled at the server.",
         started="unknown" if sent else "no",
     )
 
 
-def left(worker: str) -> Fault:
-    """Return why a call ends that a worker which leaves in order has not taken."""
+def worker_draining(worker: str) -> Fault:
+    """Return the fault of a call that a draining worker did not start."""
     return Fault(
         Reason.DRAINING,
-        f"Worker '{worker}' ends and takes no more calls; this one was not begun.",
+        f"Worker '{worker}' is shutting down and accepts no more calls; this one was not started.",
         metadata={"worker": worker},
     )
 
 
-def no_turn(worker: str) -> Fault:
-    """Return why a call ends that never had its turn."""
+def no_slot(worker: str) -> Fault:
+    """Return the fault of a call whose deadline passed before it could be sent."""
     return Fault(
         Reason.DEADLINE_EXCEEDED,
-        f"The timeout passed while the call waited for room: {MAX_CALLS_IN_FLIGHT} calls are in "
+        f"The timeout passed before the call could be sent: {MAX_CALLS_IN_FLIGHT} calls are in "
         f"flight to worker '{worker}'.",
     )
 
 
-def too_large(worker: str, error: Exception) -> Fault:
-    """Return why a call ends whose result exceeds its bound."""
+def result_too_large(worker: str, error: Exception) -> Fault:
+    """Return the fault of a call whose result exceeds its limit."""
     return Fault(
         Reason.RESULT_TOO_LARGE,
         f"The result from worker '{worker}' is too large: {error}.",
@@ -71,29 +71,29 @@ def too_large(worker: str, error: Exception) -> Fault:
     )
 
 
-def other_version(worker: str, package: str, theirs: int, ours: int) -> Fault:
-    """Return why a stream ends between sides that do not understand each other."""
+def incompatible_version(worker: str, package: str, version: int, own: int) -> Fault:
+    """Return the fault of a stream to a worker with another protocol version."""
     return Fault(
         Reason.INCOMPATIBLE_VERSION,
-        f"Worker '{worker}' ({package}) speaks protocol version {theirs}, this client {ours}; "
+        f"Worker '{worker}' ({package}) speaks protocol version {version}, this client {own}; "
         "upgrade the older one.",
     )
 
 
-def lost(worker: str, *, sent: bool, heard: bool, cause: Fault | None) -> Fault:
-    """Return why a call ends with its stream.
+def stream_lost(worker: str, *, sent: bool, accepted: bool, cause: Fault | None) -> Fault:
+    """Return the fault of a call whose stream ended.
 
     Args:
         worker: The worker's id.
-        sent: Whether the call's frame may have left.
-        heard: Whether the worker had taken the stream.
-        cause: How the stream ended, or None where its end was an orderly one.
+        sent: Whether the call's frame may have been sent.
+        accepted: Whether the worker had accepted the stream.
+        cause: The error that ended the stream, or None if it ended normally.
     """
-    # A worker that refuses the stream as a whole says so of each call on it.
-    # What gRPC says of a connection is no word of the worker's: it may have run what was sent.
+    # A worker that rejects the whole stream gives the reason, which holds for each call on it.
+    # A lost connection is reported by gRPC, not by the worker, which may have run a sent call.
     broken = sent and cause is not None and cause.reason is Reason.WORKER_LOST
-    refused = not heard and not broken and cause is not None and cause.started == "no"
-    if cause is not None and (refused or cause.reason in _REFUSALS):
+    rejected = not accepted and not broken and cause is not None and cause.started == "no"
+    if cause is not None and (rejected or cause.reason in _OF_CALLER):
         return replace(cause, started=cause.started if sent else "no")
     why = f" ({cause.message})" if cause is not None else ""
     if not sent:

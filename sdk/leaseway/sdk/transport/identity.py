@@ -15,16 +15,16 @@ from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 ADDRESS_VARIABLE = "LEASEWAY_ADDRESS"
-"""The environment variable that says where the control plane is."""
+"""The environment variable with the address of the control plane."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who calls, and where the control plane is.
+    """The client's names and credential, and the control plane's address.
 
     Attributes:
-        address: The control plane, as HOST:PORT; several of which one leads, with commas between.
-        agent: Which agent of the tenant calls; empty means unnamed.
+        address: The control plane as HOST:PORT, or several, separated by commas.
+        agent: The agent of the tenant; empty means unnamed.
         tenant: The tenant; empty means the default one.
         key: The shared key, or None.
     """
@@ -36,17 +36,17 @@ class Identity:
 
     @cached_property
     def addresses(self) -> tuple[str, ...]:
-        """The control planes; one of them leads."""
+        """The addresses of the control planes, one of which leads."""
         return tuple(self.address.split(","))
 
     @cached_property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What every RPC carries."""
+        """The gRPC metadata of every RPC."""
         return bearer_metadata(self.key)
 
     @cached_property
     def client_info(self) -> catalog_pb2.ClientInfo:
-        """Who calls, for the wire."""
+        """The client as it identifies itself to the planes."""
         return catalog_pb2.ClientInfo(
             protocol_version=PROTOCOL_VERSION, package_version=user_agent(), agent=self.agent
         )
@@ -58,11 +58,11 @@ class Identity:
 def identify(
     address: str | None, agent: str | None, tenant: str | None, key: str | None
 ) -> Identity:
-    """Return an identity, its gaps filled from the environment.
+    """Return an identity; missing values are read from the environment.
 
     Raises:
         ValueError: The address is not HOST:PORT, or the key cannot be sent.
-        TypeError: One of them is no text.
+        TypeError: One of them is not a string.
         InvalidRequest: The agent or tenant is too long or has control characters.
     """
     given = {"address": address, "agent": agent, "tenant": tenant, "key": key}
@@ -72,21 +72,21 @@ def identify(
     check_key("agent", agent or "")
     check_key("tenant", tenant or "")
     chosen = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
-    endpoints = [parse_endpoint(each.strip()) for each in chosen.split(",")]
+    endpoints = [parse_endpoint(part.strip()) for part in chosen.split(",")]
     if any(endpoint.port == 0 for endpoint in endpoints):
-        raise ValueError(f"'{chosen}' names port 0, where nobody can listen; write the real one")
+        raise ValueError(f"'{chosen}' names port 0, on which no server listens; write the real one")
     shared = read_key({"LEASEWAY_KEY": key}) if key is not None else read_key(os.environ)
     return Identity(",".join(map(str, endpoints)), agent or "", tenant or "", shared)
 
 
 def channel_options(address: str) -> list[tuple[str, Any]]:
-    """Return what each channel of a client is made with."""
+    """Return the gRPC options of a channel to an address."""
     options = list(CHANNEL_OPTIONS)
     try:
         loopback = parse_endpoint(address).is_loopback
     except ValueError:
         loopback = False
     if loopback:
-        # A proxy that the environment names for the outside does not lead to this machine.
+        # A proxy from the environment cannot reach loopback addresses of this machine.
         options.append(("grpc.enable_http_proxy", 0))
     return options

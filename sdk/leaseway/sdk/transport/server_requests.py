@@ -1,10 +1,8 @@
-"""What servers ask during a call: the caller's handlers, and the questions that they answer.
+"""Requests that servers send during a call: elicitation, sampling and roots, and their answers.
 
-A question is answered by the handler of its method. The asynchronous client runs each in a task
-of its own that ends with the call; the synchronous one in the thread that waits for the call.
-Whatever goes wrong in a handler is the answer to its question, and the call goes on.
-
-Answers to what servers ask, brought into MCP's shape. Pure.
+A request is answered by the handler of its method. The asynchronous client runs each handler in a
+task that ends with the call, the synchronous client in the thread that waits for the call. If a
+handler fails, the server gets the failure as its answer, and the call continues.
 """
 
 from __future__ import annotations
@@ -30,18 +28,18 @@ _ROLES: Final = ("user", "assistant")
 
 
 class UnusableAnswer(Exception):
-    """Why a question has no answer: the end of a sentence, without a full stop."""
+    """Why a request has no answer: the end of a sentence, without a full stop."""
 
 
 def encode_answer(method: str, value: object) -> bytes:
-    """Return what a handler returned as an MCP result in JSON.
+    """Encode a handler's return value as an MCP result in JSON.
 
     Args:
-        method: What was asked.
+        method: The MCP method of the request.
         value: A mapping, or a pydantic model.
 
     Raises:
-        UnusableAnswer: It has not the shape that the method wants, or JSON cannot hold it.
+        UnusableAnswer: The value does not fit the method, or JSON cannot represent it.
     """
     plain = _plain(value)
     if not isinstance(plain, Mapping):
@@ -54,11 +52,11 @@ def encode_answer(method: str, value: object) -> bytes:
         encoded = json.dumps(present, ensure_ascii=False, allow_nan=False, default=_plain).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise UnusableAnswer(
-            f"JSON cannot hold what the handler returned ({type(error).__name__})"
+            f"JSON cannot represent what the handler returned ({type(error).__name__})"
         ) from None
     if len(encoded) > MAX_ASK:
         raise UnusableAnswer(
-            f"what the handler returned takes {len(encoded)} bytes as JSON, of at most {MAX_ASK}"
+            f"the handler's return value has {len(encoded)} bytes as JSON, more than {MAX_ASK}"
         )
     check = _CHECKS.get(method)
     if check is not None:
@@ -70,8 +68,8 @@ def roots_result(roots: object) -> dict[str, Any]:
     """Return roots as the MCP result of `roots/list`.
 
     Raises:
-        TypeError: They are no sequence of URIs or of mappings that hold one.
-        ValueError: One is no `file://` URI.
+        TypeError: They are not a sequence of URIs, or of mappings with a URI.
+        ValueError: A URI is not a `file://` URI.
     """
     if isinstance(roots, str) or not isinstance(roots, Sequence):
         raise TypeError(
@@ -85,19 +83,19 @@ def _root(root: object) -> dict[str, Any]:
     entry = {"uri": root} if isinstance(root, str) else root
     if not isinstance(entry, Mapping) or not isinstance(entry.get("uri"), str):
         raise TypeError(
-            "A root is a file:// URI, or a mapping with `uri` and perhaps `name`, not "
+            "A root is a file:// URI, or a mapping with `uri` and optionally `name`, not "
             f"{type(root).__name__}."
         )
     if not entry["uri"].startswith("file://"):
         raise ValueError(
-            f"Root {entry['uri']!r} is no file:// URI; pathlib.Path(...).absolute().as_uri() "
-            "makes one of a path."
+            f"Root {entry['uri']!r} is not a file:// URI; pathlib.Path(...).absolute().as_uri() "
+            "converts a path to one."
         )
     return dict(entry)
 
 
 def _plain(value: object) -> object:
-    """Return what a pydantic model stands for; anything else as it is."""
+    """Convert a pydantic model to plain values; return other values unchanged."""
     dump = getattr(value, "model_dump", None)
     if callable(dump) and not isinstance(value, type):
         return dump(by_alias=True, exclude_none=True, mode="json")
@@ -139,33 +137,31 @@ _CHECKS: Final = {
 
 
 OnElicitation = Callable[[dict[str, Any]], object]
-"""Given the params of `elicitation/create`; returns an ElicitResult, or something to await."""
+"""Receives the params of `elicitation/create`; returns an ElicitResult, or an awaitable of one."""
 
 OnSampling = Callable[[dict[str, Any]], object]
-"""Given the params of `sampling/createMessage`; returns a CreateMessageResult, or awaits one."""
+"""Receives the params of `sampling/createMessage`; returns its result, or an awaitable."""
 
 Roots = Sequence[str | Mapping[str, str]]
-"""Directories and files that servers may work on: `file://` URIs, or `{"uri": …, "name": …}`."""
+"""Directories and files that servers may access: `file://` URIs, or `{"uri": …, "name": …}`."""
 
 _log = logging.getLogger("leaseway.sdk")
 
 
 class ServerRequest:
-    """What a server asks, and the way back.
+    """A request of a server during a call; it is answered at most once.
 
     Args:
-        ask: The question as the worker passed it on.
-        send: Takes the answer; does nothing once the call has ended.
+        ask: The request as the worker passed it on.
+        send: Sends the answer; does nothing if the call has ended.
 
     Attributes:
-        ask_id: Names it on its stream.
+        ask_id: Identifies the request on its stream.
         method: The MCP method.
     """
 
     def __init__(
-        self,
-        ask: execution_pb2.Ask,
-        send: Callable[[execution_pb2.Answer], None],
+        self, ask: execution_pb2.Ask, send: Callable[[execution_pb2.Answer], object]
     ) -> None:
         self.method = ask.method
         self._call_id = ask.call_id
@@ -174,13 +170,9 @@ class ServerRequest:
         self._send = send
 
     def answer_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Send an answer that another thread gave, in the loop."""
+        """Send the answer from an event loop, so that another thread may answer."""
         send = self._send
-
-        def send_there(answer: execution_pb2.Answer) -> None:
-            loop.call_soon_threadsafe(send, answer)
-
-        self._send = send_there
+        self._send = lambda answer: loop.call_soon_threadsafe(send, answer)
 
     @property
     def params_json(self) -> bytes:
@@ -191,14 +183,14 @@ class ServerRequest:
         """Return the MCP params.
 
         Raises:
-            UnusableAnswer: They are no JSON object.
+            UnusableAnswer: They are not a JSON object.
         """
         try:
-            value = json.loads(self._params or b"{}")
+            value = json.loads(self.params_json)
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
-            raise UnusableAnswer("what the server asked is no JSON object")
+            raise UnusableAnswer("the params of the request are not a JSON object")
         return value
 
     def answer(self, result: bytes) -> None:
@@ -206,20 +198,20 @@ class ServerRequest:
         answer = execution_pb2.Answer(call_id=self._call_id, ask_id=self.ask_id, result=result)
         self._send(answer)
 
-    def refuse(self, why: str) -> None:
-        """Say why there is no answer, in a sentence for the server."""
+    def reject(self, why: str) -> None:
+        """Send the reason why there is no answer, in a sentence for the server."""
         status = status_from_fault(Fault(Reason.INPUT_REQUIRED, why))
         self._send(execution_pb2.Answer(call_id=self._call_id, ask_id=self.ask_id, error=status))
 
 
 @dataclass(frozen=True)
 class Handlers:
-    """Who answers what servers ask during a call.
+    """The caller's handlers of server requests.
 
     Attributes:
         on_elicitation: Asks a person, or None.
         on_sampling: Asks a model, or None.
-        roots: What servers may work on, or None.
+        roots: What servers may access, or None.
     """
 
     on_elicitation: OnElicitation | None = None
@@ -231,7 +223,7 @@ class Handlers:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The MCP methods that are answered."""
+        """The MCP methods that have a handler."""
         answered = (
             (ELICIT, self.on_elicitation),
             (SAMPLE, self.on_sampling),
@@ -239,8 +231,8 @@ class Handlers:
         )
         return tuple(method for method, handler in answered if handler is not None)
 
-    def over(self, defaults: Handlers | None) -> Handlers:
-        """Return these, and the defaults where there is none."""
+    def with_defaults(self, defaults: Handlers | None) -> Handlers:
+        """Return these handlers, completed from the defaults."""
         if defaults is None:
             return self
         return Handlers(
@@ -250,107 +242,105 @@ class Handlers:
         )
 
     def check(self, *, may_be_async: bool) -> None:
-        """Raise a TypeError or ValueError where they cannot be what was meant."""
+        """Raise a TypeError or ValueError if a handler or the roots are invalid."""
         check_callback("on_elicitation", self.on_elicitation, may_be_async=may_be_async)
         check_callback("on_sampling", self.on_sampling, may_be_async=may_be_async)
         if self.roots is not None:
             roots_result(self.roots)
 
-    async def answer(self, tool: str, question: ServerRequest) -> None:
-        """Answer a question, or say why not; the handler may be async."""
+    async def answer(self, tool: str, request: ServerRequest) -> None:
+        """Answer or reject a request; the handler may be async."""
         try:
-            value = self._ask(question)
+            value = self._call_handler(request)
             if inspect.isawaitable(value):
                 value = await value
-            question.answer(encode_answer(question.method, value))
+            request.answer(encode_answer(request.method, value))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            self._fail(tool, question, error)  # of something that the handler waited for
+            self._reject(tool, request, error)  # something that the handler awaited was cancelled
         except Exception as error:
-            self._fail(tool, question, error)
+            self._reject(tool, request, error)
 
-    def answer_here(self, tool: str, question: ServerRequest) -> None:
-        """Answer a question in this thread, or say why not."""
+    def answer_sync(self, tool: str, request: ServerRequest) -> None:
+        """Answer or reject a request in this thread."""
         try:
-            value = self._ask(question)
+            value = self._call_handler(request)
             if isinstance(value, Coroutine):
                 value.close()
                 raise UnusableAnswer(
                     "a handler of the synchronous client cannot be async; use AsyncClient"
                 )
-            question.answer(encode_answer(question.method, value))
+            request.answer(encode_answer(request.method, value))
         except Exception as error:
-            self._fail(tool, question, error)
+            self._reject(tool, request, error)
 
-    def _ask(self, question: ServerRequest) -> object:
-        params = question.params()
-        if question.method == ELICIT and self.on_elicitation is not None:
+    def _call_handler(self, request: ServerRequest) -> object:
+        params = request.params()
+        if request.method == ELICIT and self.on_elicitation is not None:
             return self.on_elicitation(params)
-        if question.method == SAMPLE and self.on_sampling is not None:
+        if request.method == SAMPLE and self.on_sampling is not None:
             return self.on_sampling(params)
-        if question.method == ROOTS and self.roots is not None:
+        if request.method == ROOTS and self.roots is not None:
             return roots_result(self.roots)
-        raise UnusableAnswer(f"the caller does not answer {question.method}")
+        raise UnusableAnswer(f"the caller does not answer {request.method}")
 
     @staticmethod
-    def _fail(tool: str, question: ServerRequest, error: BaseException) -> None:
-        # The text of another error may hold anything; the log of this program may show it, the
-        # server is not told.
-        wrong = isinstance(error, UnusableAnswer)
-        why = str(error) if wrong else f"the caller's handler failed ({type(error).__name__})"
+    def _reject(tool: str, request: ServerRequest, error: BaseException) -> None:
+        # The text of other errors may hold secrets: it is logged here and not sent to the server.
+        unusable = isinstance(error, UnusableAnswer)
+        why = str(error) if unusable else f"the caller's handler failed ({type(error).__name__})"
         _log.warning(
-            "What its server asked during the call of '%s' (%s) was not answered: %s. It was told "
-            "so.",
+            "A request of the server during the call of '%s' (%s) was rejected: %s.",
             tool,
-            question.method,
+            request.method,
             why,
-            exc_info=None if wrong else error,
+            exc_info=None if unusable else error,
         )
-        question.refuse(f"There is no answer to {question.method}: {why}.")
+        request.reject(f"There is no answer to {request.method}: {why}.")
 
 
 class AnswerTasks:
-    """The handlers of one call at work, each question in a task of its own.
+    """The running handlers of one call, one task per request.
 
     Args:
-        handlers: Who answers.
-        tool: What is called, for messages.
+        handlers: The caller's handlers.
+        tool: The called tool, for messages.
     """
 
     def __init__(self, handlers: Handlers, tool: str) -> None:
         self._handlers = handlers
         self._tool = tool
         self._loop = asyncio.get_running_loop()
-        self._context = copy_context()  # the reader, which begins them, has none of the caller's
+        self._context = copy_context()  # the reader task, which starts them, has another one
         self._tasks: dict[ServerRequest, asyncio.Task[None]] = {}
 
-    def begin(self, question: ServerRequest) -> None:
-        """Answer a question; one too many is refused."""
+    def start(self, request: ServerRequest) -> None:
+        """Answer a request in a task; reject it if too many are running."""
         if len(self._tasks) >= MAX_ASKS:
-            question.refuse(f"{MAX_ASKS} questions of this call wait for answers already.")
+            request.reject(f"{MAX_ASKS} requests of this call wait for answers already.")
             return
         task = self._loop.create_task(
-            self._handlers.answer(self._tool, question),
-            name=f"answer {question.method}",
+            self._handlers.answer(self._tool, request),
+            name=f"answer {request.method}",
             context=self._context.copy(),
         )
-        self._tasks[question] = task
-        task.add_done_callback(lambda _: self._tasks.pop(question, None))
+        self._tasks[request] = task
+        task.add_done_callback(lambda _: self._tasks.pop(request, None))
 
     def withdraw(self, ask_id: int) -> None:
-        """Stop answering a question that its server has withdrawn."""
-        for question, task in self._tasks.items():
-            if question.ask_id == ask_id:
+        """Cancel the handler of a request that its server withdrew."""
+        for request, task in self._tasks.items():
+            if request.ask_id == ask_id:
                 task.cancel()
 
     def cancel(self) -> None:
-        """Stop answering: the call has ended."""
+        """Cancel all handlers: the call has ended."""
         for task in self._tasks.values():
             task.cancel()
 
-    async def ended(self) -> None:
+    async def wait(self) -> None:
         """Wait until the cancelled handlers have returned."""
         if self._tasks:
             await asyncio.wait(self._tasks.values())

@@ -1,4 +1,4 @@
-"""The workers that one client talks to: a channel and at most one exchange stream each."""
+"""Connections of one client to workers: one channel and at most one exchange stream each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leaseway.wire.errors import Fault, Reason
 
 
 class WorkerRun(NamedTuple):
-    """One run of a worker and where it is reached."""
+    """A run of a worker, and its address."""
 
     id: str
     incarnation: str
@@ -26,18 +26,18 @@ class WorkerRun(NamedTuple):
 
 
 def worker_from_wire(worker: catalog_pb2.WorkerRef) -> WorkerRun:
-    """Return a worker of the catalog."""
+    """Convert a worker of the catalog."""
     return WorkerRun(worker.id, worker.incarnation, worker.address)
 
 
 class WorkerLink:
-    """The connection to one run of a worker; opens its stream when a call needs it.
+    """The connection to one run of a worker; its stream opens when a call needs it.
 
     Attributes:
-        worker: Which worker.
-        asking: Requests that wait for an answer, and artifacts that are being read.
-        leases: Grants and ends leases.
-        execution: Carries calls and reads logs.
+        worker: The run of the worker.
+        requests: Number of requests in flight, including artifact reads.
+        leases: Stub that acquires and releases leases.
+        execution: Stub that carries calls and reads logs.
     """
 
     def __init__(self, worker: WorkerRun, identity: Identity) -> None:
@@ -45,7 +45,7 @@ class WorkerLink:
         self._identity = identity
         self._draining = False
         self._suspect = False
-        self.asking = 0
+        self.requests = 0
         self._exchange: Exchange | None = None
         self._channel = open_channel(worker.address, channel_options(worker.address))
         self.execution = execution_pb2_grpc.ExecutionServiceStub(self._channel)
@@ -53,33 +53,33 @@ class WorkerLink:
 
     @property
     def draining(self) -> bool:
-        """Whether the worker said that it takes no more calls; it never takes that back."""
+        """Whether the worker announced that it accepts no more calls, which is final."""
         exchange = self._exchange
         return self._draining or (exchange is not None and exchange.going_away)
 
     @property
     def suspect(self) -> bool:
-        """Whether the worker may stand still: it was called in vain and not heard since."""
+        """Whether the worker may be stalled: a call failed, and no message has arrived since."""
         exchange = self._exchange
         return exchange.suspect if exchange is not None else self._suspect
 
     @property
     def load(self) -> int:
-        """Calls in flight."""
+        """Number of calls in flight."""
         return self._exchange.load if self._exchange is not None else 0
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way, not even an open stream."""
-        return self._exchange is None and not self.asking
+        """Whether there is neither an open stream nor a request in flight."""
+        return self._exchange is None and not self.requests
 
     @property
     def exchange(self) -> Exchange:
-        """The stream, opened anew where there is none."""
+        """The stream, opened if necessary."""
         return self._exchange or self._open()
 
     def ensure_stream(self) -> None:
-        """Open a stream, on which the worker will say that it goes."""
+        """Open a stream, on which the worker can announce that it is shutting down."""
         if self._exchange is None and not self._draining:
             self._open()
 
@@ -89,45 +89,46 @@ class WorkerLink:
             self._identity.metadata,
             self._identity.client_info,
             self.worker.id,
-            self._forget,
+            self._on_stream_ended,
         )
         exchange.suspect = self._suspect
         return exchange
 
     async def ask(self, rpc: Any, request: Any, timeout: float) -> Any:
-        """Send a request to one of the worker's services and return the answer.
+        """Send a request to the worker and return its response.
 
         Args:
             rpc: A method of one of the stubs.
-            request: Its request.
-            timeout: Seconds until the request is given up.
+            request: The request.
+            timeout: Seconds to wait for the response.
 
         Raises:
-            Fault: The worker refused, or could not be reached.
+            Fault: The worker rejected the request, or could not be reached.
         """
-        self.asking += 1
+        self.requests += 1
         try:
             return await rpc(request, timeout=timeout, metadata=self._identity.metadata)
         except grpc.aio.AioRpcError as error:
             raise fault_of_request(error, self.worker.id) from None
         finally:
-            self.asking -= 1
+            self.requests -= 1
 
     @contextmanager
     def stream(
         self, rpc: Any, request: Any
     ) -> Iterator[Callable[[float], Coroutine[Any, Any, Any]]]:
-        """Send a request whose answer is a stream, which ends with the block.
+        """Send a request with a streamed response; the stream closes with the block.
 
         Args:
             rpc: A method of one of the stubs.
-            request: Its request.
+            request: The request.
 
         Yields:
-            What waits a number of seconds for the next message, None after the last one. It
-            raises a Fault: the worker refused, was silent for that long, or cannot be reached.
+            A function that waits a number of seconds for the next message and returns it, or None
+            after the last one. It raises a Fault if the worker rejects the request, sends nothing
+            for that long, or cannot be reached.
         """
-        self.asking += 1
+        self.requests += 1
         call = rpc(request, metadata=self._identity.metadata)
 
         async def next_message(timeout: float) -> Any:
@@ -143,21 +144,21 @@ class WorkerLink:
         try:
             yield next_message
         finally:
-            self.asking -= 1
+            self.requests -= 1
             call.cancel()
 
     def abort(self) -> None:
-        """Begin to end the stream, without waiting."""
+        """Start closing the stream, without waiting."""
         if self._exchange is not None:
             self._exchange.abort()
 
     async def close(self) -> None:
-        """End the stream and the channel."""
+        """Close the stream and the channel."""
         if self._exchange is not None:
             await self._exchange.close()
         await self._channel.close()
 
-    def _forget(self, exchange: Exchange) -> None:
+    def _on_stream_ended(self, exchange: Exchange) -> None:
         self._draining = self._draining or exchange.going_away
         self._suspect = exchange.suspect
         if self._exchange is exchange:
@@ -165,7 +166,7 @@ class WorkerLink:
 
 
 class WorkerPool:
-    """All workers that a client has met."""
+    """The connections of one client to its workers."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -175,26 +176,26 @@ class WorkerPool:
 
     @property
     def workers(self) -> Collection[WorkerRun]:
-        """The runs of workers that there is a connection to."""
+        """The runs of workers to which connections are open."""
         return self._links.keys()
 
     def link(self, worker: WorkerRun) -> WorkerLink:
         """Return the connection to a worker."""
         link = self._links.get(worker)
         if link is None:
-            # Runs of workers come and go: each new one is the moment to let idle ones go.
-            self._prune()
+            # Workers restart: each new run is a chance to close idle connections to old ones.
+            self._close_idle()
             link = self._links[worker] = WorkerLink(worker, self._identity)
         return link
 
     def pick(self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun] = ()) -> WorkerLink:
-        """Return the worker with the fewest calls in flight; equals take turns.
+        """Return the worker with the fewest calls in flight, in rotation among equals.
 
-        Workers that leave are not picked; suspect ones and those to avoid only where there is no
-        other.
+        Draining workers are never picked. Suspect workers and those to avoid are picked only if
+        there is no other.
 
         Raises:
-            Fault: No worker is left.
+            Fault: No worker is available.
         """
         if len(workers) == 1 and not avoid:
             only = self._links.get(workers[0])
@@ -206,25 +207,25 @@ class WorkerPool:
         if best is None:
             raise Fault(
                 Reason.WORKER_LOST,
-                "No worker that serves the tool takes calls at this moment.",
+                "No worker that serves the tool accepts calls at the moment.",
             )
         return self.link(best)
 
-    def others(self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun]) -> bool:
-        """Return whether a worker is left beside those to avoid."""
+    def has_others(self, workers: Sequence[WorkerRun], avoid: Collection[WorkerRun]) -> bool:
+        """Return whether a worker is available besides those to avoid."""
         return self._least_loaded(workers, avoid) is not None
 
     def abort(self) -> None:
-        """Begin to end all streams, without waiting."""
+        """Start closing all streams, without waiting."""
         for link in self._links.values():
             link.abort()
 
     async def close(self) -> None:
-        """End all streams and channels."""
+        """Close all streams and channels."""
         links, self._links = self._links, {}
         await asyncio.gather(*(link.close() for link in links.values()), *self._closing)
 
-    def _prune(self) -> None:
+    def _close_idle(self) -> None:
         for worker in [worker for worker, link in self._links.items() if link.idle]:
             link = self._links.pop(worker)
             task = asyncio.get_running_loop().create_task(link.close())
@@ -236,7 +237,7 @@ class WorkerPool:
     ) -> WorkerRun | None:
         best: WorkerRun | None = None
         least = 0
-        doubted = True
+        best_suspect = True
         count = len(workers)
         self._turn = turn = self._turn + 1
         for index in range(count):
@@ -251,7 +252,7 @@ class WorkerPool:
                     continue
                 suspect = link.suspect
                 if suspect:
-                    link.ensure_stream()  # its first word clears it
-            if best is None or (suspect, load) < (doubted, least):
-                best, least, doubted = worker, load, suspect
+                    link.ensure_stream()  # its first message clears the flag
+            if best is None or (suspect, load) < (best_suspect, least):
+                best, least, best_suspect = worker, load, suspect
         return best

@@ -29,7 +29,7 @@ _REFERENCE: Final = re.compile(
 )
 _IN_TEXT: Final = re.compile(_REFERENCE.pattern.encode())
 _MOST_IN_TEXT: Final = 64
-BEGINNING: Final = b"artifacts/mcp/"
+PREFIX: Final = b"artifacts/mcp/"
 """What every reference begins with."""
 _TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,62}/[a-z0-9][a-z0-9!#$&^_.+-]{0,62}")
 _SYNONYMS: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg"}
