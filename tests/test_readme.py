@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from leaseway.cli.app import COMMANDS
-from leaseway.control_plane.config.schema.json_schema import native_schema
+from leaseway.control_plane.config.schema.keys import native_schema
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [path.relative_to(REPOSITORY) for path in sorted((REPOSITORY / "docs").glob("*.md"))]

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from leaseway.control_plane.config.schema.json_schema import native_schema
-from leaseway.control_plane.config.schema.keys import NEVER_OPENED, SERVER_KEYS
+from leaseway.control_plane.config.schema.keys import NEVER_OPENED, SERVER_KEYS, native_schema
 from leaseway.spec.model import TRANSPORTS
 
 Schema = dict[str, Any]

@@ -165,7 +165,7 @@ def test_issues_beyond_their_bound_are_counted_and_every_server_is_still_rejecte
     parsed = parse("version: 1\nservers:\n" + bad)
     assert len(parsed.issues) == MAX_ISSUES + 1
     assert parsed.issues[-1].reason == "TOO_MANY_ISSUES"
-    assert parsed.issues[-1].message == "1000 more issues are not listed; mend these first."
+    assert parsed.issues[-1].message == "1000 more issues are not listed; fix these first."
     assert len(parsed.rejected) == MAX_ISSUES
 
 

@@ -26,15 +26,17 @@ def marked(text: str) -> tuple[str, int]:
     return text.replace("▸", ""), column
 
 
-_NO_TOOL = "can match no tool: names hold a-z, A-Z, 0-9, '_' and '-', and only '*' is special."
+_NO_TOOL = (
+    "can match no tool: names consist of a-z, A-Z, 0-9, '_' and '-', and only '*' is special."
+)
 _NO_PART = (
-    "can be part of no tool name: names hold a-z, A-Z, 0-9, '_' and '-', and only {server} is"
-    " replaced."
+    "can't be part of a tool name: names consist of a-z, A-Z, 0-9, '_' and '-', and only {server}"
+    " is replaced."
 )
 _STEP = "must be one of {prefix: TEXT}, {prefix: {remove: TEXT, add: TEXT}} and {suffix: TEXT}, but"
 _NO_REFERENCE = (
-    "takes no ${NAME}: references are resolved on workers, and this key is read by the control"
-    " plane. Write the value itself."
+    "can't contain ${NAME}: references are resolved on workers, and the control plane reads this"
+    " key itself. Write the value instead."
 )
 _WOULD_SHOW = "would show the value in process lists and logs. Pass it under 'env' or 'headers'."
 _SPAN = "must be a duration from 0.001s to 1d, such as 30s, 15m or 1.5, but it is"
@@ -43,33 +45,33 @@ _SPAN = "must be a duration from 0.001s to 1d, such as 30s, 15m or 1.5, but it i
 ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
     # Unknown keys and their nearest.
     ("▸comand: x", "comand", "UNKNOWN_KEY",
-     "'comand' is no key of a server: did you mean 'command'?"),
+     "'comand' is not a key of a server: did you mean 'command'?"),
     ("▸truly-stateless: true", "truly-stateless", "UNKNOWN_KEY",
-     "'truly-stateless' is no key of a server: did you mean 'truely-stateless'?"),
+     "'truly-stateless' is not a key of a server: did you mean 'truely-stateless'?"),
     ("▸session_id: ''", "session_id", "UNKNOWN_KEY",
-     "'session_id' is no key of a server: did you mean 'sessionId'?"),
+     "'session_id' is not a key of a server: did you mean 'sessionId'?"),
     ("▸type: stdio", "type", "UNKNOWN_KEY",
-     "'type' is no key of a server: did you mean 'transport'?"),
+     "'type' is not a key of a server: did you mean 'transport'?"),
     ("▸timeout: 3", "timeout", "UNKNOWN_KEY",
-     "'timeout' is no key of a server: did you mean 'call_timeout'?"),
+     "'timeout' is not a key of a server: did you mean 'call_timeout'?"),
     ("▸whitelist: []", "whitelist", "UNKNOWN_KEY",
-     "'whitelist' is no key of a server: did you mean 'tools'?"),
+     "'whitelist' is not a key of a server: did you mean 'tools'?"),
     ("tools: {▸whitlist: []}", "tools.whitlist", "UNKNOWN_KEY",
-     "'whitlist' is no key of 'tools': did you mean 'whitelist'?"),
+     "'whitlist' is not a key of 'tools': did you mean 'whitelist'?"),
     ("prompts: {▸allow: []}", "prompts.allow", "UNKNOWN_KEY",
-     "'allow' is no key of 'prompts': known are blacklist, whitelist."),
+     "'allow' is not a key of 'prompts': use one of blacklist, whitelist."),
     ("limits: {▸mem: 1}", "limits.mem", "UNKNOWN_KEY",
-     "'mem' is no key of 'limits': did you mean 'memory'?"),
+     "'mem' is not a key of 'limits': did you mean 'memory'?"),
     ("restart: {▸maximum: 1}", "restart.maximum", "UNKNOWN_KEY",
-     "'maximum' is no key of 'restart': did you mean 'max'?"),
+     "'maximum' is not a key of 'restart': did you mean 'max'?"),
     ("sandbox: {▸zzz: 1}", "sandbox.zzz", "UNKNOWN_KEY",
-     "'zzz' is no key of 'sandbox': known are level, network, writable."),
+     "'zzz' is not a key of 'sandbox': use one of level, network, writable."),
     ("env: {A: {▸envv: B}}", "env.A.envv", "UNKNOWN_KEY",
-     "'envv' under 'servers.s.env.A' is no reference: did you mean 'env'?"),
+     "'envv' under 'servers.s.env.A' is not a reference: did you mean 'env'?"),
     ("transform: [{▸prefx: a}]", "transform[0].prefx", "UNKNOWN_KEY",
-     "'prefx' is no transform: did you mean 'prefix'?"),
+     "'prefx' is not a transform: did you mean 'prefix'?"),
     ("transform: [{prefix: {▸remov: a, remove: b}}]", "transform[0].prefix.remov",
-     "UNKNOWN_KEY", "'remov' is no key of a prefix: did you mean 'remove'?"),
+     "UNKNOWN_KEY", "'remov' is not a key of a prefix: did you mean 'remove'?"),
     # Keys twice, keys of another transport.
     ("args: [], ▸args: []", "args", "DUPLICATE_KEY",
      "'args' is set twice, first on line 3; remove one."),
@@ -91,7 +93,7 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
     ("description: ▸5", "description", "WRONG_TYPE",
      "'servers.s.description' must be text, but it is a number; put it in quotes."),
     ("args: ▸-y", "args", "WRONG_TYPE",
-     "'servers.s.args' must be a list of text, but it is text."),
+     "'servers.s.args' must be a list, but it is text."),
     ("args: [a, ▸8080]", "args[1]", "WRONG_TYPE",
      "'servers.s.args[1]' must be text, but it is a number; put it in quotes."),
     ("args: [▸[a]]", "args[0]", "WRONG_TYPE",
@@ -141,7 +143,8 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
     ("sandbox: {writable: [▸tmp]}", "sandbox.writable[0]", "BAD_VALUE",
      "'servers.s.sandbox.writable[0]' must be an absolute path without '..', but is 'tmp'."),
     ("sandbox: {writable: [▸/]}", "sandbox.writable[0]", "BAD_VALUE",
-     "'servers.s.sandbox.writable[0]' is the root: a sandbox that may write everywhere is none."),
+     ("'servers.s.sandbox.writable[0]' is the root folder: a sandbox with write access everywhere"
+      " protects nothing.")),
     ("sandbox: {writable: [▸/a/../b]}", "sandbox.writable[0]", "BAD_VALUE",
      "'servers.s.sandbox.writable[0]' must be an absolute path without '..', but is '/a/../b'."),
     ("restart: ▸{initial: 5, max: 1}", "restart", "BAD_VALUE",
@@ -150,8 +153,8 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
     ("warm: ▸3, max_instances: 2", "warm", "BAD_VALUE",
      "'warm' is 3, above 'max_instances', which is 2."),
     ("env: {▸1A: x}", "env.1A", "BAD_VALUE",
-     ("'1A' under 'servers.s.env' is no name of a variable: write letters, digits and '_', no digit"
-     " first.")),
+     ("'1A' under 'servers.s.env' is not the name of a variable: write letters, digits and '_',"
+     " no digit first.")),
     ("env: {A: {env: ▸$B}}", "env.A.env", "BAD_VALUE",
      ("'servers.s.env.A.env' must be a name of letters, digits and '_', no digit first,"
      " not a value.")),
@@ -161,7 +164,7 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
     ("env: {A: {secret: ▸''}}", "env.A.secret", "BAD_VALUE",
      "'servers.s.env.A.secret' is empty."),
     ('env: {A: ▸"a\\0"}', "env.A", "BAD_VALUE",
-     "'servers.s.env.A' holds a NUL character, which no program can be given."),
+     "'servers.s.env.A' contains a NUL character, which no program can be given."),
     # Filters and transforms.
     # Where a process starts, and with what.
     ("cwd: ▸work", "cwd", "BAD_VALUE",
@@ -173,10 +176,10 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
     ("worker_labels: {gpu: ▸true}", "worker_labels.gpu", "WRONG_TYPE",
      ("'servers.s.worker_labels.gpu' must be text, but it is true or false; put it in quotes.")),
     ("worker_labels: {▸a b: x}", "worker_labels.a b", "BAD_VALUE",
-     "'a b' is no label: write 1 to 128 letters, digits, '.', '_', '-' and '/'."),
+     "'a b' is not a label: write 1 to 128 letters, digits, '.', '_', '-' and '/'."),
     ("domain_may: [▸worker_labels]", "domain_may[0]", "BAD_VALUE",
      ("'servers.s.domain_may[0]' opens keys of this server, such as 'args', or names, such as"
-      " 'env.NAME'; 'worker_labels' is none: did you mean 'worker_labels'?")),
+      " 'env.NAME'; 'worker_labels' is neither: did you mean 'worker_labels'?")),
     ("env_file: ▸''", "env_file", "BAD_VALUE", "'servers.s.env_file' is empty."),
     ("tools: {whitelist: [▸7]}", "tools.whitelist[0]", "WRONG_TYPE",
      "'servers.s.tools.whitelist[0]' must be text, but it is a number; put it in quotes."),
@@ -191,7 +194,7 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
     ("transform: [{suffix: ▸'{tenant}'}]", "transform[0].suffix", "BAD_TRANSFORM",
      f"'{{tenant}}' {_NO_PART}"),
     ("transform: [{prefix: ▸{add: a}}]", "transform[0].prefix.remove", "MISSING_KEY",
-     "'servers.s.transform[0].prefix' needs 'remove' beside 'add'."),
+     "'servers.s.transform[0].prefix' needs 'remove'."),
     ("transform: [{suffix: ▸{remove: a}}]", "transform[0].suffix", "WRONG_TYPE",
      "'servers.s.transform[0].suffix' must be text, but it is a mapping."),
     # References where there may be none.
@@ -240,13 +243,13 @@ HTTP_ERRORS: list[tuple[str, str, str, str]] = [
     ("url: ▸'http:///mcp'", "url", "BAD_VALUE",
      "'servers.s.url' names no host; write, for example, http://127.0.0.1:3000/mcp."),
     ("url: ▸'http://a:99999/'", "url", "BAD_VALUE",
-     "'servers.s.url' is no valid URL; write, for example, http://127.0.0.1:3000/mcp."),
+     "'servers.s.url' is not a valid URL; write, for example, http://127.0.0.1:3000/mcp."),
     ("url: ▸'http://a/ b'", "url", "BAD_VALUE",
-     "'servers.s.url' holds a space or a control character."),
+     "'servers.s.url' contains a space or a control character."),
     ("url: ▸'http://me:pw@a/'", "url", "BAD_VALUE",
-     "'servers.s.url' holds credentials, which logs would show; pass them under 'headers'."),
+     "'servers.s.url' contains credentials, which logs would show; pass them under 'headers'."),
     ("url: ▸'http://${U}:${P}@a/'", "url", "BAD_VALUE",
-     "'servers.s.url' holds credentials, which logs would show; pass them under 'headers'."),
+     "'servers.s.url' contains credentials, which logs would show; pass them under 'headers'."),
     ("url: ▸{secret: x}", "url", "REFERENCE_NOT_ALLOWED",
      f"'servers.s.url' can't be a reference: a url {_WOULD_SHOW}"),
     ("url: ▸{env: x}", "url", "REFERENCE_NOT_ALLOWED",
@@ -257,16 +260,16 @@ HTTP_ERRORS: list[tuple[str, str, str, str]] = [
     ("url: http://a, ▸args: []", "args", "KEY_NOT_FOR_TRANSPORT",
      "'args' is not for the transport 'streamable_http', only for 'stdio'; remove it."),
     ("url: http://a, headers: {▸'a b': x}", "headers.a b", "BAD_VALUE",
-     "'a b' under 'servers.s.headers' is no name of a header: write letters, digits and '-'."),
+     "'a b' under 'servers.s.headers' is not the name of a header: write letters, digits and '-'."),
     ("url: http://a, headers: {A: x, ▸a: y}", "headers.a", "BAD_VALUE",
      "'a' under 'servers.s.headers' is set twice; headers differ by more than case."),
     ("url: http://a, headers: {▸Mcp-Session-Id: x}", "headers.Mcp-Session-Id", "BAD_VALUE",
      ("'Mcp-Session-Id' under 'servers.s.headers' is set by Leaseway itself; use the key"
      " 'sessionId'.")),
     ('url: http://a, headers: {A: ▸"x\\r\\nB: y"}', "headers.A", "BAD_VALUE",
-     "'servers.s.headers.A' holds a line break, which no header may."),
+     "'servers.s.headers.A' contains a line break, which no header may."),
     ("url: http://a, sessionId: ▸'a b'", "sessionId", "BAD_VALUE",
-     "'servers.s.sessionId' may hold visible ASCII characters only, and no spaces."),
+     "'servers.s.sessionId' may contain only visible ASCII characters, and no spaces."),
 ]  # fmt: skip
 
 

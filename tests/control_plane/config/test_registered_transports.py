@@ -10,7 +10,7 @@ import pytest
 
 from leaseway.control_plane.config.formats.native import parse_native
 from leaseway.control_plane.config.schema.issues import ParsedConfig
-from leaseway.control_plane.config.schema.json_schema import native_schema
+from leaseway.control_plane.config.schema.keys import native_schema
 from leaseway.spec.model import TRANSPORTS, VariantKey
 from leaseway.spec.transports import is_known, known_transports, registered_transports
 
@@ -64,12 +64,12 @@ def test_unknown_keys_are_errors_with_a_registered_transport_too() -> None:
 def test_a_misspelt_registered_name_is_an_error_of_that_server_that_names_it() -> None:
     (issue,) = parse("transport: carrier-pidgeon").issues
     assert issue.reason == "UNSUPPORTED_TRANSPORT"
-    assert issue.message == "'carrier-pidgeon' is no transport: did you mean 'carrier-pigeon'?"
+    assert issue.message == "'carrier-pidgeon' is not a transport: did you mean 'carrier-pigeon'?"
 
 
 def test_credentials_in_the_url_of_a_registered_transport_are_refused() -> None:
     (issue,) = parse("transport: carrier-pigeon, url: 'pigeon://me:pw@tower'").issues
-    assert "holds credentials" in issue.message
+    assert "contains credentials" in issue.message
 
 
 def test_a_built_in_name_cannot_be_registered_anew() -> None:

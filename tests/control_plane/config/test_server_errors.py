@@ -29,21 +29,21 @@ HTTP_HEAD = "transport: streamable_http, "
 
 
 _NO_REFERENCE = (
-    "takes no ${NAME}: references are resolved on workers, and this key is read by the control"
-    " plane. Write the value itself."
+    "can't contain ${NAME}: references are resolved on workers, and the control plane reads this"
+    " key itself. Write the value instead."
 )
 
 
 @pytest.mark.parametrize(
     ("written", "reason", "message"),
     [
-        ("stdo", "UNSUPPORTED_TRANSPORT", "'stdo' is no transport: did you mean 'stdio'?"),
+        ("stdo", "UNSUPPORTED_TRANSPORT", "'stdo' is not a transport: did you mean 'stdio'?"),
         ("http", "UNSUPPORTED_TRANSPORT",
-         "'http' is no transport: did you mean 'streamable_http'?"),
+         "'http' is not a transport: did you mean 'streamable_http'?"),
         ("streamable-http", "UNSUPPORTED_TRANSPORT",
-         "'streamable-http' is no transport: did you mean 'streamable_http'?"),
+         "'streamable-http' is not a transport: did you mean 'streamable_http'?"),
         ("zzz", "UNSUPPORTED_TRANSPORT",
-         ("'zzz' is no transport: known are builtin, http_api, python, sse, stdio,"
+         ("'zzz' is not a transport: use one of builtin, http_api, python, sse, stdio,"
          " streamable_http, websocket.")),
         ("'${T}'", "REFERENCE_NOT_ALLOWED", f"'servers.s.transport' {_NO_REFERENCE}"),
         ("5", "WRONG_TYPE",
@@ -168,7 +168,7 @@ def test_an_unknown_key_of_the_file_is_an_error_but_the_servers_stand() -> None:
     parsed = parse("version: 1\nserver: {}\nservers:\n  s: {transport: stdio, command: x}\n")
     assert parsed.issues == (
         ConfigIssue(PATH, 2, 1, "server", "error", "UNKNOWN_KEY",
-                    "'server' is no key of the file: did you mean 'servers'?"),
+                    "'server' is not a key of the file: did you mean 'servers'?"),
     )  # fmt: skip
     assert set(parsed.servers) == {VariantKey("s")}
 
@@ -193,13 +193,13 @@ def test_a_file_without_any_known_key_is_named_as_none_and_not_repeated(text: st
 def test_misspelt_keys_are_told_where_no_key_is_right() -> None:
     parsed = parse("verson: 1\nservrs: {}\n")
     assert [issue.reason for issue in parsed.issues] == ["MISSING_KEY"] * 2 + ["UNKNOWN_KEY"] * 2
-    assert parsed.issues[3].message == "'servrs' is no key of the file: did you mean 'servers'?"
+    assert parsed.issues[3].message == "'servrs' is not a key of the file: did you mean 'servers'?"
 
 
 def test_the_servers_key_of_other_formats_is_recognised() -> None:
     parsed = parse("version: 1\nmcpServers: {}\n")
     assert parsed.issues[1].message == (
-        "'mcpServers' is no key of the file: did you mean 'servers'?"
+        "'mcpServers' is not a key of the file: did you mean 'servers'?"
     )
 
 
@@ -216,7 +216,7 @@ def test_an_error_in_defaults_rejects_the_servers_that_rely_on_them() -> None:
         ("DEFAULTS_REFUSED", "a", 4),
     ]
     assert parsed.issues[1].message == (
-        "The server 'a' has no 'transform' of its own, and 'defaults' has an error; mend"
+        "The server 'a' has no 'transform' of its own, and 'defaults' has an error; fix"
         " 'defaults' first."
     )
 
@@ -234,7 +234,7 @@ def test_misspelt_defaults_rename_no_tool() -> None:
 def test_an_unknown_default_names_what_defaults_may_hold() -> None:
     parsed = parse("version: 1\ndefaults: {transforms: []}\nservers: {}\n")
     assert parsed.issues[0].message == (
-        "'transforms' is no key of 'defaults': did you mean 'transform'?"
+        "'transforms' is not a key of 'defaults': did you mean 'transform'?"
     )
     assert (parsed.issues[0].line, parsed.issues[0].column) == (2, 12)
 
@@ -267,8 +267,8 @@ def test_a_dollar_brace_that_is_no_reference_is_a_warning(text: str) -> None:
     (issue,) = parsed.issues
     assert (issue.severity, issue.reason) == ("warning", "MALFORMED_REFERENCE")
     assert issue.message == (
-        "'servers.s.args[0]' holds a '${' that is no reference and stays as it is: only ${NAME}"
-        " and ${NAME:-default} are replaced."
+        "'servers.s.args[0]' contains a '${' that is not a reference and stays as it is: only"
+        " ${NAME} and ${NAME:-default} are replaced."
     )
     assert set(parsed.servers) == {VariantKey("s")}
 
@@ -283,7 +283,7 @@ def test_a_url_may_come_from_the_environment(url: str) -> None:
 def test_an_issue_reads_like_a_compilers_and_becomes_a_problem() -> None:
     issue = only(entry("comand: x"))
     assert str(issue) == (
-        "mcp.yaml:3:37: error: 'comand' is no key of a server: did you mean 'command'?"
+        "mcp.yaml:3:37: error: 'comand' is not a key of a server: did you mean 'command'?"
     )
     assert issue.problem.key == ("server", "s", "", "", "UNKNOWN_KEY", "servers.s.comand")
     assert issue.problem.message.startswith("mcp.yaml:3:37: 'comand'")

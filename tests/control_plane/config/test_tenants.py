@@ -154,9 +154,9 @@ servers:
     ("line", "says"),
     [
         ("permissions: { allowed_paths: [../x] }", "without '..'"),
-        ("permissions: { denied_paths: ['*.pem'] }", "is no pattern"),
+        ("permissions: { denied_paths: ['*.pem'] }", "patterns are not supported"),
         ("permissions: { wirte: false }", "'write'"),
-        ("rules: [ 'args.path +' ]", "is no rule: "),
+        ("rules: [ 'args.path +' ]", "is not a rule: "),
         ("rules: [ 'tennant == \"a\"' ]", "undeclared reference to 'tennant'"),
         ("rules: [ { tools: [a] } ]", "needs 'deny'"),
         ("risk: { a: financal }", "can't be 'financal'"),

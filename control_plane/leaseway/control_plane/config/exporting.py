@@ -12,7 +12,7 @@ from leaseway.control_plane.config.formats.detection import parse_text, read_doc
 from leaseway.control_plane.config.kubernetes.resources import GROUP, VERSION
 from leaseway.control_plane.config.layers.document import Document
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
-from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Tree
+from leaseway.control_plane.config.tree.yaml_tree import Entry, plain_value
 from leaseway.spec.model import Transform
 
 _RESOURCE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
@@ -58,7 +58,7 @@ def kubernetes_text(text: str, path: str, *, bare: bool = False) -> tuple[str, P
         return "", parsed
     steps = _steps(document)
     for entry in document.servers:
-        spec = _plain(entry.value)
+        spec = plain_value(entry.value)
         if steps and isinstance(spec, dict):
             spec.setdefault("transform", steps)
         head = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "MCPServer"}
@@ -88,7 +88,7 @@ def _begin(text: str, path: str, bare: bool) -> tuple[ParsedConfig, Document | N
 
 
 def _server(entry: Entry, issues: Sequence[ConfigIssue], rejected: bool) -> list[str]:
-    block = _block({entry.name: _plain(entry.value)})
+    block = _block({entry.name: plain_value(entry.value)})
     if rejected:
         block = [f"# {line}" for line in block]
     return [*_comments(issues), *block]
@@ -100,16 +100,6 @@ def _comments(issues: Iterable[ConfigIssue]) -> list[str]:
 
 def _block(content: dict[str, Any]) -> list[str]:
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100).splitlines()
-
-
-def _plain(node: Tree) -> Any:
-    match node:
-        case Leaf():
-            return node.value
-        case Items():
-            return [_plain(item) for item in node.items]
-        case _:
-            return {entry.name: _plain(entry.value) for entry in node.entries}
 
 
 def _steps(document: Document) -> list[dict[str, Any]]:

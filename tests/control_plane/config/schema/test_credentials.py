@@ -59,7 +59,7 @@ def test_a_variable_that_looks_like_a_credential_is_a_warning_without_its_value(
         f"servers.s.env.{name}",
     )
     assert issue.message == (
-        f"'servers.s.env.{name}' holds what looks like {kind}. Keep it out of the file: use"
+        f"'servers.s.env.{name}' contains what looks like {kind}. Keep it out of the file: use"
         " {env: NAME} or {secret: NAME} under 'env' or 'headers'."
     )
     assert value not in str(issue)

@@ -7,7 +7,7 @@ import pytest
 from leaseway.control_plane.config.formats.native import parse_native
 from leaseway.spec.model import VariantKey
 
-_NAMES = "names hold a-z, A-Z, 0-9, '_' and '-', and only '*' is special"
+_NAMES = "names consist of a-z, A-Z, 0-9, '_' and '-', and only '*' is special"
 
 
 @pytest.mark.parametrize(

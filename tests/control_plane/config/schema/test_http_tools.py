@@ -98,7 +98,7 @@ def test_members_of_an_object_say_themselves_that_they_are_required() -> None:
         ("name: t, method: GET, endpoint: /u, parameters: [{name: id, position: path}]",
          "parameters[0]", "BAD_HTTP_TOOL", "its endpoint no placeholder {id}"),
         ("name: t, method: GET, endpoint: /u, parameters: [{name: id, position: cookie}]",
-         "parameters[0].position", "BAD_VALUE", "can't be 'cookie': known are body, header, path"),
+         "parameters[0].position", "BAD_VALUE", "can't be 'cookie': use one of body, header, path"),
         ("name: t, method: GET, endpoint: /u, parameters: [{name: a b, position: header}]",
          "parameters[0]", "BAD_HTTP_TOOL", "which is no name of a header"),
         ("name: t, method: GET, endpoint: /u, parameters: [{name: Host, position: header}]",
@@ -129,16 +129,16 @@ def test_members_of_an_object_say_themselves_that_they_are_required() -> None:
         (("name: t, method: GET, endpoint: /u, template_engine: jinja2,"
          " response_template: '{% include \"x\" %}'"),
          "response_template", "BAD_TEMPLATE", "may not use include"),
-        ("name: a b, method: GET, endpoint: /u", "", "BAD_VALUE", "The tool's name 'a b' is not"),
+        ("name: a b, method: GET, endpoint: /u", "name", "BAD_VALUE", "name 'a b' is not valid"),
         ("name: t, method: GET, endpiont: /u, endpoint: /u", "endpiont", "UNKNOWN_KEY",
          "did you mean 'endpoint'?"),
         ("name: t, method: GET, endpoint: /u, parameters: [{name: a, typ: string}]",
-         "parameters[0].typ", "UNKNOWN_KEY", "is no key of a parameter: did you mean 'type'?"),
+         "parameters[0].typ", "UNKNOWN_KEY", "is not a key of a parameter: did you mean 'type'?"),
         ("name: t, method: GET, endpoint: /u, parameters: [{name: a, type: text}]",
          "parameters[0].type", "BAD_VALUE", "can't be 'text'"),
         ("name: t, method: GET, endpoint: /u, parameters: [{name: a, enum: x}]",
          "parameters[0].enum", "WRONG_TYPE", "must be a list"),
-        ("name: t, method: GET", "endpoint", "MISSING_KEY", "The tool needs 'endpoint'."),
+        ("name: t, method: GET", "endpoint", "MISSING_KEY", "needs 'endpoint'."),
         (("name: t, method: POST, endpoint: /u, body: binary,"
          " parameters: [{name: a}, {name: b}]"), "body", "BAD_HTTP_TOOL", "takes one body"),
     ],
@@ -167,7 +167,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
         ("http_tools: [ { name: t, method: GET, endpoint: / } ]", "needs 'base_url'"),
         ("url: http://x, http_tools: []", "'url' is not for the transport 'http_api'"),
         ("base_url: ftp://x, http_tools: [ { name: t, method: GET, endpoint: / } ]", "base_url"),
-        ("openapi: { include: {} }", "'openapi' needs 'source'"),
+        ("openapi: { include: {} }", "openapi' needs 'source'"),
         ("openapi: { source: x.json, inclde: {} }", "did you mean 'include'?"),
         ("openapi: none.json", "none.json can't be read: no such file"),
     ],
@@ -204,7 +204,7 @@ def test_a_document_gives_tools_and_an_address_and_what_is_written_out_wins(tmp_
     )
     parsed = load_sources(parse_sources([str(path)]))
     assert [issue.reason for issue in parsed.issues] == ["OPERATION_SKIPPED"]
-    assert "TRACE /y is no tool" in parsed.issues[0].message
+    assert "TRACE /y does not become a tool" in parsed.issues[0].message
     spec = parsed.servers[VariantKey("s")]
     assert spec.url == "https://a.example/v1"
     assert [(each.name, each.method) for each in spec.http_tools] == [("x", "GET"), ("y", "POST")]

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.control_plane.config.formats.native import parse_native
-from leaseway.control_plane.config.schema.json_schema import native_schema
-from leaseway.control_plane.config.schema.keys import SERVER_KEYS
+from leaseway.control_plane.config.schema.keys import SERVER_KEYS, native_schema
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "deploy" / "examples"
 VALIDATOR = jsonschema_rs.validator_for(native_schema())

@@ -22,7 +22,7 @@ from leaseway.control_plane.config.layers.document import (
 )
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults
 from leaseway.control_plane.config.schema.filters import SERVER_PLACEHOLDER
-from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import unique_entries
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Position, Table, Tree
@@ -75,7 +75,7 @@ def read_clients(
         if node is None:
             return Document(form, root, implied=names)
         if not isinstance(node, Table):
-            message = f"{shown(place.key)} must be a mapping of servers."
+            message = f"{quoted(place.key)} must be a mapping of servers."
             place.fatal(node.at, IssueReason.WRONG_TYPE, message)
             return None
         named = _with_ids(server_entries(node, place), place)
@@ -116,7 +116,7 @@ def _find(table: Table, path: list[str], where: Where) -> tuple[Tree | None, Whe
         node = next((entry.value for entry in entries if entry.name == name), None)
         if node is None:
             return None, where
-        where = where.child(name, node.at)
+        where = where.at_key(name, node.at)
     return node, where
 
 
@@ -130,7 +130,7 @@ def _report_repeated(table: Table, path: list[str], where: Where) -> None:
             repeated_root(where, found[1], found[0].at)
         if not found:
             return
-        node, where = found[0].value, where.child(name, found[0].value.at)
+        node, where = found[0].value, where.at_key(name, found[0].value.at)
 
 
 def _report_inputs(table: Table, root: str, where: Where) -> None:
@@ -138,7 +138,7 @@ def _report_inputs(table: Table, root: str, where: Where) -> None:
         node, place = _find(table, path, where)
         if node is None:
             continue
-        names = ", ".join(shown(name) for name in _input_names(node)) or "none by name"
+        names = ", ".join(quoted(name) for name in _input_names(node)) or "none by name"
         message = (
             f"The file has inputs that its client asks a person for ({names}); Leaseway asks"
             " nobody. Servers that use them need ${NAME} from the workers' environment instead."
@@ -163,8 +163,8 @@ def _with_ids(entries: Sequence[Entry], servers: Where) -> Iterator[Entry]:
             yield entry
             continue
         taken.add(made)
-        place = replace(servers.child(made, entry.value.at), server_id=made)
-        message = f"The server {shown(entry.name)} is called {shown(made)} here, as ids are made."
+        place = replace(servers.at_key(made, entry.value.at), server_id=made)
+        message = f"The server {quoted(entry.name)} is called {quoted(made)} here, as ids are made."
         place.warning(entry.at, IssueReason.SERVER_RENAMED, message)
         yield replace(entry, name=made)
 
@@ -174,12 +174,12 @@ def _id_of(name: str) -> str:
 
 
 def _server(entry: Entry, servers: Where, implied: Implied) -> Entry:
-    where = replace(servers.child(entry.name, entry.value.at), server_id=entry.name)
+    where = replace(servers.child(entry), server_id=entry.name)
     if not isinstance(entry.value, Table):
         return entry
     translated: list[Entry] = []
     for each in unique_entries(entry.value, where):
-        native = _translated(each, where.child(each.name, each.value.at))
+        native = _translated(each, where.child(each))
         if native is not None:
             translated.append(native)
     names = {each.name for each in translated}
@@ -192,7 +192,7 @@ def _translated(entry: Entry, where: Where) -> Entry | None:
     name = _RENAMED.get(entry.name, entry.name)
     if name not in SERVER_KEYS or (name in ("cwd", "env_file") and is_of_client(entry.value)):
         message = (
-            f"{shown(entry.name)} of the server {shown(where.server_id or '')} is not taken over:"
+            f"{quoted(entry.name)} of the server {quoted(where.server_id or '')} is not taken over:"
             f" {_why_not(entry)}."
         )
         where.warning(entry.at, IssueReason.KEY_NOT_TAKEN_OVER, message)

@@ -56,7 +56,7 @@ def read_native(root: Table, where: Where) -> Document | None:
     table: Table | None = values.get("servers")
     if table is None:
         return None
-    place = where.child("servers", table.at)
+    place = where.at_key("servers", table.at)
     servers = tuple(server_entries(table, place))
     return Document(
         "native",

@@ -21,10 +21,10 @@ from leaseway.control_plane.config.layers.document import (
     repeated_root,
     server_entries,
 )
-from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS
 from leaseway.control_plane.config.schema.tables import Key, keyed, read_table, unique_entries
-from leaseway.control_plane.config.schema.values import choice, kind_of, plain_text, takes
+from leaseway.control_plane.config.schema.values import choice, kind_of, plain_text, reader
 from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Items, Leaf, Table, Tree
 
 SCHEMA: Final = "mcp-config-v5"
@@ -36,7 +36,7 @@ _TYPE: Final = choice("custom", "external")
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
-@takes({"const": "1.0"})
+@reader({"const": "1.0"})
 def _version(node: Tree, where: Where) -> str | None:
     if isinstance(node, Leaf) and node.text == "1.0":
         return node.text
@@ -74,7 +74,7 @@ def read_three_layer(implied: Implied = "always") -> DocumentReader:
         table: Table | None = values.get("servers")
         if table is None:
             return None
-        place = where.child("servers", table.at)
+        place = where.at_key("servers", table.at)
         servers = [_server(entry, place, implied) for entry in server_entries(table, place)]
         return Document(
             "three-layer",
@@ -88,7 +88,7 @@ def read_three_layer(implied: Implied = "always") -> DocumentReader:
 
 
 def _server(entry: Entry, servers: Where, implied: Implied) -> Entry:
-    where = replace(servers.child(entry.name, entry.value.at), server_id=entry.name)
+    where = replace(servers.child(entry), server_id=entry.name)
     if not isinstance(entry.value, Table):
         return entry
     entries = unique_entries(entry.value, where)
@@ -126,7 +126,7 @@ def _handed(parameters: Sequence[Entry], name: str) -> Entry:
 
 
 def _native(entry: Entry, where: Where, is_class: bool) -> Iterator[Entry]:
-    place = where.child(entry.name, entry.value.at)
+    place = where.child(entry)
     node = entry.value
     match entry.name:
         case "type":
@@ -149,7 +149,7 @@ def _with_parameters(
     # What `env` says itself wins over `override`, and that over `config`.
     variables: dict[str, Entry] = {}
     for each in parameters:
-        place = where.child(each.name, each.value.at)
+        place = where.child(each)
         variables.update((one.name, one) for one in _variables(each, place))
     given = next((each for each in native if each.name == "env"), None)
     own = given.value.entries if given and isinstance(given.value, Table) else ()
@@ -165,15 +165,15 @@ def _with_parameters(
 
 def _variables(parameters: Entry, where: Where) -> Iterator[Entry]:
     if not isinstance(parameters.value, Table):
-        message = f"{shown(where.key)} must be a mapping, but it is {kind_of(parameters.value)}."
+        message = f"{quoted(where.key)} must be a mapping, but it is {kind_of(parameters.value)}."
         where.error(parameters.value.at, IssueReason.WRONG_TYPE, message)
         return
     for entry in unique_entries(parameters.value, where):
-        place = where.child(entry.name, entry.value.at)
+        place = where.child(entry)
         node = entry.value
         if not isinstance(node, Leaf) or node.value is None:
             message = (
-                f"{shown(place.key)} must be text, a number, true or false: it becomes a variable"
+                f"{quoted(place.key)} must be text, a number, true or false: it becomes a variable"
                 f" of the server's environment, but it is {kind_of(node)}."
             )
             place.error(node.at, IssueReason.WRONG_TYPE, message)

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Table, Tree
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z]+)(?::([^}]*))?\}")
@@ -60,7 +60,7 @@ def rewired(node: Tree, where: Where) -> Tree:
 
 def _rewired_entries(table: Table, where: Where) -> list[Entry]:
     return [
-        replace(entry, value=rewired(entry.value, where.child(entry.name, entry.value.at)))
+        replace(entry, value=rewired(entry.value, where.child(entry)))
         for entry in table.entries
         # A null unsets a variable for VS Code; here what is not set is left out.
         if not (isinstance(entry.value, Leaf) and entry.value.value is None)
@@ -79,7 +79,7 @@ def _rewired_text(text: str, node: Leaf, where: Where) -> str:
             return "${INPUT}"  # said once; nothing more is found wrong with it
         if name in _OF_CLIENTS:
             message = (
-                f"{shown(where.key)} uses {shown(match[0])}, which only the client that this file"
+                f"{quoted(where.key)} uses {quoted(match[0])}, which only the client that this file"
                 " was written for can fill in; write the value itself."
             )
             where.error(node.at, IssueReason.CLIENT_VARIABLE, message)
@@ -90,7 +90,7 @@ def _rewired_text(text: str, node: Leaf, where: Where) -> str:
 
 def _report_input(name: str, node: Leaf, where: Where) -> None:
     message = (
-        f"{shown(where.key)} needs the input {shown(name)}, which a client asks a person for and"
+        f"{quoted(where.key)} needs the input {quoted(name)}, which a client asks a person for and"
         " Leaseway asks nobody. Set an environment variable where workers run and write"
         " ${NAME} instead."
     )

@@ -22,7 +22,7 @@ from leaseway.control_plane.config.schema.issues import (
     IssueReason,
     ParsedConfig,
     Where,
-    shown,
+    quoted,
 )
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.policy import Tenants
@@ -155,7 +155,7 @@ class LayerDocument:
     failed: Set[str]
 
     def where(self, log: IssueLog) -> Where:
-        return Where(log).child(self.document.root, replace(self.document.at, file=self.path))
+        return Where(log).at_key(self.document.root, replace(self.document.at, file=self.path))
 
     def about(
         self, name: str, at: Position, reason: IssueReason, message: str, server: str | None = None
@@ -228,9 +228,9 @@ class _Combination:
         for place, server_id in unknown_grants(self.tenants or {}, known):
             near = nearest(server_id, known, 1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
-            message = f"There is no server {shown(server_id)} to grant.{hint}"
+            message = f"There is no server {quoted(server_id)} to grant.{hint}"
             at = self.log.places.get(f"{place}.{server_id}") or self.log.places.get(place, START)
-            where = Where(self.log).child(place, at)
+            where = Where(self.log).at_key(place, at)
             where.warning(at, IssueReason.UNDECLARED_SERVER, message)
 
     def common(self, base: Mapping[str, _Declared], sessions: Sequence[LayerDocument]) -> None:
@@ -350,7 +350,7 @@ class _Combination:
         at = next((each.at for each in entry.value.entries if each.name == "tools"), None)
         if more and at is not None:
             message = (
-                f"A domain can't switch on {shown(more[0])} of the server {shown(entry.name)}:"
+                f"A domain can't switch on {quoted(more[0])} of the server {quoted(entry.name)}:"
                 " only the system layer does. Remove it, or name it there."
             )
             name = f"{domain.document.root}.{entry.name}.tools"
@@ -391,7 +391,7 @@ class _Combination:
         hint = f" Did you mean '{near[0]}'?" if near else ""
         who = f"domain of tenant '{layer.tenant}'" if layer.tenant else f"{layer.kind} layer"
         message = (
-            f"The {who} names the server {shown(entry.name)}, which no layer below declares;"
+            f"The {who} names the server {quoted(entry.name)}, which no layer below declares;"
             f" there will be none of that name.{hint}"
         )
         name = f"{layer.document.root}.{entry.name}"
@@ -411,7 +411,7 @@ def _not_opened(
     domain: LayerDocument, server: Entry, each: Entry, path: str, word: str
 ) -> ConfigIssue:
     message = (
-        f"A domain can't set {shown(word)} of the server {shown(server.name)}: the system layer"
+        f"A domain can't set {quoted(word)} of the server {quoted(server.name)}: the system layer"
         " says what runs, where, and how. Remove it, or open it there with"
         f" 'domain_may: [{word if word.isprintable() else each.name}]'."
     )
@@ -420,10 +420,10 @@ def _not_opened(
 
 
 def _not_granted(domain: LayerDocument, server: Entry, reference: Reference) -> ConfigIssue:
-    name = shown(reference.name)
+    name = quoted(reference.name)
     message = (
         f"The domain of tenant '{domain.tenant}' reads the {_READS[reference.kind]} {name} for the"
-        f" server {shown(server.name)}, which the system layer does not grant to it. Remove it, or"
+        f" server {quoted(server.name)}, which the system layer does not grant to it. Remove it, or"
         f" grant it there with 'tenants: {{ {domain.tenant}: {{ secrets: [...] }} }}'."
     )
     where = f"{domain.document.root}.{server.name}"
@@ -443,13 +443,13 @@ def _narrowed(
 ) -> ServerSpec | None:
     """Return a spec with the filters of a domain on top of its own."""
     place = replace(
-        Where(own).child(domain.document.root, replace(domain.document.at, file=domain.path)),
+        Where(own).at_key(domain.document.root, replace(domain.document.at, file=domain.path)),
         server_id=entry.name,
-    ).child(entry.name, entry.value.at)
+    ).child(entry)
     for each in entry.value.entries if isinstance(entry.value, Table) else ():
         if each.name not in names:
             continue
-        rules = SERVER_KEYS[each.name].read(each.value, place.child(each.name, each.value.at))
+        rules = SERVER_KEYS[each.name].read(each.value, place.child(each))
         if spec is not None and isinstance(rules, NameFilter):
             below: NameFilter = getattr(spec, each.name)
             spec = replace(spec, **{each.name: below.narrowed(rules)})  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults
-from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.policy import Tenants
 from leaseway.control_plane.config.schema.tables import unique_entries
 from leaseway.control_plane.config.tree.json_tree import BadJson
@@ -95,13 +95,13 @@ def server_entries(table: Table, where: Where) -> Sequence[Entry]:
 
 
 def repeated_root(where: Where, entry: Entry, first: Position) -> None:
-    message = f"{shown(entry.name)} is set twice, first on line {first.line}; remove one."
-    where.child(entry.name, entry.value.at).fatal(entry.at, IssueReason.DUPLICATE_KEY, message)
+    message = f"{quoted(entry.name)} is set twice, first on line {first.line}; remove one."
+    where.child(entry).fatal(entry.at, IssueReason.DUPLICATE_KEY, message)
 
 
 def _repeated_server(where: Where, entry: Entry, first: Position) -> None:
     message = (
-        f"The server {shown(entry.name)} is defined twice, first on line {first.line};"
+        f"The server {quoted(entry.name)} is defined twice, first on line {first.line};"
         " rename or remove one."
     )
-    where.child(entry.name, entry.value.at).fatal(entry.at, IssueReason.DUPLICATE_SERVER, message)
+    where.child(entry).fatal(entry.at, IssueReason.DUPLICATE_SERVER, message)

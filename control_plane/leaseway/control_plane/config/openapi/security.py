@@ -23,12 +23,12 @@ class Scheme:
     Attributes:
         kind: How its credential is sent, or None where no header, query or cookie carries it.
         name: Of the header, pair of the query or cookie; empty for the others.
-        said: What the document calls it, for messages.
+        description: Its noun in messages.
     """
 
     kind: CredentialKind | None
     name: str = ""
-    said: str = ""
+    description: str = ""
 
     @property
     def target(self) -> str:
@@ -48,7 +48,7 @@ class Scheme:
             case "basic":
                 return "the header 'Authorization: Basic …'"
             case None:
-                return f"{self.said}, which is not supported"
+                return f"{self.description}, which is not supported"
             case _:
                 what = "pair of the query" if self.kind == "query" else self.kind
                 return f"the {what} {self.name[:64]!r}"

@@ -1,6 +1,6 @@
-"""Which literals look like credentials that should not be in a file (DESIGN §2).
+"""Literals that look like credentials, which should not be in a file (DESIGN §2).
 
-A guess from shape and name: good enough for a warning, never a reason to print the value.
+A guess from shape and name, good enough for a warning. The value itself is never printed.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ _SECRET_NAME: Final = re.compile(
 )
 
 _ADDRESS: Final = re.compile(r"\A(?:[a-z][a-z0-9+.-]*://|[./~])", re.IGNORECASE)
-_ENOUGH_CHARACTERS: Final = 10
-_ENOUGH_ENTROPY: Final = 2.8
-_LOOKED_AT: Final = 4_096
+_MIN_SECRET_LENGTH: Final = 10
+_MIN_ENTROPY: Final = 2.8
+_MAX_SEARCHED: Final = 4_096
 
 
 def names_a_secret(name: str) -> bool:
-    """Return whether a variable, header or flag is named like what holds a secret."""
+    """Return whether a variable, header or flag has the name of a secret."""
     return _SECRET_NAME.search(name.strip("-")) is not None
 
 
 def credential_kind(name: str, literal: str) -> str | None:
-    """Return what credential a literal looks like, or None.
+    """Return the kind of credential that a literal looks like, or None.
 
-    `${NAME:-default}` counts by its default, `${NAME}` for nothing.
+    `${NAME:-default}` counts as its default, `${NAME}` as empty.
 
     Args:
-        name: What the literal is set for; may be empty.
+        name: The variable, header or flag that has the value; may be empty.
         literal: The text as written.
     """
-    text = _without_references(literal[:_LOOKED_AT])
+    text = with_defaults(literal[:_MAX_SEARCHED])
     for kind, shape in _SHAPES:
         if shape.search(text):
             return kind
@@ -70,7 +70,7 @@ def credential_kind(name: str, literal: str) -> str | None:
 
 
 def credential_in_argument(argument: str, before: str) -> str | None:
-    """Return what credential an argument holds, as itself, as `--flag=value` or after `--flag`."""
+    """Return the kind of credential in an argument, in `--flag=value`, or after `--flag`."""
     flag, equals, value = argument.partition("=")
     if equals and flag.startswith("-"):
         return credential_kind(flag, value)
@@ -79,11 +79,11 @@ def credential_in_argument(argument: str, before: str) -> str | None:
 
 
 def secret_in_argument(argument: str, before: str) -> str | None:
-    """Return which `${NAME}` an argument puts on the command line that looks secret, or None.
+    """Return the name of a secret that an argument puts on the command line by `${NAME}`, or None.
 
     Args:
         argument: The argument as written.
-        before: The one before it, which may be the flag that it is the value of.
+        before: The argument before it, which may be its flag.
     """
     flag = argument.partition("=")[0] if argument.startswith("-") else before
     is_flag = flag.startswith("-") and names_a_secret(flag)
@@ -94,25 +94,26 @@ def secret_in_argument(argument: str, before: str) -> str | None:
 
 
 def credential_in_url(url: str) -> str | None:
-    """Return what credential a URL's query or path holds."""
+    """Return the kind of credential in a URL's query or path, or None."""
     try:
-        query = parse_qsl(urlsplit(_without_references(url)).query, max_num_fields=100)
+        query = parse_qsl(urlsplit(with_defaults(url)).query, max_num_fields=100)
     except ValueError:
         query = []
     found = [credential_kind(name, value) for name, value in query]
     return next((kind for kind in found if kind), None) or credential_kind("", url)
 
 
-def _without_references(text: str) -> str:
+def with_defaults(text: str, unset: str = "") -> str:
+    """Return a text with its references replaced by their defaults, or by `unset`."""
     for name, default in references(text):
         written = f"${{{name}}}" if default is None else f"${{{name}:-{default}}}"
-        text = text.replace(written, default or "")
+        text = text.replace(written, default or unset)
     return text
 
 
 def _is_random(text: str) -> bool:
-    if len(text) < _ENOUGH_CHARACTERS or " " in text.strip() or _ADDRESS.match(text):
+    if len(text) < _MIN_SECRET_LENGTH or " " in text.strip() or _ADDRESS.match(text):
         return False
     counts = Counter(text).values()
     entropy = -sum(count / len(text) * math.log2(count / len(text)) for count in counts)
-    return entropy >= _ENOUGH_ENTROPY
+    return entropy >= _MIN_ENTROPY

@@ -1,34 +1,34 @@
 """Readers of a server's own keys: command line, address, environment, headers, names.
 
-The strings of the first four are resolved on workers, so they may hold `${NAME}`; literals that
-look like credentials are warned about by key, never by value.
+Workers resolve the strings of the first four, so they may contain `${NAME}`. Literals that look
+like credentials cause a warning that names the key, never the value.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Set
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from leaseway.control_plane.config.schema import credentials
-from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.schema.tables import mapping, unique_entries
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.tables import entries_of
 from leaseway.control_plane.config.schema.values import (
     MAX_TEXT,
+    BadValue,
+    Reader,
     Schema,
-    check_references,
-    kind_of,
+    items_of,
     list_schema,
     plain_text,
+    reader,
     suggestion,
-    takes,
-    text_of,
-    text_schema,
+    text,
+    worker_text,
 )
-from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Table, Tree
+from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.model import TRANSPORTS, Value
-from leaseway.spec.references import references
 from leaseway.wire.names import SECRET_NAME, SECRET_NAME_RULE
 
 MAX_ARGUMENTS: Final = 1_000
@@ -41,144 +41,137 @@ MAX_SESSION_ID: Final = 1_024
 MAX_LABEL: Final = 128
 MAX_LABELS: Final = 32
 
-_KINDS: Final = ("env", "secret", "file")
-_SCHEMES: Final = ("http", "https")
+REFERENCE_KINDS: Final = ("env", "secret", "file")
+"""The keys of a mapping that is a reference: `{env: NAME}`."""
+
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+_VARIABLE_RULE: Final = "letters, digits and '_', no digit first"
 _LABEL: Final = re.compile(rf"[A-Za-z0-9._/-]{{1,{MAX_LABEL}}}")
 HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
-_OWN_HEADERS: Final = frozenset(
+_RESERVED_HEADERS: Final = frozenset(
     {"content-length", "transfer-encoding", "mcp-protocol-version", "mcp-session-id"}
 )
+_PATH: Final = text(longest=MAX_COMMAND, empty=False)
+_COMMAND: Final = worker_text(longest=MAX_COMMAND, empty=False)
+_ARGUMENT: Final = worker_text()
+_URL: Final = worker_text(longest=MAX_URL, empty=False)
+_SESSION_ID: Final = worker_text(longest=MAX_SESSION_ID)
+_LABEL_VALUE: Final = plain_text(longest=MAX_LABEL)
 
 
-@takes(text_schema(longest=MAX_COMMAND, empty=False))
-def command(node: Tree, where: Where) -> str | None:
+@reader(_COMMAND.schema)
+def command(node: Tree, where: Where) -> str:
     """Read the program of a stdio server."""
-    if _wired(node, where, "a command"):
-        return None
-    text = text_of(node, where, longest=MAX_COMMAND, empty=False)
-    check_references(node, where)
-    return text
+    _reject_reference(node, where, "a command")
+    return _COMMAND.read(node, where)
 
 
-@takes(list_schema(text_schema(), MAX_ARGUMENTS))
-def arguments(node: Tree, where: Where) -> tuple[str, ...] | None:
+@reader(_ARGUMENT.schema)
+def _argument(node: Tree, where: Where) -> str:
+    _reject_reference(node, where, "arguments")
+    return _ARGUMENT.read(node, where)
+
+
+@reader(list_schema(_ARGUMENT.schema, MAX_ARGUMENTS))
+def arguments(node: Tree, where: Where) -> tuple[str, ...]:
     """Read a command's arguments."""
-    if not isinstance(node, Items):
-        message = f"{shown(where.key)} must be a list of text, but it is {kind_of(node)}."
-        where.error(node.at, IssueReason.WRONG_TYPE, message)
-        return None
-    if len(node.items) > MAX_ARGUMENTS:
-        message = f"{shown(where.key)} has {len(node.items)} items; {MAX_ARGUMENTS} are allowed."
-        where.error(node.at, IssueReason.BAD_VALUE, message)
-        return None
-    read: list[str] = []
-    for index, item in enumerate(node.items):
+    values: list[str] = []
+    for index, item in enumerate(items_of(node, where, MAX_ARGUMENTS)):
         place = where.item(index, item.at)
-        text = None if _wired(item, place, "arguments") else text_of(item, place)
-        if text is not None:
-            check_references(item, place)
-            before = read[-1] if read else ""
-            warn_of_credential(item, place, credentials.credential_in_argument(text, before))
-            _warn_of_shown_secret(item, place, credentials.secret_in_argument(text, before))
-            read.append(text)
-    return tuple(read)
+        value = _argument(item, place)
+        if value is not None:
+            before = values[-1] if values else ""
+            warn_of_credential(item, place, credentials.credential_in_argument(value, before))
+            secret = credentials.secret_in_argument(value, before)
+            if secret is not None:
+                message = (
+                    f"{quoted(place.key)} puts {secret} on the command line, which every user of"
+                    " the worker's machine sees. Pass it under 'env', and let the server read it"
+                    " there."
+                )
+                place.warning(item.at, IssueReason.SECRET_IN_ARGUMENTS, message)
+            values.append(value)
+    return tuple(values)
 
 
-def _warn_of_shown_secret(node: Tree, where: Where, name: str | None) -> None:
-    if name is not None:
-        where.warning(
-            node.at,
-            IssueReason.SECRET_IN_ARGUMENTS,
-            f"{shown(where.key)} puts {name} on the command line, which every user of the worker's "
-            "machine sees. Give it to the server under 'env', and let it read it there.",
-        )
+@reader(_COMMAND.schema)
+def folder(node: Tree, where: Where) -> str:
+    """Read the folder that a process starts in; it may contain `${NAME}`."""
+    _reject_reference(node, where, "a folder")
+    path = _COMMAND.read(node, where)
+    if path.startswith(("/", "${")):
+        return path
+    raise BadValue(f"{quoted(where.key)} must be an absolute path, but is {quoted(path)}.")
 
 
-@takes(text_schema(longest=MAX_COMMAND, empty=False))
-def folder(node: Tree, where: Where) -> str | None:
-    """Read the folder that a process starts in; it may hold `${NAME}`."""
-    if _wired(node, where, "a folder"):
-        return None
-    text = text_of(node, where, longest=MAX_COMMAND, empty=False)
-    if text is None:
-        return None
-    check_references(node, where)
-    if text.startswith(("/", "${")):
-        return text
-    message = f"{shown(where.key)} must be an absolute path, but is {shown(text)}."
-    where.error(node.at, IssueReason.BAD_VALUE, message)
-    return None
+env_file: Final = _PATH
+"""Reads the path of a file of variables, like that of `{file: PATH}`."""
 
 
-@takes(text_schema(longest=MAX_COMMAND, empty=False))
-def env_file(node: Tree, where: Where) -> str | None:
-    """Read the path of a file of variables, as that of `{file: PATH}`."""
-    return text_of(node, where, longest=MAX_COMMAND, empty=False)
-
-
-@takes(
+@reader(
     {
         "type": "object",
         "maxProperties": MAX_LABELS,
-        "additionalProperties": text_schema(longest=MAX_LABEL),
+        "additionalProperties": _LABEL_VALUE.schema,
     }
 )
-def worker_labels(node: Tree, where: Where) -> dict[str, str] | None:
-    """Read the labels that a worker must have to be given the server."""
-    table = mapping(node, where)
-    if table is None:
-        return None
-    if len(table.entries) > MAX_LABELS:
-        message = f"{shown(where.key)} has {len(table.entries)} labels; {MAX_LABELS} are allowed."
-        where.error(node.at, IssueReason.BAD_VALUE, message)
-        return None
-    read_value = plain_text(longest=MAX_LABEL)
-    found: dict[str, str] = {}
-    for entry in unique_entries(table, where):
-        place = where.child(entry.name, entry.value.at)
+def worker_labels(node: Tree, where: Where) -> dict[str, str]:
+    """Read the labels that a worker must have to get the server."""
+    labels: dict[str, str] = {}
+    for entry in entries_of(node, where, MAX_LABELS, "labels"):
+        place = where.child(entry)
         if not _LABEL.fullmatch(entry.name):
             message = (
-                f"{shown(entry.name)} is no label: write 1 to {MAX_LABEL} letters, digits, '.',"
-                " '_', '-' and '/'."
+                f"{quoted(entry.name)} is not a label: write 1 to {MAX_LABEL} letters, digits,"
+                " '.', '_', '-' and '/'."
             )
             place.error(entry.at, IssueReason.BAD_VALUE, message)
             continue
-        value = read_value(entry.value, place)
+        value = _LABEL_VALUE(entry.value, place)
         if value is not None:
-            found[entry.name] = value
-    return found
+            labels[entry.name] = value
+    return labels
 
 
-@takes(text_schema(longest=MAX_URL, empty=False))
-def url(node: Tree, where: Where) -> str | None:
+@reader(_URL.schema)
+def url(node: Tree, where: Where) -> str:
     """Read the endpoint of an HTTP server."""
-    if _wired(node, where, "a url"):
-        return None
-    text = text_of(node, where, longest=MAX_URL, empty=False)
-    if text is None:
-        return None
-    check_references(node, where)
-    fault = _url_fault(text, _schemes(where.transport))
+    _reject_reference(node, where, "a url")
+    value = _URL.read(node, where)
+    fault = _url_fault(value, _schemes(where.transport))
     if fault:
-        where.error(node.at, IssueReason.BAD_VALUE, f"{shown(where.key)} {fault}")
-        return None
-    warn_of_credential(node, where, credentials.credential_in_url(text))
-    return text
+        raise BadValue(f"{quoted(where.key)} {fault}")
+    warn_of_credential(node, where, credentials.credential_in_url(value))
+    return value
 
 
-@takes(text_schema(longest=MAX_SESSION_ID))
-def session_id(node: Tree, where: Where) -> str | None:
+@reader(_SESSION_ID.schema)
+def session_id(node: Tree, where: Where) -> str:
     """Read an `Mcp-Session-Id` to join; empty means none."""
-    text = text_of(node, where, longest=MAX_SESSION_ID)
-    if text is None:
-        return None
-    check_references(node, where)
-    if all("!" <= character <= "~" for character in text):
-        return text
-    message = f"{shown(where.key)} may hold visible ASCII characters only, and no spaces."
-    where.error(node.at, IssueReason.BAD_VALUE, message)
-    return None
+    value = _SESSION_ID.read(node, where)
+    if all("!" <= character <= "~" for character in value):
+        return value
+    raise BadValue(f"{quoted(where.key)} may contain only visible ASCII characters, and no spaces.")
+
+
+def _name(rule: re.Pattern[str], words: str) -> Reader[str]:
+    any_text = text(longest=256, empty=False)
+
+    @reader({"type": "string", "pattern": f"^{rule.pattern}$"})
+    def read(node: Tree, where: Where) -> str:
+        name = any_text.read(node, where)
+        if rule.fullmatch(name):
+            return name
+        raise BadValue(f"{quoted(where.key)} must be a name of {words}, not a value.")
+
+    return read
+
+
+_REFERENCES: Final[Mapping[Literal["env", "secret", "file"], Reader[str]]] = {
+    "env": _name(_VARIABLE, _VARIABLE_RULE),
+    "secret": _name(SECRET_NAME, SECRET_NAME_RULE),
+    "file": _PATH,
+}
 
 
 def _only(kind: str, schema: Schema) -> Schema:
@@ -195,191 +188,151 @@ def value_schema(longest: int) -> Schema:
     return {
         "description": "Resolved on the worker; a text may hold ${NAME} and ${NAME:-default}.",
         "anyOf": [
-            text_schema(longest=longest),
-            _only("env", {"type": "string", "pattern": f"^{_VARIABLE.pattern}$"}),
-            _only("secret", {"type": "string", "pattern": f"^{SECRET_NAME.pattern}$"}),
-            _only("file", text_schema(longest=MAX_COMMAND, empty=False)),
+            text(longest=longest).schema,
+            *(_only(kind, read.schema) for kind, read in _REFERENCES.items()),
         ],
     }
 
 
-def _values_schema(longest: int, most: int) -> Schema:
-    value = value_schema(longest)
-    return {"type": "object", "maxProperties": most, "additionalProperties": value}
+def _value(longest: int, *, one_line: bool = False) -> Reader[Value]:
+    literal = worker_text(longest=longest)
 
+    @reader(value_schema(longest))
+    def read(node: Tree, where: Where) -> Value:
+        if isinstance(node, Table):
+            return reference.read(node, where)
+        value = literal.read(node, where)
+        if one_line and any(character in value for character in "\r\n"):
+            raise BadValue(f"{quoted(where.key)} contains a line break, which no header may.")
+        return Value("literal", value)
 
-@takes(_values_schema(MAX_TEXT, MAX_VARIABLES))
-def environment(node: Tree, where: Where) -> Mapping[str, Value] | None:
-    """Read the variables of a stdio server."""
-
-    def fault(name: str) -> str | None:
-        if _VARIABLE.fullmatch(name):
-            return None
-        return "is no name of a variable: write letters, digits and '_', no digit first"
-
-    return _values(node, where, MAX_VARIABLES, MAX_TEXT, fault)
-
-
-@takes(_values_schema(MAX_HEADER, MAX_HEADERS))
-def headers(node: Tree, where: Where) -> Mapping[str, Value] | None:
-    """Read the HTTP headers of a server; their names differ by more than case."""
-    seen: set[str] = set()
-
-    def fault(name: str) -> str | None:
-        lower = name.lower()
-        if not HEADER_NAME.fullmatch(name):
-            return "is no name of a header: write letters, digits and '-'"
-        if lower in _OWN_HEADERS:
-            use = "; use the key 'sessionId'" if lower == "mcp-session-id" else ""
-            return f"is set by Leaseway itself{use}"
-        if lower in seen:
-            return "is set twice; headers differ by more than case"
-        seen.add(lower)
-        return None
-
-    return _values(node, where, MAX_HEADERS, MAX_HEADER, fault, one_line=True)
+    return read
 
 
 def _values(
-    node: Tree,
-    where: Where,
-    most: int,
-    longest: int,
-    fault_of: Callable[[str], str | None],
-    *,
-    one_line: bool = False,
-) -> Mapping[str, Value] | None:
-    if not isinstance(node, Table):
-        message = f"{shown(where.key)} must be a mapping, but it is {kind_of(node)}."
-        where.error(node.at, IssueReason.WRONG_TYPE, message)
-        return None
-    entries = unique_entries(node, where)
-    if len(entries) > most:
-        message = f"{shown(where.key)} has {len(entries)} entries; {most} are allowed."
-        where.error(node.at, IssueReason.BAD_VALUE, message)
-        return None
-    values: dict[str, Value] = {}
-    for entry in entries:
-        place = where.child(entry.name, entry.value.at)
-        fault = fault_of(entry.name)
-        if fault:
-            message = f"{shown(entry.name)} under {shown(where.key)} {fault}."
-            place.error(entry.at, IssueReason.BAD_VALUE, message)
-            continue
-        value = _value(entry, place, longest, one_line)
-        if value is not None:
+    read_value: Reader[Value], limit: int, fault_of: Callable[[str, Set[str]], str | None]
+) -> Reader[Mapping[str, Value]]:
+    """Return a reader of values by name; `fault_of` judges a name beside the previous ones."""
+
+    @reader({"type": "object", "maxProperties": limit, "additionalProperties": read_value.schema})
+    def read(node: Tree, where: Where) -> Mapping[str, Value]:
+        values: dict[str, Value] = {}
+        names: set[str] = set()
+        for entry in entries_of(node, where, limit):
+            place = where.child(entry)
+            fault = fault_of(entry.name, names)
+            if fault:
+                message = f"{quoted(entry.name)} under {quoted(where.key)} {fault}."
+                place.error(entry.at, IssueReason.BAD_VALUE, message)
+                continue
+            names.add(entry.name.lower())
+            value = read_value(entry.value, place)
+            if value is None:
+                continue
+            if value.kind == "literal":
+                kind = credentials.credential_kind(entry.name, value.text)
+                warn_of_credential(entry.value, place, kind)
             values[entry.name] = value
-    return values
+        return values
+
+    return read
 
 
-def _value(entry: Entry, where: Where, longest: int, one_line: bool) -> Value | None:
-    node = entry.value
-    if isinstance(node, Table):
-        return reference(node, where)
-    text = text_of(node, where, longest=longest)
-    if text is None:
+def _variable_fault(name: str, _lower_names: Set[str]) -> str | None:
+    if _VARIABLE.fullmatch(name):
         return None
-    if one_line and any(character in text for character in "\r\n"):
-        message = f"{shown(where.key)} holds a line break, which no header may."
-        where.error(node.at, IssueReason.BAD_VALUE, message)
-        return None
-    check_references(node, where)
-    warn_of_credential(node, where, credentials.credential_kind(entry.name, text))
-    return Value("literal", text)
+    return f"is not the name of a variable: write {_VARIABLE_RULE}"
 
 
-def reference(node: Table, where: Where) -> Value | None:
-    """Read exactly one of `{env: NAME}`, `{secret: NAME}` and `{file: PATH}`."""
-    entries = unique_entries(node, where)
-    if len(entries) != 1:
-        message = (
-            f"{shown(where.key)} must be text or exactly one of {{env: NAME}}, {{secret: NAME}}"
-            f" and {{file: PATH}}; it has {len(entries)} keys."
-        )
-        where.error(node.at, IssueReason.WRONG_TYPE, message)
-        return None
-    (entry,) = entries
-    place = where.child(entry.name, entry.value.at)
-    match entry.name:
-        case "env":
-            name = _name(entry.value, place, _VARIABLE, "letters, digits and '_', no digit first")
-            return None if name is None else Value("env", name)
-        case "secret":
-            name = _name(entry.value, place, SECRET_NAME, SECRET_NAME_RULE)
-            return None if name is None else Value("secret", name)
-        case "file":
-            path = text_of(entry.value, place, longest=MAX_COMMAND, empty=False)
-            return None if path is None else Value("file", path)
-        case _:
-            hint = suggestion(entry.name, _KINDS)
-            message = f"{shown(entry.name)} under {shown(where.key)} is no reference: {hint}"
-            place.error(entry.at, IssueReason.UNKNOWN_KEY, message)
-            return None
-
-
-def _name(node: Tree, where: Where, rule: re.Pattern[str], words: str) -> str | None:
-    text = text_of(node, where, longest=256, empty=False)
-    if text is None or rule.fullmatch(text):
-        return text
-    message = f"{shown(where.key)} must be a name of {words}, not a value."
-    where.error(node.at, IssueReason.BAD_VALUE, message)
+def _header_fault(name: str, lower_names: Set[str]) -> str | None:
+    lower = name.lower()
+    if not HEADER_NAME.fullmatch(name):
+        return "is not the name of a header: write letters, digits and '-'"
+    if lower in _RESERVED_HEADERS:
+        advice = "; use the key 'sessionId'" if lower == "mcp-session-id" else ""
+        return f"is set by Leaseway itself{advice}"
+    if lower in lower_names:
+        return "is set twice; headers differ by more than case"
     return None
 
 
-def _wired(node: Tree, where: Where, what: str) -> bool:
-    # {secret: …} in a place where everyone on the machine, or every log, would show the value.
-    if not isinstance(node, Table) or not any(entry.name in _KINDS for entry in node.entries):
-        return False
-    message = (
-        f"{shown(where.key)} can't be a reference: {what} would show the value in process lists"
-        " and logs. Pass it under 'env' or 'headers'."
-    )
-    where.error(node.at, IssueReason.REFERENCE_NOT_ALLOWED, message)
-    return True
+@reader({"anyOf": [_only(kind, read.schema) for kind, read in _REFERENCES.items()]})
+def reference(node: Tree, where: Where) -> Value:
+    """Read exactly one of `{env: NAME}`, `{secret: NAME}` and `{file: PATH}`."""
+    entries = entries_of(node, where)
+    if len(entries) != 1:
+        raise BadValue(
+            f"{quoted(where.key)} must be text or exactly one of {{env: NAME}}, {{secret: NAME}}"
+            f" and {{file: PATH}}; it has {len(entries)} keys.",
+            IssueReason.WRONG_TYPE,
+        )
+    (entry,) = entries
+    place = where.child(entry)
+    kind = next((kind for kind in _REFERENCES if kind == entry.name), None)
+    if kind is None:
+        hint = suggestion(entry.name, REFERENCE_KINDS)
+        message = f"{quoted(entry.name)} under {quoted(where.key)} is not a reference: {hint}"
+        place.error(entry.at, IssueReason.UNKNOWN_KEY, message)
+        raise BadValue  # already reported
+    name = _REFERENCES[kind](entry.value, place)
+    if name is None:
+        raise BadValue  # already reported
+    return Value(kind, name)
+
+
+environment: Final = _values(_value(MAX_TEXT), MAX_VARIABLES, _variable_fault)
+"""Reads the variables of a stdio server."""
+
+headers: Final = _values(_value(MAX_HEADER, one_line=True), MAX_HEADERS, _header_fault)
+"""Reads the HTTP headers of a server; their names differ by more than case."""
+
+
+def _reject_reference(node: Tree, where: Where, what: str) -> None:
+    # {secret: …} in a key whose value all users of the machine, or every log, would show.
+    if isinstance(node, Table) and any(entry.name in REFERENCE_KINDS for entry in node.entries):
+        raise BadValue(
+            f"{quoted(where.key)} can't be a reference: {what} would show the value in process"
+            " lists and logs. Pass it under 'env' or 'headers'.",
+            IssueReason.REFERENCE_NOT_ALLOWED,
+        )
 
 
 def _schemes(transport: str | None) -> tuple[str, ...]:
-    """Return the schemes of a transport's urls; of one that is not built in, none are known."""
+    """Return the URL schemes of a built-in transport; those of others are unknown."""
     if transport in TRANSPORTS:
-        return ("ws", "wss") if transport == "websocket" else _SCHEMES
+        return ("ws", "wss") if transport == "websocket" else ("http", "https")
     return ()
 
 
-def _url_fault(text: str, schemes: tuple[str, ...]) -> str | None:
+def _url_fault(url: str, schemes: tuple[str, ...]) -> str | None:
     example = f"{schemes[0] if schemes else 'http'}://127.0.0.1:3000/mcp"
-    if any(character <= " " or character == "\x7f" for character in _filled(text)):
-        return "holds a space or a control character."
+    # Any digit makes a valid host, port and path, so the rest can be checked.
+    filled = credentials.with_defaults(url, unset="1")
+    if any(character <= " " or character == "\x7f" for character in filled):
+        return "contains a space or a control character."
     try:
-        parts = urlsplit(_filled(text))
+        parts = urlsplit(filled)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        return f"is no valid URL; write, for example, {example}."
+        return f"is not a valid URL; write, for example, {example}."
     if "@" in parts.netloc:
-        return "holds credentials, which logs would show; pass them under 'headers'."
+        return "contains credentials, which logs would show; pass them under 'headers'."
     if not schemes:
         return None
     if parts.scheme not in schemes:
-        if text.startswith("${"):
-            return None  # scheme and host come with the reference, on the worker
-        found = f"not with {shown(parts.scheme)}" if parts.scheme else "but has no scheme"
+        if url.startswith("${"):
+            return None  # the worker fills in scheme and host
+        found = f"not with {quoted(parts.scheme)}" if parts.scheme else "but has no scheme"
         return f"must begin with {schemes[0]}:// or {schemes[1]}://, {found}."
     return None if host else f"names no host; write, for example, {example}."
 
 
-def _filled(text: str) -> str:
-    # Any digit makes a valid host, port and path, so the rest can be checked.
-    for name, default in references(text):
-        written = f"${{{name}}}" if default is None else f"${{{name}:-{default}}}"
-        text = text.replace(written, default or "1")
-    return text
-
-
 def warn_of_credential(node: Tree, where: Where, kind: str | None) -> None:
-    """Report a literal that looks like a credential of some kind; None is not reported."""
+    """Report a literal that looks like a credential of some kind, unless the kind is None."""
     if kind is None or not isinstance(node, Leaf):
         return
     message = (
-        f"{shown(where.key)} holds what looks like {kind}. Keep it out of the file: use"
+        f"{quoted(where.key)} contains what looks like {kind}. Keep it out of the file: use"
         " {env: NAME} or {secret: NAME} under 'env' or 'headers'."
     )
     report = where.error if where.log.forbids_credentials(node.at) else where.warning

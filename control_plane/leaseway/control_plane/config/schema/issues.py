@@ -1,4 +1,4 @@
-"""What is wrong in a configuration file, and where: the parser's log and its result."""
+"""The mistakes in a configuration file with their places, and the parser's result."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal
 
-from leaseway.control_plane.config.tree.yaml_tree import START, Position
+from leaseway.control_plane.config.tree.yaml_tree import Entry, Position
 from leaseway.control_plane.core.problems import Problem, ProblemKey
 from leaseway.spec.model import ServerSpec, VariantKey
 
 MAX_ISSUES: Final = 1_000
-"""Issues of one file that are listed; the rest are counted."""
+"""Listed issues of one file; the others are counted."""
 
-_SHOWN: Final = 80
+_MAX_QUOTED: Final = 80
 
 
 class IssueReason(StrEnum):
-    """Why a piece of configuration was refused or warned about."""
+    """Why a piece of configuration is rejected, or has a warning."""
 
     UNREADABLE = "CONFIG_UNREADABLE"
     TOO_LARGE = "CONFIG_TOO_LARGE"
@@ -66,18 +66,18 @@ class IssueReason(StrEnum):
 
 @dataclass(frozen=True)
 class ConfigIssue:
-    """One thing that is wrong, or may be, in a configuration file.
+    """A mistake, or a likely one, in a configuration file.
 
     Attributes:
         file: The file, as it was named.
         line: Counted from 1.
         column: Counted from 1, in characters.
         key: The dotted path of the key, such as `servers.time.args[0]`; empty for the file.
-        severity: An error refuses the server's entry or the file, a warning refuses nothing.
+        severity: An error rejects the server's entry or the file, a warning rejects nothing.
         reason: An `IssueReason`.
-        message: What is wrong and what to do; never a value that may be secret.
-        server_id: The entry that it is in, or None.
-        tenant: Whose variant of the server it concerns, or empty for all.
+        message: The mistake and advice; never contains a value that may be secret.
+        server_id: The server's entry that contains it, or None.
+        tenant: The tenant whose variant of the server it is about, or empty for all.
     """
 
     file: str
@@ -95,7 +95,7 @@ class ConfigIssue:
 
     @property
     def problem(self) -> Problem:
-        """The same, for the table of open problems."""
+        """The issue as a row of the table of open problems."""
         return Problem(
             scope="workspace" if self.server_id is None else "server",
             reason=self.reason,
@@ -108,16 +108,16 @@ class ConfigIssue:
 
 
 def problems_of(issues: Iterable[ConfigIssue]) -> list[Problem]:
-    """Return issues for the table of open problems, which keeps one for each subject.
+    """Return issues for the table of open problems, which keeps one problem for each subject.
 
-    Several at one key with one reason, such as an OpenAPI document's operations that can't be
-    tools, are numbered from the second on.
+    If issues share a key and a reason, as skipped operations of one OpenAPI document do, the
+    subjects are numbered from the second on.
     """
-    met: Counter[ProblemKey] = Counter()
+    counts: Counter[ProblemKey] = Counter()
     problems: list[Problem] = []
     for problem in (issue.problem for issue in issues):
-        met[problem.key] += 1
-        number = met[problem.key]
+        counts[problem.key] += 1
+        number = counts[problem.key]
         subject = problem.subject if number == 1 else f"{problem.subject} ({number})"
         problems.append(replace(problem, subject=subject))
     return problems
@@ -125,20 +125,20 @@ def problems_of(issues: Iterable[ConfigIssue]) -> list[Problem]:
 
 @dataclass(frozen=True)
 class ParsedConfig:
-    """What a configuration says: one file, or several in layers.
+    """A parsed configuration: one file, or several in layers.
 
     Attributes:
-        servers: The specs of the enabled servers whose entries have no error; a tenant for whom
-            a server is disabled has a variant that hides it.
-        rejected: Ids of servers whose entry has an error; what they had stays in force.
-        issues: Everything that was found, in the order of the files.
-        broken: Whether all of it is refused and changes nothing.
-        places: Where each key's value is, by dotted path; of the common variants.
-        refused: Variants of tenants whose overrides have an error: they stay as they were, and
-            the tenant never gets the common variant instead.
-        origins: Where each value of a variant is, by its path below the server.
-        followed: Other files that it depends on, to be read again when they change.
-        declared: The servers and tenants that it names, switched off or not: `servers.ID`,
+        servers: The specs of the enabled servers whose entries have no error. If a tenant's
+            domain disables a server, the tenant has a variant that hides it.
+        rejected: Ids of servers whose entry has an error; their previous specs stay in force.
+        issues: All issues, in the order of the files.
+        broken: Whether the whole configuration is rejected and changes nothing.
+        places: Position of each key's value in the common variants, by dotted path.
+        refused: Tenants' variants whose overrides have an error. They stay unchanged; the tenant
+            never gets the common variant instead.
+        origins: Position of each value of a variant, by its path below the server.
+        followed: Other files that the configuration depends on; a change of one reloads it.
+        declared: The servers and tenants that it names, enabled or not: `servers.ID`,
             `tenants.NAME`.
     """
 
@@ -156,12 +156,12 @@ class ParsedConfig:
 
 
 class IssueLog:
-    """Collects what the parser finds in one file, or in the layers of several.
+    """Collects the issues of one file, or of several in layers.
 
     Args:
-        file: What an issue is in whose position names no file.
+        file: The file of issues whose position names none.
         strict: The files in which a literal credential is an error.
-        order: The files in the order in which their issues are listed.
+        order: The files, in the order of their issues in `issues()`.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class IssueLog:
         self.followed: set[Path] = set()
 
     def add(self, issue: ConfigIssue) -> None:
-        """Record an issue; its server, if it is an error, counts as rejected."""
+        """Record an issue; an error marks its server as failed."""
         if issue.severity == "error" and issue.server_id is not None:
             self.failed.add(issue.server_id)
         self._list(replace(issue, file=issue.file or self._file))
@@ -189,10 +189,10 @@ class IssueLog:
         return IssueLog(self._file, self._strict, list(self._order))
 
     def absorb(self, other: IssueLog, tenant: str = "") -> None:
-        """List what another log has and this one has not.
+        """Add another log's issues that this one lacks.
 
-        What is wrong with one tenant's variant (`tenant`) is listed only: it refuses no server
-        for others. Neither does it break the file.
+        Issues of one tenant's variant (`tenant`) are only listed: they fail no server for other
+        tenants and do not break the file.
         """
         for issue in other.issues():
             if issue not in self._seen:
@@ -207,20 +207,20 @@ class IssueLog:
         return at.file or self._file
 
     def forbids_credentials(self, at: Position) -> bool:
-        """Return whether a literal credential at a place is an error; it is a warning otherwise."""
+        """Return whether a literal credential at a position is an error, not just a warning."""
         return self.file_of(at) in self._strict
 
     def issues(self) -> tuple[ConfigIssue, ...]:
-        """Return what was found, in the order of the files."""
-        found = sorted(
+        """Return all issues, in the order of the files."""
+        issues = sorted(
             self._issues,
             key=lambda issue: (self._order.get(issue.file, 0), issue.line, issue.column, issue.key),
         )
         if self._unlisted:
-            message = f"{self._unlisted} more issues are not listed; mend these first."
+            message = f"{self._unlisted} more issues are not listed; fix these first."
             reason = IssueReason.TOO_MANY_ISSUES
-            found.append(ConfigIssue(self._file, 1, 1, "", "error", reason, message))
-        return tuple(found)
+            issues.append(ConfigIssue(self._file, 1, 1, "", "error", reason, message))
+        return tuple(issues)
 
     def _list(self, issue: ConfigIssue) -> None:
         if len(self._issues) < MAX_ISSUES:
@@ -231,13 +231,13 @@ class IssueLog:
 
 @dataclass(frozen=True)
 class Where:
-    """A place in the tree of keys, for a reader to report about.
+    """A place in the tree of keys. Readers report issues through it.
 
     Attributes:
-        log: Where reports go.
+        log: Collects the issues.
         key: The dotted path of the place.
-        server_id: The entry that the place is in, or None.
-        transport: The entry's transport where it is a known one, or None.
+        server_id: The server's entry that contains the place, or None.
+        transport: The entry's transport, or None if it is unknown.
     """
 
     log: IssueLog
@@ -245,34 +245,48 @@ class Where:
     server_id: str | None = None
     transport: str | None = None
 
-    def child(self, name: str, at: Position) -> Where:
-        """Return the place of a key below this one, and note where its value is."""
-        safe = name if name.isprintable() else ascii(name)
-        return self._below(f"{self.key}.{safe}" if self.key else safe, at)
+    def child(self, entry: Entry) -> Where:
+        """Return the place of an entry below this one, and record its value's position."""
+        return self.at_key(entry.name, entry.value.at)
+
+    def at_key(self, name: str, at: Position) -> Where:
+        """Return the place of a key below this one, and record its value's position."""
+        return self._below(self._path(name if name.isprintable() else ascii(name)), at)
 
     def item(self, index: int, at: Position) -> Where:
-        """Return the place of a list's item, counted from 0."""
+        """Return the place of a list's item, counted from 0, and record its position."""
         return self._below(f"{self.key}[{index}]", at)
 
+    def find(self, name: str, default: Position) -> tuple[Where, Position]:
+        """Return the place of a key that was read already, and its value's position.
+
+        If the key is missing, the position is the default.
+        """
+        place = replace(self, key=self._path(name))
+        return place, self.log.places.get(place.key, default)
+
     def error(self, at: Position, reason: IssueReason, message: str) -> None:
-        """Report what refuses the server's entry."""
+        """Report a mistake that rejects the server's entry."""
         self._report(at, "error", reason, message)
 
     def warning(self, at: Position, reason: IssueReason, message: str) -> None:
         self._report(at, "warning", reason, message)
 
     def fatal(self, at: Position, reason: IssueReason, message: str) -> None:
-        """Report what refuses the whole file."""
+        """Report a mistake that rejects the whole file."""
         self.log.broken = True
         self._report(at, "error", reason, message)
 
-    def missing(self, at: Position | None, name: str, message: str) -> None:
-        place = replace(self, key=f"{self.key}.{name}" if self.key else name)
-        place.error(at or START, IssueReason.MISSING_KEY, message)
+    def missing(self, at: Position, name: str, message: str) -> None:
+        """Report a missing key below this place."""
+        replace(self, key=self._path(name)).error(at, IssueReason.MISSING_KEY, message)
 
     def _below(self, key: str, at: Position) -> Where:
         self.log.places[key] = at
         return Where(self.log, key, self.server_id, self.transport)
+
+    def _path(self, name: str) -> str:
+        return f"{self.key}.{name}" if self.key else name
 
     def _report(
         self, at: Position, severity: Literal["error", "warning"], reason: str, message: str
@@ -283,7 +297,7 @@ class Where:
         self.log.add(issue)
 
 
-def shown(name: str) -> str:
-    """Return a name in quotes as a message may carry it: short, on one line, printable."""
-    clipped = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
+def quoted(name: str) -> str:
+    """Return a name in quotes for a message: short, on one line, printable."""
+    clipped = name if len(name) <= _MAX_QUOTED else name[:_MAX_QUOTED] + "..."
     return f"'{clipped}'" if clipped.isprintable() else ascii(clipped)

@@ -1,7 +1,6 @@
-"""Every key of a configuration file, as data: its name, its reader, its place in the model.
+"""The keys of a configuration file as data, and the JSON Schema that is made from them.
 
-Nothing here decides anything: `native` walks these tables, and whatever describes the file to
-people or editors can be made from them.
+Each key has a name, a reader and a field in the typed model.
 """
 
 from __future__ import annotations
@@ -10,14 +9,16 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
-from leaseway.control_plane.config.schema import fields, images, policy, process_servers
+from leaseway.control_plane.config.schema import fields, policy, process_servers
 from leaseway.control_plane.config.schema import filters as naming
 from leaseway.control_plane.config.schema.http_api.documents import openapi
 from leaseway.control_plane.config.schema.http_api.security import security
 from leaseway.control_plane.config.schema.http_api.tools import http_tools
-from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.schema.tables import Key, keyed, record
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.tables import Key, keyed, record, schema_of
 from leaseway.control_plane.config.schema.values import (
+    BadValue,
+    Schema,
     boolean,
     choice,
     duration,
@@ -25,10 +26,9 @@ from leaseway.control_plane.config.schema.values import (
     list_of,
     number,
     plain_text,
+    reader,
     size,
     suggestion,
-    takes,
-    text_schema,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.http_tools import MAX_RETRIES
@@ -46,14 +46,14 @@ PROTOCOLS: Final = (
     "2025-03-26",
     "2024-11-05",
 )
-"""What `protocol:` may say."""
+"""Values of `protocol:`."""
 
 _DAY: Final = 86_400.0
 _YEAR: Final = 365 * _DAY
 _INSTANT: Final = 0.001
-_MOST_INSTANCES: Final = 4_096
-_MOST_CALLS: Final = 4_096
-_MOST_MEMORY: Final = 1024**5
+_MAX_INSTANCES: Final = 4_096
+_MAX_CALLS: Final = 4_096
+_MAX_MEMORY: Final = 1024**5
 _BASIC, _STRICT = "basic", "strict"
 
 _STDIO: Final = frozenset({"stdio"})
@@ -64,10 +64,10 @@ _HTTP: Final = frozenset({"streamable_http"})
 _HTTP_API: Final = frozenset({"http_api"})
 
 NEVER_OPENED: Final = ("transport", "domain_may", "worker_labels")
-"""Keys that no server opens to domains. All variants of a server are on the same workers: one
-that lacked a tenant's own would serve the tenant the common one."""
+"""Keys that no server opens to domains. All variants of a server are on the same workers: a worker
+without a tenant's own variant would serve the common one to the tenant."""
 
-# What people write for a transport whose name they know from elsewhere.
+# Names of transports in other formats.
 _TRANSPORT_SYNONYMS: Final[Mapping[str, str]] = {
     "http": "streamable_http",
     "https": "streamable_http",
@@ -78,51 +78,49 @@ _TRANSPORT_SYNONYMS: Final[Mapping[str, str]] = {
 }
 
 
-@takes({"type": "string"})
-def _transport(node: Tree, where: Where) -> str | None:
-    name = plain_text(longest=1_024)(node, where)
-    if name is None:
-        return None
+_PLAIN_NAME: Final = plain_text(longest=1_024)
+_PLAIN_KEY: Final = plain_text(longest=512, empty=False)
+_PLAIN_PATH: Final = plain_text(longest=4_096, empty=False)
+
+
+@reader({"type": "string"})
+def _transport(node: Tree, where: Where) -> str:
+    name = _PLAIN_NAME.read(node, where)
     if not is_known(name):
         near = _TRANSPORT_SYNONYMS.get(name.lower())
         hint = f"did you mean '{near}'?" if near else suggestion(name, known_transports())
-        message = f"{shown(name)} is no transport: {hint}"
+        message = f"{quoted(name)} is not a transport: {hint}"
         where.error(node.at, IssueReason.UNSUPPORTED_TRANSPORT, message)
     return name
 
 
-@takes(text_schema(longest=512, empty=False))
-def _opened(node: Tree, where: Where) -> str | None:
-    """Read what a domain may set: a key, or one name of `env` or `headers`."""
-    text = plain_text(longest=512, empty=False)(node, where)
-    if text is None:
-        return None
+@reader(_PLAIN_KEY.schema)
+def _domain_key(node: Tree, where: Where) -> str:
+    """Read a key that a domain may set, or one name of `env` or `headers`."""
+    text = _PLAIN_KEY.read(node, where)
     key, _, name = text.partition(".")
     is_key = key in SERVER_KEYS and key not in NEVER_OPENED
     if is_key and (not name or key in ("env", "headers")):
         return text
-    message = (
-        f"{shown(where.key)} opens keys of this server, such as 'args', or names, such as"
-        f" 'env.NAME'; {shown(text)} is none: {suggestion(key, SERVER_KEYS)}"
+    raise BadValue(
+        f"{quoted(where.key)} opens keys of this server, such as 'args', or names, such as"
+        f" 'env.NAME'; {quoted(text)} is neither: {suggestion(key, SERVER_KEYS)}"
     )
-    where.error(node.at, IssueReason.BAD_VALUE, message)
-    return None
 
 
-@takes(text_schema(longest=4_096, empty=False))
-def _writable_path(node: Tree, where: Where) -> str | None:
-    path = plain_text(longest=4_096, empty=False)(node, where)
-    if path is None:
-        return None
-    if path.startswith("/") and ".." not in PurePosixPath(path).parts:
-        if path.strip("/"):
-            return path
-        message = f"{shown(where.key)} is the root: a sandbox that may write everywhere is none."
-        where.error(node.at, IssueReason.BAD_VALUE, message)
-        return None
-    message = f"{shown(where.key)} must be an absolute path without '..', but is {shown(path)}."
-    where.error(node.at, IssueReason.BAD_VALUE, message)
-    return None
+@reader(_PLAIN_PATH.schema)
+def _writable_path(node: Tree, where: Where) -> str:
+    path = _PLAIN_PATH.read(node, where)
+    if not path.startswith("/") or ".." in PurePosixPath(path).parts:
+        raise BadValue(
+            f"{quoted(where.key)} must be an absolute path without '..', but is {quoted(path)}."
+        )
+    if not path.strip("/"):
+        raise BadValue(
+            f"{quoted(where.key)} is the root folder: a sandbox with write access everywhere"
+            " protects nothing."
+        )
+    return path
 
 
 def _enabled_sandbox(
@@ -143,7 +141,7 @@ _RESTART: Final = record(
 
 _LIMITS: Final = record(
     keyed(
-        Key("memory", size(MIB, _MOST_MEMORY), "memory_bytes"),
+        Key("memory", size(MIB, _MAX_MEMORY), "memory_bytes"),
         Key("cpu", number(0.01, 1_024), "cpu_cores"),
         Key("open_files", integer(1, 1_048_576), "open_files"),
         Key("processes", integer(1, 1_048_576), "processes"),
@@ -163,33 +161,30 @@ _SANDBOX: Final = record(
 )
 
 
-@takes(_RESTART.schema)
-def _restart(node: Tree, where: Where) -> Backoff | None:
-    policy = _RESTART(node, where)
-    if policy is None or policy.initial <= policy.maximum:
+@reader(_RESTART.schema)
+def _restart(node: Tree, where: Where) -> Backoff:
+    policy = _RESTART.read(node, where)
+    if policy.initial <= policy.maximum:
         return policy
-    message = (
-        f"{shown(where.key)} starts at {policy.initial:g} s, above its maximum of"
+    raise BadValue(
+        f"{quoted(where.key)} starts at {policy.initial:g} s, above its maximum of"
         f" {policy.maximum:g} s; raise 'max' or lower 'initial'."
     )
-    where.error(node.at, IssueReason.BAD_VALUE, message)
-    return None
 
 
-@takes({"anyOf": [boolean.schema, {"enum": [_STRICT]}, _SANDBOX.schema]})
-def _sandbox(node: Tree, where: Where) -> Sandbox | None:
+@reader({"anyOf": [boolean.schema, {"enum": [_STRICT]}, _SANDBOX.schema]})
+def _sandbox(node: Tree, where: Where) -> Sandbox:
     if isinstance(node, Leaf) and isinstance(node.value, bool):
         return Sandbox(enabled=node.value)
     if isinstance(node, Leaf) and node.value == _STRICT:
         return Sandbox(enabled=True, strict=True)
     if isinstance(node, Table):
-        return _SANDBOX(node, where)
-    message = (
-        f"{shown(where.key)} must be true, false, strict or"
-        " {level: …, network: …, writable: […]}."
+        return _SANDBOX.read(node, where)
+    raise BadValue(
+        f"{quoted(where.key)} must be true, false, strict or"
+        " {level: …, network: …, writable: […]}.",
+        IssueReason.WRONG_TYPE,
     )
-    where.error(node.at, IssueReason.WRONG_TYPE, message)
-    return None
 
 
 SERVER_KEYS: Final = keyed(
@@ -207,19 +202,19 @@ SERVER_KEYS: Final = keyed(
     Key("args", fields.arguments, "args", _STDIO),
     Key(
         "image",
-        images.image,
+        process_servers.image,
         "image",
         _STDIO,
         reaches_registered=False,
-        about="What the server runs as, in a container for each instance.",
+        about="The container image of the server; each instance is a container.",
     ),
     Key(
         "podTemplate",
-        images.pod_template,
+        process_servers.pod_template,
         "pod_template",
         _STDIO,
         reaches_registered=False,
-        about="What its pods have besides, on Kubernetes: a PodTemplateSpec.",
+        about="A PodTemplateSpec that its pods are made from, on Kubernetes.",
     ),
     Key(
         "cwd",
@@ -227,7 +222,7 @@ SERVER_KEYS: Final = keyed(
         "cwd",
         _STDIO,
         reaches_registered=False,
-        about="The folder that it starts in.",
+        about="The folder that the process starts in.",
     ),
     Key("env", fields.environment, "env", PROCESSES),
     Key(
@@ -236,9 +231,9 @@ SERVER_KEYS: Final = keyed(
         "env_file",
         _STDIO,
         reaches_registered=False,
-        about="A file of NAME=VALUE lines on the worker; 'env' goes over it.",
+        about="A file of NAME=VALUE lines on the worker; 'env' overrides it.",
     ),
-    # Leaseway keeps these for processes that it starts itself, and can promise them for no other.
+    # Leaseway enforces these only for processes that it starts itself.
     Key(
         "inherit_env",
         choice("safe", "all", "none"),
@@ -266,7 +261,7 @@ SERVER_KEYS: Final = keyed(
         "security",
         _HTTP_API,
         reaches_registered=False,
-        about="What requests carry to say who asks; without 'type', a document's scheme.",
+        about="The credentials of requests; without 'type', of a security scheme of the document.",
     ),
     Key("follow_redirects", boolean, "follow_redirects", _HTTP_API, reaches_registered=False),
     Key("retries", integer(0, MAX_RETRIES), "retries", _HTTP_API, reaches_registered=False),
@@ -283,11 +278,11 @@ SERVER_KEYS: Final = keyed(
     Key("transform", naming.transforms, "transforms"),
     Key("startup_timeout", duration(_INSTANT, _DAY), "startup_timeout"),
     Key("call_timeout", duration(_INSTANT, _DAY), "call_timeout"),
-    Key("max_calls", integer(1, _MOST_CALLS), "max_calls"),
+    Key("max_calls", integer(1, _MAX_CALLS), "max_calls"),
     Key("lease_drain_timeout", duration(0, 7 * _DAY), "lease_drain_timeout"),
     Key("start", choice("eager", "lazy"), "instances.start"),
-    Key("warm", integer(0, _MOST_INSTANCES), "instances.warm"),
-    Key("max_instances", integer(1, _MOST_INSTANCES), "instances.max_instances"),
+    Key("warm", integer(0, _MAX_INSTANCES), "instances.warm"),
+    Key("max_instances", integer(1, _MAX_INSTANCES), "instances.max_instances"),
     Key("idle_timeout", duration(_INSTANT, _YEAR), "instances.idle_timeout"),
     Key("max_age", duration(_INSTANT, _YEAR), "instances.max_age"),
     Key("restart", _restart, "instances.restart"),
@@ -295,7 +290,7 @@ SERVER_KEYS: Final = keyed(
         "worker_labels",
         fields.worker_labels,
         "worker_labels",
-        about="Labels that a worker must have to be given the server.",
+        about="Labels that a worker must have to get the server.",
     ),
     Key("risk", policy.risks, "policy.risks"),
     Key("rate_limit", policy.rate, "policy.rate"),
@@ -303,33 +298,33 @@ SERVER_KEYS: Final = keyed(
     Key("permissions", policy.permissions, "policy.permissions"),
     Key(
         "domain_may",
-        list_of(_opened, 100),
+        list_of(_domain_key, 100),
         "domain_may",
-        about="What domains may set: keys, or names: env.NAME.",
+        about="Keys that domains may set, or single names: env.NAME.",
     ),
 )
-"""The keys of one server; a field `instances.x` is one of its `InstancePolicy`,
-and `builtin.x` one of its `Builtin`."""
+"""The keys of one server. A field `instances.x` is in its `InstancePolicy`, `policy.x` in its
+`ServerPolicy`, and `builtin.x` in its `Builtin`."""
 
 
-@takes({"const": 1, "type": "integer"})
-def _version(node: Tree, where: Where) -> int | None:
+@reader({"const": 1, "type": "integer"})
+def _version(node: Tree, where: Where) -> int:
     value = node.value if isinstance(node, Leaf) else None
     if value == 1 and isinstance(value, int) and not isinstance(value, bool):
         return value
-    found = shown(node.text) if isinstance(node, Leaf) else "that"
+    found = quoted(node.text) if isinstance(node, Leaf) else "that"
     message = f"The version {found} is not supported: write 'version: 1', without quotes."
     where.fatal(node.at, IssueReason.UNSUPPORTED_VERSION, message)
-    return None
+    raise BadValue  # already reported
 
 
-@takes({"type": "object", "maxProperties": MAX_SERVERS})
-def _servers(node: Tree, where: Where) -> Table | None:
-    table = node if isinstance(node, Table) else None
-    if table is None:
-        message = "'servers' must be a mapping of server ids; write 'servers: {}' for none."
-        where.fatal(node.at, IssueReason.WRONG_TYPE, message)
-    return table
+@reader({"type": "object", "maxProperties": MAX_SERVERS})
+def _servers(node: Tree, where: Where) -> Table:
+    if isinstance(node, Table):
+        return node
+    message = "'servers' must be a mapping of server ids; write 'servers: {}' for none."
+    where.fatal(node.at, IssueReason.WRONG_TYPE, message)
+    raise BadValue  # already reported
 
 
 ROOT_KEYS: Final = keyed(
@@ -342,4 +337,49 @@ ROOT_KEYS: Final = keyed(
     Key("servers", _servers, "servers"),
     Key("tenants", policy.tenants, "tenants"),
 )
-"""The keys of the file; what is below `servers` is read by SERVER_KEYS."""
+"""The keys of the file; SERVER_KEYS are those of the mappings below `servers`."""
+
+
+def native_schema() -> Schema:
+    """Return the JSON Schema (draft 2020-12) of the native configuration file.
+
+    Editors complete and check with it. It covers single keys and keys for one transport, but not
+    rules across values (a `warm` above `max_instances`). Its transports are those built in and
+    those registered in this environment.
+    """
+    transports = known_transports()
+    root = schema_of(ROOT_KEYS, required=("version", "servers"))
+    root["properties"]["servers"] |= {
+        "propertyNames": {"pattern": "^[a-zA-Z0-9_-]{1,64}$", "not": {"const": "mcp_admin"}},
+        "additionalProperties": {"$ref": "#/$defs/server"},
+    }
+    keys = {name: key.schema for name, key in SERVER_KEYS.items()}
+    keys["transport"] = {"enum": list(transports)}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Leaseway: servers",
+        **root,
+        "$defs": {
+            "server": {
+                "type": "object",
+                "properties": keys,
+                "required": ["transport"],
+                "allOf": [_for_transport(name) for name in transports],
+            }
+        },
+    }
+
+
+def _for_transport(transport: str) -> Schema:
+    """Return the rule of the keys that one transport requires and accepts."""
+    keys = SERVER_KEYS.values()
+    required = [key for key in keys if transport in key.required_by]
+    then: Schema = {"required": [key.name for key in required if not key.instead]}
+    either = [
+        {"required": [name]} for key in required if key.instead for name in (key.name, key.instead)
+    ]
+    then |= {"anyOf": either} if either else {}
+    accepted = [key.name for key in keys if key.is_for(transport)]
+    then |= {"properties": dict.fromkeys(accepted, True), "additionalProperties": False}
+    condition = {"properties": {"transport": {"const": transport}}, "required": ["transport"]}
+    return {"if": condition, "then": then}

@@ -1,33 +1,35 @@
-"""Readers of the keys of `python` and `builtin` servers: class, config, folders, hosts."""
+"""Readers of the keys of servers that run as processes: images, Python classes, the builtin one."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Final
 
 from leaseway.control_plane.config.schema import credentials, fields, filters
-from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.schema.tables import mapping, unique_entries
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.tables import entries_of
 from leaseway.control_plane.config.schema.values import (
+    BadValue,
     Reader,
-    check_references,
     choice,
     list_of,
     plain_text,
-    takes,
-    text_of,
-    text_schema,
+    reader,
+    suggestion,
+    text,
+    worker_text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Table, Tree
 from leaseway.spec.builtin import BUILTIN_TOOLS, FILE_TOOLS, command_words, host_fault
+from leaseway.spec.images import MAX_IMAGE, image_fault
 from leaseway.spec.model import Builtin
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.bounds import KIB
 
-MAX_CONFIG_TEXT: Final = 64 * KIB
-"""Characters of a `config` as JSON; a process takes no variable over 128 KiB."""
+MAX_JSON_TEXT: Final = 64 * KIB
+"""Characters of a `config` or `podTemplate` as JSON; a process accepts no variable over 128 KiB."""
 
 MAX_ENTRIES: Final = 100
 _MAX_DEPTH: Final = 16
@@ -35,51 +37,79 @@ _MAX_PATH: Final = 4_096
 _MAX_NUMBER: Final = 2**63
 _IDENTIFIER: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _MODULE: Final = re.compile(rf"{_IDENTIFIER}(\.{_IDENTIFIER})*")
-_REFERENCES: Final = ("env", "secret", "file")
+_TEMPLATE_KEYS: Final = ("metadata", "spec")
+_IMAGE: Final = worker_text(longest=MAX_IMAGE, empty=False)
+_TEXT: Final = text()
+_WORKER_TEXT: Final = worker_text()
 
 
-def _named(rule: re.Pattern[str], words: str) -> Reader[str]:
+@reader(_IMAGE.schema)
+def image(node: Tree, where: Where) -> str:
+    """Read the image of a stdio server; it may contain `${NAME}`."""
+    name = _IMAGE.read(node, where)
+    fault = None if "${" in name else image_fault(name)
+    if fault is not None:
+        raise BadValue(f"{quoted(where.key)} {fault}")
+    return name
+
+
+@reader({"type": "object"})
+def pod_template(node: Tree, where: Where) -> str:
+    """Read a PodTemplateSpec as JSON; the Kubernetes API checks its `spec`."""
+    unknown = [each for each in entries_of(node, where) if each.name not in _TEMPLATE_KEYS]
+    for each in unknown:
+        hint = suggestion(each.name, _TEMPLATE_KEYS)
+        message = f"{quoted(each.name)} is not a key of a pod template: {hint}"
+        where.child(each).error(each.at, IssueReason.UNKNOWN_KEY, message)
+    if unknown:
+        raise BadValue  # already reported
+    return _json_text(node, where, has_references=False)
+
+
+def check_image(server: Entry, values: Mapping[str, Any], where: Where) -> None:
+    """Warn of keys that have no effect with an image, or without one."""
+    if "image" in values and "inherit_env" in values:
+        message = (
+            "'inherit_env' has no effect with 'image': a container gets the variables of 'env'"
+            " and those of the image."
+        )
+        _warn_of_key("inherit_env", server, where, message)
+    if "pod_template" in values and "image" not in values:
+        message = "'podTemplate' has no effect without 'image', which says what its pods run."
+        _warn_of_key("podTemplate", server, where, message)
+
+
+def _identifier(rule: re.Pattern[str], words: str) -> Reader[str]:
     plain = plain_text(longest=1_024, empty=False)
 
-    @takes(plain.schema | {"pattern": f"^{rule.pattern}$"})
-    def read(node: Tree, where: Where) -> str | None:
-        text = plain(node, where)
-        if text is None or rule.fullmatch(text):
-            return text
-        message = f"{shown(where.key)} must be {words}, but is {shown(text)}."
-        where.error(node.at, IssueReason.BAD_VALUE, message)
-        return None
+    @reader(plain.schema | {"pattern": f"^{rule.pattern}$"})
+    def read(node: Tree, where: Where) -> str:
+        name = plain.read(node, where)
+        if rule.fullmatch(name):
+            return name
+        raise BadValue(f"{quoted(where.key)} must be {words}, but is {quoted(name)}.")
 
     return read
 
 
-module: Final = _named(_MODULE, "a module as in an import statement, such as tools.weather")
+module: Final = _identifier(_MODULE, "a module as in an import statement, such as tools.weather")
 """Reads the module of a Python server."""
 
-class_name: Final = _named(re.compile(_IDENTIFIER), "the name of a class")
+class_name: Final = _identifier(re.compile(_IDENTIFIER), "the name of a class")
 """Reads its class."""
 
 
-@takes({"type": "object"})
-def config(node: Tree, where: Where) -> str | None:
-    """Read what a class is handed: any mapping, as JSON in which references stay references."""
-    if mapping(node, where) is None:
-        return None
-    tree = _plain(node, where, 0)
-    if tree is _REFUSED:
-        return None
-    text = json.dumps(tree, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    if len(text) <= MAX_CONFIG_TEXT:
-        return text
-    message = f"{shown(where.key)} is longer than {MAX_CONFIG_TEXT} characters as JSON."
-    where.error(node.at, IssueReason.BAD_VALUE, message)
-    return None
+@reader({"type": "object"})
+def config(node: Tree, where: Where) -> str:
+    """Read a class's configuration: any mapping, as JSON in which references stay references."""
+    entries_of(node, where)
+    return _json_text(node, where, has_references=True)
 
 
 _BUILTIN_NAMES: Final = list_of(choice(*BUILTIN_TOOLS), MAX_ENTRIES)
 
 
-@takes(
+@reader(
     {
         "anyOf": [
             filters.tools.schema,
@@ -91,39 +121,35 @@ _BUILTIN_NAMES: Final = list_of(choice(*BUILTIN_TOOLS), MAX_ENTRIES)
         ]
     }
 )
-def tools(node: Tree, where: Where) -> NameFilter | None:
-    """Read which tools pass; of a builtin server, where a list does, which are on at all."""
+def tools(node: Tree, where: Where) -> NameFilter:
+    """Read a filter of tools; for a builtin server also a list of the tools that are enabled."""
     if where.transport != "builtin":
-        return filters.tools(node, where)
+        return filters.tools.read(node, where)
     if isinstance(node, Items):
-        names = _BUILTIN_NAMES(node, where)
-        found: NameFilter | None = NameFilter(whitelist=tuple(dict.fromkeys(names or ())))
-        if names is None or len(names) < len(node.items):
-            return None
+        names = _BUILTIN_NAMES.read(node, where)
+        if len(names) < len(node.items):
+            raise BadValue  # already reported
+        found = NameFilter(whitelist=tuple(dict.fromkeys(names)))
     else:
-        found = filters.tools(node, where)
-    if found is None or (found.whitelist and any(found.passes(name) for name in BUILTIN_TOOLS)):
+        found = filters.tools.read(node, where)
+    if found.whitelist and any(found.passes(name) for name in BUILTIN_TOOLS):
         return found
-    message = (
-        f"{shown(where.key)} switches on no tool: name those that are wanted, of"
+    raise BadValue(
+        f"{quoted(where.key)} enables no tool: name the tools that you want, of"
         f" {', '.join(BUILTIN_TOOLS)}."
     )
-    where.error(node.at, IssueReason.BAD_VALUE, message)
-    return None
 
 
 def _entry(fault_of: Callable[[str], str | None]) -> Reader[str]:
-    @takes(text_schema(longest=_MAX_PATH, empty=False))
-    def read(node: Tree, where: Where) -> str | None:
-        text = text_of(node, where, longest=_MAX_PATH, empty=False)
-        if text is None:
-            return None
-        check_references(node, where)
-        fault = None if "${" in text else fault_of(text)
-        if fault is None:
-            return text
-        where.error(node.at, IssueReason.BAD_VALUE, f"{shown(where.key)}: {fault}")
-        return None
+    any_text = worker_text(longest=_MAX_PATH, empty=False)
+
+    @reader(any_text.schema)
+    def read(node: Tree, where: Where) -> str:
+        entry = any_text.read(node, where)
+        fault = None if "${" in entry else fault_of(entry)
+        if fault is not None:
+            raise BadValue(f"{quoted(where.key)}: {fault}")
+        return entry
 
     return read
 
@@ -137,116 +163,137 @@ def _command_fault(text: str) -> str | None:
 
 
 def _root_fault(text: str) -> str | None:
-    return f"{text!r:.200} is no folder." if text.startswith("-") else None
+    return f"{text!r:.200} is not a folder." if text.startswith("-") else None
 
 
-def _some(read: Reader[tuple[str, ...]]) -> Reader[tuple[str, ...]]:
-    @takes(read.schema | {"minItems": 1})
-    def read_some(node: Tree, where: Where) -> tuple[str, ...] | None:
+def _entries(fault_of: Callable[[str], str | None]) -> Reader[tuple[str, ...]]:
+    """Return a reader of a list that is not empty."""
+    entries = list_of(_entry(fault_of), MAX_ENTRIES)
+
+    @reader(entries.schema | {"minItems": 1})
+    def read(node: Tree, where: Where) -> tuple[str, ...]:
         if isinstance(node, Items) and not node.items:
-            message = f"{shown(where.key)} is empty; write at least one entry, or remove the key."
-            where.error(node.at, IssueReason.BAD_VALUE, message)
-            return None
-        return read(node, where)
+            raise BadValue(
+                f"{quoted(where.key)} is empty; write at least one entry, or remove the key."
+            )
+        return entries.read(node, where)
 
-    return read_some
+    return read
 
 
-roots: Final = _some(list_of(_entry(_root_fault), MAX_ENTRIES))
+roots: Final = _entries(_root_fault)
 """Reads the folders that file tools may reach."""
 
-commands: Final = _some(list_of(_entry(_command_fault), MAX_ENTRIES))
+commands: Final = _entries(_command_fault)
 """Reads the command lines that may be executed."""
 
-hosts: Final = _some(list_of(_entry(host_fault), MAX_ENTRIES))
-"""Reads the hosts that may be asked."""
+hosts: Final = _entries(host_fault)
+"""Reads the hosts that `http_get` may send requests to."""
 
 
-def switched_on(found: NameFilter, given: Builtin) -> Builtin:
-    on = tuple(name for name in BUILTIN_TOOLS if found.whitelist and found.passes(name))
+def with_enabled_tools(tools: NameFilter, given: Builtin) -> Builtin:
+    """Return a builtin server's settings with the tools that a filter enables."""
+    on = tuple(name for name in BUILTIN_TOOLS if tools.whitelist and tools.passes(name))
     return Builtin(on, given.roots, given.commands, given.hosts)
 
 
 def check_builtin(server: Entry, given: Builtin, written: Container[str], where: Where) -> None:
-    """Report what the tools that are on lack, and what serves none of them.
+    """Report keys that the enabled tools need, and keys that none of them uses.
 
     Args:
         server: The entry.
-        given: What could be read of it.
-        written: The keys that it has.
+        given: Its accepted values.
+        written: The names of its keys.
         where: Its place.
     """
     on = set(given.tools)
-    of_files = next((name for name in FILE_TOOLS if name in on), None)
-    runs = "execute_command" in on
-    if of_files and "roots" not in written:
-        text = f"The tool {of_files} needs 'roots': the folders that it may reach."
-        where.missing(server.at, "roots", text)
-    if runs and "commands" not in written:
-        text = "The tool execute_command needs 'commands': what it may execute, as 'git log *'."
-        where.missing(server.at, "commands", text)
-    for key, values, needed in (
-        ("roots", given.roots, of_files or runs),
-        ("commands", given.commands, runs),
+    file_tool = next((name for name in FILE_TOOLS if name in on), None)
+    executes = "execute_command" in on
+    if file_tool and "roots" not in written:
+        message = f"The tool {file_tool} needs 'roots': the folders that it may reach."
+        where.missing(server.at, "roots", message)
+    if executes and "commands" not in written:
+        message = "The tool execute_command needs 'commands': what it may execute, as 'git log *'."
+        where.missing(server.at, "commands", message)
+    for key, values, is_used in (
+        ("roots", given.roots, file_tool or executes),
+        ("commands", given.commands, executes),
         ("hosts", given.hosts, "http_get" in on),
     ):
-        if values and not needed:
-            place = where.child(key, server.at)
-            at = where.log.places.get(place.key, server.at)
+        if values and not is_used:
             message = f"{key!r} has no effect: no tool that is on uses it."
-            place.warning(at, IssueReason.KEY_WITHOUT_EFFECT, message)
+            _warn_of_key(key, server, where, message)
 
 
-class _Refused:
-    """Stands for what was reported; None is a value of a config."""
+def _warn_of_key(key: str, server: Entry, where: Where, message: str) -> None:
+    place, at = where.find(key, server.at)
+    place.warning(at, IssueReason.KEY_WITHOUT_EFFECT, message)
 
 
-_REFUSED: Final = _Refused()
+def _json_text(node: Tree, where: Where, *, has_references: bool) -> str:
+    """Return a tree as JSON.
+
+    Args:
+        node: The tree.
+        where: Its place.
+        has_references: Whether workers replace references in it.
+
+    Raises:
+        BadValue: It is too long, or a value in it is rejected.
+    """
+    builder = _JsonBuilder(has_references)
+    content = builder.value(node, where, 0)
+    if builder.is_rejected:
+        raise BadValue  # already reported
+    written = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    if len(written) <= MAX_JSON_TEXT:
+        return written
+    raise BadValue(f"{quoted(where.key)} is longer than {MAX_JSON_TEXT} characters as JSON.")
 
 
-def _plain(node: Tree, where: Where, depth: int) -> Any:
-    if depth > _MAX_DEPTH:
-        message = f"{shown(where.key)} is nested deeper than {_MAX_DEPTH}."
-        where.error(node.at, IssueReason.BAD_VALUE, message)
-        return _REFUSED
-    match node:
-        case Table():
-            return _plain_table(node, where, depth)
-        case Items():
-            items = [
-                _plain(item, where.item(index, item.at), depth + 1)
-                for index, item in enumerate(node.items)
-            ]
-            return _REFUSED if _REFUSED in items else items
-        case _:
-            return _plain_leaf(node, where)
+class _JsonBuilder:
+    """Turns a tree into a JSON value, and reports each mistake in it."""
 
+    def __init__(self, has_references: bool) -> None:
+        self._has_references = has_references
+        self.is_rejected = False
 
-def _plain_table(node: Table, where: Where, depth: int) -> Any:
-    entries = unique_entries(node, where)
-    if depth and len(entries) == 1 and entries[0].name in _REFERENCES:
-        value = fields.reference(node, where)
-        return _REFUSED if value is None else {value.kind: value.text}
-    read = {
-        entry.name: _plain(entry.value, where.child(entry.name, entry.value.at), depth + 1)
-        for entry in entries
-    }
-    return _REFUSED if _REFUSED in read.values() else read
+    def value(self, node: Tree, where: Where, depth: int) -> Any:
+        try:
+            if depth > _MAX_DEPTH:
+                raise BadValue(f"{quoted(where.key)} is nested deeper than {_MAX_DEPTH}.")
+            match node:
+                case Table():
+                    return self._table(node, where, depth)
+                case Items():
+                    items = enumerate(node.items)
+                    return [
+                        self.value(each, where.item(i, each.at), depth + 1) for i, each in items
+                    ]
+                case Leaf():
+                    return self._leaf(node, where)
+        except BadValue as error:
+            error.report(node, where)
+            self.is_rejected = True
 
+    def _table(self, node: Table, where: Where, depth: int) -> Any:
+        entries = entries_of(node, where)
+        is_reference = len(entries) == 1 and entries[0].name in fields.REFERENCE_KINDS
+        if self._has_references and depth and is_reference:
+            value = fields.reference.read(node, where)
+            return {value.kind: value.text}
+        return {
+            entry.name: self.value(entry.value, where.child(entry), depth + 1) for entry in entries
+        }
 
-def _plain_leaf(node: Leaf, where: Where) -> Any:
-    value = node.value
-    if isinstance(value, str):
-        text = text_of(node, where)
-        if text is None:
-            return _REFUSED
-        check_references(node, where)
-        name = where.key.rpartition(".")[2]
-        fields.warn_of_credential(node, where, credentials.credential_kind(name, text))
-        return text
-    wide = isinstance(value, int) and abs(value) > _MAX_NUMBER
-    if wide or (isinstance(value, float) and not -1e308 < value < 1e308):
-        message = f"{shown(where.key)} is no number that JSON can hold."
-        where.error(node.at, IssueReason.BAD_VALUE, message)
-        return _REFUSED
-    return value
+    def _leaf(self, node: Leaf, where: Where) -> Any:
+        value = node.value
+        if isinstance(value, str):
+            value = (_WORKER_TEXT if self._has_references else _TEXT).read(node, where)
+            name = where.key.rpartition(".")[2]
+            fields.warn_of_credential(node, where, credentials.credential_kind(name, value))
+            return value
+        is_wide = isinstance(value, int) and abs(value) > _MAX_NUMBER
+        if is_wide or (isinstance(value, float) and not -1e308 < value < 1e308):
+            raise BadValue(f"{quoted(where.key)} is not a number that JSON can express.")
+        return value

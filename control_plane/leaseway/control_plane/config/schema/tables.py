@@ -6,12 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.schema.values import Reader, Schema, kind_of, suggestion
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.values import (
+    BadValue,
+    Reader,
+    Schema,
+    reader,
+    suggestion,
+    wrong_type,
+)
 from leaseway.control_plane.config.tree.yaml_tree import Entry, Position, Table, Tree
 from leaseway.spec.transports import is_registered
 
-# What people write who come from other formats, where spelling alone would not lead them.
+# Keys of other formats whose spelling is too different to suggest ours.
 _SYNONYMS: Final[Mapping[str, str]] = {
     "type": "transport",
     "environment": "env",
@@ -32,14 +39,14 @@ class Key:
     """One key of a mapping.
 
     Attributes:
-        name: As it is written in the file.
-        read: What reads its value.
-        field: Where the value goes in the typed model.
-        transports: The transports that it is for, or None for all.
+        name: Its spelling in the file.
+        read: Reads its value.
+        field: The value's field in the typed model.
+        transports: The transports that accept the key, or None for all.
         required_by: The transports that do not work without it.
-        reaches_registered: Whether a transport that another package registers gets it, too.
-        instead: The key beside which it is not required, or empty.
-        about: What editors say of it.
+        reaches_registered: Whether transports that other packages register accept it, too.
+        instead: A key that makes this one optional, or empty.
+        about: Its description for editors.
     """
 
     name: str
@@ -71,32 +78,40 @@ def keyed(*keys: Key) -> Keys:
 
 def schema_of(keys: Keys, *, required: Sequence[str] = ()) -> Schema:
     """Return the JSON Schema of a mapping that has these keys and no others."""
-    made: Schema = {
+    schema: Schema = {
         "type": "object",
         "properties": {name: key.schema for name, key in keys.items()},
         "additionalProperties": False,
     }
-    return made | ({"required": list(required)} if required else {})
-
-
-def mapping(node: Tree, where: Where) -> Table | None:
-    if isinstance(node, Table):
-        return node
-    message = f"{shown(where.key)} must be a mapping, but it is {kind_of(node)}."
-    where.error(node.at, IssueReason.WRONG_TYPE, message)
-    return None
+    return schema | ({"required": list(required)} if required else {})
 
 
 def unique_entries(
-    table: Table, where: Where, refuse: Callable[[Where, Entry, Position], None] | None = None
+    table: Table, where: Where, reject: Callable[[Where, Entry, Position], None] | None = None
 ) -> list[Entry]:
     """Return a mapping's entries, the first of each name; repeated ones are reported."""
     first: dict[str, Entry] = {}
     for entry in table.entries:
         kept = first.setdefault(entry.name, entry)
         if kept is not entry:
-            (refuse or _repeated)(where, entry, kept.at)
+            (reject or _report_repeated)(where, entry, kept.at)
     return list(first.values())
+
+
+def entries_of(
+    node: Tree, where: Where, limit: int | None = None, what: str = "entries"
+) -> list[Entry]:
+    """Return a mapping's entries, the first of each name; repeated ones are reported.
+
+    Raises:
+        BadValue: The value is not a mapping, or has more entries than the limit.
+    """
+    if not isinstance(node, Table):
+        raise wrong_type(node, where, "a mapping")
+    entries = unique_entries(node, where)
+    if limit is not None and len(entries) > limit:
+        raise BadValue(f"{quoted(where.key)} has {len(entries)} {what}; {limit} are allowed.")
+    return entries
 
 
 def read_table(entries: Sequence[Entry], keys: Keys, where: Where, what: str) -> dict[str, Any]:
@@ -106,19 +121,19 @@ def read_table(entries: Sequence[Entry], keys: Keys, where: Where, what: str) ->
         entries: Unique entries.
         keys: The known keys, by name.
         where: The mapping's place.
-        what: What the mapping is, for messages: `a server`.
+        what: The mapping's noun, for messages: `a server`.
 
     Returns:
-        The values that are not refused, by `Key.field`.
+        The accepted values, by `Key.field`.
     """
     values: dict[str, Any] = {}
     for entry in entries:
-        place = where.child(entry.name, entry.value.at)
+        place = where.child(entry)
         key = keys.get(entry.name)
         if key is None:
             near = _SYNONYMS.get(entry.name, "")
             hint = f"did you mean '{near}'?" if near in keys else suggestion(entry.name, keys)
-            message = f"{shown(entry.name)} is no key of {what}: {hint}"
+            message = f"{quoted(entry.name)} is not a key of {what}: {hint}"
             place.error(entry.at, IssueReason.UNKNOWN_KEY, message)
             continue
         value = key.read(entry.value, place)
@@ -127,19 +142,34 @@ def read_table(entries: Sequence[Entry], keys: Keys, where: Where, what: str) ->
     return values
 
 
-def record(keys: Keys, build: Callable[..., _T], what: str) -> Reader[_T]:
-    """Return a reader of a small mapping, all of whose keys are optional."""
+def record(
+    keys: Keys, build: Callable[..., _T], what: str, *, required: Sequence[str] = ()
+) -> Reader[_T]:
+    """Return a reader of a small mapping.
 
-    def read(node: Tree, where: Where) -> _T | None:
-        table = mapping(node, where)
-        if table is None:
-            return None
-        return build(**read_table(unique_entries(table, where), keys, where, what))
+    Args:
+        keys: Its keys.
+        build: Makes the typed value of the accepted values, by `Key.field`.
+        what: The mapping's noun, for messages: `a rule`.
+        required: Names of the keys without which the mapping is rejected.
+    """
 
-    return Reader(read, schema_of(keys))
+    @reader(schema_of(keys, required=required))
+    def read(node: Tree, where: Where) -> _T:
+        entries = entries_of(node, where)
+        values = read_table(entries, keys, where, what)
+        names = {entry.name for entry in entries}
+        for name in required:
+            if name not in names:
+                where.missing(node.at, name, f"{quoted(where.key)} needs {name!r}.")
+        if any(keys[name].field not in values for name in required):
+            raise BadValue  # already reported
+        return build(**values)
+
+    return read
 
 
-def _repeated(where: Where, entry: Entry, first: Position) -> None:
-    place = where.child(entry.name, entry.value.at)
-    message = f"{shown(entry.name)} is set twice, first on line {first.line}; remove one."
+def _report_repeated(where: Where, entry: Entry, first: Position) -> None:
+    place = where.child(entry)
+    message = f"{quoted(entry.name)} is set twice, first on line {first.line}; remove one."
     place.error(entry.at, IssueReason.DUPLICATE_KEY, message)

@@ -1,6 +1,6 @@
 """Readers of single values: text, numbers, durations, sizes, choices, lists.
 
-Messages name what the value is, not its text, unless the key can hold no secret.
+Messages name the kind of a value, not its text, unless the key can hold no secret.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Tree
 from leaseway.spec.references import references
 from leaseway.spec.sizes import SIZE_PATTERN, parse_size
@@ -19,7 +19,7 @@ from leaseway.wire.bounds import KIB
 from leaseway.wire.names import nearest
 
 MAX_TEXT: Final = 64 * KIB
-"""Characters of one text; a process takes no argument or variable over 128 KiB."""
+"""Characters of one text; a process accepts no argument or variable over 128 KiB."""
 
 _DURATION_PART: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d)")
 _DURATION: Final = re.compile(r"(\d{1,12}(\.\d{1,9})?(ms|s|m|h|d))+")
@@ -32,41 +32,51 @@ Schema = dict[str, Any]
 _T = TypeVar("_T", covariant=True)
 
 
-@dataclass(frozen=True)
-class Reader(Generic[_T]):
-    """Reads the tree of a value, and says in JSON Schema what it takes.
+class BadValue(Exception):
+    """Raised in a reader to reject its value, at whose place it is reported.
 
-    Called with a tree and its place it returns the typed value, or reports what is wrong and
-    returns None; no valid value is None.
-
-    Attributes:
-        read: What it does when it is called.
-        schema: What it takes, as far as a schema can say it: editors complete with it.
+    An empty message means that the mistakes are already reported, at places inside the value.
     """
 
-    read: Callable[[Tree, Where], _T | None]
+    def __init__(self, message: str = "", reason: IssueReason = IssueReason.BAD_VALUE) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    def report(self, node: Tree, where: Where) -> None:
+        if str(self):
+            where.error(node.at, self.reason, str(self))
+
+
+@dataclass(frozen=True)
+class Reader(Generic[_T]):
+    """Reads a value from its tree, and describes the accepted values in JSON Schema.
+
+    Calling it returns the typed value, or reports the mistake and returns None; no valid value
+    is None.
+
+    Attributes:
+        read: Returns the typed value or raises BadValue.
+        schema: The accepted values, as far as a schema can express them; editors complete with it.
+    """
+
+    read: Callable[[Tree, Where], _T]
     schema: Schema
 
     def __call__(self, node: Tree, where: Where) -> _T | None:
-        return self.read(node, where)
+        try:
+            return self.read(node, where)
+        except BadValue as error:
+            error.report(node, where)
+            return None
 
 
-def takes(schema: Schema) -> Callable[[Callable[[Tree, Where], _T | None]], Reader[_T]]:
+def reader(schema: Schema) -> Callable[[Callable[[Tree, Where], _T]], Reader[_T]]:
     """Return a decorator that makes a reader of a function."""
-
-    def reader(read: Callable[[Tree, Where], _T | None]) -> Reader[_T]:
-        return Reader(read, schema)
-
-    return reader
+    return lambda read: Reader(read, schema)
 
 
-def text_schema(*, longest: int = MAX_TEXT, empty: bool = True) -> Schema:
-    """Return the schema of a text that `text_of` takes."""
-    return {"type": "string", "maxLength": longest} | ({} if empty else {"minLength": 1})
-
-
-def list_schema(item: Schema, most: int) -> Schema:
-    return {"type": "array", "maxItems": most, "items": item}
+def list_schema(item: Schema, limit: int) -> Schema:
+    return {"type": "array", "maxItems": limit, "items": item}
 
 
 def kind_of(node: Tree) -> str:
@@ -86,69 +96,89 @@ def kind_of(node: Tree) -> str:
 
 def suggestion(name: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
     near = nearest(name, known, 1)
-    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(sorted(known))}."
+    return f"did you mean '{near[0]}'?" if near else f"use one of {', '.join(sorted(known))}."
 
 
-def text_of(node: Tree, where: Where, *, longest: int = MAX_TEXT, empty: bool = True) -> str | None:
-    """Return a text that a worker resolves; it may hold `${NAME}`."""
-    if not isinstance(node, Leaf) or not isinstance(node.value, str):
-        quote = "; put it in quotes" if isinstance(node, Leaf) and node.value is not None else ""
-        message = f"{shown(where.key)} must be text, but it is {kind_of(node)}{quote}."
-        where.error(node.at, IssueReason.WRONG_TYPE, message)
-        return None
-    if len(node.value) > longest:
-        message = f"{shown(where.key)} is longer than {longest} characters."
-    elif not empty and not node.value.strip():
-        message = f"{shown(where.key)} is empty."
-    elif "\0" in node.value:
-        message = f"{shown(where.key)} holds a NUL character, which no program can be given."
-    else:
+def wrong_type(node: Tree, where: Where, wanted: str) -> BadValue:
+    """Return the error of a value that is not what a key wants; numbers are repeated."""
+    is_number = isinstance(node, Leaf) and isinstance(node.value, int | float)
+    found = quoted(node.text) if is_number and isinstance(node, Leaf) else kind_of(node)
+    message = f"{quoted(where.key)} must be {wanted}, but it is {found}."
+    return BadValue(message, IssueReason.WRONG_TYPE)
+
+
+def text(*, longest: int = MAX_TEXT, empty: bool = True) -> Reader[str]:
+    """Return a reader of text in which `${` means nothing."""
+    schema: Schema = {"type": "string", "maxLength": longest}
+
+    @reader(schema if empty else schema | {"minLength": 1})
+    def read(node: Tree, where: Where) -> str:
+        if not isinstance(node, Leaf) or not isinstance(node.value, str):
+            is_bare = isinstance(node, Leaf) and node.value is not None
+            raise BadValue(
+                f"{quoted(where.key)} must be text, but it is {kind_of(node)}"
+                f"{'; put it in quotes' if is_bare else ''}.",
+                IssueReason.WRONG_TYPE,
+            )
+        if len(node.value) > longest:
+            raise BadValue(f"{quoted(where.key)} is longer than {longest} characters.")
+        if not empty and not node.value.strip():
+            raise BadValue(f"{quoted(where.key)} is empty.")
+        if "\0" in node.value:
+            raise BadValue(
+                f"{quoted(where.key)} contains a NUL character, which no program can be given."
+            )
         return node.value
-    where.error(node.at, IssueReason.BAD_VALUE, message)
-    return None
-
-
-def check_references(node: Tree, where: Where) -> None:
-    """Warn of a `${` in a text that stays as it is because it has neither of the two forms."""
-    text = node.value if isinstance(node, Leaf) and isinstance(node.value, str) else ""
-    if text.count("${") > len(references(text)):
-        message = (
-            f"{shown(where.key)} holds a '${{' that is no reference and stays as it is: only"
-            " ${NAME} and ${NAME:-default} are replaced."
-        )
-        where.warning(node.at, IssueReason.MALFORMED_REFERENCE, message)
-
-
-def plain_text(*, longest: int = MAX_TEXT, empty: bool = True) -> Reader[str]:
-    """Return a reader of text that the control plane reads itself, so without `${NAME}`."""
-
-    @takes(text_schema(longest=longest, empty=empty))
-    def read(node: Tree, where: Where) -> str | None:
-        text = text_of(node, where, longest=longest, empty=empty)
-        return text if text is None or _holds_no_reference(text, node, where) else None
 
     return read
 
 
-@takes({"type": "boolean"})
-def boolean(node: Tree, where: Where) -> bool | None:
+def worker_text(*, longest: int = MAX_TEXT, empty: bool = True) -> Reader[str]:
+    """Return a reader of text in which a worker replaces `${NAME}`."""
+    any_text = text(longest=longest, empty=empty)
+
+    @reader(any_text.schema)
+    def read(node: Tree, where: Where) -> str:
+        value = any_text.read(node, where)
+        if value.count("${") > len(references(value)):
+            message = (
+                f"{quoted(where.key)} contains a '${{' that is not a reference and stays as it is:"
+                " only ${NAME} and ${NAME:-default} are replaced."
+            )
+            where.warning(node.at, IssueReason.MALFORMED_REFERENCE, message)
+        return value
+
+    return read
+
+
+def plain_text(*, longest: int = MAX_TEXT, empty: bool = True) -> Reader[str]:
+    """Return a reader of text for the control plane itself, so without `${NAME}`."""
+    any_text = text(longest=longest, empty=empty)
+
+    @reader(any_text.schema)
+    def read(node: Tree, where: Where) -> str:
+        return _without_reference(any_text.read(node, where), where)
+
+    return read
+
+
+@reader({"type": "boolean"})
+def boolean(node: Tree, where: Where) -> bool:
     """Read true or false."""
     if isinstance(node, Leaf) and isinstance(node.value, bool):
         return node.value
-    _wrong(node, where, "true or false")
-    return None
+    raise wrong_type(node, where, "true or false")
 
 
 def integer(smallest: int, largest: int) -> Reader[int]:
     """Return a reader of whole numbers within bounds, both included."""
 
-    @takes({"type": "integer", "minimum": smallest, "maximum": largest})
-    def read(node: Tree, where: Where) -> int | None:
+    @reader({"type": "integer", "minimum": smallest, "maximum": largest})
+    def read(node: Tree, where: Where) -> int:
         value = node.value if isinstance(node, Leaf) else None
         if isinstance(value, int) and not isinstance(value, bool) and smallest <= value <= largest:
             return value
-        _wrong(node, where, f"a whole number from {smallest} to {largest}")
-        return None
+        raise wrong_type(node, where, f"a whole number from {smallest} to {largest}")
 
     return read
 
@@ -156,13 +186,12 @@ def integer(smallest: int, largest: int) -> Reader[int]:
 def number(smallest: float, largest: float) -> Reader[float]:
     """Return a reader of numbers within bounds, both included."""
 
-    @takes({"type": "number", "minimum": smallest, "maximum": largest})
-    def read(node: Tree, where: Where) -> float | None:
+    @reader({"type": "number", "minimum": smallest, "maximum": largest})
+    def read(node: Tree, where: Where) -> float:
         value = _number(node)
         if value is not None and smallest <= value <= largest:
             return float(value)
-        _wrong(node, where, f"a number from {smallest:g} to {largest:g}")
-        return None
+        raise wrong_type(node, where, f"a number from {smallest:g} to {largest:g}")
 
     return read
 
@@ -178,17 +207,14 @@ def duration(smallest: float, largest: float) -> Reader[float]:
         ],
     }
 
-    @takes(schema)
-    def read(node: Tree, where: Where) -> float | None:
+    @reader(schema)
+    def read(node: Tree, where: Where) -> float:
         value = _number(node)
         if value is None and isinstance(node, Leaf) and isinstance(node.value, str):
-            if not _holds_no_reference(node.value, node, where):
-                return None
-            value = _seconds(node.value)
+            value = _seconds(_without_reference(node.value, where))
         if value is not None and smallest <= value <= largest:
             return float(value)
-        _wrong(node, where, wanted)
-        return None
+        raise wrong_type(node, where, wanted)
 
     return read
 
@@ -203,24 +229,19 @@ def size(smallest: int, largest: int) -> Reader[int]:
         ],
     }
 
-    @takes(schema)
-    def read(node: Tree, where: Where) -> int | None:
+    @reader(schema)
+    def read(node: Tree, where: Where) -> int:
         value = node.value if isinstance(node, Leaf) and not isinstance(node.value, bool) else None
         if isinstance(value, str):
-            if not _holds_no_reference(value, node, where):
-                return None
-            value = parse_size(value)
-        if isinstance(value, int) and smallest <= value <= largest:
+            value = parse_size(_without_reference(value, where))
+        if not isinstance(value, int):
+            raise wrong_type(node, where, "a size such as 512MiB or 2GB, or a number of bytes")
+        if smallest <= value <= largest:
             return value
-        if isinstance(value, int):
-            message = (
-                f"{shown(where.key)} must be from {smallest >> 20} MiB to {largest >> 20} MiB, but"
-                f" is {value} bytes."
-            )
-            where.error(node.at, IssueReason.BAD_VALUE, message)
-        else:
-            _wrong(node, where, "a size such as 512MiB or 2GB, or a number of bytes")
-        return None
+        raise BadValue(
+            f"{quoted(where.key)} must be from {smallest >> 20} MiB to {largest >> 20} MiB, but"
+            f" is {value} bytes."
+        )
 
     return read
 
@@ -228,37 +249,39 @@ def size(smallest: int, largest: int) -> Reader[int]:
 def choice(*names: str) -> Reader[str]:
     """Return a reader of one of a few words."""
 
-    @takes({"enum": list(names)})
-    def read(node: Tree, where: Where) -> str | None:
+    @reader({"enum": list(names)})
+    def read(node: Tree, where: Where) -> str:
         if not isinstance(node, Leaf) or not isinstance(node.value, str):
-            _wrong(node, where, f"one of {', '.join(names)}")
-            return None
+            raise wrong_type(node, where, f"one of {', '.join(names)}")
         if node.value in names:
             return node.value
-        if _holds_no_reference(node.value, node, where):
-            hint = suggestion(node.value, names)
-            message = f"{shown(where.key)} can't be {shown(node.value)}: {hint}"
-            where.error(node.at, IssueReason.BAD_VALUE, message)
-        return None
+        name = _without_reference(node.value, where)
+        raise BadValue(f"{quoted(where.key)} can't be {quoted(name)}: {suggestion(name, names)}")
 
     return read
 
 
-def list_of(read_item: Reader[_T], most: int) -> Reader[tuple[_T, ...]]:
-    """Return a reader of lists, as tuples; refused items are left out, having been reported."""
+def items_of(node: Tree, where: Where, limit: int, what: str = "items") -> tuple[Tree, ...]:
+    """Return a list's items.
 
-    @takes(list_schema(read_item.schema, most))
-    def read(node: Tree, where: Where) -> tuple[_T, ...] | None:
-        if not isinstance(node, Items):
-            _wrong(node, where, "a list")
-            return None
-        if len(node.items) > most:
-            message = f"{shown(where.key)} has {len(node.items)} items; {most} are allowed."
-            where.error(node.at, IssueReason.BAD_VALUE, message)
-            return None
-        values = [
-            read_item(item, where.item(index, item.at)) for index, item in enumerate(node.items)
-        ]
+    Raises:
+        BadValue: The value is not a list, or is longer than the limit.
+    """
+    if not isinstance(node, Items):
+        raise wrong_type(node, where, "a list" if what == "items" else f"a list of {what}")
+    if len(node.items) > limit:
+        message = f"{quoted(where.key)} has {len(node.items)} {what}; {limit} are allowed."
+        raise BadValue(message)
+    return node.items
+
+
+def list_of(read_item: Reader[_T], limit: int, what: str = "items") -> Reader[tuple[_T, ...]]:
+    """Return a reader of lists, as tuples; rejected items are reported and omitted."""
+
+    @reader(list_schema(read_item.schema, limit))
+    def read(node: Tree, where: Where) -> tuple[_T, ...]:
+        items = enumerate(items_of(node, where, limit, what))
+        values = [read_item(item, where.item(index, item.at)) for index, item in items]
         return tuple(value for value in values if value is not None)
 
     return read
@@ -284,19 +307,11 @@ def _span(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def _holds_no_reference(text: str, node: Tree, where: Where) -> bool:
+def _without_reference(text: str, where: Where) -> str:
     if "${" not in text:
-        return True
-    message = (
-        f"{shown(where.key)} takes no ${{NAME}}: references are resolved on workers, and this key"
-        " is read by the control plane. Write the value itself."
+        return text
+    raise BadValue(
+        f"{quoted(where.key)} can't contain ${{NAME}}: references are resolved on workers, and"
+        " the control plane reads this key itself. Write the value instead.",
+        IssueReason.REFERENCE_NOT_ALLOWED,
     )
-    where.error(node.at, IssueReason.REFERENCE_NOT_ALLOWED, message)
-    return False
-
-
-def _wrong(node: Tree, where: Where, wanted: str) -> None:
-    known = isinstance(node, Leaf) and isinstance(node.value, int | float)
-    found = shown(node.text) if known and isinstance(node, Leaf) else kind_of(node)
-    message = f"{shown(where.key)} must be {wanted}, but it is {found}."
-    where.error(node.at, IssueReason.WRONG_TYPE, message)

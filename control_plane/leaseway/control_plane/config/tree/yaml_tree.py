@@ -74,6 +74,17 @@ class Table:
 Tree = Leaf | Items | Table
 
 
+def plain_value(node: Tree) -> Any:
+    """Return a tree's value without positions."""
+    match node:
+        case Leaf():
+            return node.value
+        case Items():
+            return [plain_value(item) for item in node.items]
+        case Table():
+            return {entry.name: plain_value(entry.value) for entry in node.entries}
+
+
 class BadText(Exception):
     """A text that is no configuration, whatever its keys mean; where it is wrong, and why."""
 

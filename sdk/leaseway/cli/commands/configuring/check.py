@@ -32,7 +32,7 @@ def check(config: tuple[str, ...], schema: bool, as_json: bool) -> int:
     if schema and config:
         raise click.UsageError("--schema is of the format, not of a file; give it no PATH.")
     if schema:
-        from leaseway.control_plane.config.schema.json_schema import native_schema
+        from leaseway.control_plane.config.schema.keys import native_schema
 
         print_json(native_schema())
         return 0

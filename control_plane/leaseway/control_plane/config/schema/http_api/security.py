@@ -1,14 +1,13 @@
-"""Reader of `security`: what requests of an `http_api` server carry to say who asks (DESIGN §2).
+"""Reader of `security`: the credentials in requests of an `http_api` server (DESIGN §2).
 
-A credential either says itself what it is, or has the name of a security scheme of the server's
-OpenAPI document. Its value is a reference that workers resolve; it is never a part of an address
-in a log, a span or an error.
+A credential states its type, or has the name of a security scheme of the server's OpenAPI
+document. Its value is a reference that workers resolve; it is never a part of an address in a
+log, a span or an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from leaseway.control_plane.config.openapi.security import Scheme
@@ -20,152 +19,157 @@ from leaseway.control_plane.config.schema.fields import (
     value_schema,
     warn_of_credential,
 )
-from leaseway.control_plane.config.schema.issues import IssueReason, Where, shown
-from leaseway.control_plane.config.schema.tables import (
-    Key,
-    keyed,
-    mapping,
-    read_table,
-    schema_of,
-    unique_entries,
-)
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.tables import Key, entries_of, keyed, record
 from leaseway.control_plane.config.schema.values import (
-    Reader,
-    check_references,
+    BadValue,
     choice,
     plain_text,
+    reader,
     suggestion,
-    takes,
-    text_of,
+    worker_text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Table, Tree
-from leaseway.spec.model import CREDENTIAL_KINDS, Credential, Value
+from leaseway.spec.model import CREDENTIAL_KINDS, Credential, CredentialKind, Value
 
 MAX_CREDENTIALS: Final = 20
-"""Of one server."""
+"""Credentials of one server."""
 
-Given = Mapping[str, "Credential | Value"]
-"""What a file says: a credential, or the value for a scheme that a document describes."""
-
-
-def _security(node: Tree, where: Where) -> Given | None:
-    """Read a server's credentials."""
-    table = mapping(node, where)
-    if table is None:
-        return None
-    entries = unique_entries(table, where)
-    if len(entries) > MAX_CREDENTIALS:
-        message = f"{shown(where.key)} has {len(entries)} entries; {MAX_CREDENTIALS} are allowed."
-        where.error(node.at, IssueReason.BAD_VALUE, message)
-        return None
-    read = {
-        entry.name: _credential(entry.value, where.child(entry.name, entry.value.at))
-        for entry in entries
-    }
-    return {name: one for name, one in read.items() if one is not None}
+Given = Mapping[str, Credential | Value]
+"""Credentials as written, or values for schemes of the document, by name."""
 
 
-def wired(
-    given: Given, schemes: Mapping[str, Scheme] | None, where: Where
-) -> dict[str, Credential]:
-    """Return the credentials with those whose kind a document says; report what does not fit.
-
-    Args:
-        given: As the file says.
-        schemes: Those of the server's document, or None where it has none.
-        where: The place of the server.
-    """
-    wired: dict[str, Credential] = {}
-    for name, one in given.items():
-        place = replace(where, key=f"{where.key}.security.{name}")
-        at = where.log.places.get(place.key, where.log.places.get(f"{where.key}.security"))
-        at = at or where.log.places[where.key]
-        credential = one if isinstance(one, Credential) else _by_scheme(name, one, schemes)
-        if isinstance(credential, str):
-            place.error(at, IssueReason.BAD_VALUE, credential)
-            continue
-        other = next(
-            (key for key, each in wired.items() if _target(each) == _target(credential)), None
-        )
-        if other is not None:
-            message = (
-                f"{shown(other)} and {shown(name)} both set {_named(credential)}; keep the one "
-                "that your server wants."
-            )
-            place.error(at, IssueReason.BAD_VALUE, message)
-        wired[name] = credential
-    return wired
-
-
-def _by_scheme(name: str, value: Value, schemes: Mapping[str, Scheme] | None) -> Credential | str:
-    """Return the credential of a document's scheme, or a sentence that says why there is none."""
-    if schemes is None:
-        return (
-            f"{shown(name)} needs 'type' and 'value', as in {{type: bearer, value: {{secret: "
-            "NAME}}: without 'openapi' nothing else says what it is."
-        )
-    scheme = schemes.get(name)
-    if scheme is None:
-        hint = suggestion(name, tuple(schemes)) if schemes else "it has none; give it a 'type'."
-        return f"{shown(name)} is no security scheme of the document: {hint}"
-    if scheme.kind is None:
-        return (
-            f"The security scheme {shown(name)} is {scheme.said}, which no header, query or cookie "
-            "carries."
-        )
-    return Credential(scheme.kind, scheme.name, value)
-
-
-def _credential(node: Tree, where: Where) -> Credential | Value | None:
-    if not isinstance(node, Table) or not any(
-        entry.name in ("type", "value") for entry in node.entries
-    ):
-        return _value(node, where)
-    entries = unique_entries(node, where)
-    values = read_table(entries, _KEYS, where, "a credential")
-    given = {entry.name for entry in entries}
-    for name in ("type", "value"):
-        if name not in given:
-            where.missing(node.at, name, f"The credential needs {name!r}.")
-    if not {"kind", "value"} <= values.keys():
-        return None
-    credential = Credential(values["kind"], values.get("name", ""), values["value"])
-    fault = _name_fault(credential)
-    if fault:
-        where.error(node.at, IssueReason.BAD_VALUE, f"{shown(where.key)} {fault}")
-        return None
-    return credential
+def _credential_of(kind: CredentialKind, value: Value, name: str = "") -> Credential:
+    return Credential(kind, name, value)
 
 
 def _name_fault(credential: Credential) -> str | None:
     kind, name = credential.kind, credential.name
     match kind:
         case "bearer":
-            return "has a 'name', which a bearer token has not; remove it." if name else None
+            return "has a 'name', but a bearer token has none; remove it." if name else None
         case "basic":
-            return "has a ':' in the user's name, which ends it." if ":" in name else None
+            return (
+                "has a ':' in the user's name, which would end the name." if ":" in name else None
+            )
         case "query":
-            return None if name else "needs 'name': that of the pair of the query."
+            return None if name else "needs 'name': the name of the query parameter."
         case _:
             if HEADER_NAME.fullmatch(name):
                 return None
-            return f"needs 'name': that of the {kind}, of letters, digits and '-'."
+            return f"needs 'name': the name of the {kind}, of letters, digits and '-'."
 
 
-@takes(value_schema(MAX_HEADER))
-def _value(node: Tree, where: Where) -> Value | None:
+_TEXT: Final = worker_text(longest=MAX_HEADER, empty=False)
+
+
+@reader(value_schema(MAX_HEADER))
+def _value(node: Tree, where: Where) -> Value:
     if isinstance(node, Table):
-        return reference(node, where)
-    text = text_of(node, where, longest=MAX_HEADER, empty=False)
-    if text is None:
-        return None
+        return reference.read(node, where)
+    text = _TEXT.read(node, where)
     if not text.isprintable():
-        message = f"{shown(where.key)} holds a character that no header may hold."
-        where.error(node.at, IssueReason.BAD_VALUE, message)
-        return None
-    check_references(node, where)
+        raise BadValue(f"{quoted(where.key)} contains a character that no header may contain.")
     warn_of_credential(node, where, credentials.credential_kind("token", text))
     return Value("literal", text)
+
+
+_FULL: Final = record(
+    keyed(
+        Key("type", choice(*CREDENTIAL_KINDS), "kind"),
+        Key("name", plain_text(longest=256, empty=False), "name"),
+        Key("value", _value, "value"),
+    ),
+    _credential_of,
+    "a credential",
+    required=("type", "value"),
+)
+
+
+@reader({"anyOf": [_value.schema, _FULL.schema]})
+def _credential(node: Tree, where: Where) -> Credential | Value:
+    if not isinstance(node, Table) or not any(
+        entry.name in ("type", "value") for entry in node.entries
+    ):
+        return _value.read(node, where)
+    credential = _FULL.read(node, where)
+    fault = _name_fault(credential)
+    if fault:
+        raise BadValue(f"{quoted(where.key)} {fault}")
+    return credential
+
+
+@reader(
+    {
+        "type": "object",
+        "maxProperties": MAX_CREDENTIALS,
+        "additionalProperties": _credential.schema,
+    }
+)
+def security(node: Tree, where: Where) -> Given:
+    """Read a server's credentials."""
+    given: dict[str, Credential | Value] = {}
+    for entry in entries_of(node, where, MAX_CREDENTIALS):
+        credential = _credential(entry.value, where.child(entry))
+        if credential is not None:
+            given[entry.name] = credential
+    return given
+
+
+def resolve_credentials(
+    given: Given, schemes: Mapping[str, Scheme] | None, where: Where
+) -> dict[str, Credential]:
+    """Return the credentials, with the kinds from a document; report those that do not fit.
+
+    Args:
+        given: As written in the file.
+        schemes: Those of the server's document, or None without one.
+        where: The place of the server.
+    """
+    resolved: dict[str, Credential] = {}
+    for name, value in given.items():
+        place, at = where.find(f"security.{name}", where.log.places[where.key])
+        try:
+            credential = (
+                value if isinstance(value, Credential) else _by_scheme(name, value, schemes)
+            )
+        except BadValue as error:
+            place.error(at, error.reason, str(error))
+            continue
+        other = next(
+            (key for key, each in resolved.items() if _target(each) == _target(credential)), None
+        )
+        if other is not None:
+            message = (
+                f"{quoted(other)} and {quoted(name)} both set {_named(credential)}; keep the one"
+                " that your server expects."
+            )
+            place.error(at, IssueReason.BAD_VALUE, message)
+        resolved[name] = credential
+    return resolved
+
+
+def _by_scheme(name: str, value: Value, schemes: Mapping[str, Scheme] | None) -> Credential:
+    """Return the credential of a document's security scheme.
+
+    Raises:
+        BadValue: There is no such scheme, or it is not supported.
+    """
+    if schemes is None:
+        raise BadValue(
+            f"{quoted(name)} needs 'type' and 'value', as in {{type: bearer, value: {{secret: "
+            "NAME}}: without 'openapi' it has no other source of its type."
+        )
+    scheme = schemes.get(name)
+    if scheme is None:
+        hint = suggestion(name, tuple(schemes)) if schemes else "it has none; write a 'type'."
+        raise BadValue(f"{quoted(name)} is not a security scheme of the document: {hint}")
+    if scheme.kind is None:
+        raise BadValue(
+            f"The security scheme {quoted(name)} is {scheme.description}, which no header, query or"
+            " cookie carries."
+        )
+    return Credential(scheme.kind, scheme.name, value)
 
 
 def _target(credential: Credential) -> tuple[str, str]:
@@ -176,27 +180,4 @@ def _target(credential: Credential) -> tuple[str, str]:
 
 def _named(credential: Credential) -> str:
     kind, name = _target(credential)
-    return (
-        f"the {kind} {shown(credential.header or name)}"
-        if kind == "header"
-        else f"the {kind} {shown(name)}"
-    )
-
-
-_KEYS: Final = keyed(
-    Key("type", choice(*CREDENTIAL_KINDS), "kind"),
-    Key("name", plain_text(longest=256, empty=False), "name"),
-    Key("value", _value, "value"),
-)
-
-security: Final = Reader(
-    _security,
-    {
-        "type": "object",
-        "maxProperties": MAX_CREDENTIALS,
-        "additionalProperties": {
-            "anyOf": [_value.schema, schema_of(_KEYS, required=("type", "value"))]
-        },
-    },
-)
-"""Reads a server's credentials."""
+    return f"the {kind} {quoted((credential.header if kind == 'header' else '') or name)}"
