@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from tests.data_plane.conftest import Bench, worker_bench
-from tests.front.http.test_callers import Front, served
+from tests.front.http.test_callers import FakeFront, served
 
 import leaseway
 from leaseway.front.http.callers import Callers
@@ -30,7 +30,7 @@ from leaseway.telemetry.prometheus_http import MetricsListener, serve_metrics
 from leaseway.wire.channels.endpoint import Endpoint
 
 LISTENERS: Final = {"MetricsListener", "ArtifactsListener", "McpListener", "ConsoleListener"}
-SERVES_HTTP: Final = {"prometheus_http.py", "http_listener.py", "door.py"}
+SERVES_HTTP: Final = {"prometheus_http.py", "http_listener.py", "server.py"}
 LOCAL: Final = Endpoint("127.0.0.1", 0)
 
 ENDED: Final[dict[str, tuple[Role, str | None]]] = {
@@ -175,7 +175,7 @@ CLOSED: Final = ("/", "/mcp", "/mcp/files", "/mcp/absent", "/metrics", "/healthz
 async def test_a_front_answers_callers_and_says_to_others_only_that_it_is_there(
     keys: dict[str, str], tmp_path: Path
 ) -> None:
-    made: Any = Front
+    made: Any = FakeFront
     callers = Callers(made, "none", "mcp", None, Authenticator(keys=tmp_path / "keys.json"))
     async with served(callers) as url:
         for name, key in keys.items():

@@ -1,4 +1,4 @@
-"""What a front takes from clients that mean no good, or are slow: each thing has a bound."""
+"""The front's limits against malicious and slow clients."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from aiohttp import web
 from leaseway.front.app import McpListener
 from leaseway.front.calling.sealing import Sealer
 from leaseway.front.calling.sessions import MAX_SESSIONS, SessionTable, TooManySessions
-from leaseway.front.http import streamable as front_http
-from leaseway.front.http import streams
-from leaseway.front.http.admission import Admission
+from leaseway.front.http import checks, streamable, streams
 from leaseway.front.http.callers import Callers
-from leaseway.front.http.door import Door
+from leaseway.front.http.checks import AccessCheck
+from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.http.streams import EventStream
 from leaseway.wire.channels.endpoint import Endpoint
@@ -30,7 +29,7 @@ JSON = {"Accept": "application/json, text/event-stream"}
 
 
 class Sdk:
-    """Stands for a client of the SDK, of which nothing is asked here."""
+    """A fake SDK client without leases."""
 
     def session(self, key: str, idle: float | None = None) -> Sdk:
         self.key, self.idle = key, idle
@@ -42,20 +41,20 @@ class Sdk:
     async def close(self) -> None: ...
 
 
-class Nothing:
-    """Stands for lists that never change, and for methods."""
+class FakeMethods:
+    """Fake methods, and a catalog that never changes."""
 
-    def follow(self, _follower: object) -> Callable[[], None]:
+    def subscribe(self, _listener: object) -> Callable[[], None]:
         return lambda: None
 
     async def close(self) -> None: ...
 
-    async def answer(self, _request: object) -> bytes:
+    async def handle(self, _request: object) -> bytes:
         return b"{}"
 
 
-class Deaf:
-    """A front whose client does not read: it says more than anybody takes."""
+class StreamFront:
+    """A front that responds with a given stream."""
 
     sessions, is_idle = 0, False
 
@@ -70,7 +69,7 @@ class Deaf:
 
     async def close(self) -> None: ...
 
-    async def answer(self, http: web.BaseRequest) -> web.StreamResponse:
+    async def respond(self, http: web.BaseRequest) -> web.StreamResponse:
         if http.path == "/quick":
             return web.Response(text="quick")
         self.writing.set()
@@ -87,28 +86,28 @@ def table(limit: int = MAX_SESSIONS) -> SessionTable:
 
 @asynccontextmanager
 async def served(front: Any) -> AsyncIterator[str]:
-    """Serve one front for all; gives where."""
+    """Serve one front for all callers; yields the URL."""
     listener = McpListener(Endpoint("127.0.0.1", 0), None)
     callers = Callers(lambda *_: front, "default", "mcp", None, None)
-    door = Door(Admission(listener.endpoint, None), callers)
-    async with callers.running(), door.serving(listener.socket):
+    server = HttpServer(AccessCheck(listener.endpoint, None), callers)
+    async with callers.running(), server.serving(listener.socket):
         yield f"http://{listener.endpoint}"
 
 
 def http_front(sessions: SessionTable) -> HttpFront:
     sdk: Any = Sdk()
-    nothing: Any = Nothing()
-    return HttpFront(sdk, nothing, nothing, sessions)
+    fake: Any = FakeMethods()
+    return HttpFront(sdk, fake, fake, sessions)
 
 
-async def test_ten_thousand_sessions_are_served_and_no_more() -> None:
+async def test_the_limit_is_ten_thousand_sessions() -> None:
     sessions = table()
-    first = sessions.begin("", "2025-11-25", {})
+    first = sessions.create("", "2025-11-25", {})
     for _ in range(MAX_SESSIONS - 1):
-        sessions.begin("", "2025-11-25", {})
+        sessions.create("", "2025-11-25", {})
     with pytest.raises(TooManySessions, match="10000 sessions"):
-        sessions.begin("", "2025-11-25", {})
-    stranger = table().begin("", "2025-11-25", {})
+        sessions.create("", "2025-11-25", {})
+    stranger = table().create("", "2025-11-25", {})
     with pytest.raises(TooManySessions):
         sessions.find(stranger.id, "")
     assert sessions.find(first.id, "") is first
@@ -117,7 +116,7 @@ async def test_ten_thousand_sessions_are_served_and_no_more() -> None:
     assert len(sessions) == MAX_SESSIONS
 
 
-async def test_a_client_without_room_is_told_when_to_come_again() -> None:
+async def test_at_the_session_limit_a_client_gets_retry_after() -> None:
     async with (
         served(http_front(table(limit=1))) as url,
         aiohttp.ClientSession(headers=JSON) as http,
@@ -128,7 +127,7 @@ async def test_a_client_without_room_is_told_when_to_come_again() -> None:
         async with http.post(f"{url}/mcp", json=INITIALIZE) as answer:
             assert answer.status == 503
             assert answer.headers["Retry-After"] == "10"
-        for _ in range(2):  # the one that is there goes on
+        for _ in range(2):  # the open session continues
             async with http.post(f"{url}/mcp", json=PING, headers=session) as answer:
                 assert await answer.json() == {"jsonrpc": "2.0", "id": 1, "result": {}}
         async with http.delete(f"{url}/mcp", headers=session) as answer:
@@ -138,7 +137,7 @@ async def test_a_client_without_room_is_told_when_to_come_again() -> None:
 
 
 async def test_a_session_has_a_bounded_number_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_http, "_MOST_STREAMS", 2)
+    monkeypatch.setattr(streamable, "_MAX_STREAMS", 2)
     async with (
         asyncio.timeout(BOUND),
         served(http_front(table())) as url,
@@ -151,22 +150,22 @@ async def test_a_session_has_a_bounded_number_of_streams(monkeypatch: pytest.Mon
         async with http.get(f"{url}/mcp", headers=session) as answer:
             assert answer.status == 429
             assert "2 streams open" in (await answer.json())["error"]["message"]
-        for each in kept:
-            each.close()
+        for answer in kept:
+            answer.close()
 
 
-async def test_a_client_of_the_older_transport_is_told_that_it_is_not_served() -> None:
+async def test_the_older_transport_is_rejected_with_a_reason() -> None:
     async with served(http_front(table())) as url, aiohttp.ClientSession() as http:
         stream = {"Accept": "text/event-stream"}
         async with http.get(f"{url}/sse", headers=stream) as answer:
             assert answer.status == 404
             message = (await answer.json())["error"]["message"]
             assert "/mcp" in message
-            assert "HTTP+SSE is not served" in message
+            assert "HTTP+SSE is not supported" in message
 
 
-async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_http, "_BODY_BOUND", 0.2)
+async def test_a_body_that_never_ends_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_BODY_TIMEOUT", 0.2)
 
     async def body() -> AsyncIterator[bytes]:
         yield b'{"jsonrpc":'
@@ -182,23 +181,23 @@ async def test_a_body_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatc
             assert "did not arrive" in await answer.text()
 
 
-async def test_a_client_that_does_not_read_stalls_nobody_and_is_cut_off(
+async def test_a_client_that_does_not_read_blocks_no_other_and_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streams, "PATIENCE", 0.5)
+    monkeypatch.setattr(streams, "WRITE_TIMEOUT", 0.5)
     stream = EventStream()
-    deaf = Deaf(stream)
+    front = StreamFront(stream)
     async with (
         asyncio.timeout(BOUND),
-        served(deaf) as url,
+        served(front) as url,
         aiohttp.ClientSession() as http,
     ):
         host, port = url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
         writer.write(f"GET /stream HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
-        await deaf.writing.wait()
+        await front.writing.wait()
         message = b"x" * (1 << 20)
-        while not deaf.ended.is_set():
+        while not front.ended.is_set():
             stream.put(message)
             async with http.get(f"{url}/quick") as answer:
                 assert await answer.text() == "quick"
@@ -207,7 +206,7 @@ async def test_a_client_that_does_not_read_stalls_nobody_and_is_cut_off(
         del reader
 
 
-async def test_what_finds_no_room_is_dropped_but_never_a_response() -> None:
+async def test_a_full_stream_drops_messages_but_never_a_response() -> None:
     stream = EventStream()
     assert all(stream.put(b"progress") for _ in range(1024))
     assert not stream.put(b"progress")

@@ -1,4 +1,4 @@
-"""Definitions as MCP lists them, in pages of a fixed order."""
+"""Definitions in sorted pages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from leaseway.front import definitions
 from leaseway.front.definitions import tool_definition, tool_listing
-from leaseway.front.messages import RpcError
+from leaseway.front.messages import JsonRpcError
 from leaseway.sdk import Tool
 
 
 def make_tool(name: str, **members: Any) -> Tool:
-    """Return a tool."""
     plain: dict[str, Any] = {
         "server_id": "s",
         "original_name": name,
@@ -47,7 +46,7 @@ def test_the_pages_hold_each_tool_once_in_order(names: set[str], size: int) -> N
     assert seen == sorted(names)
 
 
-def test_a_cursor_of_a_tool_that_has_gone_hides_no_other() -> None:
+def test_the_cursor_of_a_removed_tool_skips_no_other_tool() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(definitions, "PAGE", 1)
         cursor = json.loads(tool_listing([make_tool("a"), make_tool("b")]).page(None, modern=True))[
@@ -59,12 +58,12 @@ def test_a_cursor_of_a_tool_that_has_gone_hides_no_other() -> None:
     assert [tool["name"] for tool in json.loads(rest)["tools"]] == ["b"]
 
 
-def test_a_cursor_that_no_list_gave_out_is_refused() -> None:
-    with pytest.raises(RpcError, match="cursor"):
+def test_an_invalid_cursor_is_rejected() -> None:
+    with pytest.raises(JsonRpcError, match="cursor"):
         tool_listing([]).page("§", modern=True)
 
 
-def test_a_definition_has_what_its_server_said_but_nothing_of_its_connection() -> None:
+def test_a_definition_has_the_servers_members_without_those_of_its_connection() -> None:
     tool = make_tool(
         "a",
         title="A",

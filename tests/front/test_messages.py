@@ -1,4 +1,4 @@
-"""JSON-RPC messages: split without parsing what is passed on, and written by joining."""
+"""JSON-RPC messages, whose relayed members stay unparsed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from leaseway.front.messages import (
     CallParams,
-    RpcError,
-    cancelled_request,
+    JsonRpcError,
+    cancelled_request_id,
     error_message,
-    params_of,
-    read_message,
+    parse_message,
+    parse_params,
     result_message,
 )
 
@@ -24,7 +24,7 @@ VALUES = PLAIN | st.lists(PLAIN, max_size=4) | st.dictionaries(st.text(), PLAIN,
 
 
 @given(st.text() | st.integers(-(2**53), 2**53), st.dictionaries(st.text(), VALUES, max_size=4))
-def test_ids_and_arguments_go_on_as_they_came(
+def test_ids_and_arguments_are_relayed_unchanged(
     request_id: str | int, arguments: dict[str, Any]
 ) -> None:
     sent = {
@@ -32,9 +32,9 @@ def test_ids_and_arguments_go_on_as_they_came(
         "method": "tools/call",
         "params": {"name": "x", "arguments": arguments},
     }
-    message = read_message(json.dumps({"jsonrpc": "2.0", **sent}))
+    message = parse_message(json.dumps({"jsonrpc": "2.0", **sent}))
     assert json.loads(message.request_id) == request_id
-    assert json.loads(params_of(message, CallParams).arguments_json()) == arguments
+    assert json.loads(parse_params(message, CallParams).arguments_json()) == arguments
     answer = json.loads(result_message(message.request_id, b'{"content":[]}'))
     assert answer == {"jsonrpc": "2.0", "id": request_id, "result": {"content": []}}
 
@@ -51,34 +51,34 @@ def test_ids_and_arguments_go_on_as_they_came(
         (b'{"id":1,"method":"\xff"}', -32700),
     ],
 )
-def test_what_is_no_message_is_refused(line: bytes, code: int) -> None:
-    with pytest.raises(RpcError) as refused:
-        read_message(line)
+def test_an_invalid_message_is_rejected(line: bytes, code: int) -> None:
+    with pytest.raises(JsonRpcError) as refused:
+        parse_message(line)
     assert refused.value.code == code
 
 
 @pytest.mark.parametrize("arguments", ["7", '"text"', "[]"])
-def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
-    message = read_message(
+def test_arguments_that_are_no_object_are_rejected(arguments: str) -> None:
+    message = parse_message(
         '{"id":1,"method":"tools/call","params":{"name":"x","arguments":' + arguments + "}}"
     )
-    with pytest.raises(RpcError, match="one JSON object"):
-        params_of(message, CallParams).arguments_json()
+    with pytest.raises(JsonRpcError, match="one JSON object"):
+        parse_params(message, CallParams).arguments_json()
 
 
-def test_params_of_the_wrong_shape_are_named() -> None:
-    message = read_message('{"id":1,"method":"tools/call","params":{"name":7}}')
-    with pytest.raises(RpcError, match=r"tools/call are wrong.*name"):
-        params_of(message, CallParams)
+def test_params_of_the_wrong_shape_are_rejected() -> None:
+    message = parse_message('{"id":1,"method":"tools/call","params":{"name":7}}')
+    with pytest.raises(JsonRpcError, match=r"tools/call are wrong.*name"):
+        parse_params(message, CallParams)
 
 
-def test_an_error_without_an_id_names_none() -> None:
-    error = json.loads(error_message(b"", RpcError(-32700, "no JSON", {"a": 1})))
+def test_an_error_without_an_id_has_a_null_id() -> None:
+    error = json.loads(error_message(b"", JsonRpcError(-32700, "no JSON", {"a": 1})))
     assert error["id"] is None
     assert error["error"] == {"code": -32700, "message": "no JSON", "data": {"a": 1}}
 
 
-def test_the_request_that_is_cancelled_is_named_as_it_was() -> None:
-    said = read_message('{"method":"notifications/cancelled","params":{"requestId":"a-1"}}')
-    assert cancelled_request(said) == b'"a-1"'
-    assert cancelled_request(read_message('{"method":"notifications/cancelled"}')) == b""
+def test_the_cancelled_request_id_stays_json() -> None:
+    message = parse_message('{"method":"notifications/cancelled","params":{"requestId":"a-1"}}')
+    assert cancelled_request_id(message) == b'"a-1"'
+    assert cancelled_request_id(parse_message('{"method":"notifications/cancelled"}')) == b""

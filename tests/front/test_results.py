@@ -1,4 +1,4 @@
-"""Results, made fit for the client's era without touching what they hold."""
+"""Results in the form of the client's protocol version, with unchanged contents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.front.results import fit_result
+from leaseway.front.results import adapt_result
 
 MEMBERS = st.dictionaries(
     st.text(min_size=1).filter(lambda name: name not in ("resultType", "_meta")),
@@ -21,7 +21,7 @@ META = st.none() | st.dictionaries(
 
 
 @given(MEMBERS, META, st.sampled_from([None, "complete", "input_required"]), st.booleans())
-def test_only_what_belongs_to_the_connection_is_changed(
+def test_only_members_of_the_connection_are_changed(
     members: dict[str, Any], meta: dict[str, str] | None, kind: str | None, escaped: bool
 ) -> None:
     whole = dict(members)
@@ -32,23 +32,23 @@ def test_only_what_belongs_to_the_connection_is_changed(
     payload = json.dumps(whole, ensure_ascii=escaped).encode()
     kept = {key: value for key, value in (meta or {}).items() if not key.startswith("io.")}
     for modern in (True, False):
-        fitted = json.loads(fit_result(payload, modern=modern))
+        fitted = json.loads(adapt_result(payload, modern=modern))
         assert fitted.pop("resultType", None) == ((kind or "complete") if modern else None)
         assert {**fitted.pop("_meta", {})} == kept
         assert fitted == members
 
 
-def test_a_plain_result_goes_to_a_legacy_client_in_its_own_bytes() -> None:
+def test_a_legacy_client_gets_a_plain_result_in_its_original_bytes() -> None:
     payload = b'{ "content" : [ ] , "n": 1.0e2}'
-    assert fit_result(payload, modern=False) is payload
-    assert fit_result(payload, modern=True) == (
+    assert adapt_result(payload, modern=False) is payload
+    assert adapt_result(payload, modern=True) == (
         b'{"resultType":"complete","content" : [ ] , "n": 1.0e2}'
     )
-    assert fit_result(b"", modern=True) == b'{"resultType":"complete"}'
+    assert adapt_result(b"", modern=True) == b'{"resultType":"complete"}'
 
 
-def test_contents_say_how_long_they_may_be_kept_unless_their_server_does() -> None:
-    fitted = json.loads(fit_result(b'{"contents":[]}', modern=True, cached=True))
+def test_resource_contents_get_cache_hints_unless_the_server_sets_them() -> None:
+    fitted = json.loads(adapt_result(b'{"contents":[]}', modern=True, cached=True))
     assert (fitted["ttlMs"], fitted["cacheScope"]) == (0, "private")
-    own = json.loads(fit_result(b'{"contents":[],"ttlMs":9}', modern=True, cached=True))
+    own = json.loads(adapt_result(b'{"contents":[],"ttlMs":9}', modern=True, cached=True))
     assert own["ttlMs"] == 9

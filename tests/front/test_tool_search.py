@@ -1,4 +1,4 @@
-"""Finding one tool among hundreds, and what that saves."""
+"""Search mode: finding one tool among hundreds."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tests.front.questions import QUESTIONS, tools
 from tests.front.test_definitions import make_tool
 
 from leaseway.front.definitions import tool_listing
-from leaseway.front.messages import RpcError
+from leaseway.front.messages import JsonRpcError
 from leaseway.front.tool_search import ToolSearch, search_listing
 from leaseway.sdk.catalog.search import ToolIndex
 
-WANTED = 55
-"""Questions of 60 whose tool has to be among the first five."""
+MIN_FOUND = 55
+"""Of 60 questions, so many must find their tool among the first five results."""
 
 
-def test_people_find_the_right_tool_among_the_first_five() -> None:
+def test_questions_find_the_right_tool_among_the_first_five() -> None:
     index = ToolIndex(tools())
     missed = {
         question: wanted
@@ -28,7 +28,7 @@ def test_people_find_the_right_tool_among_the_first_five() -> None:
     }
     print(f"{len(QUESTIONS) - len(missed)} of {len(QUESTIONS)} found; missed: {missed}")
     assert len(QUESTIONS) == 60
-    assert len(QUESTIONS) - len(missed) >= WANTED, missed
+    assert len(QUESTIONS) - len(missed) >= MIN_FOUND, missed
 
 
 def test_three_definitions_take_a_hundredth_of_five_hundred() -> None:
@@ -40,7 +40,7 @@ def test_three_definitions_take_a_hundredth_of_five_hundred() -> None:
 
 
 @given(st.text(max_size=200), st.integers(1, 20))
-def test_any_query_has_an_answer_of_known_tools(query: str, limit: int) -> None:
+def test_any_query_returns_known_tools_within_the_limit(query: str, limit: int) -> None:
     few = [make_tool("read_file"), make_tool("writeFile", description="Writes a file.")]
     found = ToolIndex(few).search(query, limit)
     assert len(found) <= min(limit, 2)
@@ -62,21 +62,21 @@ def test_words_are_found_in_names_descriptions_and_parameters() -> None:
     assert [tool.name for tool in ToolIndex([make_tool("only")]).search("only", 5)] == ["only"]
 
 
-def test_a_model_searches_reads_one_definition_and_calls() -> None:
+def test_a_model_searches_describes_and_calls() -> None:
     search = ToolSearch()
     listing = tool_listing(tools())
-    found = json.loads(search.found(listing, b'{"query":"create an sms","limit":2}'))
+    found = json.loads(search.search(listing, b'{"query":"create an sms","limit":2}'))
     names = [each["name"] for each in found["structuredContent"]["tools"]]
     assert names[0] == "twilio_create_sms"
     assert len(names) == 2
-    described = json.loads(search.described(listing, b'{"name":"twilio_create_sms"}'))
+    described = json.loads(search.describe(listing, b'{"name":"twilio_create_sms"}'))
     assert described["structuredContent"]["inputSchema"]["properties"].keys() == {"fields"}
-    meant = search.meant(b'{"name":"twilio_create_sms","arguments":{"fields":{}}}')
-    assert (meant.name, meant.arguments_json()) == ("twilio_create_sms", b'{"fields":{}}')
-    assert json.loads(search.described(listing, b'{"name":"x"}'))["isError"]
+    call = search.called_tool(b'{"name":"twilio_create_sms","arguments":{"fields":{}}}')
+    assert (call.name, call.arguments_json()) == ("twilio_create_sms", b'{"fields":{}}')
+    assert json.loads(search.describe(listing, b'{"name":"x"}'))["isError"]
 
 
 @pytest.mark.parametrize("arguments", [b"{}", b'{"query":7}', b'{"query":"x","limit":0}'])
-def test_wrong_arguments_are_named(arguments: bytes) -> None:
-    with pytest.raises(RpcError, match=r"limit|search_tools"):
-        ToolSearch().found(tool_listing([]), arguments)
+def test_wrong_arguments_are_rejected(arguments: bytes) -> None:
+    with pytest.raises(JsonRpcError, match=r"limit|search_tools"):
+        ToolSearch().search(tool_listing([]), arguments)

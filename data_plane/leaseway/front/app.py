@@ -1,21 +1,20 @@
-"""The front as a process: what it consists of, from its first request to its last."""
+"""The front as a process: builds its parts, and serves HTTP or stdio."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from leaseway.front.calling.media import MediaWish
+from leaseway.front.calling.media import MediaMode
 from leaseway.front.calling.sealing import Sealer
 from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, EndedSessions, SessionTable
-from leaseway.front.catalog import Catalog
-from leaseway.front.greeting import Greeter
-from leaseway.front.http.admission import Admission
+from leaseway.front.catalog import CatalogCache
+from leaseway.front.handshake import HandshakeResponder
 from leaseway.front.http.callers import Callers
-from leaseway.front.http.door import Door
+from leaseway.front.http.checks import AccessCheck
+from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.methods import Methods
 from leaseway.front.stdio import StdioFront
@@ -27,7 +26,7 @@ from leaseway.wire.names import DEFAULT_TENANT
 
 
 class McpListener(HttpListener):
-    """Where MCP clients reach a front."""
+    """The HTTP listener for MCP clients."""
 
     noun = "mcp"
     option = "--mcp"
@@ -36,24 +35,25 @@ class McpListener(HttpListener):
 
 @dataclass(frozen=True)
 class FrontOptions:
-    """What a front is started with.
+    """The options of a front.
 
     Attributes:
-        control_plane: Which Leaseway it serves.
-        tenant: Whose tools its clients see.
+        control_plane: The address of the control plane.
+        tenant: The tenant whose tools clients see.
         key: The shared key, or None.
-        origins: Origins of web pages that may ask, beside this machine's.
-        hosts: Names by which clients reach it, beside this machine's.
-        idle: Seconds after which a session that nobody uses is forgotten.
-        sessions: The most sessions.
-        search: Whether clients are listed tools to search with instead of all tools.
-        media: How clients that do not say want images and sounds.
-        handles: Whether clients of 2026-07-28 are listed the tools for handles of leases.
-        tells_problems: Whether its client runs this Leaseway itself, and is told of its errors.
-        agent: What calls show in leases and traces.
-        public_url: By which clients reach it, where a proxy is between; else empty.
-        authenticator: Who callers are, each by its own credential; None means that all are one,
-            who sends the shared key where there is one.
+        origins: Allowed origins of web pages, in addition to this machine's.
+        hosts: Allowed host names of the front, in addition to this machine's.
+        idle: Seconds after which an unused session is forgotten.
+        sessions: The limit of sessions.
+        search: Whether to list three search tools instead of all tools.
+        media: How clients get images and audio by default.
+        handles: Whether to list the tools for lease handles to clients of 2026-07-28.
+        shows_problems: Whether the client runs this Leaseway, so that it is shown configuration
+            errors if there are no tools.
+        agent: The agent name of calls in leases and traces.
+        public_url: The URL of the front behind a proxy, or empty.
+        authenticator: Authenticates callers by their own credentials; None means that all
+            clients are one caller with the shared key, if any.
     """
 
     control_plane: Endpoint
@@ -64,10 +64,10 @@ class FrontOptions:
     idle: float = IDLE
     sessions: int = MAX_SESSIONS
     search: bool = False
-    media: MediaWish = "inline"
+    media: MediaMode = "inline"
     handles: bool = True
-    tells_problems: bool = False
-    agent: str = field(default="mcp")
+    shows_problems: bool = False
+    agent: str = "mcp"
     public_url: str = ""
     authenticator: Authenticator | None = None
 
@@ -77,17 +77,17 @@ async def run_http(
 ) -> int:
     """Serve MCP over HTTP until SIGINT or SIGTERM.
 
-    Leases of sessions are not given back: another front may go on with them, else they end by
-    themselves within a minute.
+    Leases of sessions are not released: another front may continue them, otherwise they expire
+    within a minute.
     """
     stopped = _stop_signal()
     sealer = Sealer(options.key, "mcp session")
     ended = EndedSessions()
     authenticator = options.authenticator
 
-    def make(tenant: str, agent: str, key: str | None) -> HttpFront:
+    def build_front(tenant: str, agent: str, key: str | None) -> HttpFront:
         client = AsyncClient(str(options.control_plane), agent=agent, tenant=tenant, key=key)
-        catalog = Catalog(client)
+        catalog = CatalogCache(client)
         sessions = SessionTable(
             client,
             sealer,
@@ -106,37 +106,41 @@ async def run_http(
         )
         return HttpFront(client, catalog, methods, sessions)
 
-    callers = Callers(make, options.tenant, options.agent, options.key, authenticator)
-    # With an authenticator, that one checks what callers send.
+    callers = Callers(build_front, options.tenant, options.agent, options.key, authenticator)
     key = options.key if authenticator is None else None
-    admission = Admission(listener.endpoint, key, options.origins, options.hosts)
-    door = Door(admission, callers, options.public_url)
-    async with callers.running(), door.serving(listener.socket, listener.tls):
+    access = AccessCheck(listener.endpoint, key, options.origins, options.hosts)
+    server = HttpServer(access, callers, options.public_url)
+    async with callers.running(), server.serving(listener.socket, listener.tls):
         ready(str(listener.endpoint))
         await stopped.wait()
     return 0
 
 
-async def run_stdio(options: FrontOptions, scope: str, greeter: Greeter) -> int:
-    """Serve one MCP client over stdin and stdout until it hangs up, or SIGINT or SIGTERM.
+async def run_stdio(options: FrontOptions, scope: str, handshake: HandshakeResponder) -> int:
+    """Serve one MCP client over stdin and stdout until it disconnects, or SIGINT or SIGTERM.
 
     Args:
-        options: Which Leaseway it sees.
-        scope: The server that it sees; empty means all.
-        greeter: Has its first lines, and where it is answered.
+        options: The options.
+        scope: The server that the client sees; empty means all.
+        handshake: Reads the client's lines and answers the first ones.
     """
     stopped = _stop_signal()
-    async with _client(options) as client:
-        catalog = Catalog(client)
+    client = AsyncClient(
+        str(options.control_plane), agent=options.agent, tenant=options.tenant, key=options.key
+    )
+    async with client:
+        catalog = CatalogCache(client)
         methods = Methods(
             client,
             catalog,
             search=options.search,
             media=options.media,
             handles=options.handles,
-            tells_problems=options.tells_problems,
+            shows_problems=options.shows_problems,
         )
-        front = StdioFront(client, catalog, methods, options.tenant, scope=scope, greeter=greeter)
+        front = StdioFront(
+            client, catalog, methods, options.tenant, scope=scope, handshake=handshake
+        )
         serving = asyncio.create_task(front.serve(), name="front stdio")
         waiting = asyncio.create_task(stopped.wait(), name="front signals")
         try:
@@ -149,15 +153,6 @@ async def run_stdio(options: FrontOptions, scope: str, greeter: Greeter) -> int:
             await asyncio.gather(serving, waiting, return_exceptions=True)
             await catalog.close()
     return 0
-
-
-@contextlib.asynccontextmanager
-async def _client(options: FrontOptions) -> AsyncIterator[AsyncClient]:
-    client = AsyncClient(
-        str(options.control_plane), agent=options.agent, tenant=options.tenant, key=options.key
-    )
-    async with client:
-        yield client
 
 
 def _stop_signal() -> asyncio.Event:

@@ -1,7 +1,7 @@
-"""What one tenant sees, kept ready to be listed and followed as it changes.
+"""Cached lists of the tools, prompts and resources that one tenant sees.
 
-A list is read from the control plane when it is first asked for, and again with every registry
-version. While the control plane cannot be reached, the last list goes on serving.
+A list is read from the control plane on first use, and again with every registry version. While the
+control plane is unreachable, the last list is served.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
 from leaseway.front.definitions import (
-    Listing,
+    PagedListing,
     prompt_listing,
     resource_listing,
     template_listing,
@@ -22,35 +22,28 @@ from leaseway.front.definitions import (
 from leaseway.sdk import AsyncClient, LeasewayError
 from leaseway.wire.timing.backoff import Backoff
 
-KINDS: Final = ("tools", "prompts", "resources", "templates")
-"""What there is to list."""
+ChangeListener = Callable[[str, frozenset[str]], None]
+"""Called with the kind of a changed list and the ids of the changed servers."""
 
-Follower = Callable[[str, frozenset[str]], None]
-"""Told which kind changed, and of which servers."""
-
-_LISTINGS: Final[dict[str, Callable[[Any], Listing[Any]]]] = {
+_LISTINGS: Final[dict[str, Callable[[Any], PagedListing[Any]]]] = {
     "tools": tool_listing,
     "prompts": prompt_listing,
     "resources": resource_listing,
     "templates": template_listing,
 }
+"""How the list of each kind is built."""
 _RETRY: Final = Backoff(initial=0.1, maximum=5.0)
-_FIRST_STARTS: Final = 20.0
-"""Seconds that the first list waits for servers without a first result: many clients list once."""
-_LOOK: Final = 0.5
-"""Seconds between two looks; a start that fails makes no registry version."""
-_MOST_SCOPES: Final = 256
-"""Servers whose own lists are kept."""
+_FIRST_START_WAIT: Final = 20.0
+"""Seconds that the first list waits for servers that are starting: many clients list only once."""
+_POLL: Final = 0.5
+"""Seconds between two polls; a failed start makes no registry version."""
+_MAX_LISTINGS: Final = 256
 
 _log = logging.getLogger("leaseway.front")
 
 
-class Catalog:
-    """The lists of one tenant.
-
-    Args:
-        client: The tenant's client.
-    """
+class CatalogCache:
+    """The cached lists of the tenant of `client`."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -60,36 +53,36 @@ class Catalog:
             "resources": client.list_resources,
             "templates": client.list_resource_templates,
         }
-        self._found: dict[str, Collection[Any]] = {}
+        self._items: dict[str, Collection[Any]] = {}
         self._versions: dict[str, int] = {}
-        self._listings: dict[tuple[str, str], Listing[Any]] = {}
-        self._reading: dict[str, asyncio.Task[Collection[Any]]] = {}
-        self._followers: set[Follower] = set()
+        self._listings: dict[tuple[str, str], PagedListing[Any]] = {}
+        self._fetches: dict[str, asyncio.Task[Collection[Any]]] = {}
+        self._listeners: set[ChangeListener] = set()
         self._watch: asyncio.Task[None] | None = None
 
-    async def listing(self, kind: str, scope: str = "") -> Listing[Any]:
-        """Return the list of a kind, of one server where a scope names it.
+    async def listing(self, kind: str, scope: str = "") -> PagedListing[Any]:
+        """Return the list of a kind, limited to the server `scope` unless that is empty.
 
         Raises:
-            LeasewayError: It was never read, and cannot be now.
+            LeasewayError: The list is not cached and cannot be read.
         """
-        found = self._listings.get((kind, scope))
-        if found is not None:
-            return found
-        items = self._found.get(kind)
+        listing = self._listings.get((kind, scope))
+        if listing is not None:
+            return listing
+        items = self._items.get(kind)
         if items is None:
             items = await self._read(kind)
         listing = self._listings.get((kind, scope))
         if listing is None:
-            wanted = [item for item in items if not scope or item.server_id == scope]
-            listing = _LISTINGS[kind](wanted)
-            if len(self._listings) >= _MOST_SCOPES:
+            in_scope = [item for item in items if not scope or item.server_id == scope]
+            listing = _LISTINGS[kind](in_scope)
+            if len(self._listings) >= _MAX_LISTINGS:
                 self._listings.clear()
             self._listings[kind, scope] = listing
         return listing
 
-    async def fresh(self, kind: str, scope: str = "") -> Listing[Any]:
-        """Read a list anew and return it; for a name that the kept one lacks.
+    async def fresh(self, kind: str, scope: str = "") -> PagedListing[Any]:
+        """Read a list again and return it; used if the cached list lacks a name.
 
         Raises:
             LeasewayError: It cannot be read.
@@ -97,96 +90,95 @@ class Catalog:
         await self._refresh(kind)
         return await self.listing(kind, scope)
 
-    def follow(self, follower: Follower) -> Callable[[], None]:
-        """Tell somebody of every change from now on; return what ends that."""
-        self._followers.add(follower)
-        return lambda: self._followers.discard(follower)
+    def subscribe(self, listener: ChangeListener) -> Callable[[], None]:
+        """Call a listener at every change; return a function that unsubscribes it."""
+        self._listeners.add(listener)
+        return lambda: self._listeners.discard(listener)
 
     async def close(self) -> None:
-        """Stop to follow."""
-        tasks = [*self._reading.values(), *((self._watch,) if self._watch else ())]
+        tasks = [*self._fetches.values(), *((self._watch,) if self._watch else ())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, kind: str) -> Collection[Any]:
-        """Read a list; those who ask at the same time share one reading."""
+        """Read a list; concurrent callers share one fetch."""
         if self._watch is None:
-            self._watch = asyncio.create_task(self._follow(), name="front catalog")
-        task = self._reading.get(kind)
+            self._watch = asyncio.create_task(self._watch_registry(), name="front catalog")
+        task = self._fetches.get(kind)
         if task is None:
-            task = self._reading[kind] = asyncio.create_task(self._fetch(kind))
-            task.add_done_callback(lambda done: self._read_done(kind, done))
+            task = self._fetches[kind] = asyncio.create_task(self._fetch(kind))
+            task.add_done_callback(lambda done: self._on_fetched(kind, done))
         return await asyncio.shield(task)
 
-    def _read_done(self, kind: str, task: asyncio.Task[Collection[Any]]) -> None:
-        del self._reading[kind]
+    def _on_fetched(self, kind: str, task: asyncio.Task[Collection[Any]]) -> None:
+        del self._fetches[kind]
         if not task.cancelled():
-            task.exception()  # seen, also where whoever asked has gone
+            task.exception()  # mark as retrieved, in case every waiting caller was cancelled
 
     async def _fetch(self, kind: str) -> Collection[Any]:
         items = await self._fetchers[kind]()
-        if not self._found:
-            items = await self._settled(kind, items)
-        if kind not in self._found:
+        if not self._items:
+            items = await self._await_first_starts(kind, items)
+        if kind not in self._items:
             self._replace(kind, items)
         return items
 
-    async def _settled(self, kind: str, items: Collection[Any]) -> Collection[Any]:
-        """Wait a moment for servers that are starting for the first time, and list again."""
+    async def _await_first_starts(self, kind: str, items: Collection[Any]) -> Collection[Any]:
+        """Wait, within a limit, for servers that start for the first time, and list again."""
         runtime, _ = self._client._at()
         version = runtime.resolver.watch()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_STARTS):
+            async with asyncio.timeout(_FIRST_START_WAIT):
                 while getattr(items, "pending", ()):
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(_LOOK):
+                        async with asyncio.timeout(_POLL):
                             await version.wait_beyond(getattr(items, "registry_version", 0))
                     items = await self._fetchers[kind]()
         return items
 
     def _replace(self, kind: str, items: Collection[Any]) -> frozenset[str]:
-        """Take a list in the place of the last one; return the servers whose part differs."""
+        """Replace a cached list unless it is newer; return the servers whose items changed."""
         version = getattr(items, "registry_version", 0)
-        before = self._found.get(kind)
+        before = self._items.get(kind)
         if before is not None and version < self._versions.get(kind, 0):
             return frozenset()
-        self._found[kind] = items
+        self._items[kind] = items
         self._versions[kind] = version
-        changed = _differing(before or (), items) if before is not None else frozenset()
+        changed = _changed_servers(before, items) if before is not None else frozenset()
         if changed or before is None:
             for key in [key for key in self._listings if key[0] == kind]:
                 del self._listings[key]
         return changed
 
-    async def _follow(self) -> None:
+    async def _watch_registry(self) -> None:
+        """Read all cached lists again at every new registry version."""
         runtime, _ = self._client._at()
         version = runtime.resolver.watch()
-        read_at, attempt = version.version, 0
+        read_version, attempt = version.version, 0
         while True:
-            await version.wait_beyond(read_at)
+            await version.wait_beyond(read_version)
             if version.ended:
                 return
             newest = version.version
             try:
-                for kind in tuple(self._found):
+                for kind in tuple(self._items):
                     await self._refresh(kind)
             except LeasewayError as error:
-                _log.debug("A list could not be read again; the last one serves: %s", error)
+                _log.debug("A list could not be read again; the last one is served: %s", error)
                 await asyncio.sleep(_RETRY.delay(attempt))
                 attempt += 1
                 continue
-            read_at, attempt = newest, 0
+            read_version, attempt = newest, 0
 
     async def _refresh(self, kind: str) -> None:
         changed = self._replace(kind, await self._read(kind))
         if changed:
-            for follower in tuple(self._followers):
-                follower(kind, changed)
+            for listener in tuple(self._listeners):
+                listener(kind, changed)
 
 
-def _differing(before: Collection[Any], after: Collection[Any]) -> frozenset[str]:
-    """Return the servers whose part of a list differs between two readings."""
+def _changed_servers(before: Collection[Any], after: Collection[Any]) -> frozenset[str]:
     old, new = _by_server(before), _by_server(after)
     return frozenset(
         server for server in old.keys() | new.keys() if old.get(server) != new.get(server)

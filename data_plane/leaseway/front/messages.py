@@ -1,27 +1,24 @@
-"""JSON-RPC messages as bytes: read without parsing what is passed on, written by joining. Pure."""
+"""JSON-RPC messages as bytes. Members that are only relayed stay unparsed. Pure."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 
 ABSENT: Final = msgspec.Raw()
-"""A member that a message does not have."""
+"""The value of a missing member."""
 
 encode: Final = msgspec.json.encode
-"""Write any plain value as JSON."""
-
 decode: Final = msgspec.json.decode
-"""Read any JSON."""
 
 ParamsT = TypeVar("ParamsT", bound="ListParams")
 ArgumentsT = TypeVar("ArgumentsT", bound=msgspec.Struct)
 
 
-class RpcError(Exception):
-    """What a request is answered with instead of a result."""
+class JsonRpcError(Exception):
+    """The error object of a JSON-RPC response."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -31,7 +28,7 @@ class RpcError(Exception):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message, its contents unparsed; `id` is JSON, so that it goes back as it came."""
+    """One message with unparsed members; `id` is JSON, so that the response repeats it exactly."""
 
     id: msgspec.Raw = ABSENT
     method: str | None = None
@@ -45,73 +42,69 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class ListParams(msgspec.Struct):
-    """What every request may have, and a list's cursor."""
+    """`_meta`, which every request may have, and the cursor of a list request."""
 
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
     cursor: str | None = None
 
 
-class Continued(ListParams):
-    """A request that may go on from an `input_required` result."""
+class ResumableParams(ListParams):
+    """Params of a request that may answer an earlier `input_required` result."""
 
     responses: msgspec.Raw = msgspec.field(default=ABSENT, name="inputResponses")
     state: str | None = msgspec.field(default=None, name="requestState")
 
 
-class CallParams(Continued, kw_only=True):
+class CallParams(ResumableParams, kw_only=True):
     """Params of `tools/call`."""
 
     name: str
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
 
     def arguments_json(self) -> bytes:
-        """Return the arguments as one JSON object.
-
-        Raises:
-            RpcError: They are something else.
-        """
+        """Return the arguments as one JSON object; raises `JsonRpcError` for another type."""
         arguments = bytes(self.arguments)
         if arguments == b"null":
             return b"{}"
         if not arguments.startswith(b"{"):
-            raise RpcError(INVALID_PARAMS, "The arguments of a tool are one JSON object.")
+            raise JsonRpcError(INVALID_PARAMS, "The arguments of a tool must be one JSON object.")
         return arguments
 
 
-class PromptParams(Continued, kw_only=True):
+class PromptParams(ResumableParams, kw_only=True):
     """Params of `prompts/get`."""
 
     name: str
     arguments: dict[str, str] | None = None
 
 
-class ResourceParams(Continued, kw_only=True):
-    """Params of the requests about one resource."""
+class ResourceParams(ResumableParams, kw_only=True):
+    """Params of requests about one resource."""
 
     uri: str
 
 
-class _Reference(msgspec.Struct):
+class _CompletionReference(msgspec.Struct):
     type: str
     name: str | None = None
     uri: str | None = None
 
 
-class _Argument(msgspec.Struct):
+class _CompletionArgument(msgspec.Struct):
     name: str
     value: str
 
 
-class _Context(msgspec.Struct):
+class _CompletionContext(msgspec.Struct):
     arguments: dict[str, str] | None = None
 
 
 class CompleteParams(ListParams, kw_only=True):
     """Params of `completion/complete`."""
 
-    ref: _Reference
-    argument: _Argument
-    context: _Context | None = None
+    ref: _CompletionReference
+    argument: _CompletionArgument
+    context: _CompletionContext | None = None
 
 
 class SetLevelParams(ListParams, kw_only=True):
@@ -121,7 +114,7 @@ class SetLevelParams(ListParams, kw_only=True):
 
 
 class ListenFilter(msgspec.Struct, rename="camel"):
-    """What a client wants to hear of."""
+    """The changes that a client subscribes to."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
@@ -135,7 +128,7 @@ class ListenParams(ListParams, kw_only=True):
     notifications: ListenFilter
 
 
-_split: Final = msgspec.json.Decoder(Message).decode
+_decode_message: Final = msgspec.json.Decoder(Message).decode
 _decoders: Final[dict[type, msgspec.json.Decoder[Any]]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (
@@ -150,47 +143,36 @@ _decoders: Final[dict[type, msgspec.json.Decoder[Any]]] = {
 }
 
 
-def read_message(line: bytes | str) -> Message:
-    """Split one message.
-
-    Raises:
-        RpcError: It is no JSON, or no single JSON-RPC message.
-    """
+def parse_message(line: bytes | str) -> Message:
+    """Decode one JSON-RPC message; raises `JsonRpcError` for anything else."""
     try:
-        message = _split(line)
+        message = _decode_message(line)
     except msgspec.ValidationError:
-        raise RpcError(INVALID_REQUEST, "This is no single JSON-RPC message.") from None
+        raise JsonRpcError(INVALID_REQUEST, "This is not a single JSON-RPC message.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise RpcError(PARSE_ERROR, "This is no JSON.") from None
+        raise JsonRpcError(PARSE_ERROR, "This is not JSON.") from None
     first = bytes(message.id)[:1]
     if first and first not in b'"-0123456789':
-        raise RpcError(INVALID_REQUEST, "The id of a request is a text or a number.")
+        raise JsonRpcError(INVALID_REQUEST, "The id of a request must be a string or a number.")
     return message
 
 
-def params_of(message: Message, kind: type[ParamsT]) -> ParamsT:
-    """Return a message's params.
-
-    Raises:
-        RpcError: They have not the shape that the method wants.
-    """
+def parse_params(message: Message, kind: type[ParamsT]) -> ParamsT:
+    """Decode a message's params; raises `JsonRpcError` if they do not match the method's schema."""
     try:
         params: ParamsT = _decoders[kind].decode(message.params or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        _refuse(message, error)
+        text = f"The params of {message.method} are wrong: {error}"
+        raise JsonRpcError(INVALID_PARAMS, text) from None
     return params
-
-
-def _refuse(message: Message, error: Exception) -> NoReturn:
-    raise RpcError(INVALID_PARAMS, f"The params of {message.method} are wrong: {error}") from None
 
 
 def result_message(request_id: bytes, result: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, result)
 
 
-def error_message(request_id: bytes, error: RpcError) -> bytes:
-    """Return the response to a request that failed; without an id it names none."""
+def error_message(request_id: bytes, error: JsonRpcError) -> bytes:
+    """Return an error response; an empty id becomes null."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
@@ -213,30 +195,26 @@ class _Cancelled(msgspec.Struct):
 _cancelled: Final = msgspec.json.Decoder(_Cancelled).decode
 
 
-def cancelled_request(message: Message) -> bytes:
-    """Return the id, as JSON, of the request that a client cancels; empty where it names none."""
+def cancelled_request_id(message: Message) -> bytes:
+    """Return the JSON id in a `notifications/cancelled`, or empty bytes if it is missing."""
     try:
         return bytes(_cancelled(message.params).id)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return b""
 
 
-def read_arguments(tool: str, arguments: bytes, kind: type[ArgumentsT]) -> ArgumentsT:
-    """Return the arguments of one of the front's own tools.
-
-    Raises:
-        RpcError: They do not fit.
-    """
+def parse_arguments(tool: str, arguments: bytes, kind: type[ArgumentsT]) -> ArgumentsT:
+    """Decode the arguments of one of the front's own tools; raises `JsonRpcError`."""
     try:
         return msgspec.json.decode(arguments, type=kind)
     except (ValueError, RecursionError) as error:
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
-        raise RpcError(
-            INVALID_PARAMS, f"The arguments of {tool} are wrong: {error}. It knows {known}."
+        raise JsonRpcError(
+            INVALID_PARAMS, f"The arguments of {tool} are wrong: {error}. It accepts {known}."
         ) from None
 
 
 def structured_result(text: str, structured: dict[str, Any]) -> bytes:
-    """Return a tool's result as text and as data."""
+    """Return a tool result with text content and structured content."""
     content = [{"type": "text", "text": text}]
     return encode({"content": content, "structuredContent": structured})

@@ -1,7 +1,7 @@
-"""The methods of MCP, answered through the SDK: the same for every transport and era.
+"""The MCP methods, answered through the SDK: the same code for every transport and version.
 
-A handler gets one request and returns its result as JSON, or raises `RpcError`. What belongs to a
-transport (headers, streams, session ids) is settled before and after.
+A handler gets one request and returns its result as JSON, or raises `JsonRpcError`. The transports
+deal with headers, streams and session ids.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ from leaseway.front.calling.handles import (
 )
 from leaseway.front.calling.media import (
     MEDIA_KEY,
-    MediaWish,
+    MediaMode,
+    artifact_ref,
     link_media,
-    linked_artifact,
-    media_wish,
-    read_linked,
+    parse_media_mode,
+    read_artifact,
 )
-from leaseway.front.calling.parked import ParkedCalls, waits
 from leaseway.front.calling.relay import Listener, call_tool, send_request
-from leaseway.front.calling.sessions import LiveSession, TooManySubscriptions
-from leaseway.front.calling.subscriptions import FollowedResource
-from leaseway.front.catalog import Catalog
-from leaseway.front.failures import failed_call, rpc_error
-from leaseway.front.greeting import discover_result
+from leaseway.front.calling.sessions import (
+    LiveSession,
+    ResourceSubscription,
+    TooManySubscriptions,
+)
+from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
+from leaseway.front.catalog import CatalogCache
+from leaseway.front.handshake import discover_result
 from leaseway.front.messages import (
     CallParams,
     CompleteParams,
-    Continued,
+    JsonRpcError,
     ListenFilter,
     ListenParams,
     ListParams,
@@ -55,14 +57,14 @@ from leaseway.front.messages import (
     ParamsT,
     PromptParams,
     ResourceParams,
-    RpcError,
+    ResumableParams,
     SetLevelParams,
     decode,
     encode,
     notification,
-    params_of,
+    parse_params,
 )
-from leaseway.front.results import fit_result
+from leaseway.front.results import adapt_result, error_result, rpc_error
 from leaseway.front.tool_search import CALL, DESCRIBE, SEARCH, ToolSearch, search_listing
 from leaseway.sdk import AsyncClient, AsyncSession, ConfirmationRequired, LeasewayError, Tool
 from leaseway.sdk.calls import requests
@@ -79,30 +81,29 @@ _CHANGED: Final = {
     "resources": "resources",
     "templates": "resources",
 }
-"""Which notification tells of a change of a list."""
+"""The `list_changed` notification for each kind of list."""
 
-_MOST_FOLLOWED: Final = 256
-"""Resources that one stream follows."""
-
-_MOST_TOLD: Final = 3
-"""Errors that are named to a client which finds no tool."""
+_MAX_LISTENED: Final = 256
+"""Resources in one `subscriptions/listen`."""
+_MAX_PROBLEMS: Final = 3
+"""Configuration errors that are shown to a client without tools."""
 
 _trace: Final = TraceContextTextMapPropagator()
 
 
 @dataclass(slots=True)
 class Request:
-    """One request of a client, under way.
+    """One request of a client, in flight.
 
     Attributes:
-        message: What was sent.
-        listener: Takes what is to be said on the way.
+        message: The JSON-RPC message.
+        listener: Sends notifications and server requests to the client.
         modern: Whether the client speaks 2026-07-28 or newer.
         scope: The server that the client sees; empty means all.
-        session: Whose it is; None for a modern client that carries no lease.
+        session: The client's session; None for a modern client without a lease handle.
         meta: The request's `_meta`.
-        handles: Where its client's handles of leases lead; None in an era that has sessions.
-        media: How it wants images and sounds; None where it does not say.
+        handles: Resolves lease handles; None in protocol versions with sessions.
+        media: How the client wants images and audio; None means the default.
     """
 
     message: Message
@@ -112,10 +113,19 @@ class Request:
     session: LiveSession | None
     meta: dict[str, Any] = field(default_factory=dict)
     handles: HandleTable | None = None
-    media: MediaWish | None = None
+    media: MediaMode | None = None
 
 
 Handler = Callable[["Methods", Request], Awaitable[bytes]]
+
+
+def _list_handler(kind: str) -> Handler:
+    async def list_page(methods: Methods, request: Request) -> bytes:
+        params = read_params(request, ListParams)
+        listing = await methods._catalog.listing(kind, request.scope)
+        return listing.page(params.cursor, modern=request.modern)
+
+    return list_page
 
 
 def changed_notification(kind: str, meta: dict[str, Any] | None = None) -> bytes:
@@ -124,51 +134,52 @@ def changed_notification(kind: str, meta: dict[str, Any] | None = None) -> bytes
 
 
 class Methods:
-    """Answers requests with what one tenant sees.
+    """Handles requests for one tenant.
 
     Args:
         client: The tenant's client.
-        catalog: Its lists.
-        search: Whether three tools to search all others are listed instead of them.
-        media: How clients that do not say want images and sounds.
-        handles: Whether clients that may carry handles of leases are listed the tools for them.
-        tells_problems: Whether its client is the operator, too, who is told why there is no tool.
+        catalog: The tenant's lists.
+        search: Whether to list three search tools instead of all tools.
+        media: How clients get images and audio by default.
+        handles: Whether to list the tools for lease handles to modern clients.
+        shows_problems: Whether the client runs this Leaseway, so that it is shown configuration
+            errors if there are no tools.
     """
 
     def __init__(
         self,
         client: AsyncClient,
-        catalog: Catalog,
+        catalog: CatalogCache,
         *,
         search: bool = False,
-        media: MediaWish = "inline",
+        media: MediaMode = "inline",
         handles: bool = True,
-        tells_problems: bool = False,
+        shows_problems: bool = False,
     ) -> None:
         self._client = client
         self._catalog = catalog
         self._media = media
-        self._tells_problems = tells_problems
+        self._shows_problems = shows_problems
         self._search = ToolSearch() if search else None
         self._handles = HandleListing() if handles else None
-        self._parked = ParkedCalls()
+        self._suspended = SuspendedCalls()
 
-    async def answer(self, request: Request) -> bytes:
+    async def handle(self, request: Request) -> bytes:
         """Return the result of a request as JSON.
 
         Raises:
-            RpcError: It failed; also where there is no such method.
+            JsonRpcError: The request failed, or its method is unknown.
         """
         method = request.message.method or ""
         handler = (_MODERN if request.modern else _LEGACY).get(method)
         if handler is None:
-            raise RpcError(METHOD_NOT_FOUND, f"There is no method {method[:100]!r} here.")
+            raise JsonRpcError(METHOD_NOT_FOUND, f"Unknown method {method[:100]!r}.")
         try:
             return await handler(self, request)
         except LeasewayError as error:
             raise rpc_error(error) from None
-        except Fault as fault:  # a request that cannot even be written
-            raise RpcError(INVALID_PARAMS, fault.message) from None
+        except Fault as fault:  # the request could not be encoded
+            raise JsonRpcError(INVALID_PARAMS, fault.message) from None
 
     async def tool(self, name: str, scope: str) -> Tool | None:
         listing = await self._catalog.listing("tools", scope)
@@ -182,120 +193,107 @@ class Methods:
         read_params(request, ListParams)
         return discover_result()
 
-    async def _list(self, request: Request, kind: str) -> bytes:
-        params = read_params(request, ListParams)
-        listing = await self._catalog.listing(kind, request.scope)
-        return listing.page(params.cursor, modern=request.modern)
-
     async def _list_tools(self, request: Request) -> bytes:
         params = read_params(request, ListParams)
         shown = search_listing() if self._search is not None else None
         handles = self._handles if request.handles is not None else None
-        if shown is None or handles is not None or self._tells_problems:
+        if shown is None or handles is not None or self._shows_problems:
             listing = await self._catalog.listing("tools", request.scope)
-            if self._tells_problems and not listing.keys:
-                await self._tell_why_nothing_is_there()
+            if self._shows_problems and not listing.keys:
+                await self._check_problems()
             shown = shown or listing
             if handles is not None:
-                shown = handles.of(listing, request.scope, shown)
+                shown = handles.add_tools(listing, request.scope, shown)
         return shown.page(params.cursor, modern=request.modern)
 
-    async def _tell_why_nothing_is_there(self) -> None:
-        """Raise `RpcError` with the errors of the configuration and its servers, if any."""
-        errors = [one for one in await self._client.problems() if one.severity == "error"]
+    async def _check_problems(self) -> None:
+        """Raise `JsonRpcError` with the errors of the configuration and its servers, if any."""
+        errors = [item for item in await self._client.problems() if item.severity == "error"]
         if errors:
-            told = " ".join(one.message for one in errors[:_MOST_TOLD])
-            more = len(errors) - _MOST_TOLD
-            rest = f" There are {more} errors more." if more > 0 else ""
-            raise RpcError(
+            shown = " ".join(error.message for error in errors[:_MAX_PROBLEMS])
+            hidden = len(errors) - _MAX_PROBLEMS
+            rest = f" There are {hidden} more errors." if hidden > 0 else ""
+            raise JsonRpcError(
                 INTERNAL_ERROR,
-                f"There is no tool: {told}{rest} The file is read again when it changes.",
+                f"There is no tool: {shown}{rest} The file is read again when it changes.",
                 {"reason": errors[0].reason, "started": "no"},
             )
 
-    async def _list_prompts(self, request: Request) -> bytes:
-        return await self._list(request, "prompts")
-
-    async def _list_resources(self, request: Request) -> bytes:
-        return await self._list(request, "resources")
-
-    async def _list_templates(self, request: Request) -> bytes:
-        return await self._list(request, "templates")
-
     async def _call_tool(self, request: Request) -> bytes:
         params = read_params(request, CallParams)
-        _take_input(request, params)
+        _pass_input_responses(request, params)
         if self._search is not None and params.name in (SEARCH, DESCRIBE):
             listing = await self._catalog.listing("tools", request.scope)
-            answer = self._search.found if params.name == SEARCH else self._search.described
-            return fit_result(answer(listing, params.arguments_json()), modern=request.modern)
+            search = self._search.search if params.name == SEARCH else self._search.describe
+            return adapt_result(search(listing, params.arguments_json()), modern=request.modern)
         if self._search is not None and params.name == CALL:
             answers = {"responses": params.responses, "state": params.state}
-            params = structs.replace(self._search.meant(params.arguments_json()), **answers)
-        return await self._asking(request, params, self._call(request, params))
+            params = structs.replace(self._search.called_tool(params.arguments_json()), **answers)
+        return await self._suspendable(request, params, self._call(request, params))
 
-    def _asking(
-        self, request: Request, params: Continued, answer: Coroutine[Any, Any, bytes]
+    def _suspendable(
+        self, request: Request, params: ResumableParams, call: Coroutine[Any, Any, bytes]
     ) -> Coroutine[Any, Any, bytes]:
-        """Answer a request during which its server may ask; a modern client is told by a result."""
+        """Let a modern client get server requests as `input_required` results."""
         if not (request.modern and request.listener.answers):
-            return answer
-        if params.state is None or not waits(params.state):
-            return self._parked.begin(request.listener, answer)
-        answer.close()  # it is under way
-        return self._parked.go_on(request.listener, params.state, bytes(params.responses))
+            return call
+        if params.state is None or not is_suspended(params.state):
+            return self._suspended.start(request.listener, call)
+        call.close()  # the suspended call continues instead
+        return self._suspended.resume(request.listener, params.state, bytes(params.responses))
 
     async def _call(self, request: Request, params: CallParams) -> bytes:
         arguments = params.arguments_json()
         tool = await self.tool(params.name, request.scope)
         table = request.handles if self._handles is not None else None
-        if tool is None and table is not None and (own := handle_tool(params.name)):
-            answer = acquire if own == ACQUIRE else release
-            session = request.session  # that of a connection has no id that anybody could carry
-            carried = session if session is not None and session.id else None
-            told = await answer(table, carried, request.scope, arguments)
-            return fit_result(told, modern=request.modern)
+        if tool is None and table is not None and (own_tool := handle_tool(params.name)):
+            call_handle_tool = acquire if own_tool == ACQUIRE else release
+            session = request.session
+            if session is not None and not session.id:
+                session = None  # the session of a stdio connection is no handle
+            result_json = await call_handle_tool(table, session, request.scope, arguments)
+            return adapt_result(result_json, modern=request.modern)
         if tool is None and request.scope:
             tool = (await self._catalog.fresh("tools", request.scope)).items.get((params.name,))
             if tool is None:
-                raise RpcError(
+                raise JsonRpcError(
                     INVALID_PARAMS,
                     f"Server '{request.scope}' has no tool '{params.name[:100]}'; tools/list "
-                    "names those that it has.",
+                    "returns its tools.",
                 )
-        # Agreement counts, and artifacts are kept, in one session.
-        lasts = request.session is not None or (tool is not None and tool.shared)
-        self._settle_media(request, lasts)
-        if request.modern and approvals.continues(params.state):
-            await approvals.take_answer(self._client, params.state or "", bytes(params.responses))
+        # Approvals and artifacts belong to one session, so that it must outlast the request.
+        is_lasting = request.session is not None or (tool is not None and tool.shared)
+        self._choose_media(request, is_lasting)
+        if request.modern and approvals.is_answer(params.state):
+            await approvals.apply_answer(self._client, params.state or "", bytes(params.responses))
             request.listener.input = b""
         try:
             try:
                 result = await self._relay(request, tool, params.name, arguments)
             except ConfirmationRequired as error:
-                if not lasts or not approvals.can_ask(request.listener, error):
+                if not is_lasting or not approvals.can_ask(request.listener, error):
                     raise
                 if request.modern:
-                    return await approvals.asking(self._client, error)
+                    return await approvals.input_required(self._client, error)
                 await approvals.ask_user(self._client, request.listener, error)
                 result = await self._relay(request, tool, params.name, arguments)
         except LeasewayError as error:
-            failed = failed_call(error)
-            if failed is None:
+            correctable = error_result(error)
+            if correctable is None:
                 raise
-            return fit_result(failed, modern=request.modern)
-        return fit_result(_payload_of(result, request), modern=request.modern)
+            return adapt_result(correctable, modern=request.modern)
+        return adapt_result(_payload_of(result, request), modern=request.modern)
 
-    def _settle_media(self, request: Request, lasts: bool) -> None:
-        """Have images and sounds kept where the client wants links and could follow them later."""
-        if lasts and (request.media or self._media) == "links":
+    def _choose_media(self, request: Request, is_lasting: bool) -> None:
+        """Keep images and audio as artifacts if the client wants links and can read them later."""
+        if is_lasting and (request.media or self._media) == "links":
             request.listener.inline_media = False
 
     async def _relay(
         self, request: Request, tool: Tool | None, name: str, arguments: bytes
     ) -> ToolResult:
         if request.session is not None and "traceparent" not in request.meta:
-            # Most calls need nothing around them.
+            # The common case, without context managers.
             return await call_tool(request.session.sdk, name, arguments, request.listener)
         with _traced(request.meta):
             async with self._in_session(request, tool) as session:
@@ -303,21 +301,22 @@ class Methods:
 
     async def _get_prompt(self, request: Request) -> bytes:
         params = read_params(request, PromptParams)
-        _take_input(request, params)
-        self._settle_media(request, request.session is not None)
-        asked = requests.get(params.name, params.arguments, request.scope or None)
-        return await self._asking(request, params, self._send(request, asked))
+        _pass_input_responses(request, params)
+        self._choose_media(request, request.session is not None)
+        mcp_request = requests.get(params.name, params.arguments, request.scope or None)
+        return await self._suspendable(request, params, self._send(request, mcp_request))
 
     async def _read(self, request: Request) -> bytes:
         params = read_params(request, ResourceParams)
-        _take_input(request, params)
-        if (ref := linked_artifact(params.uri)) is not None:
+        _pass_input_responses(request, params)
+        if (ref := artifact_ref(params.uri)) is not None:
             reader = request.session.sdk if request.session is not None else self._client
-            contents = await read_linked(reader, params.uri, ref, modern=request.modern)
-            return fit_result(contents, modern=request.modern, cached=True)
-        asked = requests.read(params.uri, request.scope or None)
+            contents = await read_artifact(reader, params.uri, ref, modern=request.modern)
+            return adapt_result(contents, modern=request.modern, cached=True)
+        mcp_request = requests.read(params.uri, request.scope or None)
         try:
-            return await self._asking(request, params, self._send(request, asked, cached=True))
+            call = self._send(request, mcp_request, cached=True)
+            return await self._suspendable(request, params, call)
         except LeasewayError as error:
             raise rpc_error(error, uri=params.uri) from None
 
@@ -330,18 +329,22 @@ class Methods:
             return await self._send(request, requests.complete_prompt(ref.name, rest, server))
         if ref.type == "ref/resource" and ref.uri is not None:
             return await self._send(request, requests.complete_template(ref.uri, rest, server))
-        raise RpcError(INVALID_PARAMS, "`ref` is a ref/prompt with a name or a ref/resource.")
+        text = "`ref` must be a ref/prompt with a name or a ref/resource with a uri."
+        raise JsonRpcError(INVALID_PARAMS, text)
 
-    async def _send(self, request: Request, asked: McpRequest, *, cached: bool = False) -> bytes:
+    async def _send(
+        self, request: Request, mcp_request: McpRequest, *, cached: bool = False
+    ) -> bytes:
         with _traced(request.meta):
             async with self._in_session(request, None) as session:
-                result = await send_request(session, asked, request.listener)
-        return fit_result(_payload_of(result, request), modern=request.modern, cached=cached)
+                result = await send_request(session, mcp_request, request.listener)
+        return adapt_result(_payload_of(result, request), modern=request.modern, cached=cached)
 
     async def _set_level(self, request: Request) -> bytes:
         level = read_params(request, SetLevelParams).level
         if level not in LOG_LEVELS:
-            raise RpcError(INVALID_PARAMS, f"A log level is one of {', '.join(LOG_LEVELS)}.")
+            text = f"The log level must be one of {', '.join(LOG_LEVELS)}."
+            raise JsonRpcError(INVALID_PARAMS, text)
         assert request.session is not None
         request.session.log_level = level
         return _EMPTY
@@ -351,8 +354,8 @@ class Methods:
         assert request.session is not None
         try:
             await request.session.subscribe(uri)
-        except TooManySubscriptions as refusal:
-            raise RpcError(INVALID_PARAMS, str(refusal)) from None
+        except TooManySubscriptions as error:
+            raise JsonRpcError(INVALID_PARAMS, str(error)) from None
         return _EMPTY
 
     async def _unsubscribe(self, request: Request) -> bytes:
@@ -362,46 +365,49 @@ class Methods:
         return _EMPTY
 
     async def _listen(self, request: Request) -> bytes:
-        """Say what changes until the client ends its request."""
-        wanted = read_params(request, ListenParams).notifications
-        if len(wanted.resource_subscriptions) > _MOST_FOLLOWED:
-            raise RpcError(INVALID_PARAMS, f"A stream follows at most {_MOST_FOLLOWED} resources.")
+        """Send change notifications until the client cancels its request."""
+        filters = read_params(request, ListenParams).notifications
+        if len(filters.resource_subscriptions) > _MAX_LISTENED:
+            text = f"A stream has at most {_MAX_LISTENED} resource subscriptions."
+            raise JsonRpcError(INVALID_PARAMS, text)
         meta = {SUBSCRIPTION_ID_META_KEY: decode(request.message.request_id)}
         send = request.listener.send
         kinds = {
-            "tools": wanted.tools_list_changed,
-            "prompts": wanted.prompts_list_changed,
-            "resources": wanted.resources_list_changed,
-            "templates": wanted.resources_list_changed,
+            "tools": filters.tools_list_changed,
+            "prompts": filters.prompts_list_changed,
+            "resources": filters.resources_list_changed,
+            "templates": filters.resources_list_changed,
         }
 
-        def changed(kind: str, servers: frozenset[str]) -> None:
+        def on_list_changed(kind: str, servers: frozenset[str]) -> None:
             if kinds[kind] and (not request.scope or request.scope in servers):
                 send(changed_notification(kind, meta))
 
-        def updated(uri: str) -> None:
+        def on_resource_updated(uri: str) -> None:
             params = encode({"uri": uri, "_meta": meta})
             send(notification("notifications/resources/updated", params))
 
         async with contextlib.AsyncExitStack() as stack:
-            for kind in [kind for kind, is_wanted in kinds.items() if is_wanted]:
-                await self._catalog.listing(kind)  # what is not known cannot be seen to change
-            stack.callback(self._catalog.follow(changed))
+            for kind in [kind for kind, is_enabled in kinds.items() if is_enabled]:
+                await self._catalog.listing(kind)  # changes are found by comparing with the cache
+            stack.callback(self._catalog.subscribe(on_list_changed))
             session = request.session.sdk if request.session is not None else self._client
-            for uri in dict.fromkeys(wanted.resource_subscriptions):
-                followed = FollowedResource(session, uri, request.scope or None, updated)
-                stack.push_async_callback(followed.end)
-                await followed.holds()
-            params = encode({"notifications": _honored(wanted), "_meta": meta})
+            for uri in dict.fromkeys(filters.resource_subscriptions):
+                subscription = ResourceSubscription(
+                    session, uri, request.scope or None, on_resource_updated
+                )
+                stack.push_async_callback(subscription.stop)
+                await subscription.confirmed()
+            params = encode({"notifications": _acknowledged(filters), "_meta": meta})
             send(notification("notifications/subscriptions/acknowledged", params))
             await asyncio.Event().wait()
-        raise AssertionError("A stream ends by being cancelled.")
+        raise AssertionError("The stream ends only when its request is cancelled.")
 
     @contextlib.asynccontextmanager
     async def _in_session(
         self, request: Request, tool: Tool | None
     ) -> AsyncIterator[AsyncSession | AsyncClient]:
-        """Give what a request runs in: its client's session, or one for this request alone."""
+        """Open the SDK session of a request: its client's, none for a shared tool, or a new one."""
         if request.session is not None:
             yield request.session.sdk
         elif tool is not None and tool.shared:
@@ -412,39 +418,39 @@ class Methods:
 
 
 def read_params(request: Request, kind: type[ParamsT]) -> ParamsT:
-    """Return a request's params, and take what their `_meta` asks for.
+    """Parse a request's params and apply their `_meta`: progress, log level, media.
 
     Raises:
-        RpcError: They have not the shape that the method wants.
+        JsonRpcError: They do not match the method's schema.
     """
-    params = params_of(request.message, kind)
+    params = parse_params(request.message, kind)
     meta = params.meta
     if meta:
         request.meta = meta
         listener = request.listener
         if MEDIA_KEY in meta:
-            request.media = media_wish(meta[MEDIA_KEY])
+            request.media = parse_media_mode(meta[MEDIA_KEY])
         if "progressToken" in meta:
             listener.token = encode(meta["progressToken"])
             listener.wants_progress = True
         if request.modern:
             level = meta.get(LOG_LEVEL_META_KEY)
             listener.log_level = level if level in LOG_LEVELS else ""
-        kept = {key: value for key, value in meta.items() if not is_reserved_meta(key)}
-        if kept:
-            listener.meta = encode(kept)
+        relayed = {key: value for key, value in meta.items() if not is_reserved_meta(key)}
+        if relayed:
+            listener.meta = encode(relayed)
             if len(listener.meta) > MAX_META:
-                raise RpcError(INVALID_PARAMS, f"`_meta` has at most {MAX_META} bytes.")
+                raise JsonRpcError(INVALID_PARAMS, f"`_meta` has at most {MAX_META} bytes.")
     return params
 
 
 def _payload_of(result: ToolResult, request: Request) -> bytes:
-    """Return a result as its client wants it."""
+    """Return a result's payload, with links to artifacts if the client wants links."""
     return result.payload if request.listener.inline_media else link_media(result.payload)
 
 
-def _take_input(request: Request, params: Continued) -> None:
-    """Take a modern client's answers to what a server asked."""
+def _pass_input_responses(request: Request, params: ResumableParams) -> None:
+    """Pass a modern client's answers to an `input_required` result on to the server."""
     if not request.modern:
         return
     parts = []
@@ -456,22 +462,21 @@ def _take_input(request: Request, params: Continued) -> None:
         request.listener.input = b"{%b}" % b",".join(parts)
 
 
-def _honored(wanted: ListenFilter) -> dict[str, Any]:
-    """Return what is followed of what a client wants: all that it named."""
+def _acknowledged(filters: ListenFilter) -> dict[str, Any]:
     flags = {
-        "toolsListChanged": wanted.tools_list_changed,
-        "promptsListChanged": wanted.prompts_list_changed,
-        "resourcesListChanged": wanted.resources_list_changed,
+        "toolsListChanged": filters.tools_list_changed,
+        "promptsListChanged": filters.prompts_list_changed,
+        "resourcesListChanged": filters.resources_list_changed,
     }
-    honored: dict[str, Any] = {name: True for name, flag in flags.items() if flag}
-    if wanted.resource_subscriptions:
-        honored["resourceSubscriptions"] = wanted.resource_subscriptions
-    return honored
+    enabled: dict[str, Any] = {name: True for name, flag in flags.items() if flag}
+    if filters.resource_subscriptions:
+        enabled["resourceSubscriptions"] = filters.resource_subscriptions
+    return enabled
 
 
 @contextlib.contextmanager
 def _traced(meta: dict[str, Any]) -> Iterator[None]:
-    """Join what runs in the block to the client's trace, where it named one."""
+    """Continue the client's trace in the block if `_meta` has a traceparent."""
     if "traceparent" not in meta:
         yield
         return
@@ -489,10 +494,10 @@ def _traced(meta: dict[str, Any]) -> Iterator[None]:
 _COMMON: Final[dict[str, Handler]] = {
     "tools/list": Methods._list_tools,
     "tools/call": Methods._call_tool,
-    "prompts/list": Methods._list_prompts,
+    "prompts/list": _list_handler("prompts"),
     "prompts/get": Methods._get_prompt,
-    "resources/list": Methods._list_resources,
-    "resources/templates/list": Methods._list_templates,
+    "resources/list": _list_handler("resources"),
+    "resources/templates/list": _list_handler("templates"),
     "resources/read": Methods._read,
     "completion/complete": Methods._complete,
 }

@@ -1,6 +1,6 @@
-"""Three tools instead of hundreds: a model searches, reads one definition and calls.
+"""Search mode: clients see three tools to search, describe and call all others.
 
-What the client may not see is neither found nor described: it is looked up in its own list.
+Searches run on the client's own tool list, so tools that it may not see stay hidden.
 """
 
 from __future__ import annotations
@@ -11,8 +11,14 @@ from typing import Any, Final
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.definitions import Key, Listing, tool_definition
-from leaseway.front.messages import CallParams, RpcError, encode, read_arguments, structured_result
+from leaseway.front.definitions import Key, PagedListing, tool_definition
+from leaseway.front.messages import (
+    CallParams,
+    JsonRpcError,
+    encode,
+    parse_arguments,
+    structured_result,
+)
 from leaseway.sdk import Tool
 from leaseway.sdk.catalog.search import ToolIndex
 
@@ -20,11 +26,12 @@ SEARCH: Final = "search_tools"
 DESCRIBE: Final = "describe_tool"
 CALL: Final = "call_tool"
 
-_MOST: Final = 20
-_SHOWN: Final = 300
-"""Characters of a description that a search shows."""
+_MAX_RESULTS: Final = 20
+_MAX_DESCRIPTION: Final = 300
+"""Characters of a description in a search result."""
+_MAX_INDEXES: Final = 16
 
-_NAME: Final = {"type": "string", "description": "The tool's name, as search_tools gave it."}
+_NAME: Final = {"type": "string", "description": "The tool's name, as search_tools returned it."}
 _DEFINITIONS: Final[Sequence[dict[str, Any]]] = (
     {
         "name": CALL,
@@ -33,26 +40,26 @@ _DEFINITIONS: Final[Sequence[dict[str, Any]]] = (
             "type": "object",
             "properties": {
                 "name": _NAME,
-                "arguments": {"type": "object", "description": "As its input schema says."},
+                "arguments": {"type": "object", "description": "Must match its input schema."},
             },
             "required": ["name"],
         },
     },
     {
         "name": DESCRIBE,
-        "description": "Read a tool's whole definition: what it does and which arguments it takes.",
+        "description": "Read a tool's full definition: what it does and its arguments.",
         "inputSchema": {"type": "object", "properties": {"name": _NAME}, "required": ["name"]},
         "annotations": {"readOnlyHint": True},
     },
     {
         "name": SEARCH,
-        "description": "Find tools by what they are to do. Many more tools can be called than are "
-        "listed here; look for one before you say that there is none.",
+        "description": "Find tools by what they do. Many more tools are available than are listed "
+        "here; search before you say that there is none.",
         "inputSchema": {
             "type": "object",
             "properties": {
-                "query": {"type": "string", "description": "What the tool is to do, in words."},
-                "limit": {"type": "integer", "minimum": 1, "maximum": _MOST, "default": 5},
+                "query": {"type": "string", "description": "What the tool should do, in words."},
+                "limit": {"type": "integer", "minimum": 1, "maximum": _MAX_RESULTS, "default": 5},
             },
             "required": ["query"],
         },
@@ -61,49 +68,48 @@ _DEFINITIONS: Final[Sequence[dict[str, Any]]] = (
 )
 
 
-class _Search(msgspec.Struct):
+class _SearchArguments(msgspec.Struct):
     query: str
     limit: int = 5
 
 
-class _Describe(msgspec.Struct):
+class _DescribeArguments(msgspec.Struct):
     name: str
 
 
-class _Call(msgspec.Struct):
+class _CallArguments(msgspec.Struct):
     name: str
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-def search_listing() -> Listing[dict[str, Any]]:
-    """Return what is listed instead of all tools."""
-    keys: tuple[Key, ...] = tuple((str(each["name"]),) for each in _DEFINITIONS)
+def search_listing() -> PagedListing[dict[str, Any]]:
+    """Return the list of the three search tools."""
+    keys: tuple[Key, ...] = tuple((str(tool["name"]),) for tool in _DEFINITIONS)
     items = dict(zip(keys, _DEFINITIONS, strict=True))
-    return Listing("tools", items, keys, tuple(map(encode, _DEFINITIONS)))
+    return PagedListing("tools", items, keys, tuple(map(encode, _DEFINITIONS)))
 
 
 class ToolSearch:
-    """Searches one list of tools; indexes are kept as long as their list is.
-
-    The newest 16 lists have one.
-    """
+    """Searches lists of tools, with an index for each of the newest lists."""
 
     def __init__(self) -> None:
-        self._indexes: dict[int, tuple[Listing[Tool], ToolIndex]] = {}
+        self._indexes: dict[int, tuple[PagedListing[Tool], ToolIndex]] = {}
 
-    def found(self, listing: Listing[Tool], arguments: bytes) -> bytes:
-        wanted = read_arguments(SEARCH, arguments, _Search)
-        if not 1 <= wanted.limit <= _MOST:
-            raise RpcError(INVALID_PARAMS, f"limit is a number from 1 to {_MOST}.")
-        tools = self._index(listing).search(wanted.query, wanted.limit)
-        found = [{"name": tool.name, "description": _short(tool.description)} for tool in tools]
-        lines = [f"{each['name']}: {each['description']}" for each in found]
-        text = "\n".join(lines) or "No tool fits; try other words."
-        return structured_result(text, {"tools": found})
+    def search(self, listing: PagedListing[Tool], arguments: bytes) -> bytes:
+        """Return the result of `search_tools`."""
+        query = parse_arguments(SEARCH, arguments, _SearchArguments)
+        if not 1 <= query.limit <= _MAX_RESULTS:
+            raise JsonRpcError(INVALID_PARAMS, f"limit is a number from 1 to {_MAX_RESULTS}.")
+        tools = self._index(listing).search(query.query, query.limit)
+        matches = [{"name": tool.name, "description": _short(tool.description)} for tool in tools]
+        lines = [f"{match['name']}: {match['description']}" for match in matches]
+        text = "\n".join(lines) or "No tool matches; try other words."
+        return structured_result(text, {"tools": matches})
 
     @staticmethod
-    def described(listing: Listing[Tool], arguments: bytes) -> bytes:
-        name = read_arguments(DESCRIBE, arguments, _Describe).name
+    def describe(listing: PagedListing[Tool], arguments: bytes) -> bytes:
+        """Return the result of `describe_tool`."""
+        name = parse_arguments(DESCRIBE, arguments, _DescribeArguments).name
         tool = listing.items.get((name,))
         if tool is None:
             return encode(
@@ -116,19 +122,20 @@ class ToolSearch:
         return structured_result(encode(definition).decode(), definition)
 
     @staticmethod
-    def meant(arguments: bytes) -> CallParams:
-        wanted = read_arguments(CALL, arguments, _Call)
-        return CallParams(name=wanted.name, arguments=wanted.arguments)
+    def called_tool(arguments: bytes) -> CallParams:
+        """Return the params of the call that `call_tool` wraps."""
+        call = parse_arguments(CALL, arguments, _CallArguments)
+        return CallParams(name=call.name, arguments=call.arguments)
 
-    def _index(self, listing: Listing[Tool]) -> ToolIndex:
-        known = self._indexes.get(id(listing))
-        if known is None or known[0] is not listing:
-            while len(self._indexes) >= 16:
+    def _index(self, listing: PagedListing[Tool]) -> ToolIndex:
+        cached = self._indexes.get(id(listing))
+        if cached is None or cached[0] is not listing:
+            while len(self._indexes) >= _MAX_INDEXES:
                 del self._indexes[next(iter(self._indexes))]
-            known = self._indexes[id(listing)] = (listing, ToolIndex(listing.items.values()))
-        return known[1]
+            cached = self._indexes[id(listing)] = (listing, ToolIndex(listing.items.values()))
+        return cached[1]
 
 
 def _short(description: str) -> str:
     line = " ".join(description.split())
-    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+    return line if len(line) <= _MAX_DESCRIPTION else line[: _MAX_DESCRIPTION - 1] + "…"

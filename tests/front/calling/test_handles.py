@@ -1,4 +1,4 @@
-"""Where the two tools for handles of leases are listed."""
+"""The listing of the two tools for lease handles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from tests.front.test_definitions import make_tool
 
 from leaseway.front.calling.handles import HandleListing
-from leaseway.front.definitions import Listing, tool_listing
+from leaseway.front.definitions import PagedListing, tool_listing
 from leaseway.front.tool_search import search_listing
 from leaseway.sdk import Tool
 
@@ -26,16 +26,16 @@ THREE = ["call_tool", "describe_tool", "search_tools"]
         (SHARED, True, THREE),
     ],
 )
-def test_handles_are_listed_where_anything_is_leased(
-    tools: Listing[Tool], search: bool, listed: list[str]
+def test_handle_tools_are_listed_if_any_server_is_leased(
+    tools: PagedListing[Tool], search: bool, listed: list[str]
 ) -> None:
     shown = search_listing() if search else tools
-    page = json.loads(HandleListing().of(tools, "", shown).page(None, modern=True))
+    page = json.loads(HandleListing().add_tools(tools, "", shown).page(None, modern=True))
     assert sorted(tool["name"] for tool in page["tools"]) == listed
 
 
-def test_a_servers_own_tool_of_that_name_stays_its_own() -> None:
+def test_a_servers_own_tool_of_the_same_name_takes_precedence() -> None:
     own = tool_listing([make_tool("lease_acquire", shared=False, description="Rents a flat.")])
-    page = json.loads(HandleListing().of(own, "", own).page(None, modern=True))
+    page = json.loads(HandleListing().add_tools(own, "", own).page(None, modern=True))
     described = {tool["name"]: tool["description"] for tool in page["tools"]}
     assert described["lease_acquire"] == "Rents a flat."

@@ -1,4 +1,4 @@
-"""Images and sounds as links: what of a result is changed, and what stays as it was."""
+"""Images and audio as links: only stored media in a result is replaced."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.front.calling.media import link_media, linked_artifact, media_wish
-from leaseway.front.messages import RpcError
+from leaseway.front.calling.media import artifact_ref, link_media, parse_media_mode
+from leaseway.front.messages import JsonRpcError
 from leaseway.wire.messages.artifact_refs import artifact_reference
 
 REF = artifact_reference(
@@ -34,7 +34,7 @@ ITEMS = st.sampled_from(
 )
 
 
-def test_an_image_that_is_kept_becomes_a_link_with_its_annotations() -> None:
+def test_a_stored_image_becomes_a_link_with_its_annotations() -> None:
     linked = json.loads(link_media(json.dumps({"content": [KEPT]}).encode()))
     assert linked == {
         "content": [
@@ -48,10 +48,10 @@ def test_an_image_that_is_kept_becomes_a_link_with_its_annotations() -> None:
             }
         ]
     }
-    assert linked_artifact(linked["content"][0]["uri"]) == REF
+    assert artifact_ref(linked["content"][0]["uri"]) == REF
 
 
-def test_a_prompts_message_is_linked_whether_its_content_is_one_item_or_several() -> None:
+def test_prompt_messages_with_one_or_several_content_items_are_linked() -> None:
     messages = [{"role": "user", "content": KEPT}, {"role": "user", "content": [KEPT]}]
     linked = json.loads(link_media(json.dumps({"messages": messages}).encode()))
     one, several = (each["content"] for each in linked["messages"])
@@ -59,13 +59,13 @@ def test_a_prompts_message_is_linked_whether_its_content_is_one_item_or_several(
 
 
 @given(st.lists(ITEMS))
-def test_what_is_no_kept_image_keeps_its_bytes(items: list[bytes]) -> None:
+def test_content_without_stored_media_keeps_its_bytes(items: list[bytes]) -> None:
     payload = b'{"content":[%b],"structuredContent":{"artifact":1.50}}' % b",".join(items)
     assert link_media(payload) == payload
 
 
 @given(st.binary())
-def test_what_cannot_be_read_stays(noise: bytes) -> None:
+def test_an_invalid_result_is_unchanged(noise: bytes) -> None:
     payload = noise + b'"artifact"'
     assert link_media(payload) == payload
 
@@ -74,11 +74,11 @@ def test_what_cannot_be_read_stays(noise: bytes) -> None:
     "uri",
     ["leaseway://", "leaseway://artifacts/mcp/x", REF, f"https://{REF}", f"leaseway://{REF}/x"],
 )
-def test_other_uris_are_left_to_servers(uri: str) -> None:
-    assert linked_artifact(uri) is None
+def test_other_uris_are_no_artifacts(uri: str) -> None:
+    assert artifact_ref(uri) is None
 
 
-@pytest.mark.parametrize("said", ["", "Links", "references", 1, ["links"]])
-def test_a_wish_that_there_is_not_is_refused(said: object) -> None:
-    with pytest.raises(RpcError, match="`inline` or `links`"):
-        media_wish(said)
+@pytest.mark.parametrize("value", ["", "Links", "references", 1, ["links"]])
+def test_an_unknown_media_mode_is_rejected(value: object) -> None:
+    with pytest.raises(JsonRpcError, match="`inline` or `links`"):
+        parse_media_mode(value)

@@ -1,15 +1,20 @@
-"""Session ids that any front with the same key can open, and nobody else."""
+"""Session ids that only fronts with the same key can open."""
 
 from __future__ import annotations
 
 import pytest
 
-from leaseway.front.calling.sealing import BrokenSeal, SealedSession, Sealer, known_capabilities
+from leaseway.front.calling.sealing import (
+    InvalidSessionId,
+    SealedSession,
+    Sealer,
+    input_capabilities,
+)
 
 SESSION = SealedSession("mcp-1", "acme", "files", "2025-11-25", {"roots": {}}, 1000.0)
 
 
-def test_another_front_with_the_key_opens_what_one_has_sealed() -> None:
+def test_a_front_with_the_same_key_opens_a_sealed_id() -> None:
     sealed = Sealer("secret", "session").seal(SESSION)
     assert sealed.isascii()
     assert sealed.isprintable()
@@ -26,20 +31,25 @@ def test_another_front_with_the_key_opens_what_one_has_sealed() -> None:
         ("secret", "session", 1000.0),
     ],
 )
-def test_a_seal_holds_against_other_keys_other_purposes_and_time(
+def test_another_key_another_purpose_and_an_expired_id_are_rejected(
     secret: str | None, purpose: str, now: float
 ) -> None:
     sealed = Sealer("secret", "session").seal(SESSION)
-    with pytest.raises(BrokenSeal):
+    with pytest.raises(InvalidSessionId):
         Sealer(secret, purpose).open(sealed, now)
 
 
 @pytest.mark.parametrize("text", ["", "abc", "§", "A" * 5000, "=" * 40])
-def test_what_was_never_sealed_is_refused(text: str) -> None:
-    with pytest.raises(BrokenSeal):
+def test_text_that_was_never_sealed_is_rejected(text: str) -> None:
+    with pytest.raises(InvalidSessionId):
         Sealer("secret", "session").open(text, 0.0)
 
 
-def test_an_id_keeps_only_what_servers_may_ask() -> None:
-    said = {"elicitation": {"form": {"x": "y" * 9999}}, "roots": {}, "sampling": 7, "more": {}}
-    assert known_capabilities(said) == {"elicitation": {"form": {}}, "roots": {}}
+def test_an_id_keeps_only_the_capabilities_for_server_requests() -> None:
+    capabilities = {
+        "elicitation": {"form": {"x": "y" * 9999}},
+        "roots": {},
+        "sampling": 7,
+        "more": {},
+    }
+    assert input_capabilities(capabilities) == {"elicitation": {"form": {}}, "roots": {}}

@@ -1,4 +1,4 @@
-"""Who is let in over HTTP, how many at once, and what those are told who are not."""
+"""HTTP callers: authentication, their limit, and the responses to rejected requests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from aiohttp import web
 
 from leaseway.front.app import McpListener
-from leaseway.front.http.admission import Admission
 from leaseway.front.http.callers import Callers, TooManyCallers
-from leaseway.front.http.door import Door
+from leaseway.front.http.checks import AccessCheck
+from leaseway.front.http.server import HttpServer
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Role
@@ -32,8 +32,8 @@ tenant = "acme"
 """
 
 
-class Front:
-    """Stands for one caller's front: says whose it is."""
+class FakeFront:
+    """Responds with the name of its caller."""
 
     def __init__(self, tenant: str, agent: str, key: str | None) -> None:
         self.name = f"{tenant}/{agent}"
@@ -49,12 +49,12 @@ class Front:
     async def close(self) -> None:
         self.closed.set()
 
-    async def answer(self, _http: web.BaseRequest) -> web.Response:
+    async def respond(self, _http: web.BaseRequest) -> web.Response:
         return web.Response(text=self.name)
 
 
 class Keys:
-    """A file of keys, and who is known by it."""
+    """A file of API keys."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "api-keys.json"
@@ -67,75 +67,72 @@ class Keys:
         return key
 
     def callers(self, limit: int = 256) -> Callers:
-        made: Any = Front
-        return Callers(made, "none", "mcp", None, Authenticator(keys=self.file), limit=limit)
+        build: Any = FakeFront
+        return Callers(build, "none", "mcp", None, Authenticator(keys=self.file), limit=limit)
 
 
 def bearer(key: str) -> str:
     return f"Bearer {key}"
 
 
-async def test_each_credential_has_a_front_of_its_own_and_keeps_it(tmp_path: Path) -> None:
+async def test_each_credential_keeps_its_own_front(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     first, second = keys.make("acme"), keys.make("acme")
     callers = keys.callers()
     async with callers.running():
-        one = await callers.of(bearer(first))
-        assert await callers.of(bearer(first)) is one
-        other = await callers.of(bearer(second))
-        assert other is not one
-        fronts: Any = (one.front, other.front)
+        fronts: Any = [await callers.authenticate(bearer(key)) for key in (first, second)]
+        assert await callers.authenticate(bearer(first)) is fronts[0]
         assert [front.name for front in fronts] == ["acme/it", "acme/it"]
         assert [front.key for front in fronts] == [first, second]
     assert all(front.closed.is_set() for front in fronts)
 
 
-async def test_beyond_the_bound_the_oldest_idle_one_makes_room_and_a_busy_one_does_not(
+async def test_at_the_limit_the_oldest_idle_front_is_evicted_and_a_busy_one_stays(
     tmp_path: Path,
 ) -> None:
     keys = Keys(tmp_path)
     sent = [bearer(keys.make(f"t{number}")) for number in range(4)]
     callers = keys.callers(limit=2)
     async with callers.running():
-        busy: Any = (await callers.of(sent[0])).front
+        busy: Any = await callers.authenticate(sent[0])
         busy.is_idle = False
-        idle: Any = (await callers.of(sent[1])).front
-        last: Any = (await callers.of(sent[2])).front
+        idle: Any = await callers.authenticate(sent[1])
+        last: Any = await callers.authenticate(sent[2])
         async with asyncio.timeout(BOUND):
             await idle.closed.wait()
         assert not busy.closed.is_set()
         assert len(callers) == 2
         last.is_idle = False
         with pytest.raises(TooManyCallers, match="2 credentials"):
-            await callers.of(sent[3])
-        assert (await callers.of(sent[0])).front is busy
+            await callers.authenticate(sent[3])
+        assert await callers.authenticate(sent[0]) is busy
 
 
-async def test_a_credential_that_is_revoked_ends_its_front(tmp_path: Path) -> None:
+async def test_a_revoked_credential_closes_its_front(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     key = keys.make("acme")
     callers = keys.callers()
     async with callers.running():
-        front: Any = (await callers.of(bearer(key))).front
+        front: Any = await callers.authenticate(bearer(key))
         revoke_key(keys.file, keys.ids[key], 0.0)
         async with asyncio.timeout(BOUND):
             await front.closed.wait()
         assert len(callers) == 0
-        with pytest.raises(Fault) as refused:
-            await callers.of(bearer(key))
-        assert refused.value.reason == Reason.UNAUTHENTICATED
+        with pytest.raises(Fault) as error:
+            await callers.authenticate(bearer(key))
+        assert error.value.reason == Reason.UNAUTHENTICATED
 
 
 @asynccontextmanager
 async def served(callers: Callers, public_url: str = "") -> AsyncIterator[str]:
-    """Serve callers at a door; gives where."""
+    """Serve callers over HTTP; yields the URL."""
     listener = McpListener(Endpoint("127.0.0.1", 0), None)
-    door = Door(Admission(listener.endpoint, None), callers, public_url)
-    async with callers.running(), door.serving(listener.socket):
+    server = HttpServer(AccessCheck(listener.endpoint, None), callers, public_url)
+    async with callers.running(), server.serving(listener.socket):
         yield f"http://{listener.endpoint}"
 
 
-async def test_a_door_without_room_says_when_to_come_again(tmp_path: Path) -> None:
+async def test_rejected_requests_get_their_status_and_headers(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     first, second = keys.make("acme"), keys.make("acme")
     operator = keys.make(None, Role.OPERATOR)
@@ -147,7 +144,7 @@ async def test_a_door_without_room_says_when_to_come_again(tmp_path: Path) -> No
                 return answer.status, answer.headers.get("Retry-After")
 
         assert await status(first) == (200, None)
-        busy: Any = (await callers.of(bearer(first))).front
+        busy: Any = await callers.authenticate(bearer(first))
         busy.is_idle = False
         assert await status(second) == (503, "10")
         assert await status(operator) == (403, None)
@@ -155,18 +152,18 @@ async def test_a_door_without_room_says_when_to_come_again(tmp_path: Path) -> No
             assert answer.status == 401
             assert answer.headers["WWW-Authenticate"] == 'Bearer realm="leaseway"'
         async with http.get(f"{url}/.well-known/oauth-protected-resource") as answer:
-            assert answer.status == 401  # there is no issuer to name
+            assert answer.status == 401  # there is no issuer
 
 
 @pytest.mark.parametrize("public_url", ["", "https://mcp.example.com"])
-async def test_where_tokens_are_taken_a_client_finds_out_who_gives_them(
+async def test_with_issuers_a_client_finds_the_protected_resource_metadata(
     tmp_path: Path, public_url: str
 ) -> None:
     identity = tmp_path / "identity.toml"
     identity.write_text(ISSUER)
     (tmp_path / "keys.json").write_text('{"keys": []}')
-    made: Any = Front
-    callers = Callers(made, "none", "mcp", None, Authenticator(identity=identity))
+    build: Any = FakeFront
+    callers = Callers(build, "none", "mcp", None, Authenticator(identity=identity))
     async with served(callers, public_url) as url, aiohttp.ClientSession() as http:
         for path in ("/mcp", "/mcp/files"):
             async with http.post(f"{url}{path}", json={}) as answer:
@@ -178,9 +175,9 @@ async def test_where_tokens_are_taken_a_client_finds_out_who_gives_them(
             assert metadata_url == f"{base}/.well-known/oauth-protected-resource{path}"
             async with http.get(metadata_url.replace(base, url)) as answer:
                 assert answer.status == 200
-                said = await answer.json()
-            assert said["resource"] == f"{base}{path}"
-            assert said["authorization_servers"] == ["https://login.example"]
+                metadata = await answer.json()
+            assert metadata["resource"] == f"{base}{path}"
+            assert metadata["authorization_servers"] == ["https://login.example"]
         wrong = {"Authorization": "Bearer no.good.token"}
         async with http.post(f"{url}/mcp", json={}, headers=wrong) as answer:
             assert answer.status == 401

@@ -1,4 +1,4 @@
-"""Requests with a known head are answered in place; whatever else comes is for aiohttp."""
+"""Requests with a known head are handled directly, all others by aiohttp."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from leaseway.front.http.connection import Connection, Connections
-from leaseway.front.http.streams import Reply, json_response
+from leaseway.front.http.connection import HeadHandler, HttpConnection, HttpConnections
+from leaseway.front.http.streams import HttpReply, json_response
 
 BOUND = 30
 
 
 class Echo:
-    """Answers with the body; what it is told to stream, it streams."""
-
-    ends_with_connection = True
+    """Responds with the body; the body `stream` makes it respond with a stream."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -26,14 +24,14 @@ class Echo:
         self.cancelled = asyncio.Event()
         self.stuck = asyncio.Event()
 
-    def begin(self, body: bytes, reply: Reply) -> asyncio.Task[None] | None:
+    def start(self, body: bytes, reply: HttpReply) -> asyncio.Task[None] | None:
         if body == b"unknown":
             return None
         self.bodies.append(body)
-        reply.streams = True
+        reply.accepts_stream = True
         return asyncio.create_task(self.answer(body, reply))
 
-    async def answer(self, body: bytes, reply: Reply) -> None:
+    async def answer(self, body: bytes, reply: HttpReply) -> None:
         if body == b"stuck":
             self.stuck.set()
             try:
@@ -42,7 +40,7 @@ class Echo:
                 self.cancelled.set()
         if body == b"stream":
             reply.send(b"first")
-        reply.finish(b"in place " + body)
+        reply.finish(b"direct " + body)
 
 
 class Client:
@@ -64,31 +62,32 @@ class Client:
             length = head.split("content-length: ")[1].split("\r\n")[0]
             return await self.reader.readexactly(int(length))
 
-    async def ask(self, body: bytes, *more: str) -> bytes:
+    async def call(self, body: bytes, *more: str) -> bytes:
         self.send(body, *more)
         return await self.response()
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Client, Echo, Connections]]:
-    echo, table = Echo(), Connections()
+async def connected() -> AsyncIterator[tuple[Client, Echo, HttpConnections]]:
+    echo, table = Echo(), HttpConnections()
+    handler = HeadHandler(echo.start, cancel_on_disconnect=True)
 
     async def handle(http: web.BaseRequest) -> web.StreamResponse:
-        connection = table.of(http)
+        connection = table.find(http)
         assert connection is not None
-        stream = connection.claimed()
+        stream = connection.pop_stream()
         if stream is not None:
             response = await stream.write(http)
         else:
             body = await http.read()
             echo.read_by_aiohttp.append(body)
             response = json_response(b"read " + body)
-        await connection.answered(http, response, echo)
+        await connection.finish(http, response, handler)
         return response
 
     server = web.Server(handle)
     loop = asyncio.get_running_loop()
-    bound = await loop.create_server(lambda: Connection(server(), table), "127.0.0.1", 0)
+    bound = await loop.create_server(lambda: HttpConnection(server(), table), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*bound.sockets[0].getsockname())
     try:
         yield Client(reader, writer), echo, table
@@ -98,25 +97,25 @@ async def connected() -> AsyncIterator[tuple[Client, Echo, Connections]]:
         await server.shutdown(1)
 
 
-async def test_a_head_that_is_known_is_answered_in_place_whatever_its_length() -> None:
+async def test_a_known_head_is_handled_directly_with_any_content_length() -> None:
     async with connected() as (client, _, _):
-        assert await client.ask(b"one") == b"read one"
-        assert await client.ask(b"two") == b"in place two"
-        assert await client.ask(b"x" * 1000) == b"in place " + b"x" * 1000
+        assert await client.call(b"one") == b"read one"
+        assert await client.call(b"two") == b"direct two"
+        assert await client.call(b"x" * 1000) == b"direct " + b"x" * 1000
 
 
 @pytest.mark.parametrize("header", ["Authorization: Bearer other", "Mcp-Session-Id: other"])
-async def test_a_head_that_differs_is_read_anew(header: str) -> None:
+async def test_a_different_head_is_read_by_aiohttp(header: str) -> None:
     async with connected() as (client, echo, _):
-        await client.ask(b"one")
-        assert await client.ask(b"two", header) == b"read two"
-        assert await client.ask(b"three", header) == b"in place three"
+        await client.call(b"one")
+        assert await client.call(b"two", header) == b"read two"
+        assert await client.call(b"three", header) == b"direct three"
         assert echo.bodies == [b"three"]
 
 
-async def test_a_message_in_pieces_is_put_together() -> None:
+async def test_a_message_in_pieces_is_assembled() -> None:
     async with connected() as (client, echo, _):
-        await client.ask(b"one")
+        await client.call(b"one")
         client.send(b"a body in pieces")
         whole = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 7\r\nAccept: a\r\n\r\npi"
         await client.response()
@@ -124,17 +123,17 @@ async def test_a_message_in_pieces_is_put_together() -> None:
         await client.writer.drain()
         await asyncio.sleep(0)
         client.writer.write(b"eces!")
-        assert await client.response() == b"in place pieces!"
+        assert await client.response() == b"direct pieces!"
         assert echo.read_by_aiohttp == [b"one"]
 
 
-async def test_messages_behind_each_other_are_answered_in_their_order() -> None:
+async def test_pipelined_messages_are_answered_in_order() -> None:
     async with connected() as (client, _, _):
-        await client.ask(b"one")
+        await client.call(b"one")
         for body in (b"two", b"stream", b"three", b"unknown", b"four"):
             client.send(body)
-        assert await client.response() == b"in place two"
-        assert b"data: in place stream" in await client.response()
+        assert await client.response() == b"direct two"
+        assert b"data: direct stream" in await client.response()
         assert [await client.response() for _ in range(3)] == [
             b"read three",
             b"read unknown",
@@ -142,36 +141,36 @@ async def test_messages_behind_each_other_are_answered_in_their_order() -> None:
         ]
 
 
-async def test_an_answer_that_becomes_a_stream_is_sent_by_aiohttp_and_asked_for_once() -> None:
+async def test_a_reply_that_becomes_a_stream_is_sent_by_aiohttp_and_handled_once() -> None:
     async with connected() as (client, echo, _):
-        await client.ask(b"one")
-        said = await client.ask(b"stream")
-        assert said.index(b"data: first") < said.index(b"data: in place stream")
+        await client.call(b"one")
+        stream = await client.call(b"stream")
+        assert stream.index(b"data: first") < stream.index(b"data: direct stream")
         assert echo.bodies == [b"stream"]
         assert echo.read_by_aiohttp == [b"one"]
-        assert await client.ask(b"after it") == b"in place after it"
+        assert await client.call(b"after it") == b"direct after it"
 
 
-async def test_the_rest_of_a_message_is_waited_for_by_aiohttp_in_the_end() -> None:
+async def test_an_incomplete_message_is_passed_to_aiohttp_after_a_timeout() -> None:
     async with connected() as (client, echo, table):
-        await client.ask(b"one")
+        await client.call(b"one")
         client.writer.write(
             b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 4\r\nAccept: a\r\n\r\nla"
         )
         await client.writer.drain()
         (connection,) = table._open.values()
         async with asyncio.timeout(BOUND):
-            while connection._part_since is None:
+            while connection._incomplete_since is None:
                 await asyncio.sleep(0.01)
-        connection.look(connection._part_since + 6)
+        connection.check_timeouts(connection._incomplete_since + 6)
         client.writer.write(b"te")
         assert await client.response() == b"read late"
         assert echo.bodies == []
 
 
-async def test_a_client_that_hangs_up_cancels_where_that_is_meant() -> None:
+async def test_a_lost_connection_cancels_its_request() -> None:
     async with connected() as (client, echo, table):
-        await client.ask(b"one")
+        await client.call(b"one")
         client.send(b"stuck")
         async with asyncio.timeout(BOUND):
             await echo.stuck.wait()
@@ -181,25 +180,25 @@ async def test_a_client_that_hangs_up_cancels_where_that_is_meant() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_connection_on_which_nothing_comes_is_closed() -> None:
+async def test_an_idle_connection_is_closed() -> None:
     async with connected() as (client, _, table):
-        await client.ask(b"one")
+        await client.call(b"one")
         (connection,) = table._open.values()
-        connection.look(connection._last + 76)
+        connection.check_timeouts(connection._last_active + 76)
         async with asyncio.timeout(BOUND):
             assert await client.reader.read() == b""
 
 
-async def test_a_client_that_reads_nothing_is_cut_off() -> None:
+async def test_a_client_that_does_not_read_is_disconnected() -> None:
     async with connected() as (client, _, table):
-        await client.ask(b"one")
+        await client.call(b"one")
         large = b"x" * 200_000
         (connection,) = table._open.values()
         async with asyncio.timeout(BOUND):
-            while connection._full_since is None:
+            while connection._blocked_since is None:
                 client.send(large)
                 await asyncio.sleep(0.001)
-        connection.look(connection._full_since + 61)
+        connection.check_timeouts(connection._blocked_since + 61)
         async with asyncio.timeout(BOUND):
             while len(table):
                 await asyncio.sleep(0.01)

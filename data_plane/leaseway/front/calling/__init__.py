@@ -1,4 +1,4 @@
-"""What a client's requests run in: sessions, relays, questions to the client, handles, approvals.
+"""The context of client requests: sessions, the relay to the SDK, lease handles, approvals.
 
-It imports messages, results and definitions, and knows no transport.
+It imports messages, results and definitions, and no transport.
 """

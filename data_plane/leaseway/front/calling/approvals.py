@@ -1,8 +1,8 @@
-"""Calls that need a person: the client's own user is asked, where the client can ask one.
+"""Approvals: a call that needs a person's approval asks the client's own user by elicitation.
 
-A legacy client gets a request on the stream of its call, a modern one an `input_required` result
-that it answers with another call. Only a client whose credential may agree is asked; for others
-the error says who has to be.
+A legacy client gets an elicitation request on the stream of its call, a modern one an
+`input_required` result, which it answers with another call. Only a client whose credential may
+approve is asked; others get the error.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _SCHEMA: Final = {
     "properties": {"approve": {"type": "boolean", "title": "Allow this call", "default": False}},
     "required": ["approve"],
 }
-_PATIENCE: Final = 900.0
-_numbers = itertools.count(1)
+_TIMEOUT: Final = 900.0
+_ask_ids = itertools.count(1)
 
 
 def can_ask(listener: Listener, error: ConfirmationRequired) -> bool:
-    """Return whether a client's user can be asked about a call."""
-    reaches = listener.passes_input or listener.ask is not None
-    return error.may_approve and reaches and ELICIT in listener.answers
+    """Return whether the client's user may approve the call and supports elicitation."""
+    can_elicit = listener.passes_input or listener.ask is not None
+    return error.may_approve and can_elicit and ELICIT in listener.answers
 
 
-def continues(state: str | None) -> bool:
-    """Return whether a modern call brings its user's answer to `asking`."""
+def is_answer(state: str | None) -> bool:
+    """Return whether a `requestState` answers the result of `input_required`."""
     return state is not None and state.startswith(_STATE)
 
 
-async def asking(client: AsyncClient, error: ConfirmationRequired) -> bytes:
-    """Return the result that has a modern client ask its user."""
+async def input_required(client: AsyncClient, error: ConfirmationRequired) -> bytes:
+    """Return the `input_required` result that makes a modern client ask its user."""
     params = await _params(client, error)
     return encode(
         {
@@ -54,11 +54,11 @@ async def asking(client: AsyncClient, error: ConfirmationRequired) -> bytes:
     )
 
 
-async def take_answer(client: AsyncClient, state: str, responses: bytes) -> None:
-    """Decide as a modern client's user has answered.
+async def apply_answer(client: AsyncClient, state: str, responses: bytes) -> None:
+    """Approve or deny the call according to the `inputResponses` of a modern client.
 
     Raises:
-        LeasewayError: The credential may not decide.
+        LeasewayError: The credential may not approve calls.
     """
     try:
         answers = msgspec.json.decode(responses or b"{}")
@@ -69,56 +69,58 @@ async def take_answer(client: AsyncClient, state: str, responses: bytes) -> None
 
 
 async def ask_user(client: AsyncClient, listener: Listener, error: ConfirmationRequired) -> None:
-    """Ask a legacy client's user, and decide as it answers.
+    """Ask a legacy client's user, then approve or deny the call.
 
     Raises:
-        LeasewayError: The credential may not decide.
+        LeasewayError: The credential may not approve calls.
     """
-    answered: asyncio.Future[execution_pb2.Answer] = asyncio.get_running_loop().create_future()
+    pending: asyncio.Future[execution_pb2.Answer] = asyncio.get_running_loop().create_future()
 
-    def take(answer: execution_pb2.Answer) -> None:
-        if not answered.done():
-            answered.set_result(answer)
+    def on_answer(answer: execution_pb2.Answer) -> None:
+        if not pending.done():
+            pending.set_result(answer)
 
     params = encode(await _params(client, error))
-    asked = execution_pb2.Ask(ask_id=next(_numbers), method=ELICIT, params=params)
-    question = ServerRequest(asked, take)
+    ask = execution_pb2.Ask(ask_id=next(_ask_ids), method=ELICIT, params=params)
+    server_request = ServerRequest(ask, on_answer)
     assert listener.ask is not None
-    listener.ask(question)
+    listener.ask(server_request)
     try:
-        async with asyncio.timeout(_PATIENCE):
-            answer = await answered
+        async with asyncio.timeout(_TIMEOUT):
+            answer = await pending
     except TimeoutError:
         return
     finally:
         if listener.withdraw is not None:
-            listener.withdraw(question)
+            listener.withdraw(server_request)
     result = msgspec.json.decode(answer.result) if answer.result else None
     await _decide(client, error.confirmation_id, result)
 
 
 async def _params(client: AsyncClient, error: ConfirmationRequired) -> dict[str, Any]:
-    found = (one for one in await client.approvals() if one.id == error.confirmation_id)
-    approval = next(found, None)
+    matching = (item for item in await client.approvals() if item.id == error.confirmation_id)
+    approval = next(matching, None)
     if approval is None:
         raise error
     return {
         "mode": "form",
         "message": f"May {approval.server_id}:{approval.tool} be called with "
-        f"{approval.arguments}? It needs a person's agreement.",
+        f"{approval.arguments}? It needs a person's approval.",
         "requestedSchema": _SCHEMA,
     }
 
 
-async def _decide(client: AsyncClient, approval: str, answer: object) -> None:
-    """Agree or refuse; without a clear answer the call goes on waiting for somebody else."""
+async def _decide(client: AsyncClient, approval_id: str, answer: object) -> None:
+    """Approve or deny a call; after any other answer it still waits for another approver."""
     action = answer.get("action") if isinstance(answer, dict) else None
     content = answer.get("content") if isinstance(answer, dict) else None
-    agrees = action == "accept" and isinstance(content, dict) and content.get("approve") is True
+    is_approved = (
+        action == "accept" and isinstance(content, dict) and content.get("approve") is True
+    )
     try:
-        if agrees:
-            await client.approve(approval)
+        if is_approved:
+            await client.approve(approval_id)
         elif action in ("accept", "decline"):
-            await client.deny(approval)
+            await client.deny(approval_id)
     except InvalidRequest:
-        return  # somebody else was faster, or it has expired: the call itself says which
+        return  # decided elsewhere, or expired; the call reports which

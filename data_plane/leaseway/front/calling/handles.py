@@ -1,7 +1,7 @@
-"""Leases as handles: two tools of the front for clients of a protocol without sessions.
+"""Lease handles: two tools of the front for clients whose protocol has no sessions.
 
-`lease_acquire` begins a session, leases a server in it and gives its sealed id; a client that
-carries that id in a request keeps its leases from call to call. `lease_release` ends it.
+`lease_acquire` creates a session, leases a server in it and returns its sealed id as a handle.
+Requests that carry the handle use those leases. `lease_release` releases them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.sessions import LiveSession
-from leaseway.front.definitions import Key, Listing
-from leaseway.front.messages import RpcError, encode, read_arguments, structured_result
+from leaseway.front.definitions import Key, PagedListing
+from leaseway.front.messages import JsonRpcError, encode, parse_arguments, structured_result
 from leaseway.sdk import Tool
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 
@@ -23,10 +23,12 @@ RELEASE: Final = "lease_release"
 HANDLE_HEADER: Final = "Leaseway-Session"
 HANDLE_KEY: Final = "leaseway/session"
 """The header, and the key of `_meta`, in which a request may carry a handle."""
-LEADS_NOWHERE: Final = (
-    "This handle leads nowhere: it was released, was not used for too long, or was given to "
-    f"another client. {ACQUIRE} gives a new one."
+UNKNOWN_HANDLE: Final = (
+    "Unknown handle: it was released, was not used for too long, or belongs to another client. "
+    f"Call {ACQUIRE} for a new one."
 )
+
+_MAX_CACHED: Final = 256
 
 _SERVER: Final = {
     "type": "string",
@@ -39,11 +41,10 @@ _DEFINITIONS: Final[Mapping[str, dict[str, Any]]] = {
         "name": ACQUIRE,
         "title": "Lease an MCP server",
         "description": (
-            "Lease an MCP server: a client of its own (a process or connection) that remembers "
-            "what is done with it from call to call. The result has a handle. Requests that "
-            f"carry it, as `_meta` key {HANDLE_KEY} or header {HANDLE_HEADER}, use that client; "
-            f"a call of this tool that carries it leases one more server. Call {RELEASE} in the "
-            "end."
+            "Lease an MCP server: a private client (a process or connection) that keeps its state "
+            "from call to call. The result has a handle. Requests that carry it, as `_meta` key "
+            f"{HANDLE_KEY} or header {HANDLE_HEADER}, use that client; a call of this tool that "
+            f"carries it leases one more server. Call {RELEASE} when you are done."
         ),
         "inputSchema": {
             "type": "object",
@@ -57,15 +58,15 @@ _DEFINITIONS: Final[Mapping[str, dict[str, Any]]] = {
         "name": RELEASE,
         "title": "Release a handle's leases",
         "description": (
-            f"Give back all that was leased with a handle of {ACQUIRE}; what its servers kept, "
-            "such as open pages or unsaved state, is gone afterwards."
+            f"Release all servers that were leased with a handle of {ACQUIRE}. Their state, such "
+            "as open pages or unsaved changes, is lost."
         ),
         "inputSchema": {
             "type": "object",
             "properties": {
                 "handle": {
                     "type": "string",
-                    "description": f"What {ACQUIRE} gave; not needed where the request carries it.",
+                    "description": "The handle; optional if the request itself carries it.",
                 }
             },
             "additionalProperties": False,
@@ -75,61 +76,67 @@ _DEFINITIONS: Final[Mapping[str, dict[str, Any]]] = {
 }
 
 
-class _Acquire(msgspec.Struct, forbid_unknown_fields=True):
+class _AcquireArguments(msgspec.Struct, forbid_unknown_fields=True):
     server: str = msgspec.field(name="serverId")
 
 
-class _Release(msgspec.Struct, forbid_unknown_fields=True):
+class _ReleaseArguments(msgspec.Struct, forbid_unknown_fields=True):
     handle: str | None = None
 
 
 class HandleTable(Protocol):
-    """Where handles lead."""
+    """The sessions behind lease handles."""
 
-    def begin_handle(self, scope: str) -> LiveSession:
-        """Begin a session; raises `RpcError` where there are too many."""
+    def create_handle(self, scope: str) -> LiveSession:
+        """Create a session; raises `JsonRpcError` if there are too many."""
 
     def find_handle(self, handle: str, scope: str) -> LiveSession | None:
-        """Return the session of a handle, or None where it has ended or is none of ours."""
+        """Return the session of a handle, or None if it has ended or is unknown."""
 
-    async def end_handle(self, live: LiveSession) -> None:
-        """End a session and give back what it leases."""
+    async def release_handle(self, live: LiveSession) -> None:
+        """End a session and release its leases."""
 
 
 def handle_tool(name: str) -> str | None:
+    """Return the plain name of a handle tool, or None for any other tool."""
     name = name.removeprefix(f"{ADMIN_TOOLSET}:")
     return name if name in _DEFINITIONS else None
 
 
 class HandleListing:
-    """Lists of tools with the two among them, where anything is leased."""
+    """Adds the handle tools to tool lists, and caches the result for each scope."""
 
     def __init__(self) -> None:
-        self._made: dict[str, tuple[Listing[Tool], Listing[Any]]] = {}
+        self._cache: dict[str, tuple[PagedListing[Tool], PagedListing[Any]]] = {}
 
-    def of(self, listing: Listing[Tool], scope: str, shown: Listing[Any]) -> Listing[Any]:
-        """Return a list with the two tools; names that servers use stay theirs.
+    def add_tools(
+        self, listing: PagedListing[Tool], scope: str, shown: PagedListing[Any]
+    ) -> PagedListing[Any]:
+        """Return the shown tools plus the handle tools, if any server of the scope is leased.
+
+        A server's own tool of the same name takes precedence.
 
         Args:
-            listing: All tools.
-            scope: Whose they are.
-            shown: What is listed: all tools, or those to search them with.
+            listing: All tools of the scope.
+            scope: The server, or empty for all servers.
+            shown: The tools to list: all of them, or the search tools.
         """
-        made = self._made.get(scope)
-        if made is None or made[0] is not listing:
-            if len(self._made) > 256:
-                self._made.clear()
-            is_leased = any(not tool.shared for tool in listing.items.values())
-            made = self._made[scope] = (listing, _with_handles(shown) if is_leased else shown)
-        return made[1]
+        cached = self._cache.get(scope)
+        if cached is None or cached[0] is not listing:
+            if len(self._cache) > _MAX_CACHED:
+                self._cache.clear()
+            if any(not tool.shared for tool in listing.items.values()):
+                shown = _with_handle_tools(shown)
+            cached = self._cache[scope] = (listing, shown)
+        return cached[1]
 
 
-def _with_handles(listing: Listing[Any]) -> Listing[Any]:
+def _with_handle_tools(listing: PagedListing[Any]) -> PagedListing[Any]:
     encoded: dict[Key, bytes] = dict(zip(listing.keys, listing.encoded, strict=True))
     for name, definition in _DEFINITIONS.items():
         encoded.setdefault((name,), encode(definition))
     keys = tuple(sorted(encoded))
-    return Listing("tools", listing.items, keys, tuple(encoded[key] for key in keys))
+    return PagedListing("tools", listing.items, keys, tuple(encoded[key] for key in keys))
 
 
 async def acquire(
@@ -138,23 +145,24 @@ async def acquire(
     """Return the result of `lease_acquire`.
 
     Raises:
-        RpcError: The arguments are wrong, or there are too many sessions.
+        JsonRpcError: The arguments are wrong, or there are too many sessions.
         LeasewayError: The server cannot be leased.
     """
-    server = read_arguments(ACQUIRE, arguments, _Acquire).server
+    server = parse_arguments(ACQUIRE, arguments, _AcquireArguments).server
     if scope and server != scope:
-        raise RpcError(INVALID_PARAMS, f"At this address only server '{scope}' can be leased.")
-    live = carried or table.begin_handle(scope)
+        raise JsonRpcError(INVALID_PARAMS, f"Only server '{scope}' can be leased at this URL.")
+    live = carried or table.create_handle(scope)
     try:
         await live.sdk.acquire(server, live.lease_ttl)
     except BaseException:
         if carried is None:
-            await table.end_handle(live)
+            await table.release_handle(live)
         raise
     structured = {"handle": live.id, "serverId": server}
     text = (
-        f"You hold a lease of server {server}. Carry this handle in each request, as `_meta` key "
-        f"{HANDLE_KEY} or header {HANDLE_HEADER}, and call {RELEASE} with it in the end: {live.id}"
+        f"You have a lease on server {server}. Send this handle in each request, as `_meta` key "
+        f"{HANDLE_KEY} or header {HANDLE_HEADER}, and call {RELEASE} with it when you are done: "
+        f"{live.id}"
     )
     return structured_result(text, structured)
 
@@ -162,34 +170,26 @@ async def acquire(
 async def release(
     table: HandleTable, carried: LiveSession | None, scope: str, arguments: bytes
 ) -> bytes:
-    """Return the result of `lease_release`.
-
-    Raises:
-        RpcError: The arguments are wrong.
-    """
-    handle = read_arguments(RELEASE, arguments, _Release).handle
+    """Return the result of `lease_release`; raises `JsonRpcError` for wrong arguments."""
+    handle = parse_arguments(RELEASE, arguments, _ReleaseArguments).handle
     live = table.find_handle(handle, scope) if handle is not None else carried
     if handle is None and carried is None:
-        raise RpcError(INVALID_PARAMS, f"Which lease? Name the `handle` that {ACQUIRE} gave.")
+        raise JsonRpcError(INVALID_PARAMS, f"`handle` is missing: send the handle from {ACQUIRE}.")
     if live is None:
-        return structured_result(
-            "Nothing is leased with this handle any more.", {"released": False}
-        )
-    await table.end_handle(live)
-    return structured_result(
-        "All that was leased with this handle was given back.", {"released": True}
-    )
+        return structured_result("This handle has no leases any more.", {"released": False})
+    await table.release_handle(live)
+    return structured_result("All leases of this handle were released.", {"released": True})
 
 
-def carried_in_meta(meta: bytes) -> str | None:
-    """Return the handle that a request's `_meta` carries, or None."""
+def handle_from_meta(meta: bytes) -> str | None:
+    """Return the handle in a request's `_meta`, or None."""
     if HANDLE_KEY.encode() not in meta:
         return None
     try:
-        handle = _read_meta(meta).handle
+        return _read_meta(meta).handle
     except (ValueError, RecursionError):
-        raise RpcError(INVALID_PARAMS, f"{HANDLE_KEY} is a text that {ACQUIRE} gave.") from None
-    return handle
+        text = f"{HANDLE_KEY} must be a handle from {ACQUIRE}."
+        raise JsonRpcError(INVALID_PARAMS, text) from None
 
 
 class _Meta(msgspec.Struct):

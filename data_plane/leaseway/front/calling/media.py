@@ -1,7 +1,7 @@
-"""Images and sounds as links, for clients that ask for that instead of the bytes in place.
+"""Images and audio as `resource_link`, for clients that request links instead of inline bytes.
 
-The worker keeps them as artifacts of the client's session; a link names one, and the client reads
-it as a resource through any front. Without the wish they stay where their server put them.
+The worker stores them as artifacts of the client's session. The client reads a linked artifact as a
+resource, through any front.
 """
 
 from __future__ import annotations
@@ -12,45 +12,38 @@ from typing import Any, Final, Literal
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.messages import RpcError, decode, encode
+from leaseway.front.messages import JsonRpcError, decode, encode
 from leaseway.sdk import ArtifactLost, AsyncClient, AsyncSession
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.messages.artifact_refs import is_reference
 
-MediaWish = Literal["inline", "links"]
+MediaMode = Literal["inline", "links"]
 
 MEDIA_HEADER: Final = "Leaseway-Media"
 MEDIA_KEY: Final = "leaseway/media"
-"""The header, and the key of `_meta`, with which a request says how it wants images and sounds."""
+"""The header, and the key of `_meta`, in which a request chooses its media mode."""
 
 _SCHEME: Final = "leaseway://"
 _MARK: Final = b'"artifact"'
 _NOT_FOUND: Final = -32002
-"""A resource that is not there, before 2026-07-28 (2025-11-25, server/resources)."""
+"""Resource not found, before version 2026-07-28 (2025-11-25, server/resources)."""
 
 _Members = dict[str, msgspec.Raw]
 _members: Final = msgspec.json.Decoder(_Members).decode
 _items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def media_wish(said: object) -> MediaWish | None:
-    """Return how a client wants images and sounds; None where it does not say.
-
-    Raises:
-        RpcError: There is no such way.
-    """
-    if said is None or said == "inline" or said == "links":
-        return said
-    raise RpcError(
-        INVALID_PARAMS, f"{MEDIA_HEADER} and `{MEDIA_KEY}` are `inline` or `links`, nothing else."
+def parse_media_mode(value: object) -> MediaMode | None:
+    """Check a client's media mode; raises `JsonRpcError` for an unknown one."""
+    if value is None or value == "inline" or value == "links":
+        return value
+    raise JsonRpcError(
+        INVALID_PARAMS, f"{MEDIA_HEADER} and `{MEDIA_KEY}` must be `inline` or `links`."
     )
 
 
 def link_media(payload: bytes) -> bytes:
-    """Return a result with a `resource_link` for each image or sound that a worker keeps.
-
-    All else keeps the bytes that the server sent.
-    """
+    """Replace stored images and audio in a result by `resource_link`; all else is unchanged."""
     if _MARK not in payload:
         return payload
     try:
@@ -58,10 +51,10 @@ def link_media(payload: bytes) -> bytes:
         if "content" in members:
             members["content"] = _content(members["content"])
         if "messages" in members:
-            messages = [_message(each) for each in _items(members["messages"])]
+            messages = [_message(message) for message in _items(members["messages"])]
             members["messages"] = msgspec.Raw(encode(messages))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return payload  # the client may know what it is
+        return payload  # not a valid result; the client decides
     return encode(members)
 
 
@@ -75,7 +68,7 @@ def _message(message: msgspec.Raw) -> _Members:
 def _content(content: msgspec.Raw) -> msgspec.Raw:
     if bytes(content)[:1] == b"{":
         return _item(content)
-    return msgspec.Raw(encode([_item(each) for each in _items(content)]))
+    return msgspec.Raw(encode([_item(item) for item in _items(content)]))
 
 
 def _item(raw: msgspec.Raw) -> msgspec.Raw:
@@ -97,19 +90,19 @@ def _item(raw: msgspec.Raw) -> msgspec.Raw:
     return msgspec.Raw(encode(link))
 
 
-def linked_artifact(uri: str) -> str | None:
-    """Return the reference of the artifact that a URI names, or None where it names none."""
+def artifact_ref(uri: str) -> str | None:
+    """Return the artifact reference in a `leaseway://` URI, or None for any other URI."""
     ref = uri.removeprefix(_SCHEME)
     return ref if ref != uri and is_reference(ref) else None
 
 
-async def read_linked(
+async def read_artifact(
     reader: AsyncClient | AsyncSession, uri: str, ref: str, *, modern: bool
 ) -> bytes:
     """Return the result of `resources/read` for an artifact.
 
     Raises:
-        RpcError: It is not there for this client, or has too many bytes for one message.
+        JsonRpcError: The client has no such artifact, or it is too large for one message.
         LeasewayError: Its worker does not answer.
     """
     artifact = reader.read_artifact(ref)
@@ -117,16 +110,16 @@ async def read_linked(
     try:
         async for part in artifact:
             if artifact.byte_length > MAX_RESULT:
-                raise RpcError(
+                raise JsonRpcError(
                     INVALID_PARAMS,
-                    f"This has {artifact.byte_length} bytes; over MCP at most {MAX_RESULT} are "
-                    "read. The SDK's `read_artifact` reads any size.",
+                    f"The artifact has {artifact.byte_length} bytes; the limit over MCP is "
+                    f"{MAX_RESULT}. The SDK's `read_artifact` reads any size.",
                 )
             parts.append(part)
     except ArtifactLost as error:
         code = INVALID_PARAMS if modern else _NOT_FOUND
         data = {"uri": uri, "reason": str(error.reason), "started": error.started}
-        raise RpcError(code, str(error), data) from None
+        raise JsonRpcError(code, str(error), data) from None
     finally:
         await artifact.close()
     blob = b64encode(b"".join(parts)).decode()

@@ -1,7 +1,7 @@
-"""Requests passed on through the SDK: JSON in, JSON out, and what servers say on the way.
+"""The relay between MCP clients and the SDK: JSON in, JSON out, notifications in between.
 
-It takes the SDK below its surface, where arguments and results are bytes: what a client sent goes
-on as it came, and so does what its server answers.
+It uses the SDK's internal layer, where arguments and results are bytes, so that both are relayed
+unchanged.
 """
 
 from __future__ import annotations
@@ -24,25 +24,22 @@ from leaseway.wire.errors import Fault
 
 
 class Listener(CallEvents):
-    """The client's side of one request under way: what its server says goes on to it at once.
-
-    Args:
-        send: As the attribute.
+    """The client's side of an in-flight request: relays its server's messages to the client.
 
     Attributes:
-        token: The client's progress token as JSON; empty where it wants no progress.
-        log_level: The least level of log messages that it wants, or empty for none.
-        answers: The MCP methods that it answers.
-        send: Takes a notification for the client; never waits, and drops what finds no room.
-        ask: Has a question answered.
-        withdraw: Takes a question back.
+        token: The client's progress token as JSON, or empty if it wants no progress.
+        log_level: The lowest level of log messages that it wants, or empty for none.
+        answers: The methods of server requests that it answers.
+        send: Sends a notification to the client; never waits, drops it if the queue is full.
+        ask: Sends a server request to the client.
+        withdraw: Cancels a server request at the client.
         passes_input: Whether `input_required` results are passed on to the client.
-        input: Its answers to one of them, as a JSON object; empty without.
-        meta: What of its `_meta` is for the server, as a JSON object; empty without.
-        lease_ttl: Seconds that a lease lives which the request acquires.
+        input: The client's answers to such a result, as a JSON object, or empty.
+        meta: The part of `_meta` for the server, as a JSON object, or empty.
+        lease_ttl: The time to live in seconds of a lease that the request acquires.
     """
 
-    # Most requests ask for nothing beside their result; what all have in common stands here.
+    # Class attributes, because most requests use the defaults.
     token = b""
     log_level = ""
     answers: tuple[str, ...] = ()
@@ -52,15 +49,16 @@ class Listener(CallEvents):
     inline_media = True
     lease_ttl: float = LEASE_TTL
 
-    def __init__(self, send: Callable[[bytes], None]) -> None:
+    def __init__(self, send: Callable[[bytes], object]) -> None:
         self.send = send
         self._open: dict[int, ServerRequest] | None = None
 
     def handle_progress(self, frame: execution_pb2.Progress) -> None:
-        """Pass a report on; who goes on with a call may want none."""
+        """Relay progress, unless the request that resumed the call has no progress token."""
         if not self.token:
             return
-        parts = [b'{"progressToken":%b,"progress":%b' % (self.token, _number(frame))]
+        progress = _json_number(frame.progress)
+        parts = [b'{"progressToken":%b,"progress":%b' % (self.token, progress)]
         if frame.HasField("total"):
             parts.append(b',"total":%b' % _json_number(frame.total))
         if frame.message:
@@ -72,27 +70,27 @@ class Listener(CallEvents):
         parts = (encode(frame.level), logger, frame.data or b"null")
         self.send(notification("notifications/message", b'{"level":%b%b,"data":%b}' % parts))
 
-    def handle_request(self, question: ServerRequest) -> None:
-        """Ask the client."""
+    def handle_request(self, server_request: ServerRequest) -> None:
+        """Relay a server request to the client, or reject it."""
         ask = self.ask
         if self._open is None:
             self._open = {}
-        if ask is None or question.method not in self.answers:
-            question.reject(f"This client does not answer {question.method}.")
+        if ask is None or server_request.method not in self.answers:
+            server_request.reject(f"This client does not answer {server_request.method}.")
         elif len(self._open) >= MAX_ASKS:
-            question.reject(f"{MAX_ASKS} questions of this request wait for answers already.")
+            server_request.reject(f"{MAX_ASKS} requests to this client already wait.")
         else:
-            self._open[question.ask_id] = question
-            ask(question)
+            self._open[server_request.ask_id] = server_request
+            ask(server_request)
 
     def handle_withdrawal(self, ask_id: int) -> None:
-        """Notify the client that its server has withdrawn a question."""
-        question = self._open.pop(ask_id, None) if self._open else None
-        if question is not None and self.withdraw is not None:
-            self.withdraw(question)
+        """Cancel a server request at the client, because its server withdrew it."""
+        server_request = self._open.pop(ask_id, None) if self._open else None
+        if server_request is not None and self.withdraw is not None:
+            self.withdraw(server_request)
 
     def reset(self) -> None:
-        """Withdraw what a failed try asked; another try follows."""
+        """Cancel the open server requests of a failed attempt or of an ended call."""
         if self._open:
             for ask_id in tuple(self._open):
                 self.handle_withdrawal(ask_id)
@@ -101,55 +99,43 @@ class Listener(CallEvents):
 async def call_tool(
     session: AsyncSession | AsyncClient, name: str, arguments: bytes, listener: Listener
 ) -> ToolResult:
-    """Call a tool with arguments as JSON.
-
-    Raises:
-        LeasewayError: It failed.
-    """
+    """Call a tool with JSON arguments; raises `LeasewayError`."""
     runtime, key = session._at()
     call = runtime.caller.relay(key, name, arguments, None, listener)
-    return await _settled(runtime, key, listener, call)
+    return await _finish(runtime, key, listener, call)
 
 
 async def send_request(
     session: AsyncSession | AsyncClient, request: McpRequest, listener: Listener
 ) -> ToolResult:
-    """Send a request about a prompt or a resource.
-
-    Raises:
-        LeasewayError: It failed.
-    """
+    """Send a request about a prompt or a resource; raises `LeasewayError`."""
     runtime, key = session._at()
     call = runtime.caller.request(key, request, None, listener)
-    return await _settled(runtime, key, listener, call)
+    return await _finish(runtime, key, listener, call)
 
 
-def forget_leases(session: AsyncSession) -> None:
-    """Renew a session's leases no longer; they end by themselves, unless others renew them."""
+def stop_renewing_leases(session: AsyncSession) -> None:
+    """Stop renewing a session's leases; they expire unless another front renews them."""
     runtime, key = session._at()
     for held in runtime.leases.book.held_leases(key):
         runtime.leases.book.forget(held.key)
     runtime.leases.book.forget_session(key)
 
 
-async def _settled(
+async def _finish(
     runtime: Runtime, session: str, listener: Listener, call: Coroutine[Any, Any, ToolResult]
 ) -> ToolResult:
     try:
         return await call
     except Fault as fault:
         if fault.reason in LEASE_ENDED:
-            # MCP has no word for acquiring: the client is told once, and its next call begins anew.
+            # MCP has no acquire: report the loss once; the client's next call gets a new lease.
             runtime.leases.book.forget_end(session, fault.metadata.get("lease", ""))
         raise error_from_fault(fault) from None
     finally:
         listener.reset()
 
 
-def _number(frame: execution_pb2.Progress) -> bytes:
-    return _json_number(frame.progress)
-
-
 def _json_number(value: float) -> bytes:
-    """Return a number as most servers write it: a whole one without a fraction."""
+    """Encode a number; integers without a fraction, as most servers write them."""
     return b"%d" % value if value.is_integer() else encode(value)

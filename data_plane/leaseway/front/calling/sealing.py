@@ -1,6 +1,6 @@
-"""Session ids that carry their session, so that any front that knows the key can serve it. Pure.
+"""Sealed session ids: each contains its session, so any front with the key can serve it. Pure.
 
-A sealed id is AES-256-GCM over a small JSON object. It can be neither read nor made by a client.
+A sealed id is a small JSON object, encrypted with AES-256-GCM. Clients cannot read or forge it.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 _NONCE: Final = 12
-_LONGEST: Final = 4096
-"""Characters of a sealed id; a longer one is none of ours."""
-_ASKED: Final = {
+_MAX_LENGTH: Final = 4096
+"""Characters of a sealed id."""
+_INPUT_CAPABILITIES: Final = {
     "elicitation": ("form", "url"),
     "sampling": ("tools", "context"),
     "roots": ("listChanged",),
 }
-"""What servers may ask clients, and in which ways."""
+"""The client capabilities for server requests, with their options."""
 
 
-class BrokenSeal(Exception):
-    """An id that this key did not seal, or that has expired."""
+class InvalidSessionId(Exception):
+    """An id that was not sealed with this key, or has expired."""
 
 
 class SealedSession(msgspec.Struct, frozen=True):
-    """What a session id says.
+    """The contents of a session id.
 
     Attributes:
-        key: The SDK session's key, which leads to its leases.
-        tenant: Whose it is.
+        key: The key of the SDK session, which has the leases.
+        tenant: The client's tenant.
         scope: The server that the client sees; empty means all.
-        version: The protocol version that was agreed on.
-        capabilities: What the client answers.
-        expires: When it ends, in seconds since 1970.
+        version: The negotiated protocol version.
+        capabilities: The client's capabilities for server requests.
+        expires: When it expires, in seconds since 1970.
     """
 
     key: str
@@ -57,9 +57,8 @@ class Sealer:
     """Seals and opens ids of one kind.
 
     Args:
-        secret: What all fronts know that are to open each other's ids; None means that only
-            this one does.
-        purpose: Keeps ids of different kinds apart.
+        secret: Shared by all fronts that open each other's ids; None means a random one.
+        purpose: Separates ids of different kinds.
     """
 
     def __init__(self, secret: str | None, purpose: str) -> None:
@@ -74,28 +73,28 @@ class Sealer:
         return base64.urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
 
     def open(self, sealed: str, now: float) -> SealedSession:
-        """Return what an id says.
+        """Return the session in an id.
 
         Raises:
-            BrokenSeal: It was not sealed with this key, or has expired.
+            InvalidSessionId: It was not sealed with this key, or has expired.
         """
-        if len(sealed) > _LONGEST:
-            raise BrokenSeal
+        if len(sealed) > _MAX_LENGTH:
+            raise InvalidSessionId
         try:
             data = base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4))
             session = _decode(self._cipher.decrypt(data[:_NONCE], data[_NONCE:], None))
         except (ValueError, InvalidTag):
-            raise BrokenSeal from None
+            raise InvalidSessionId from None
         if session.expires <= now:
-            raise BrokenSeal
+            raise InvalidSessionId
         return session
 
 
-def known_capabilities(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an id keeps of a client's capabilities: what servers may ask it, and how."""
-    kept: dict[str, Any] = {}
-    for name, ways in _ASKED.items():
+def input_capabilities(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the capabilities for server requests, without any other content."""
+    known: dict[str, Any] = {}
+    for name, options in _INPUT_CAPABILITIES.items():
         value = capabilities.get(name)
         if isinstance(value, dict):
-            kept[name] = {way: {} for way in ways if way in value}
-    return kept
+            known[name] = {option: {} for option in options if option in value}
+    return known

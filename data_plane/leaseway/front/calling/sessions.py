@@ -1,59 +1,121 @@
-"""The MCP sessions that this front serves: who they are, what runs in them, when they end.
+"""The MCP sessions of this front: running requests, server requests, subscriptions.
 
-A session's id is sealed, so one that another front began is known here as soon as its client comes.
-One that nobody used for the idle bound is forgotten: its leases are no longer renewed, and end by
-themselves unless another front renews them.
+Session ids are sealed, so any front can open a session that another one created. A session that was
+unused for the idle limit is forgotten: its leases are no longer renewed, and expire unless another
+front renews them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from leaseway.front.calling.relay import forget_leases
-from leaseway.front.calling.sealing import BrokenSeal, SealedSession, Sealer, known_capabilities
-from leaseway.front.calling.subscriptions import FollowedResource
+from leaseway.front.calling.relay import stop_renewing_leases
+from leaseway.front.calling.sealing import (
+    InvalidSessionId,
+    SealedSession,
+    Sealer,
+    input_capabilities,
+)
 from leaseway.front.messages import Message, encode, notification, request_message
-from leaseway.sdk import AsyncClient, AsyncSession
+from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 IDLE: Final = 30 * 60.0
-"""Seconds after which a session is forgotten that nobody uses."""
+"""Seconds after which an unused session is forgotten."""
 MAX_SESSIONS: Final = 10_000
-"""Sessions that one front serves at once."""
-_LONGEST: Final = 7 * 24 * 3600.0
-"""Seconds that a session's id is good for."""
-_MOST_SUBSCRIPTIONS: Final = 256
-_MOST_ENDED: Final = 100_000
-"""Ended sessions that are remembered, so that their ids are refused."""
+"""Sessions of one front."""
+_MAX_AGE: Final = 7 * 24 * 3600.0
+"""Seconds until a session id expires."""
+_MAX_SUBSCRIPTIONS: Final = 256
+_MAX_ENDED: Final = 100_000
 
 _METHODS: Final = {"elicitation": ELICIT, "sampling": SAMPLE, "roots": ROOTS}
 
+_log = logging.getLogger("leaseway.front")
+
 
 class TooManySessions(Exception):
-    """No room for another session."""
+    """The front has reached its limit of sessions."""
 
 
 class TooManySubscriptions(Exception):
-    """A session follows as many resources as it may."""
+    """A session has reached its limit of subscriptions."""
 
 
-def answered(capabilities: dict[str, Any]) -> tuple[str, ...]:
-    """Return the MCP methods that a client with these capabilities answers."""
+def answered_methods(capabilities: dict[str, Any]) -> tuple[str, ...]:
+    """Return the methods of server requests that a client with these capabilities answers."""
     return tuple(
         method for name, method in _METHODS.items() if isinstance(capabilities.get(name), dict)
     )
 
 
+class ResourceSubscription:
+    """A subscription to updates of one resource, until `stop`.
+
+    Args:
+        session: The session, or client, that subscribes.
+        uri: The URI of the resource.
+        server: The id of its server, or None.
+        on_updated: Called with the URI of an updated resource; must not block.
+    """
+
+    def __init__(
+        self,
+        session: AsyncSession | AsyncClient,
+        uri: str,
+        server: str | None,
+        on_updated: Callable[[str], None],
+    ) -> None:
+        self._session = session
+        self._uri = uri
+        self._server = server
+        self._on_updated = on_updated
+        self._confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(), name=f"front subscribes {uri[:80]}")
+
+    @property
+    def has_ended(self) -> bool:
+        return self._task.done()
+
+    async def confirmed(self) -> None:
+        """Wait until the server has confirmed; raises `LeasewayError` if it did not."""
+        await asyncio.shield(self._confirmed)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            updates = self._session.subscribe_resource(self._uri, server=self._server)
+            async with updates:
+                self._confirmed.set_result(None)
+                async for uri in updates:
+                    self._on_updated(uri)
+        except LeasewayError as error:
+            if self._confirmed.done():
+                _log.info("The subscription to %s has ended: %s", self._uri[:200], error)
+                self._on_updated(self._uri)  # reading it shows the reason
+            else:
+                self._confirmed.set_exception(error)
+                with contextlib.suppress(LeasewayError):
+                    self._confirmed.exception()  # mark as retrieved, in case nothing waits
+        finally:
+            self._confirmed.cancel()
+
+
 class _Running:
-    """One request of a session, in a `with` block; each has one, so it is no generator."""
+    """Registers the current task as a request of a session; cheaper than a generator."""
 
     __slots__ = ("_id", "_live", "_running", "_task")
 
@@ -76,19 +138,19 @@ class _Running:
 
 
 class LiveSession:
-    """One MCP session, as this front knows it.
+    """An MCP session with its state on this front.
 
     Args:
-        sealed: What its id says.
-        session_id: The id, as its client sends it; empty on a connection that needs none.
-        sdk: The session of the SDK behind it.
-        lease_ttl: Seconds that its leases live after they were renewed last.
+        sealed: The contents of its id.
+        session_id: The id that the client sends; empty on stdio.
+        sdk: Its SDK session.
+        lease_ttl: The time to live of its leases in seconds.
 
     Attributes:
-        log_level: The least level of log messages that its client asked for, or empty.
-        last_used: When something of it came last, on the monotonic clock.
-        answers: The MCP methods that its client answers.
-        push: Takes a notification that belongs to no request; returns whether it found a stream.
+        log_level: The lowest level of log messages that the client wants, or empty.
+        last_used: Monotonic time of the last request.
+        answers: The methods of server requests that the client answers.
+        push: Sends a notification outside of a request; returns False if no stream takes it.
     """
 
     def __init__(
@@ -103,33 +165,32 @@ class LiveSession:
         self.id = session_id
         self.sdk = sdk
         self.scope = sealed.scope
-        self.answers = answered(sealed.capabilities)
+        self.answers = answered_methods(sealed.capabilities)
         self.log_level = ""
         self.last_used = time.monotonic()
         self.push: Callable[[bytes], bool] = lambda _message: False
         self._running: dict[bytes, asyncio.Task[Any]] = {}
         self._cancelled: set[asyncio.Task[Any]] = set()
-        self._questions: dict[bytes, ServerRequest] = {}
-        self._followed: dict[str, FollowedResource] = {}
+        self._server_requests: dict[bytes, ServerRequest] = {}
+        self._subscriptions: dict[str, ResourceSubscription] = {}
 
     @property
-    def busy(self) -> bool:
-        """Whether a request is under way."""
+    def is_busy(self) -> bool:
         return bool(self._running)
 
     def running(self, request_id: bytes) -> _Running:
-        """Let the client cancel this task by its request's id while the block runs."""
+        """Let the client cancel the current task by its request id while the block runs."""
         return _Running(self, self._running, request_id)
 
     def cancel(self, request_id: bytes) -> None:
-        """Cancel a request that its client does not want any more; an unknown one is ignored."""
+        """Cancel a request for the client; ignore an unknown id."""
         task = self._running.get(request_id)
         if task is not None:
             self._cancelled.add(task)
             task.cancel()
 
     def was_cancelled(self) -> bool:
-        """Say, once, whether this task was cancelled by its client and not with its server."""
+        """Return, once, whether the client cancelled the current task (and not the shutdown)."""
         task = asyncio.current_task()
         if task is None or task not in self._cancelled:
             return False
@@ -137,83 +198,83 @@ class LiveSession:
         task.uncancel()
         return True
 
-    def ask(self, question: ServerRequest, send: Callable[[bytes], None]) -> None:
-        """Send a question to the client; `answer` takes what comes back."""
+    def ask(self, server_request: ServerRequest, send: Callable[[bytes], None]) -> None:
+        """Send a server request to the client; its response must be passed to `answer`."""
         request_id = b'"leaseway-%b"' % secrets.token_hex(8).encode()
-        self._questions[request_id] = question
-        send(request_message(request_id, question.method, question.params_json))
+        self._server_requests[request_id] = server_request
+        send(request_message(request_id, server_request.method, server_request.params_json))
 
-    def withdraw(self, question: ServerRequest, send: Callable[[bytes], None]) -> None:
-        """Tell the client that a question needs no answer any more."""
-        for request_id, asked in tuple(self._questions.items()):
-            if asked is question:
-                del self._questions[request_id]
-                why = b'{"requestId":%b,"reason":"The request that it belongs to has ended."}'
-                send(notification("notifications/cancelled", why % request_id))
+    def withdraw(self, server_request: ServerRequest, send: Callable[[bytes], None]) -> None:
+        """Cancel a server request at the client."""
+        for request_id, asked in tuple(self._server_requests.items()):
+            if asked is server_request:
+                del self._server_requests[request_id]
+                params = b'{"requestId":%b,"reason":"Its parent request has ended."}' % request_id
+                send(notification("notifications/cancelled", params))
 
     def answer(self, message: Message) -> bool:
-        """Pass a client's answer on; say whether anybody waited for it."""
-        question = self._questions.pop(message.request_id, None)
-        if question is None:
+        """Handle the client's response to a server request; return False if none is open."""
+        server_request = self._server_requests.pop(message.request_id, None)
+        if server_request is None:
             return False
         if bytes(message.result):
-            question.answer(bytes(message.result))
+            server_request.answer(bytes(message.result))
         else:
-            question.reject(f"The client refused: {bytes(message.error).decode()[:2000]}")
+            server_request.reject(f"The client refused: {bytes(message.error).decode()[:2000]}")
         return True
 
     async def subscribe(self, uri: str) -> None:
-        """Follow a resource until it is unsubscribed; `push` gets what changes.
+        """Push updates of a resource until `unsubscribe`.
 
         Raises:
             LeasewayError: Its server refused.
-            TooManySubscriptions: The session follows as many as it may.
+            TooManySubscriptions: The session has too many subscriptions.
         """
-        followed = self._followed.get(uri)
-        if followed is None or followed.ended:
-            if len(self._followed) >= _MOST_SUBSCRIPTIONS:
+        subscription = self._subscriptions.get(uri)
+        if subscription is None or subscription.has_ended:
+            if len(self._subscriptions) >= _MAX_SUBSCRIPTIONS:
                 raise TooManySubscriptions(
-                    f"A session follows at most {_MOST_SUBSCRIPTIONS} resources; unsubscribe one."
+                    f"A session has at most {_MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one."
                 )
-            followed = FollowedResource(self.sdk, uri, self.scope or None, self._changed)
-            self._followed[uri] = followed
+            subscription = ResourceSubscription(self.sdk, uri, self.scope or None, self._on_updated)
+            self._subscriptions[uri] = subscription
         try:
-            await followed.holds()
+            await subscription.confirmed()
         except BaseException:
             await self.unsubscribe(uri)
             raise
 
-    def _changed(self, uri: str) -> None:
+    def _on_updated(self, uri: str) -> None:
         self.push(notification("notifications/resources/updated", encode({"uri": uri})))
 
     async def unsubscribe(self, uri: str) -> None:
-        followed = self._followed.pop(uri, None)
-        if followed is not None:
-            await followed.end()
+        subscription = self._subscriptions.pop(uri, None)
+        if subscription is not None:
+            await subscription.stop()
 
-    async def end(self) -> None:
-        """Stop all that runs in it."""
+    async def stop(self) -> None:
+        """Cancel its requests, server requests and subscriptions."""
         tasks = set(self._running.values()) - {asyncio.current_task()}
         for task in tasks:
             self._cancelled.add(task)
             task.cancel()
-        self._questions.clear()
-        followed, self._followed = self._followed, {}
-        for each in followed.values():
-            await each.end()
+        self._server_requests.clear()
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        for subscription in subscriptions.values():
+            await subscription.stop()
         if tasks:
             await asyncio.wait(tasks)
         self._cancelled.clear()
 
-    async def give_back(self) -> None:
-        """Stop all that runs in it, and release what it leases."""
-        await self.end()
+    async def release(self) -> None:
+        """Stop it and release its leases."""
+        await self.stop()
         for server in {lease.server_id for lease in self.sdk.leases()}:
             await self.sdk.release(server)
 
 
 class EndedSessions:
-    """Sessions that must not come back, by key; the newest 100,000."""
+    """The keys of the newest 100,000 ended sessions, whose ids are rejected."""
 
     def __init__(self) -> None:
         self._keys: OrderedDict[str, None] = OrderedDict()
@@ -223,21 +284,21 @@ class EndedSessions:
 
     def add(self, key: str) -> None:
         self._keys[key] = None
-        while len(self._keys) > _MOST_ENDED:
+        while len(self._keys) > _MAX_ENDED:
             self._keys.popitem(last=False)
 
 
 class SessionTable:
-    """The sessions that this front serves.
+    """The sessions of one caller.
 
     Args:
-        client: The client in whose sessions they run.
-        sealer: Makes and opens their ids.
-        tenant: Whose client it is.
-        idle: Seconds after which an unused one is forgotten.
-        limit: The most of them.
-        count: How many there are, with those of other tables that share the limit.
-        ended: Those that clients ended, also in other tables.
+        client: The SDK client of the sessions.
+        sealer: Seals and opens session ids.
+        tenant: The client's tenant.
+        idle: Seconds after which an unused session is forgotten.
+        limit: The limit of sessions over all callers.
+        count: Counts the sessions of all callers; None means only those of this table.
+        ended: The ended sessions of all callers.
     """
 
     def __init__(
@@ -264,38 +325,37 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._live)
 
-    def begin(self, scope: str, version: str, capabilities: dict[str, Any]) -> LiveSession:
-        """Begin a session.
+    def __iter__(self) -> Iterator[LiveSession]:
+        return iter(list(self._live.values()))
 
-        Raises:
-            TooManySessions: There are too many.
-        """
-        self._make_room()
+    def create(self, scope: str, version: str, capabilities: dict[str, Any]) -> LiveSession:
+        """Create a session; raises `TooManySessions`."""
+        self._check_limit()
         sealed = SealedSession(
             f"mcp-{secrets.token_hex(12)}",
             self._tenant,
             scope,
             version,
-            known_capabilities(capabilities),
-            time.time() + _LONGEST,
+            input_capabilities(capabilities),
+            time.time() + _MAX_AGE,
         )
         return self._add(sealed, self._sealer.seal(sealed))
 
     def find(self, session_id: str, scope: str) -> LiveSession | None:
-        """Return a session by its id, from whichever front that is; None where it has ended."""
+        """Return the session of an id from any front, or None if it has ended or is invalid."""
         live = self._live.get(session_id)
         if live is not None and live.sealed.key in self._ended:
-            return None  # it was ended with another credential; `reap` takes it away
+            return None  # ended with another credential; `expire_idle` removes it
         if live is None:
             try:
                 sealed = self._sealer.open(session_id, time.time())
-            except BrokenSeal:
+            except InvalidSessionId:
                 return None
             if sealed.key in self._ended or sealed.key in self._forgotten:
                 return None
             if sealed.tenant != self._tenant:
                 return None
-            self._make_room()
+            self._check_limit()
             live = self._add(sealed, session_id)
         if live.scope != scope:
             return None
@@ -303,45 +363,42 @@ class SessionTable:
         self._live.move_to_end(session_id)
         return live
 
-    def live(self) -> list[LiveSession]:
-        return list(self._live.values())
-
     async def end(self, live: LiveSession) -> None:
-        """End a session for good and give its leases back."""
+        """End a session permanently and release its leases."""
         self._live.pop(live.id, None)
         self._ended.add(live.sealed.key)
-        await live.give_back()
+        await live.release()
 
-    async def leave(self) -> None:
-        """Stop all that runs, and renew no lease any more: the sessions may go on elsewhere."""
-        for live in self.live():
-            await live.end()
-            forget_leases(live.sdk)
+    async def close(self) -> None:
+        """Stop all sessions without releasing their leases: another front may continue them."""
+        for live in self:
+            await live.stop()
+            stop_renewing_leases(live.sdk)
 
-    async def reap(self) -> None:
-        """Forget sessions that nobody used for the idle bound, for as long as this runs."""
+    async def expire_idle(self) -> None:
+        """Forget idle and ended sessions until cancelled."""
         while True:
             await asyncio.sleep(min(self._idle / 4, 10.0))
             now = time.monotonic()
-            for live in self.live():
-                is_unused = now - live.last_used > self._idle and not live.busy
-                if is_unused or live.sealed.key in self._ended:
+            for live in self:
+                is_idle = now - live.last_used > self._idle and not live.is_busy
+                if is_idle or live.sealed.key in self._ended:
                     self._live.pop(live.id, None)
                     self._forgotten.add(live.sealed.key)
-                    await live.end()
-                    forget_leases(live.sdk)
+                    await live.stop()
+                    stop_renewing_leases(live.sdk)
 
     def _add(self, sealed: SealedSession, session_id: str) -> LiveSession:
-        # Where sessions end sooner than leases usually do, their leases do so, too.
+        # Leases must not outlive a session that expires sooner than the usual lease.
         ttl = min(LEASE_TTL, max(MIN_LEASE_TTL, self._idle))
         sdk = self._client.session(sealed.key, idle=math.inf)
         live = LiveSession(sealed, session_id, sdk, ttl)
         self._live[session_id] = live
         return live
 
-    def _make_room(self) -> None:
+    def _check_limit(self) -> None:
         if self._count() >= self._limit:
             raise TooManySessions(
-                f"This front serves {self._limit} sessions already; try again later, or another "
-                "front."
+                f"This front has reached its limit of {self._limit} sessions; try again later, or "
+                "use another front."
             )

@@ -1,4 +1,4 @@
-"""MCP over Streamable HTTP: who may ask, requests answered in place, streams of events.
+"""MCP over Streamable HTTP: access checks, callers, connections, event streams.
 
-It hands what it cannot answer in place to `methods`; nothing outside of `app` imports it.
+It passes requests to `methods`. Only `app` imports it.
 """

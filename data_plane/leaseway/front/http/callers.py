@@ -1,8 +1,7 @@
-"""Who asks over HTTP, each with a front of its own.
+"""The HTTP callers of this front: each credential gets an `HttpFront` with its own SDK client.
 
-A caller is a tenant, an agent and the credential that says so. Its client sends that very
-credential on, so that the planes decide what it may: the front can do nothing that its caller may
-not.
+That client sends the caller's own credential to the planes, which decide what it may do, so the
+front has no more rights than its caller.
 """
 
 from __future__ import annotations
@@ -20,43 +19,33 @@ from leaseway.identity.principal import Principal, Role
 from leaseway.wire.errors import Fault, Reason
 
 MAX_CALLERS: Final = 256
-"""Credentials that one front serves at once; each has a client with connections of its own."""
+"""Credentials that one front serves; each has an SDK client with its own connections."""
 
-Make = Callable[[str, str, str | None], HttpFront]
-"""Makes the front of a tenant, an agent and a key."""
+FrontBuilder = Callable[[str, str, str | None], HttpFront]
+"""Builds the front of a tenant, an agent and a key."""
+_CallerKey = tuple[str, str, bytes]
+"""The tenant, the agent and the credential's digest."""
 
 
 class TooManyCallers(Exception):
-    """No room for another caller."""
-
-
-class Caller:
-    """One caller.
-
-    Args:
-        front: Answers its requests.
-    """
-
-    def __init__(self, front: HttpFront) -> None:
-        self.front = front
-        self.guard: asyncio.Task[None] | None = None
+    """The front has reached its limit of callers."""
 
 
 class Callers:
-    """The callers that this front serves.
+    """The fronts of all callers.
 
     Args:
-        make: Makes the front of one.
-        tenant: Whose tools those see whose credential names no tenant.
-        agent: What those are called whose credential names no agent.
-        key: What the front sends where there is no authenticator.
-        authenticator: Says who callers are; None means that all are one.
-        limit: The most of them.
+        build_front: Builds the front of a caller.
+        tenant: The tenant of credentials that name none.
+        agent: The agent of credentials that name none.
+        key: The key to send to the planes if there is no authenticator.
+        authenticator: Checks credentials; None means that all clients are one caller.
+        limit: The maximum number of callers.
     """
 
     def __init__(
         self,
-        make: Make,
+        build_front: FrontBuilder,
         tenant: str,
         agent: str,
         key: str | None,
@@ -64,63 +53,62 @@ class Callers:
         *,
         limit: int = MAX_CALLERS,
     ) -> None:
-        self._make = make
+        self._build_front = build_front
         self._tenant = tenant
         self._agent = agent
         self._key = key
         self._authenticator = authenticator
         self._limit = limit
-        self._callers: OrderedDict[tuple[str, str, bytes], Caller] = OrderedDict()
+        self._fronts: OrderedDict[_CallerKey, HttpFront] = OrderedDict()
+        self._guards: dict[_CallerKey, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        return len(self._callers)
+        return len(self._fronts)
 
     @property
     def sessions(self) -> int:
-        return sum(caller.front.sessions for caller in self._callers.values())
+        return sum(front.sessions for front in self._fronts.values())
 
     @property
     def issuers(self) -> tuple[str, ...]:
-        """Whose tokens callers may send."""
+        """The issuers of accepted tokens."""
         return self._authenticator.issuers if self._authenticator is not None else ()
 
-    async def of(self, authorization: str | None) -> Caller:
-        """Return who sent a request.
-
-        Args:
-            authorization: Its `Authorization` header, or None.
+    async def authenticate(self, authorization: str | None) -> HttpFront:
+        """Return the front of the caller with an `Authorization` header.
 
         Raises:
-            Fault: Its credential is not good, or not for calls.
-            TooManyCallers: There is no room for another one.
+            Fault: The credential is invalid, or lacks the role caller.
+            TooManyCallers: There are too many other callers.
         """
         if self._authenticator is None:
-            return self._caller((self._tenant, self._agent, b""), self._key)
-        who = await self._authenticator.principal(authorization)
-        if not who.has({Role.CALLER}):
+            return self._front((self._tenant, self._agent, b""), self._key)
+        principal = await self._authenticator.principal(authorization)
+        if not principal.has({Role.CALLER}):
             raise Fault(
                 Reason.PERMISSION_DENIED,
-                f"MCP is for the role caller; this credential ({who.name}) has "
-                f"{', '.join(sorted(who.roles))}.",
+                f"MCP is for the role caller; this credential ({principal.name}) has "
+                f"{', '.join(sorted(principal.roles))}.",
             )
         credential = (authorization or "").partition(" ")[2].strip()
-        tenant = self._tenant if who.tenant is None else who.tenant
-        name = (tenant, who.agent_for(self._agent), hashlib.sha256(credential.encode()).digest())
-        caller = self._caller(name, credential)
-        if caller.guard is None:
-            watching = self._watch(name, self._authenticator, authorization, who)
-            caller.guard = asyncio.create_task(watching, name="front guard")
-        return caller
+        tenant = self._tenant if principal.tenant is None else principal.tenant
+        digest = hashlib.sha256(credential.encode()).digest()
+        key = (tenant, principal.agent_for(self._agent), digest)
+        front = self._front(key, credential)
+        if key not in self._guards:
+            guard = self._drop_when_revoked(key, self._authenticator, authorization, principal)
+            self._guards[key] = asyncio.create_task(guard, name="front guard")
+        return front
 
     def end_streams(self) -> None:
-        for caller in self._callers.values():
-            caller.front.end_streams()
+        for front in self._fronts.values():
+            front.end_streams()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Follow credentials while the block runs; in the end, close all callers."""
-        looking = (
+        """Watch credentials while the block runs; then close all fronts."""
+        watching = (
             asyncio.create_task(self._authenticator.run(), name="front credentials")
             if self._authenticator is not None
             else None
@@ -128,50 +116,52 @@ class Callers:
         try:
             yield
         finally:
-            if looking is not None:
-                looking.cancel()
-                await asyncio.gather(looking, return_exceptions=True)
-            for name in tuple(self._callers):
-                self._drop(name)
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+            for key in tuple(self._fronts):
+                self._drop(key)
             await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _caller(self, name: tuple[str, str, bytes], key: str | None) -> Caller:
-        caller = self._callers.get(name)
-        if caller is None:
-            self._make_room()
-            tenant, agent, _ = name
-            caller = self._callers[name] = Caller(self._make(tenant, agent, key))
-            caller.front.start()
-        self._callers.move_to_end(name)
-        return caller
+    def _front(self, key: _CallerKey, credential: str | None) -> HttpFront:
+        front = self._fronts.get(key)
+        if front is None:
+            self._evict_idle()
+            tenant, agent, _ = key
+            front = self._fronts[key] = self._build_front(tenant, agent, credential)
+            front.start()
+        self._fronts.move_to_end(key)
+        return front
 
-    def _make_room(self) -> None:
-        if len(self._callers) < self._limit:
+    def _evict_idle(self) -> None:
+        """Make room for a new caller; raises `TooManyCallers` if none is idle."""
+        if len(self._fronts) < self._limit:
             return
-        idle = next((name for name, each in self._callers.items() if each.front.is_idle), None)
+        idle = next((key for key, front in self._fronts.items() if front.is_idle), None)
         if idle is None:
             raise TooManyCallers(
-                f"This front serves {self._limit} credentials already; try again later, or another "
-                "front."
+                f"This front has reached its limit of {self._limit} credentials; try again later, "
+                "or use another front."
             )
         self._drop(idle)
 
-    async def _watch(
+    async def _drop_when_revoked(
         self,
-        name: tuple[str, str, bytes],
+        key: _CallerKey,
         authenticator: Authenticator,
         authorization: str | None,
-        who: Principal,
+        principal: Principal,
     ) -> None:
-        """Drop a caller as soon as its credential is no longer good."""
-        with authenticator.watch(authorization, None, who) as ended:
-            await ended
-        self._drop(name, guarded=True)
+        with authenticator.watch(authorization, None, principal) as revoked:
+            await revoked
+        del self._guards[key]  # this task
+        self._drop(key)
 
-    def _drop(self, name: tuple[str, str, bytes], *, guarded: bool = False) -> None:
-        caller = self._callers.pop(name)
-        if caller.guard is not None and not guarded:
-            caller.guard.cancel()
-        task = asyncio.create_task(caller.front.close(), name="front caller ends")
+    def _drop(self, key: _CallerKey) -> None:
+        front = self._fronts.pop(key)
+        guard = self._guards.pop(key, None)
+        if guard is not None:
+            guard.cancel()
+        task = asyncio.create_task(front.close(), name="front caller ends")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -1,9 +1,9 @@
-"""One connection of a client, on which requests like an earlier one are answered in place.
+"""HTTP connections with a fast path: requests with a known head are handled without aiohttp.
 
-aiohttp reads a request whose head is new, and its handler checks it: credentials, origin, session,
-versions. A later request on the same connection whose head is the same, byte for byte but for its
-length, would be read and checked to the same end; it is answered without doing so again. Where
-such an answer turns out to be a stream of events, the request is handed to aiohttp after all.
+aiohttp parses a request with a new head, and its handler checks it: credentials, origin, session,
+versions. A later request on the same connection with the same head, apart from its length, would
+pass the same checks, so that it is handled at once. If its reply becomes an event stream, the
+request is passed to aiohttp after all.
 """
 
 from __future__ import annotations
@@ -11,62 +11,67 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from aiohttp import web
 
-from leaseway.front.http.streams import PATIENCE, PING, EventStream, Reply
+from leaseway.front.http.streams import PING, WRITE_TIMEOUT, EventStream, HttpReply
 
-_IDLE: Final = 75.0
+_IDLE_TIMEOUT: Final = 75.0
 """Seconds that a connection may wait for another request."""
-_MOST_HEADS: Final = 16
-"""Heads that one connection remembers: a modern client's names the tool."""
-_LONGEST_HEAD: Final = 16 * 1024
-_LONGEST: Final = 256 * 1024
-"""A longer message is read by aiohttp, in pieces."""
-_HELD_FOR: Final = 5.0
-"""Seconds after which the rest of a message is waited for by aiohttp, which tells its client."""
-_END: Final = b"\r\n\r\n"
-_REST: Final = b"\r\nContent-Type: application/json\r\nContent-Length: %d\r\nDate: %b\r\n\r\n"
-_HEAD: Final = b"HTTP/1.1 200 OK" + _REST
+_MAX_HEADS: Final = 16
+"""Remembered heads of a connection; a modern client has one for each tool."""
+_MAX_HEAD: Final = 16 * 1024
+_MAX_MESSAGE: Final = 256 * 1024
+"""Longer messages are read by aiohttp, in pieces."""
+_CHECK_INTERVAL: Final = 5.0
+"""Seconds between checks of timeouts. A message that is incomplete for longer is passed to
+aiohttp, which responds with a timeout."""
+_HEAD_END: Final = b"\r\n\r\n"
+_HEADERS: Final = b"\r\nContent-Type: application/json\r\nContent-Length: %d\r\nDate: %b\r\n\r\n"
+_OK: Final = b"HTTP/1.1 200 OK" + _HEADERS
 _LENGTH: Final = b"content-length:"
 
 
-class Known(Protocol):
-    """What a head is known to lead to."""
+@dataclass(frozen=True, slots=True)
+class HeadHandler:
+    """Handles further requests with a head that was checked before.
 
-    def begin(self, body: bytes, reply: Reply) -> asyncio.Task[None] | None:
-        """Begin to answer a request; None where it has to be read and checked anew."""
+    Attributes:
+        start: Starts to handle a body; returns None if the request must be checked again.
+        cancel_on_disconnect: Whether a lost connection cancels the request.
+    """
 
-    @property
-    def ends_with_connection(self) -> bool:
-        """Whether a client that loses its connection has cancelled its request."""
+    start: Callable[[bytes, HttpReply], asyncio.Task[None] | None]
+    cancel_on_disconnect: bool
 
 
-class Head:
-    """The head of an earlier request, around the digits of its length.
+class KnownHead:
+    """The head of an earlier request, without the digits of its content length.
 
     Args:
         before: Its bytes up to those digits.
-        after: Its bytes behind them.
-        known: What it leads to.
+        after: Its bytes after them.
+        handler: Handles requests with this head.
     """
 
-    __slots__ = ("_after", "_before", "known")
+    __slots__ = ("_after", "_before", "handler")
 
-    def __init__(self, before: bytes, after: bytes, known: Known) -> None:
+    def __init__(self, before: bytes, after: bytes, handler: HeadHandler) -> None:
         self._before = before
         self._after = after
-        self.known = known
+        self.handler = handler
 
     @property
-    def name(self) -> tuple[bytes, bytes]:
+    def key(self) -> tuple[bytes, bytes]:
         return self._before, self._after
 
-    def split(self, data: bytes) -> tuple[int, int] | None:
-        """Return where the body of a message begins and ends, or None where its head differs."""
+    def find_body(self, data: bytes) -> tuple[int, int] | None:
+        """Return the start and end of a message's body, or None if its head differs."""
         if not data.startswith(self._before):
             return None
         start = len(self._before)
@@ -74,41 +79,41 @@ class Head:
         digits = data[start:end]
         if end < 0 or not digits.isdigit() or not data.startswith(self._after, end):
             return None
-        begins = end + len(self._after)
-        return begins, begins + int(digits)
+        body = end + len(self._after)
+        return body, body + int(digits)
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One connection.
 
     Args:
-        inner: aiohttp's side of it.
-        table: All connections; it is one of them while it is open.
+        inner: The protocol of aiohttp for this connection.
+        table: All open connections, to which it adds itself.
     """
 
-    def __init__(self, inner: Any, table: Connections) -> None:
+    def __init__(self, inner: Any, table: HttpConnections) -> None:
         self._inner = inner
         self._table = table
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
-        self._heads: OrderedDict[tuple[bytes, bytes], Head] = OrderedDict()
-        # What aiohttp was given since it was last known to wait for a new message.
+        self._heads: OrderedDict[tuple[bytes, bytes], KnownHead] = OrderedDict()
+        # The bytes passed to aiohttp since it was last known to wait for a new message.
         self._with_aiohttp = False
-        self._given = b""
-        self._given_size = 0
-        self._handling = 0
-        # What is answered in place, and what came behind it.
+        self._passed = b""
+        self._passed_size = 0
+        self._handlers = 0
+        # The request that is handled here, and the bytes received after it.
         self._task: asyncio.Task[None] | None = None
-        self._known: Known | None = None
-        self._reply: Reply | None = None
+        self._handler: HeadHandler | None = None
+        self._reply: HttpReply | None = None
         self._message = b""
-        self._handed = False
+        self._is_stream = False
         self._stream: EventStream | None = None
-        self._held = b""
-        self._part_since: float | None = None
+        self._buffer = b""
+        self._incomplete_since: float | None = None
         self._paused = False
-        self._last = time.monotonic()
-        self._full_since: float | None = None
+        self._last_active = time.monotonic()
+        self._blocked_since: float | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -116,102 +121,101 @@ class Connection(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End; what is under way ends with it where that is what its client means."""
         self._table.discard(self._inner)
         self._inner.connection_lost(exc)
-        task, known = self._task, self._known
-        if task is not None and known is not None and known.ends_with_connection:
+        task, handler = self._task, self._handler
+        if task is not None and handler is not None and handler.cancel_on_disconnect:
             task.cancel()
 
     def eof_received(self) -> bool | None:
-        ends: bool | None = self._inner.eof_received()
-        return ends
+        stay_open: bool | None = self._inner.eof_received()
+        return stay_open
 
     def pause_writing(self) -> None:
-        """Note that the client does not read."""
-        self._full_since = time.monotonic()
+        self._blocked_since = time.monotonic()
         self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Note that it does again."""
-        self._full_since = None
+        self._blocked_since = None
         self._inner.resume_writing()
-        if self._held and not self._with_aiohttp and self._task is None:
-            self._next()
+        if self._buffer and not self._with_aiohttp and self._task is None:
+            self._handle_buffered()
 
     def data_received(self, data: bytes) -> None:
-        """Receive what came."""
         if self._with_aiohttp:
-            self._give(data)
-        elif self._task is not None or self._full_since is not None:
-            self._held += data
-            if len(self._held) > _LONGEST and not self._paused:
+            self._pass_on(data)
+        elif self._task is not None or self._blocked_since is not None:
+            self._buffer += data
+            if len(self._buffer) > _MAX_MESSAGE and not self._paused:
                 self._paused = True
                 self._transport.pause_reading()
-        elif self._held:
-            self._held += data
-            self._next()
+        elif self._buffer:
+            self._buffer += data
+            self._handle_buffered()
         else:
-            self._take(data)
+            self._handle(data)
 
-    def _next(self) -> None:
-        data, self._held = self._held, b""
+    def _handle_buffered(self) -> None:
+        data, self._buffer = self._buffer, b""
+        self._resume_reading()
+        self._handle(data)
+
+    def _resume_reading(self) -> None:
         if self._paused:
             self._paused = False
             self._transport.resume_reading()
-        self._take(data)
 
-    def _take(self, data: bytes) -> None:
+    def _handle(self, data: bytes) -> None:
         for head in reversed(self._heads.values()):
-            found = head.split(data)
-            if found is None:
+            body = head.find_body(data)
+            if body is None:
                 continue
-            begins, ends = found
-            if ends > _LONGEST:
+            start, end = body
+            if end > _MAX_MESSAGE:
                 break
-            if ends > len(data):
-                self._held = data
-                if self._part_since is None:
-                    self._part_since = time.monotonic()
+            if end > len(data):
+                self._buffer = data
+                if self._incomplete_since is None:
+                    self._incomplete_since = time.monotonic()
                 return
-            self._begin(head.known, data[:ends], data[begins:ends], data[ends:])
+            self._start(head.handler, data[:end], data[start:end], data[end:])
             return
-        self._give(data)
+        self._pass_on(data)
 
-    def _begin(self, known: Known, message: bytes, body: bytes, rest: bytes) -> None:
-        reply = Reply(self, times=False)
-        self._part_since = None
-        self._message, self._held, self._handed = message, rest, False
-        task = known.begin(body, reply)
+    def _start(self, handler: HeadHandler, message: bytes, body: bytes, rest: bytes) -> None:
+        reply = HttpReply(self, has_timer=False)
+        self._incomplete_since = None
+        self._message, self._buffer, self._is_stream = message, rest, False
+        task = handler.start(body, reply)
         if task is None:
-            self._message, self._held = b"", b""
-            self._give(message + rest)
+            self._message, self._buffer = b"", b""
+            self._pass_on(message + rest)
             return
-        self._task, self._known, self._reply = task, known, reply
-        self._last = time.monotonic()
-        task.add_done_callback(self._ended)
+        self._task, self._handler, self._reply = task, handler, reply
+        self._last_active = time.monotonic()
+        task.add_done_callback(self._on_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = self._known = self._reply = None
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._task = self._handler = self._reply = None
         self._message = b""
-        self._last = time.monotonic()
+        self._last_active = time.monotonic()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._loop.call_exception_handler(
                 {"message": "A request failed.", "exception": error, "task": task}
             )
             self._transport.abort()
-        if task.cancelled() and not self._handed:
-            self._transport.abort()  # nothing was answered
-        elif self._held and not self._with_aiohttp and self._full_since is None:
-            self._next()
+        if task.cancelled() and not self._is_stream:
+            self._transport.abort()  # no response was sent
+        elif self._buffer and not self._with_aiohttp and self._blocked_since is None:
+            self._handle_buffered()
 
-    def message(self, message: bytes, status: int) -> None:
-        """Answer with one message as JSON."""
-        head = _HEAD if status == 200 else _head(status)
+    def send_message(self, message: bytes, status: int) -> None:
+        """Respond with one JSON message."""
+        head = _OK if status == 200 else _response_head(status)
         self._write(head % (len(message), _date()), message)
 
-    def nothing(self) -> None:
-        """Answer without a message."""
+    def send_accepted(self) -> None:
+        """Respond with 202 and no message."""
         self._write(
             b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nDate: %b\r\n\r\n" % _date(), b""
         )
@@ -224,65 +228,64 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.writelines((head, body))
 
-    def stream(self, stream: EventStream) -> None:
-        """Answer with a stream of events: aiohttp reads the request after all, and sends it."""
-        self._stream, self._handed = stream, True
+    def send_stream(self, stream: EventStream) -> None:
+        """Respond with an event stream: pass the request to aiohttp, whose handler sends it."""
+        self._stream, self._is_stream = stream, True
         message, self._message = self._message, b""
-        rest, self._held = self._held, b""
-        if self._paused:
-            self._paused = False
-            self._transport.resume_reading()
-        self._give(message + rest)
+        rest, self._buffer = self._buffer, b""
+        self._resume_reading()
+        self._pass_on(message + rest)
 
-    def _give(self, data: bytes) -> None:
+    def _pass_on(self, data: bytes) -> None:
+        """Pass received bytes to aiohttp."""
         self._with_aiohttp = True
-        self._part_since = None
-        self._given_size += len(data)
-        if len(self._given) < _LONGEST_HEAD:
-            self._given += data[:_LONGEST_HEAD]
+        self._incomplete_since = None
+        self._passed_size += len(data)
+        if len(self._passed) < _MAX_HEAD:
+            self._passed += data[:_MAX_HEAD]
         self._inner.data_received(data)
 
-    def claimed(self) -> EventStream | None:
-        """Return the stream that answers the request which aiohttp has just read, or None."""
+    def pop_stream(self) -> EventStream | None:
+        """Return the stream that answers the request that aiohttp has just read, or None."""
         stream, self._stream = self._stream, None
         return stream
 
-    def handling(self, change: int) -> None:
-        """Note that aiohttp's handler has begun (1) or ended (-1)."""
-        self._handling += change
-        self._last = time.monotonic()
+    def count_handlers(self, change: int) -> None:
+        """Count the running handlers of aiohttp: 1 for a started one, -1 for an ended one."""
+        self._handlers += change
+        self._last_active = time.monotonic()
 
-    async def answered(
-        self, http: web.BaseRequest, response: web.StreamResponse, known: Known | None
+    async def finish(
+        self, http: web.BaseRequest, response: web.StreamResponse, handler: HeadHandler | None
     ) -> None:
-        """Send what aiohttp's handler answered, and remember what its head leads to.
+        """Send the response of aiohttp's handler, and remember the head of its request.
 
         Args:
             http: The request.
-            response: The answer.
-            known: What the head leads to; None where nothing is known.
+            response: The response.
+            handler: Handles further requests with the same head, or None.
         """
         if self._transport.is_closing():
             return
         await response.prepare(http)
         await response.write_eof()
-        end = self._given.find(_END)
+        end = self._passed.find(_HEAD_END)
         length = http.content_length or 0
         if (
             end < 0
             or not response.keep_alive
             or "Transfer-Encoding" in http.headers
             or "Upgrade" in http.headers
-            or end + len(_END) + length != self._given_size
+            or end + len(_HEAD_END) + length != self._passed_size
             or self._transport.is_closing()
         ):
             return
-        given, self._given, self._given_size = self._given, b"", 0
+        passed, self._passed, self._passed_size = self._passed, b"", 0
         self._with_aiohttp = False
-        if known is not None and http.method == "POST":
-            self._remember(given[: end + len(_END)], length, known)
+        if handler is not None and http.method == "POST":
+            self._remember(passed[: end + len(_HEAD_END)], length, handler)
 
-    def _remember(self, head: bytes, length: int, known: Known) -> None:
+    def _remember(self, head: bytes, length: int, handler: HeadHandler) -> None:
         lower = head.lower()
         name = lower.find(b"\r\n" + _LENGTH)
         if name < 0 or lower.find(_LENGTH, name + len(_LENGTH)) > 0 or b"\r\nexpect:" in lower:
@@ -292,75 +295,75 @@ class Connection(asyncio.Protocol):
         end = head.index(b"\r", start)
         if head[start:end] != b"%d" % length:
             return
-        kept = Head(head[:start], head[end:], known)
-        self._heads[kept.name] = kept
-        self._heads.move_to_end(kept.name)
-        if len(self._heads) > _MOST_HEADS:
+        known = KnownHead(head[:start], head[end:], handler)
+        self._heads[known.key] = known
+        self._heads.move_to_end(known.key)
+        if len(self._heads) > _MAX_HEADS:
             self._heads.popitem(last=False)
 
-    def look(self, now: float) -> None:
-        """Close the connection where nothing comes of it, and let a long call be heard of."""
-        if self._full_since is not None and now - self._full_since > PATIENCE:
+    def check_timeouts(self, now: float) -> None:
+        """Close an idle or blocked connection; open the stream of a long request."""
+        if self._blocked_since is not None and now - self._blocked_since > WRITE_TIMEOUT:
             self._transport.abort()
         elif self._task is not None:
-            if now - self._last > PING and self._reply is not None:
-                self._reply.begin()
-        elif self._handling:
+            if now - self._last_active > PING and self._reply is not None:
+                self._reply.open_stream()
+        elif self._handlers:
             return
-        elif now - self._last > _IDLE:
+        elif now - self._last_active > _IDLE_TIMEOUT:
             self._transport.close()
-        elif self._part_since is not None and now - self._part_since > _HELD_FOR:
-            held, self._held = self._held, b""
-            self._give(held)
+        elif self._incomplete_since is not None and now - self._incomplete_since > _CHECK_INTERVAL:
+            data, self._buffer = self._buffer, b""
+            self._pass_on(data)
 
-    async def end(self, within: float) -> None:
-        """Wait for what is answered in place, for a moment."""
+    async def drain(self, timeout: float) -> None:
+        """Wait for the request that is handled here."""
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=within)
+            await asyncio.wait([self._task], timeout=timeout)
 
 
-class Connections:
-    """All open connections, by aiohttp's side of them."""
+class HttpConnections:
+    """All open connections, by aiohttp's protocol."""
 
     def __init__(self) -> None:
-        self._open: dict[Any, Connection] = {}
+        self._open: dict[Any, HttpConnection] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, inner: Any, connection: Connection) -> None:
+    def add(self, inner: Any, connection: HttpConnection) -> None:
         self._open[inner] = connection
 
     def discard(self, inner: Any) -> None:
         self._open.pop(inner, None)
 
-    def of(self, http: web.BaseRequest) -> Connection | None:
-        """Return the one that a request came on; None where it has just been lost."""
+    def find(self, http: web.BaseRequest) -> HttpConnection | None:
+        """Return the connection of a request, or None if it has just been lost."""
         return self._open.get(http.protocol)
 
-    async def look(self) -> None:
-        """Look after them for as long as this runs."""
+    async def watch(self) -> None:
+        """Check the timeouts of all connections until cancelled."""
         while True:
-            await asyncio.sleep(_HELD_FOR)
+            await asyncio.sleep(_CHECK_INTERVAL)
             now = time.monotonic()
             for connection in tuple(self._open.values()):
-                connection.look(now)
+                connection.check_timeouts(now)
 
-    async def end(self, within: float) -> None:
-        """Wait for what is under way, for a moment."""
-        await asyncio.gather(*(each.end(within) for each in tuple(self._open.values())))
-
-
-def _head(status: int) -> bytes:
-    return b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode()) + _REST
+    async def drain(self, timeout: float) -> None:
+        """Wait for the requests that are handled without aiohttp."""
+        await asyncio.gather(*(item.drain(timeout) for item in tuple(self._open.values())))
 
 
-_dated: tuple[int, bytes] = (0, b"")
+def _response_head(status: int) -> bytes:
+    return b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode()) + _HEADERS
+
+
+_cached_date: tuple[int, bytes] = (0, b"")
 
 
 def _date() -> bytes:
-    global _dated
+    global _cached_date
     now = int(time.time())
-    if _dated[0] != now:
-        _dated = (now, formatdate(now, usegmt=True).encode())
-    return _dated[1]
+    if _cached_date[0] != now:
+        _cached_date = (now, formatdate(now, usegmt=True).encode())
+    return _cached_date[1]

@@ -1,7 +1,7 @@
-"""Answers over HTTP: JSON where nothing is to be said before, else a stream of events.
+"""HTTP replies: one JSON response, or an event stream if messages precede the response.
 
-Whoever sends never waits. What a slow client has not read yet is bounded: progress and log messages
-beyond it are dropped and counted, and a client that reads nothing at all is cut off.
+Senders never wait. The queue of a slow client is bounded: when it is full, progress and log
+messages are dropped and counted. A client that reads nothing is disconnected.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from aiohttp import web
 from leaseway.wire.bounds import MIB
 
 PING: Final = 15.0
-"""Seconds of silence after which a stream says that it is there; proxies cut off silent ones."""
-PATIENCE: Final = 60.0
-"""Seconds in which a client has to read what it was sent."""
-_MOST: Final = 1024
-_MOST_BYTES: Final = 4 * MIB
+"""Seconds of silence after which a stream sends a ping, because proxies close silent streams."""
+WRITE_TIMEOUT: Final = 60.0
+_MAX_QUEUED: Final = 1024
+_MAX_QUEUED_BYTES: Final = 4 * MIB
 _HEADERS: Final = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache, no-transform",
@@ -32,36 +31,36 @@ _log = logging.getLogger("leaseway.front")
 
 
 class EventStream:
-    """A stream of events to one client.
+    """A stream of server-sent events to one client.
 
     Args:
-        ends_when_full: Whether a client that is too far behind is cut off, so that it reads anew
-            what it missed; else messages are dropped.
+        ends_when_full: Whether to end the stream when the queue is full, so that the client
+            reconnects and reads again what it missed; else messages are dropped.
     """
 
     def __init__(self, *, ends_when_full: bool = False) -> None:
         self._ends_when_full = ends_when_full
-        self._waiting: deque[bytes] = deque()
+        self._queue: deque[bytes] = deque()
         self._size = 0
         self._dropped = 0
         self._ended = False
         self._wake = asyncio.Event()
 
     def put(self, message: bytes, *, keep: bool = False) -> bool:
-        """Queue a message; return whether it found room.
+        """Queue a JSON-RPC message; return False if it was dropped.
 
         Args:
-            message: A JSON-RPC message.
-            keep: Whether it is sent however far behind the client is.
+            message: The message.
+            keep: Whether to queue it even if the queue is full.
         """
         if self._ended:
             return False
-        if not keep and (len(self._waiting) >= _MOST or self._size >= _MOST_BYTES):
+        if not keep and (len(self._queue) >= _MAX_QUEUED or self._size >= _MAX_QUEUED_BYTES):
             self._dropped += 1
             if self._ends_when_full:
                 self.end()
             return False
-        self._waiting.append(message)
+        self._queue.append(message)
         self._size += len(message)
         self._wake.set()
         return True
@@ -71,7 +70,7 @@ class EventStream:
         self._wake.set()
 
     async def write(self, http: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request with what is put until the end; a client that has gone ends it, too."""
+        """Respond with the queued messages until the stream ends or the client disconnects."""
         response = web.StreamResponse(headers=_HEADERS)
         try:
             await response.prepare(http)
@@ -79,138 +78,137 @@ class EventStream:
             await response.write_eof()
         except (ConnectionError, TimeoutError) as error:
             self.end()
-            self._waiting.clear()
-            _log.debug("A client did not read its stream to the end: %r", error)
+            self._queue.clear()
+            _log.debug("A client did not read its event stream to the end: %r", error)
             if http.transport is not None:
                 http.transport.abort()
         if self._dropped:
             _log.warning(
-                "%d messages to an MCP client were dropped: they came faster than it read.",
+                "%d messages to an MCP client were dropped: it read too slowly.",
                 self._dropped,
             )
         return response
 
     async def _write(self, response: web.StreamResponse) -> None:
-        while self._waiting or not self._ended:
-            if not self._waiting:
+        while self._queue or not self._ended:
+            if not self._queue:
                 self._wake.clear()
                 try:
                     async with asyncio.timeout(PING):
                         await self._wake.wait()
                 except TimeoutError:
-                    async with asyncio.timeout(PATIENCE):
+                    async with asyncio.timeout(WRITE_TIMEOUT):
                         await response.write(b": ping\n\n")
                 continue
-            batch = b"".join(map(_event, self._waiting))
-            self._waiting.clear()
+            batch = b"".join(map(_event, self._queue))
+            self._queue.clear()
             self._size = 0
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(WRITE_TIMEOUT):
                 await response.write(batch)
 
 
 class Sender(Protocol):
-    """Sends the answer to one POST, in one of three ways."""
+    """Sends the response to one POST, in one of three forms."""
 
-    def message(self, message: bytes, status: int) -> None:
-        """Answer with one message as JSON."""
+    def send_message(self, message: bytes, status: int) -> None:
+        """Respond with one JSON message."""
 
-    def nothing(self) -> None:
-        """Answer without a message."""
+    def send_accepted(self) -> None:
+        """Respond with 202 and no message."""
 
-    def stream(self, stream: EventStream) -> None:
-        """Answer with a stream of events."""
+    def send_stream(self, stream: EventStream) -> None:
+        """Respond with an event stream."""
 
 
-class Reply:
-    """The answer to one POST, once it is clear what it is.
+class HttpReply:
+    """The reply to one POST; it becomes a stream with its first message before the response.
 
     Args:
         sender: Sends it.
-        times: Whether it becomes a stream by itself after some silence; else somebody else calls
-            `begin`.
+        has_timer: Whether it opens the stream itself after some silence; otherwise
+            `HttpConnection` calls `open_stream`.
 
     Attributes:
-        streams: Whether the client takes a stream of events.
+        accepts_stream: Whether the client accepts an event stream.
     """
 
-    __slots__ = ("_sender", "_stream", "_timer", "streams")
+    __slots__ = ("_sender", "_stream", "_timer", "accepts_stream")
 
-    def __init__(self, sender: Sender, *, streams: bool = False, times: bool = True) -> None:
-        self.streams = streams
+    def __init__(
+        self, sender: Sender, *, accepts_stream: bool = False, has_timer: bool = True
+    ) -> None:
+        self.accepts_stream = accepts_stream
         self._sender = sender
         self._stream: EventStream | None = None
         self._timer = (
-            asyncio.get_running_loop().call_later(PING, self.begin) if times and streams else None
+            asyncio.get_running_loop().call_later(PING, self.open_stream)
+            if has_timer and accepts_stream
+            else None
         )
 
     def send(self, message: bytes) -> None:
-        """Say something before the result; for a client that takes JSON only it is lost."""
-        if self.streams:
-            self._begun().put(message)
+        """Send a notification; it is lost if the client accepts only JSON."""
+        if self.accepts_stream:
+            self._open().put(message)
 
     def ask(self, message: bytes) -> None:
-        """Send a request to the client, which is never dropped."""
-        if self.streams:
-            self._begun().put(message, keep=True)
+        """Send a request to the client; it is never dropped."""
+        if self.accepts_stream:
+            self._open().put(message, keep=True)
 
     def finish(self, message: bytes, status: int = 200) -> None:
-        """Send the response and end."""
+        """Send the response."""
         if self._stream is None:
-            self._quiet()
-            self._sender.message(message, status)
+            self._stop_timer()
+            self._sender.send_message(message, status)
         else:
             self._stream.put(message, keep=True)
             self._stream.end()
 
     def abandon(self) -> None:
-        """End without a response: the client does not want one any more."""
+        """End without a response, because the client cancelled the request."""
         if self._stream is None:
-            self._quiet()
-            self._sender.nothing()
+            self._stop_timer()
+            self._sender.send_accepted()
         else:
             self._stream.end()
 
-    def begin(self) -> None:
-        """Become a stream, so that the client hears that its request is under way."""
-        if self.streams:
-            self._begun()
+    def open_stream(self) -> None:
+        """Open the stream, so that its pings show the client that the request is in progress."""
+        if self.accepts_stream:
+            self._open()
 
-    def _begun(self) -> EventStream:
+    def _open(self) -> EventStream:
         if self._stream is None:
-            self._quiet()
+            self._stop_timer()
             self._stream = EventStream()
-            self._sender.stream(self._stream)
+            self._sender.send_stream(self._stream)
         return self._stream
 
-    def _quiet(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
 
-class HttpSender:
-    """Makes the answer to a request that aiohttp has read; `response` is to be returned to it.
-
-    Args:
-        http: The request.
-    """
+class AiohttpSender:
+    """Builds the response to a request that aiohttp has read."""
 
     def __init__(self, http: web.BaseRequest) -> None:
         self._http = http
         self._response: web.StreamResponse | None = None
         self._writing: asyncio.Task[web.StreamResponse] | None = None
 
-    def message(self, message: bytes, status: int) -> None:
+    def send_message(self, message: bytes, status: int) -> None:
         self._response = json_response(message, status)
 
-    def nothing(self) -> None:
-        """Answer without a message."""
+    def send_accepted(self) -> None:
         self._response = web.Response(status=202)
 
-    def stream(self, stream: EventStream) -> None:
+    def send_stream(self, stream: EventStream) -> None:
         self._writing = asyncio.create_task(stream.write(self._http), name="front stream")
 
     async def response(self) -> web.StreamResponse:
-        """Return the answer, when it has ended."""
+        """Return the response; a stream has been sent completely."""
         if self._writing is not None:
             return await self._writing
         assert self._response is not None
@@ -222,7 +220,7 @@ def json_response(message: bytes, status: int = 200) -> web.Response:
 
 
 def _event(message: bytes) -> bytes:
-    # In JSON a line break is whitespace only; in an event it would end the data.
+    # A line break is only whitespace in JSON, but it would end the event's data.
     if b"\n" in message or b"\r" in message:
         message = message.replace(b"\n", b" ").replace(b"\r", b" ")
     return b"event: message\ndata: %b\n\n" % message

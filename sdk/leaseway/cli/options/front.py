@@ -14,7 +14,7 @@ from leaseway.cli.options.common import with_options
 from leaseway.wire.channels.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from leaseway.front.calling.media import MediaWish
+    from leaseway.front.calling.media import MediaMode
 
 Command = Callable[..., Any]
 
@@ -36,7 +36,7 @@ class FrontReach:
     hosts: tuple[str, ...] = ()
     public_url: str = ""
     search: bool = False
-    media: MediaWish = "inline"
+    media: MediaMode = "inline"
     handles: bool = True
 
     def hosts_at(self, listen: Endpoint) -> tuple[str, ...]:

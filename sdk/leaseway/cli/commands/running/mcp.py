@@ -42,7 +42,7 @@ from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_end
 from leaseway.wire.names import DEFAULT_TENANT
 
 if TYPE_CHECKING:
-    from leaseway.front.calling.media import MediaWish
+    from leaseway.front.calling.media import MediaMode
 
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -174,7 +174,7 @@ def mcp(
     prefix: str,
     server: str,
     tools: str,
-    media: MediaWish,
+    media: MediaMode,
     handles: bool,
     vault: list[str],
     connection: Connection,
@@ -193,9 +193,9 @@ def mcp(
     # Whatever else this process prints must not come between the messages.
     output = os.dup(1)
     os.dup2(2, 1)
-    from leaseway.front.greeting import Greeter
+    from leaseway.front.handshake import HandshakeResponder
 
-    greeter = Greeter(0, output)  # what comes next takes longer than some clients wait
+    handshake = HandshakeResponder(0, output)  # what comes next takes longer than some clients wait
     key = shared_key()
     own = _Planes(config, prefix, vault, connection.log) if config else None
 
@@ -213,9 +213,9 @@ def mcp(
                 search=tools == "search",
                 media=media,
                 handles=handles,
-                tells_problems=own is not None,
+                shows_problems=own is not None,
             )
-            return await run_stdio(options, server, greeter)
+            return await run_stdio(options, server, handshake)
 
     return serve("mcp", "", connection.log, lambda: _ended_by_signals(run()), False)
 

@@ -1,4 +1,4 @@
-"""The first words over stdio, which are answered before there is a front."""
+"""The handshake over stdio, which is answered before the front connects."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from mcp_types import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
-from leaseway.front.greeting import (
+from leaseway.front.handshake import (
     CAPABILITIES_KEY,
     HANDSHAKE_VERSIONS,
     MAX_LINE,
     MODERN_MARK,
     MODERN_VERSIONS,
     SERVER_INFO_KEY,
-    Greeter,
+    HandshakeResponder,
 )
 
 BOUND = 30.0
@@ -37,27 +37,27 @@ class Client:
     """The other end of two pipes."""
 
     def __init__(self) -> None:
-        source, self.sends = os.pipe()
-        self._hears, target = os.pipe()
-        self._ends = [source, self._hears, target]
-        self.taken: SimpleQueue[bytes | None] = SimpleQueue()
-        self.greeter = Greeter(source, target)
-        self._lines = os.fdopen(self._hears, closefd=False)
+        source, self._output = os.pipe()
+        self._input, target = os.pipe()
+        self._ends = [source, self._input, target]
+        self.lines: SimpleQueue[bytes | None] = SimpleQueue()
+        self.responder = HandshakeResponder(source, target)
+        self._responses = os.fdopen(self._input, closefd=False)
 
-    def say(self, *messages: Any) -> None:
+    def send(self, *messages: Any) -> None:
         for message in messages:
             line = message if isinstance(message, bytes) else json.dumps(message).encode()
-            os.write(self.sends, line + b"\n")
+            os.write(self._output, line + b"\n")
 
-    def hear(self) -> Any:
-        return json.loads(self._lines.readline())
+    def receive(self) -> Any:
+        return json.loads(self._responses.readline())
 
     def close(self) -> None:
-        os.close(self.sends)
-        self.greeter.hand_over(self.taken.put)
-        while self.taken.get(timeout=BOUND) is not None:
+        os.close(self._output)
+        self.responder.connect(self.lines.put)
+        while self.lines.get(timeout=BOUND) is not None:
             pass  # so that its thread has ended
-        self._lines.close()
+        self._responses.close()
         for end in self._ends:
             os.close(end)
 
@@ -76,7 +76,7 @@ def client() -> Iterator[Client]:
         made.close()
 
 
-def test_what_is_known_of_the_protocol_is_what_the_official_package_knows() -> None:
+def test_versions_and_keys_equal_those_of_the_official_package() -> None:
     assert tuple(HANDSHAKE_PROTOCOL_VERSIONS) == HANDSHAKE_VERSIONS
     assert tuple(MODERN_PROTOCOL_VERSIONS) == MODERN_VERSIONS
     assert PROTOCOL_VERSION_META_KEY.encode() == MODERN_MARK
@@ -84,30 +84,30 @@ def test_what_is_known_of_the_protocol_is_what_the_official_package_knows() -> N
     assert SERVER_INFO_META_KEY == SERVER_INFO_KEY
 
 
-def test_a_handshake_needs_no_front(client: Client) -> None:
-    client.say(b"", INITIALIZE)
-    said = client.hear()
-    assert said["id"] == 1
-    assert said["result"]["protocolVersion"] == "2025-06-18"
-    assert said["result"]["serverInfo"]["name"] == "leaseway"
-    client.say({"method": "notifications/initialized"}, {"id": "p", "method": "ping"})
-    assert client.hear() == {"jsonrpc": "2.0", "id": "p", "result": {}}
-    client.say({"id": 2, "method": "tools/list"}, {"id": 3, "method": "ping"})
-    answered = client.greeter.hand_over(client.taken.put)
+def test_a_handshake_is_answered_before_the_front_connects(client: Client) -> None:
+    client.send(b"", INITIALIZE)
+    response = client.receive()
+    assert response["id"] == 1
+    assert response["result"]["protocolVersion"] == "2025-06-18"
+    assert response["result"]["serverInfo"]["name"] == "leaseway"
+    client.send({"method": "notifications/initialized"}, {"id": "p", "method": "ping"})
+    assert client.receive() == {"jsonrpc": "2.0", "id": "p", "result": {}}
+    client.send({"id": 2, "method": "tools/list"}, {"id": 3, "method": "ping"})
+    answered = client.responder.connect(client.lines.put)
     assert answered is not None
     assert json.loads(answered) == INITIALIZE
-    lines = [json.loads(client.taken.get(timeout=BOUND) or b"") for _ in range(2)]
+    lines = [json.loads(client.lines.get(timeout=BOUND) or b"") for _ in range(2)]
     assert [line["id"] for line in lines] == [2, 3]
 
 
-def test_a_modern_client_discovers_without_a_front(client: Client) -> None:
-    client.say(discover(MODERN_VERSIONS[0], {}))
-    said = client.hear()
-    assert said["id"] == 7
-    found = DiscoverResult.model_validate(said["result"])
+def test_discovery_is_answered_before_the_front_connects(client: Client) -> None:
+    client.send(discover(MODERN_VERSIONS[0], {}))
+    response = client.receive()
+    assert response["id"] == 7
+    found = DiscoverResult.model_validate(response["result"])
     assert found.supported_versions == [*MODERN_VERSIONS]
     assert found.capabilities.tools is not None
-    assert client.greeter.hand_over(client.taken.put) is None, "no handshake has happened"
+    assert client.responder.connect(client.lines.put) is None
 
 
 @pytest.mark.parametrize(
@@ -124,38 +124,37 @@ def test_a_modern_client_discovers_without_a_front(client: Client) -> None:
         b"[" * 100_000,
     ],
 )
-def test_all_else_waits_for_the_front(client: Client, line: Any) -> None:
-    client.say(line, INITIALIZE)
-    assert client.greeter.hand_over(client.taken.put) is None
-    client.taken.get(timeout=BOUND)
-    assert json.loads(client.taken.get(timeout=BOUND) or b"") == INITIALIZE
+def test_all_other_lines_wait_for_the_front(client: Client, line: Any) -> None:
+    client.send(line, INITIALIZE)
+    assert client.responder.connect(client.lines.put) is None
+    client.lines.get(timeout=BOUND)
+    assert json.loads(client.lines.get(timeout=BOUND) or b"") == INITIALIZE
 
 
-def test_only_the_first_handshake_is_answered_without_a_front(client: Client) -> None:
-    client.say(INITIALIZE, INITIALIZE, b"x")
-    assert client.hear()["id"] == 1
-    client.greeter.hand_over(client.taken.put)
-    assert json.loads(client.taken.get(timeout=BOUND) or b"") == INITIALIZE
+def test_only_the_first_initialize_is_answered_before_the_front_connects(client: Client) -> None:
+    client.send(INITIALIZE, INITIALIZE, b"x")
+    assert client.receive()["id"] == 1
+    client.responder.connect(client.lines.put)
+    assert json.loads(client.lines.get(timeout=BOUND) or b"") == INITIALIZE
 
 
-def test_a_line_that_is_too_long_is_cut() -> None:
+def test_a_line_that_is_too_long_is_truncated() -> None:
     source = "import sys; sys.stdout.write('x' * int(sys.argv[1]) + '\\nnext\\n')"
     with subprocess.Popen(
         [sys.executable, "-c", source, str(MAX_LINE + 1_000_000)], stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         taken: SimpleQueue[bytes | None] = SimpleQueue()
-        Greeter(process.stdout.fileno(), -1).hand_over(taken.put)
+        HandshakeResponder(process.stdout.fileno(), -1).connect(taken.put)
         lines = [taken.get(timeout=BOUND) for _ in range(3)]
     assert [len(line) for line in lines if line is not None] == [MAX_LINE + 1, 5]
     assert lines[2] is None
 
 
-def test_nothing_is_loaded_for_it_that_takes_long() -> None:
-    """Importing it is all that stands between the command and its first answer."""
+def test_importing_the_handshake_imports_no_slow_package() -> None:
     heavy = "{'mcp', 'mcp_types', 'pydantic', 'aiohttp', 'leaseway.sdk'}"
     code = (
-        "import sys, leaseway.cli.commands.running.mcp, leaseway.front.greeting;"
+        "import sys, leaseway.cli.commands.running.mcp, leaseway.front.handshake;"
         f"print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -1,9 +1,8 @@
-"""What a front says of itself, and how it says so over stdio before the rest of it is loaded.
+"""The handshake: server info, versions, and answers over stdio before the front is loaded.
 
 Desktop clients give up on a program that does not answer `initialize` or `server/discover` within
-some seconds. Loading what serves them takes longer on a busy machine, and so do planes that are
-only being started. The first words need none of it: this module loads nothing but what the command
-has loaded anyway.
+some seconds. On a busy machine, importing the front or starting the planes takes longer. So this
+module imports only what the command has imported already.
 """
 
 from __future__ import annotations
@@ -21,16 +20,17 @@ from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.version import PACKAGE_VERSION
 
 HANDSHAKE_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Versions that begin with `initialize`, oldest first; the official package has the same."""
+"""Versions that begin with `initialize`, oldest first; same as in the official package."""
 MODERN_VERSIONS: Final = ("2026-07-28",)
-"""Versions whose requests each say what they need; the official package has the same."""
+"""Versions without handshake, as in the official package: requests carry version and capabilities
+in `_meta`."""
 VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
 MODERN_MARK: Final = VERSION_KEY.encode()
-"""What every request of a newer version has in it."""
+"""Every request of a modern version contains these bytes."""
 CACHE_HINTS: Final = {"ttlMs": 0, "cacheScope": "private"}
-"""What modern lists and contents say of caching: nothing is to be kept."""
+"""Cache hints of modern lists and resource contents: do not cache."""
 MAX_LINE: Final = MAX_ARGUMENTS + MIB
 SERVER_INFO: Final = {"name": "leaseway", "title": "Leaseway", "version": PACKAGE_VERSION}
 CAPABILITIES: Final = {
@@ -40,36 +40,34 @@ CAPABILITIES: Final = {
     "completions": {},
     "logging": {},
 }
-_READ: Final = 256 * 1024
+_CHUNK: Final = 256 * 1024
 
 
-class _Opening(msgspec.Struct):
-    """What of a message says whether it can be answered here."""
-
+class _FirstMessage(msgspec.Struct):
     method: str
     id: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     params: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
-_read_opening: Final = msgspec.json.Decoder(_Opening).decode
+_decode_message: Final = msgspec.json.Decoder(_FirstMessage).decode
 
 
-def negotiated(requested: object) -> str:
-    """Return the version that a handshake ends with."""
+def negotiate_version(requested: object) -> str:
+    """Return the requested protocol version if it is supported, else the newest one."""
     if isinstance(requested, str) and requested in HANDSHAKE_VERSIONS:
         return requested
     return HANDSHAKE_VERSIONS[-1]
 
 
 def initialize_result(version: str) -> bytes:
-    """Return the answer to a handshake."""
+    """Return the result of `initialize`."""
     return msgspec.json.encode(
         {"protocolVersion": version, "capabilities": CAPABILITIES, "serverInfo": SERVER_INFO}
     )
 
 
 def discover_result() -> bytes:
-    """Return what a client without a handshake asks for first."""
+    """Return the result of `server/discover`."""
     return msgspec.json.encode(
         {
             "supportedVersions": MODERN_VERSIONS,
@@ -81,8 +79,8 @@ def discover_result() -> bytes:
     )
 
 
-def _is_whole(params: Any) -> bool:
-    """Return whether a request says what each of its version has to say, and nothing unknown."""
+def _is_modern(params: Any) -> bool:
+    """Return whether a request's `_meta` has a supported version and the client's capabilities."""
     meta = params.get("_meta") if isinstance(params, dict) else None
     return (
         isinstance(meta, dict)
@@ -91,94 +89,91 @@ def _is_whole(params: Any) -> bool:
     )
 
 
-class Greeter:
-    """Reads a client's lines, from now on; answers the first ones until a front takes over.
+class HandshakeResponder:
+    """Reads a client's lines in a thread, and answers the first ones until the front connects.
 
-    These are `initialize`, `server/discover` and `ping`. Nobody reads beyond anything else that
-    wants an answer.
+    It answers `initialize`, `server/discover` and `ping`. Any other request waits for the front.
 
     Args:
-        source: The descriptor that the client's lines come from.
-        target: The one that answers go to.
-
+        source: The descriptor of the client's lines.
+        target: The descriptor for responses.
     """
 
     def __init__(self, source: int, target: int) -> None:
         self.target = target
         self._source = source
         self._initialize: bytes | None = None
-        self._take: Callable[[bytes | None], None] | None = None
+        self._on_line: Callable[[bytes | None], None] | None = None
         self._lock = threading.Lock()
-        self._has_front = threading.Event()
+        self._is_connected = threading.Event()
         threading.Thread(target=self._run, name="stdin", daemon=True).start()
 
-    def hand_over(self, take: Callable[[bytes | None], None]) -> bytes | None:
-        """Give all further lines to a front.
+    def connect(self, on_line: Callable[[bytes | None], None]) -> bytes | None:
+        """Pass all further lines to the front.
 
         Args:
-            take: Takes each line in the thread that reads them, and None at the end.
+            on_line: Called in the reading thread with each line, and with None at the end.
 
         Returns:
-            The `initialize` request that was answered here, or None.
-
+            The `initialize` request if it was answered here, else None.
         """
         with self._lock:
-            self._take = take
-            self._has_front.set()
+            self._on_line = on_line
+            self._is_connected.set()
             return self._initialize
 
     def _run(self) -> None:
         with contextlib.suppress(RuntimeError, OSError, CancelledError):  # the front has ended
             with open(self._source, "rb", closefd=False) as stream:
                 while line := stream.readline(MAX_LINE + 1):
-                    whole = line
-                    # The rest of one that is too long is skipped.
-                    while not line.endswith(b"\n") and (line := stream.readline(_READ)):
+                    first_part = line
+                    # Skip the rest of a line that is too long.
+                    while not line.endswith(b"\n") and (line := stream.readline(_CHUNK)):
                         pass
-                    self._come(whole)
-            self._come(None)
+                    self._handle_line(first_part)
+            self._handle_line(None)
 
-    def _come(self, line: bytes | None) -> None:
+    def _handle_line(self, line: bytes | None) -> None:
         with self._lock:
-            if self._take is None and line is not None and self._greet(line):
+            if self._on_line is None and line is not None and self._try_answer(line):
                 return
-        self._has_front.wait()
-        assert self._take is not None
-        self._take(line)
+        self._is_connected.wait()
+        assert self._on_line is not None
+        self._on_line(line)
 
-    def _greet(self, line: bytes) -> bool:
-        """Return whether a line needs no front any more."""
+    def _try_answer(self, line: bytes) -> bool:
+        """Answer a line if possible; return whether the front need not see it."""
         if not line.strip():
             return True
         try:
-            opening = _read_opening(line)
+            message = _decode_message(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
-        request_id = bytes(opening.id)
+        request_id = bytes(message.id)
         if not request_id:
-            return True  # a notification; nothing is under way that it could be about
+            return True  # a notification; no request is in flight that it could refer to
         if request_id[:1] not in b'"-0123456789':
             return False
         try:
-            params: Any = msgspec.json.decode(opening.params) if bytes(opening.params) else None
+            params: Any = msgspec.json.decode(message.params) if bytes(message.params) else None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         if MODERN_MARK in line:
-            is_discovery = opening.method == "server/discover" and _is_whole(params)
-            return is_discovery and self._answer(request_id, discover_result())
-        if opening.method == "ping":
-            return self._answer(request_id, b"{}")
-        if opening.method != "initialize" or self._initialize is not None:
+            is_discovery = message.method == "server/discover" and _is_modern(params)
+            return is_discovery and self._respond(request_id, discover_result())
+        if message.method == "ping":
+            return self._respond(request_id, b"{}")
+        if message.method != "initialize" or self._initialize is not None:
             return False
         if not isinstance(params, dict):
             return False
         self._initialize = line
-        version = negotiated(params.get("protocolVersion"))
-        return self._answer(request_id, initialize_result(version))
+        version = negotiate_version(params.get("protocolVersion"))
+        return self._respond(request_id, initialize_result(version))
 
-    def _answer(self, request_id: bytes, result: bytes) -> bool:
+    def _respond(self, request_id: bytes, result: bytes) -> bool:
         request_id = request_id.replace(b"\n", b" ").replace(b"\r", b" ")
-        left = memoryview(b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (request_id, result))
-        while left:
-            left = left[os.write(self.target, left) :]
+        unsent = memoryview(b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (request_id, result))
+        while unsent:
+            unsent = unsent[os.write(self.target, unsent) :]
         return True

@@ -1,0 +1,125 @@
+"""Checks of HTTP requests before MCP: the shared key, origin and host, media types, body size.
+
+Origin and host are checked because browsers send requests for any page: a page of another origin
+names that origin, and DNS rebinding shows as a foreign host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Collection, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from mcp_types.jsonrpc import INVALID_REQUEST
+
+from leaseway.front.http.streams import json_response
+from leaseway.front.messages import JsonRpcError, error_message
+from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
+from leaseway.wire.channels.auth import KEY_VARIABLE
+from leaseway.wire.channels.endpoint import Endpoint
+
+MAX_BODY: Final = MAX_ARGUMENTS + MIB
+"""Bytes of one message."""
+_BODY_TIMEOUT: Final = 30.0
+_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class HttpError(Exception):
+    """An HTTP error response that answers no JSON-RPC request."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers or {}
+
+    def response(self) -> web.Response:
+        error = JsonRpcError(INVALID_REQUEST, str(self))
+        response = json_response(error_message(b"", error), self.status)
+        response.headers.update(self.headers)
+        return response
+
+
+class AccessCheck:
+    """Checks a request's headers for the key, the origin and the host.
+
+    Args:
+        endpoint: Where the front listens.
+        key: The shared key that requests must carry, or None.
+        origins: Allowed origins of web pages, in addition to this machine's.
+        hosts: Allowed host names of the front, in addition to this machine's.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        key: str | None,
+        origins: Collection[str] = (),
+        hosts: Collection[str] = (),
+    ) -> None:
+        self._expected = f"Bearer {key}".encode() if key is not None else None
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+        # Beyond loopback the key protects: a foreign page does not have it.
+        self._hosts = (
+            frozenset(host.lower() for host in hosts) | _LOCAL
+            if endpoint.is_loopback or hosts
+            else None
+        )
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raise `HttpError` for a request that is not allowed."""
+        origin = headers.get("Origin")
+        if origin is not None and not self._is_allowed_origin(origin):
+            raise HttpError(403, f"Origin {origin[:200]} is not allowed; see --allow-origin.")
+        if self._hosts is not None and _host_of(headers.get("Host", "")) not in self._hosts:
+            raise HttpError(403, "This Host is not allowed; see --allow-host.")
+        if self._expected is None:
+            return
+        sent = headers.get("Authorization")
+        if sent is None or not hmac.compare_digest(sent.encode(errors="replace"), self._expected):
+            message = f"Send the key as Authorization: Bearer KEY; the front reads {KEY_VARIABLE}."
+            raise HttpError(401, message, {"WWW-Authenticate": 'Bearer realm="leaseway"'})
+
+    def _is_allowed_origin(self, origin: str) -> bool:
+        if origin.lower() in self._origins:
+            return True
+        return self._hosts is not None and _host_of_url(origin) in _LOCAL
+
+
+async def read_body(http: web.BaseRequest) -> bytes:
+    """Return a request's body; raises `HttpError` for a wrong type, size or a timeout."""
+    if http.content_type != "application/json":
+        raise HttpError(415, "Send messages as application/json.")
+    closing = {"Connection": "close"}
+    too_large = HttpError(413, f"A message has at most {MAX_BODY} bytes.", closing)
+    if (http.content_length or 0) > MAX_BODY:
+        raise too_large
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT):
+            return await http.read()
+    except web.HTTPRequestEntityTooLarge:
+        raise too_large from None
+    except TimeoutError:
+        message = f"The message did not arrive within {_BODY_TIMEOUT:g} s."
+        raise HttpError(408, message, closing) from None
+
+
+def accepts_stream(http: web.BaseRequest) -> bool:
+    """Return whether a client accepts event streams; raises `HttpError` if it accepts no JSON."""
+    accept = http.headers.get("Accept", "*/*")
+    if "application/json" not in accept and "*/*" not in accept and "application/*" not in accept:
+        raise HttpError(406, "Accept application/json and text/event-stream.")
+    return "text/event-stream" in accept
+
+
+def _host_of(header: str) -> str:
+    return _host_of_url(f"http://{header}")
+
+
+def _host_of_url(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").lower()
+    except ValueError:
+        return ""

@@ -1,0 +1,148 @@
+"""The HTTP server: checks access, authenticates the caller, and passes requests to its front."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any, Final
+
+from aiohttp import web
+
+from leaseway.front.http.callers import Callers, TooManyCallers
+from leaseway.front.http.checks import MAX_BODY, AccessCheck, HttpError
+from leaseway.front.http.connection import HttpConnection, HttpConnections
+from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
+from leaseway.wire.errors import Fault, Reason
+
+_NEVER: Final = 1e7
+"""Seconds; `HttpConnections` closes idle connections instead of aiohttp."""
+_MAX_CONNECTIONS: Final = 20_000
+_SHUTDOWN_TIMEOUT: Final = 1.0
+_METADATA: Final = "/.well-known/oauth-protected-resource"
+"""The path of the OAuth protected resource metadata (RFC 9728)."""
+
+_log = logging.getLogger("leaseway.front")
+
+
+class HttpServer:
+    """Serves MCP over HTTP for all callers.
+
+    Args:
+        access: Checks origin, host and the shared key.
+        callers: Authenticates callers.
+        public_url: The front's URL behind a proxy; empty means the URL of each request.
+    """
+
+    def __init__(self, access: AccessCheck, callers: Callers, public_url: str = "") -> None:
+        self._access = access
+        self._callers = callers
+        self._public_url = public_url.rstrip("/")
+        self._connections = HttpConnections()
+
+    @contextlib.asynccontextmanager
+    async def serving(self, listener: Any, tls: Any = None) -> AsyncIterator[None]:
+        """Serve a bound socket while the block runs."""
+        server = web.Server(
+            self._handle,
+            request_factory=_make_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=_NEVER,
+        )
+        connect = partial(self._connect, server)
+        bound = await asyncio.get_running_loop().create_server(connect, sock=listener, ssl=tls)
+        watching = asyncio.create_task(self._connections.watch(), name="front connections")
+        try:
+            yield
+        finally:
+            bound.close()
+            watching.cancel()
+            self._callers.end_streams()
+            await self._connections.drain(_SHUTDOWN_TIMEOUT)
+            await server.shutdown(_SHUTDOWN_TIMEOUT)
+
+    def _connect(self, server: web.Server) -> asyncio.Protocol:
+        if len(self._connections) >= _MAX_CONNECTIONS:
+            return _RejectedConnection()
+        return HttpConnection(server(), self._connections)
+
+    async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
+        connection = self._connections.find(http)
+        if connection is None:
+            raise ConnectionResetError("The client has disconnected.")
+        stream = connection.pop_stream()
+        connection.count_handlers(1)
+        try:
+            response = await (stream.write(http) if stream is not None else self._respond(http))
+            await connection.finish(http, response, http.get(HEAD_HANDLER))
+        finally:
+            connection.count_handlers(-1)
+        return response
+
+    async def _respond(self, http: web.BaseRequest) -> web.StreamResponse:
+        if http.path.rstrip("/") == "/healthz" and http.method == "GET":
+            return web.Response(text="ok\n")
+        try:
+            self._access.check(http.headers)
+            if http.method == "GET" and http.path.startswith(_METADATA) and self._callers.issuers:
+                return self._metadata(http)
+            front = await self._authenticate(http)
+        except HttpError as error:
+            return error.response()
+        return await front.respond(http)
+
+    async def _authenticate(self, http: web.BaseRequest) -> HttpFront:
+        try:
+            return await self._callers.authenticate(http.headers.get("Authorization"))
+        except TooManyCallers as error:
+            raise HttpError(503, str(error), {"Retry-After": "10"}) from None
+        except Fault as fault:
+            if fault.reason == Reason.UNAUTHENTICATED:
+                raise HttpError(401, fault.message, self._challenge(http)) from None
+            status = 403 if fault.reason == Reason.PERMISSION_DENIED else 503
+            raise HttpError(status, fault.message) from None
+        except Exception:
+            _log.exception("The credential of an MCP client could not be checked.")
+            raise HttpError(500, "The front failed; see its log.") from None
+
+    def _challenge(self, http: web.BaseRequest) -> dict[str, str]:
+        """Return the `WWW-Authenticate` header of a 401 response."""
+        challenge = 'Bearer realm="leaseway"'
+        if "Authorization" in http.headers:
+            challenge += ', error="invalid_token"'
+        if self._callers.issuers:
+            path = http.path.rstrip("/").replace('"', "")
+            challenge += f', resource_metadata="{self._base_url(http)}{_METADATA}{path}"'
+        return {"WWW-Authenticate": challenge}
+
+    def _metadata(self, http: web.BaseRequest) -> web.Response:
+        """Return the protected resource metadata, which names the authorization servers."""
+        path = http.path.removeprefix(_METADATA).rstrip("/") or "/mcp"
+        if path != "/mcp" and not path.startswith("/mcp/"):
+            raise HttpError(404, "MCP is at /mcp, and at /mcp/SERVER for one server.")
+        metadata = {
+            "resource": f"{self._base_url(http)}{path}",
+            "authorization_servers": list(self._callers.issuers),
+            "bearer_methods_supported": ["header"],
+            "resource_name": "Leaseway",
+        }
+        # Public, and read by MCP clients in web pages, too.
+        return web.json_response(metadata, headers={"Access-Control-Allow-Origin": "*"})
+
+    def _base_url(self, http: web.BaseRequest) -> str:
+        return self._public_url or f"{http.scheme}://{http.host}".replace('"', "")
+
+
+def _make_request(
+    message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
+) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
+
+
+class _RejectedConnection(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()

@@ -1,0 +1,62 @@
+"""Access to the front: the shared key, the origin of a web page, and the host name."""
+
+from __future__ import annotations
+
+import pytest
+
+from leaseway.front.http.checks import AccessCheck, HttpError
+from leaseway.wire.channels.endpoint import Endpoint
+
+LOCAL = Endpoint("127.0.0.1", 7680)
+PUBLIC = Endpoint("0.0.0.0", 7680)
+
+
+def status(access: AccessCheck, **headers: str) -> int:
+    """Return the status of the error, or 200 if access is allowed."""
+    try:
+        access.check({name.capitalize(): value for name, value in headers.items()})
+    except HttpError as error:
+        return error.status
+    return 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:7680", "localhost", "[::1]:7680", "LOCALHOST:1"])
+def test_without_a_key_this_machine_is_allowed(host: str) -> None:
+    assert status(AccessCheck(LOCAL, None), host=host) == 200
+    assert status(AccessCheck(LOCAL, None), host=host, origin=f"http://{host}") == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example.com", "localhost.evil.com", "", "127.0.0.1.nip.io"])
+def test_a_rebound_host_name_is_rejected(host: str) -> None:
+    assert status(AccessCheck(LOCAL, None), host=host) == 403
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example.com", "null", "http://[", "file://"])
+def test_a_foreign_origin_is_rejected(origin: str) -> None:
+    assert status(AccessCheck(LOCAL, None), host="localhost", origin=origin) == 403
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "expected"),
+    [
+        ("mcp.example.com", "https://APP.example.com", 200),
+        ("other.example.com", None, 403),
+        ("mcp.example.com", "https://b.example.com", 403),
+    ],
+)
+def test_configured_origins_and_hosts_are_allowed(
+    host: str, origin: str | None, expected: int
+) -> None:
+    access = AccessCheck(PUBLIC, "k", ["https://app.example.com/"], ["mcp.example.com"])
+    headers = {"origin": origin} if origin is not None else {}
+    assert status(access, host=host, authorization="Bearer k", **headers) == expected
+
+
+@pytest.mark.parametrize("sent", [{}, {"Authorization": "Bearer x"}, {"Authorization": "k"}])
+def test_a_configured_key_is_required(sent: dict[str, str]) -> None:
+    access = AccessCheck(PUBLIC, "k")
+    with pytest.raises(HttpError) as error:
+        access.check({"Host": "any", **sent})
+    assert error.value.status == 401
+    assert error.value.headers["WWW-Authenticate"].startswith("Bearer")
+    assert status(access, host="any", authorization="Bearer k") == 200
