@@ -13,7 +13,7 @@ from tests.conftest import BOUND
 
 from leaseway.control_plane import config_feed
 from leaseway.control_plane.config.layers.sources import Source
-from leaseway.control_plane.config.loading import Found, parse_found
+from leaseway.control_plane.config.loading import FileContent, parse_found
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.tree.read_file import Unreadable
 from leaseway.control_plane.config_feed import load_config
@@ -65,7 +65,7 @@ async def test_a_slow_parse_is_off_the_loop_and_never_overtaken(
     going_on, may_end = threading.Event(), threading.Event()
     texts: list[object] = []
 
-    def slowly(found: Mapping[Source, Found]) -> ParsedConfig:
+    def slowly(found: Mapping[Source, FileContent]) -> ParsedConfig:
         texts.append(*found.values())
         going_on.set()
         assert may_end.wait(60)
@@ -105,7 +105,7 @@ async def test_a_file_that_is_written_slowly_removes_no_server(
     parsed: asyncio.Queue[object] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def parse(found: Mapping[Source, Found]) -> ParsedConfig:
+    def parse(found: Mapping[Source, FileContent]) -> ParsedConfig:
         (text,) = found.values()
         loop.call_soon_threadsafe(parsed.put_nowait, text)
         return parse_found(found)

@@ -14,7 +14,7 @@ from opentelemetry.trace import Span
 
 from leaseway.control_plane.config.kubernetes.resources import resource_path
 from leaseway.control_plane.config.layers.sources import Source, parse_sources
-from leaseway.control_plane.config.loading import Found, parse_found
+from leaseway.control_plane.config.loading import FileContent, parse_found
 from leaseway.control_plane.config.schema.issues import (
     ConfigIssue,
     IssueReason,
@@ -26,7 +26,7 @@ from leaseway.control_plane.plane import Plane
 from leaseway.telemetry.tracing import traceparent_of, tracer
 from leaseway.wire.span_attributes import Attr
 
-OnLoaded = Callable[[Mapping[Source, Found], ParsedConfig], None]
+OnLoaded = Callable[[Mapping[Source, FileContent], ParsedConfig], None]
 """Takes what was found of a configuration, and what it says."""
 
 _logger = logging.getLogger(__name__)
@@ -80,12 +80,12 @@ class _Removals:
     """Waits before it lets what a file no longer names be removed: the file may be half written."""
 
     def __init__(self) -> None:
-        self._found: Mapping[Source, Found] = {}
+        self._found: Mapping[Source, FileContent] = {}
         self._declared: frozenset[str] = frozenset()
         self._since: float | None = None
 
     async def wait(
-        self, change: asyncio.Future[Any], found: Mapping[Source, Found], parsed: ParsedConfig
+        self, change: asyncio.Future[Any], found: Mapping[Source, FileContent], parsed: ParsedConfig
     ) -> bool:
         """Wait where something is missing; return whether another content came meanwhile."""
         if not self._may_be_half(found, parsed):
@@ -99,13 +99,13 @@ class _Removals:
         await asyncio.wait({change}, timeout=min(REMOVAL, left))
         return change.done()
 
-    def taken(self, found: Mapping[Source, Found], parsed: ParsedConfig) -> None:
+    def taken(self, found: Mapping[Source, FileContent], parsed: ParsedConfig) -> None:
         """Remember what is in force, or that nothing was taken."""
         self._since = None
         if not parsed.broken:
             self._found, self._declared = found, parsed.declared
 
-    def _may_be_half(self, found: Mapping[Source, Found], parsed: ParsedConfig) -> bool:
+    def _may_be_half(self, found: Mapping[Source, FileContent], parsed: ParsedConfig) -> bool:
         if parsed.broken or self._declared <= parsed.declared:
             return False
         # A resource is written at once, and the deletion of a file has been waited for.
@@ -152,9 +152,9 @@ def _signature(path: Path) -> tuple[int, int, int] | None:
 
 async def load_config(
     plane: Plane,
-    found: Mapping[Source, Found],
+    found: Mapping[Source, FileContent],
     on_loaded: OnLoaded | None = None,
-    outdated: Callable[[Mapping[Source, Found], ParsedConfig], Awaitable[bool]] | None = None,
+    outdated: Callable[[Mapping[Source, FileContent], ParsedConfig], Awaitable[bool]] | None = None,
 ) -> ParsedConfig | None:
     """Give a plane one observation of its configuration, in a trace of its own.
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from leaseway.control_plane.config.kubernetes.resources import Resource
+from leaseway.control_plane.config.kubernetes.resources import CustomResource
 from leaseway.control_plane.config.kubernetes.status import (
+    Condition,
     Facts,
-    Verdict,
+    accepted_condition,
     next_status,
-    verdict_of,
 )
 from leaseway.control_plane.config.layers.sources import Source
-from leaseway.control_plane.config.loading import Found
+from leaseway.control_plane.config.loading import FileContent
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.plane import Plane
@@ -34,14 +34,14 @@ _logger = logging.getLogger(__name__)
 _PACE: Final = 1.0
 """Seconds between two looks."""
 _LONGEST_PAUSE: Final = 30.0
-_FINE: Final = Verdict(False, "AsConfigured")
+_FINE: Final = Condition(False, "AsConfigured")
 
 
 @dataclass(frozen=True)
 class _Loaded:
     """A resource with what the configuration found in it."""
 
-    resource: Resource
+    resource: CustomResource
     issues: tuple[ConfigIssue, ...]
     enabled: bool
 
@@ -62,7 +62,7 @@ class ResourceStatus:
         self._failing = False
         self._refused: set[str] = set()
 
-    def loaded(self, found: Mapping[Source, Found], parsed: ParsedConfig) -> None:
+    def loaded(self, found: Mapping[Source, FileContent], parsed: ParsedConfig) -> None:
         """Receive what was found of the configuration, and what it says."""
         issues: dict[str, list[ConfigIssue]] = {}
         for issue in parsed.issues:
@@ -186,7 +186,7 @@ class _StateView:
         if loaded.resource.kind == "MCPTenant":
             return self._tenant(loaded)
         name = loaded.resource.name
-        accepted = verdict_of(loaded.issues)
+        accepted = accepted_condition(loaded.issues)
         key = VariantKey(name)
         status = messages.server(self._state, key, self._now, (), self._errors)
         problem = self._problems.get(name)
@@ -205,26 +205,26 @@ class _StateView:
             "leases": self._tenants[name],
         }
         degraded = _degraded(self._tenant_problems.get(name))
-        return Facts(verdict_of(loaded.issues), None, degraded, counts)
+        return Facts(accepted_condition(loaded.issues), None, degraded, counts)
 
 
-def _ready(status: catalog_pb2.ServerStatus, loaded: _Loaded, accepted: Verdict) -> Verdict:
+def _ready(status: catalog_pb2.ServerStatus, loaded: _Loaded, accepted: Condition) -> Condition:
     match status.state:
         case catalog_pb2.SERVER_STATE_READY:
-            return Verdict(True, "Serving", "Callers get its tools.")
+            return Condition(True, "Serving", "Callers get its tools.")
         case catalog_pb2.SERVER_STATE_DEGRADED:
-            return Verdict(True, "ServingLastGood", "Callers get what last worked.")
+            return Condition(True, "ServingLastGood", "Callers get what last worked.")
         case catalog_pb2.SERVER_STATE_FAILED:
-            return Verdict(False, "Failed", status.problem)
+            return Condition(False, "Failed", status.problem)
     if not accepted.holds:
-        return Verdict(False, "NotAccepted", "It was never accepted, so nothing is served.")
+        return Condition(False, "NotAccepted", "It was never accepted, so nothing is served.")
     if not loaded.enabled:
-        return Verdict(False, "Disabled", "It says `enabled: false`.")
-    return Verdict(False, "Pending", "No worker has tried it yet.")
+        return Condition(False, "Disabled", "It says `enabled: false`.")
+    return Condition(False, "Pending", "No worker has tried it yet.")
 
 
-def _degraded(problem: Problem | None) -> Verdict:
+def _degraded(problem: Problem | None) -> Condition:
     if problem is None:
         return _FINE
     reason = "".join(part.capitalize() for part in problem.reason.split("_"))
-    return Verdict(True, reason, problem.message)
+    return Condition(True, reason, problem.message)

@@ -13,7 +13,7 @@ from leaseway.control_plane.config.exporting import kubernetes_text
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.kubernetes.resources import (
     MAX_RESOURCES,
-    Resource,
+    CustomResource,
     first_by_name,
     parse_resource,
     resource_text,
@@ -27,12 +27,12 @@ _ANYTHING = st.recursive(
 )
 
 
-def _server(name: str, spec: Any) -> Resource:
+def _server(name: str, spec: Any) -> CustomResource:
     metadata = {"name": name, "namespace": "apps", "uid": "u", "generation": 2}
     return parse_resource("MCPServer", {"metadata": metadata, "spec": spec})
 
 
-def _layer(resource: Resource) -> Layer:
+def _layer(resource: CustomResource) -> Layer:
     return Layer("system", str(resource.path), resource_text(resource))
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from leaseway.control_plane.config.kubernetes.resources import Resource
+from leaseway.control_plane.config.kubernetes.resources import CustomResource
 from leaseway.control_plane.config.kubernetes.status import (
-    Event,
+    Condition,
     Facts,
-    Verdict,
+    ResourceEvent,
+    accepted_condition,
     next_status,
-    verdict_of,
 )
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason
 
-_RESOURCE = Resource("MCPServer", "apps", "time", "u", 3)
+_RESOURCE = CustomResource("MCPServer", "apps", "time", "u", 3)
 _WELL = Facts(
-    accepted=Verdict(True, "Valid"),
-    ready=Verdict(True, "Serving"),
-    degraded=Verdict(False, "AsConfigured"),
+    accepted=Condition(True, "Valid"),
+    ready=Condition(True, "Serving"),
+    degraded=Condition(False, "AsConfigured"),
     counts={"tools": 2},
 )
 _T1, _T2 = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
@@ -41,7 +41,7 @@ def test_a_status_says_the_generation_that_it_is_of() -> None:
         "Ready": "True",
         "Degraded": "False",
     }
-    assert events == [Event("Normal", "Ready", "Ready is True.")]
+    assert events == [ResourceEvent("Normal", "Ready", "Ready is True.")]
 
 
 def test_what_is_said_already_is_not_written_again() -> None:
@@ -54,14 +54,14 @@ def test_what_is_said_already_is_not_written_again() -> None:
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
     made = next_status(_RESOURCE, {}, _WELL, _T1)
     assert made is not None
-    worse = replace(_WELL, degraded=Verdict(True, "ServerLost", "It ended."), counts={"tools": 0})
+    worse = replace(_WELL, degraded=Condition(True, "ServerLost", "It ended."), counts={"tools": 0})
 
     after = next_status(_RESOURCE, made[0], worse, _T2)
 
     assert after is not None
     times = {each["type"]: each["lastTransitionTime"] for each in after[0]["conditions"]}
     assert times == {"Accepted": _T1, "Ready": _T1, "Degraded": _T2}
-    assert after[1] == [Event("Warning", "Degraded", "It ended.")]
+    assert after[1] == [ResourceEvent("Warning", "Degraded", "It ended.")]
 
 
 def test_counts_alone_make_no_event() -> None:
@@ -75,10 +75,10 @@ def test_counts_alone_make_no_event() -> None:
 
 
 def test_a_second_mistake_is_told_like_the_first() -> None:
-    bad = replace(_WELL, accepted=verdict_of([_issue("error", "One is wrong.")]))
+    bad = replace(_WELL, accepted=accepted_condition([_issue("error", "One is wrong.")]))
     made = next_status(_RESOURCE, {}, bad, _T1)
     assert made is not None
-    other = replace(_WELL, accepted=verdict_of([_issue("error", "Two is wrong.")]))
+    other = replace(_WELL, accepted=accepted_condition([_issue("error", "Two is wrong.")]))
 
     after = next_status(_RESOURCE, made[0], other, _T2)
 
@@ -88,8 +88,8 @@ def test_a_second_mistake_is_told_like_the_first() -> None:
 
 
 def test_an_error_is_not_accepted_and_a_warning_is() -> None:
-    bad = verdict_of([_issue("warning", "Odd."), _issue("error", "Wrong.")])
-    odd = verdict_of([_issue("warning", "Odd.")])
+    bad = accepted_condition([_issue("warning", "Odd."), _issue("error", "Wrong.")])
+    odd = accepted_condition([_issue("warning", "Odd.")])
 
     assert (bad.holds, bad.reason) == (False, "BadValue")
     assert bad.message == "Wrong. What was served before stays in force."
@@ -97,7 +97,7 @@ def test_an_error_is_not_accepted_and_a_warning_is() -> None:
 
 
 def test_many_messages_are_counted() -> None:
-    said = verdict_of([_issue("error", f"Wrong {number}.") for number in range(9)]).message
+    said = accepted_condition([_issue("error", f"Wrong {number}.") for number in range(9)]).message
 
     assert "Wrong 4." in said
     assert "Wrong 5." not in said

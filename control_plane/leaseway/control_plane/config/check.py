@@ -94,7 +94,7 @@ def unresolved_here(
     return issues
 
 
-_Missing = tuple[str, IssueReason, str]
+_Warning = tuple[str, IssueReason, str]
 
 
 def _vault_names(parsed: ParsedConfig, environ: Mapping[str, str]) -> Container[str]:
@@ -115,7 +115,7 @@ def _missing(
     which: Which,
     exists: Callable[[str], bool],
     secrets: Container[str],
-) -> Iterator[_Missing]:
+) -> Iterator[_Warning]:
     for key, text in _texts(spec):
         yield from _unset(key, text, environ)
     for key, value in spec.values.items():
@@ -142,7 +142,7 @@ def _texts(spec: ServerSpec) -> Iterator[tuple[str, str]]:
             yield f"{key}[{index}]", text
 
 
-def _unset(key: str, text: str, environ: Mapping[str, str]) -> Iterator[_Missing]:
+def _unset(key: str, text: str, environ: Mapping[str, str]) -> Iterator[_Warning]:
     for name in dict.fromkeys(name for name, default in references(text) if default is None):
         if name not in environ:
             message = (
@@ -154,7 +154,7 @@ def _unset(key: str, text: str, environ: Mapping[str, str]) -> Iterator[_Missing
 
 def _value(
     key: str, value: Value, environ: Mapping[str, str], exists: Callable[[str], bool]
-) -> Iterator[_Missing]:
+) -> Iterator[_Warning]:
     match value.kind:
         case "literal":
             yield from _unset(key, value.text, environ)
@@ -172,7 +172,7 @@ def _value(
             yield f"{key}.file", IssueReason.MISSING_FILE, message
 
 
-def _command(command: str, environ: Mapping[str, str], which: Which) -> Iterator[_Missing]:
+def _command(command: str, environ: Mapping[str, str], which: Which) -> Iterator[_Warning]:
     try:
         program = expand(command, environ)
     except UnresolvedReference:
@@ -185,7 +185,7 @@ def _command(command: str, environ: Mapping[str, str], which: Which) -> Iterator
         yield "command", IssueReason.COMMAND_NOT_FOUND, message
 
 
-def _sandbox(sandbox: Sandbox, which: Which, exists: Callable[[str], bool]) -> Iterator[_Missing]:
+def _sandbox(sandbox: Sandbox, which: Which, exists: Callable[[str], bool]) -> Iterator[_Warning]:
     if which("bwrap") is None:
         message = (
             "A sandbox needs bubblewrap (bwrap), which is not found here; install it where workers"

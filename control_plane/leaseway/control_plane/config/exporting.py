@@ -12,7 +12,7 @@ from leaseway.control_plane.config.formats.detection import parse_text, read_doc
 from leaseway.control_plane.config.kubernetes.resources import GROUP, VERSION
 from leaseway.control_plane.config.layers.document import Document
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
-from leaseway.control_plane.config.tree.yaml_tree import Entry, plain_value
+from leaseway.control_plane.config.tree.yaml_tree import TableEntry, plain_value
 from leaseway.spec.model import Transform
 
 _RESOURCE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
@@ -87,7 +87,7 @@ def _begin(text: str, path: str, bare: bool) -> tuple[ParsedConfig, Document | N
     return parsed, document, lines
 
 
-def _server(entry: Entry, issues: Sequence[ConfigIssue], rejected: bool) -> list[str]:
+def _server(entry: TableEntry, issues: Sequence[ConfigIssue], rejected: bool) -> list[str]:
     block = _block({entry.name: plain_value(entry.value)})
     if rejected:
         block = [f"# {line}" for line in block]

@@ -18,7 +18,7 @@ from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason
 from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
 from leaseway.wire.names import is_valid_name
 
-Found = str | Unreadable | None
+FileContent = str | Unreadable | None
 """What was found at a path: its text, why it can't be read, or nothing."""
 
 
@@ -26,7 +26,7 @@ def load_sources(sources: Sequence[Source]) -> ParsedConfig:
     return parse_found({source: look(source.path) for source in _files(sources)})
 
 
-def look(path: Path) -> Found:
+def look(path: Path) -> FileContent:
     try:
         return read_config(path)
     except FileNotFoundError:
@@ -35,7 +35,7 @@ def look(path: Path) -> Found:
         return error
 
 
-def parse_found(found: Mapping[Source, Found]) -> ParsedConfig:
+def parse_found(found: Mapping[Source, FileContent]) -> ParsedConfig:
     """Parse a configuration.
 
     A file that can't be read, or is broken, refuses all of it. One that is missing says nothing,
@@ -72,7 +72,7 @@ def _files(sources: Iterable[Source]) -> Iterable[Source]:
         yield from (tenant_file(source, path) for path in paths)
 
 
-def _unread(found: Mapping[Source, Found]) -> Iterable[ConfigIssue]:
+def _unread(found: Mapping[Source, FileContent]) -> Iterable[ConfigIssue]:
     for source, content in found.items():
         if isinstance(content, Unreadable) and source.namespace:
             yield _issue(source, "error", IssueReason.UNREADABLE, str(content))
@@ -89,14 +89,14 @@ def _unread(found: Mapping[Source, Found]) -> Iterable[ConfigIssue]:
             yield _issue(source, "error", IssueReason.BAD_VALUE, message)
 
 
-def _stands_in(source: Source, found: Mapping[Source, Found]) -> bool:
+def _stands_in(source: Source, found: Mapping[Source, FileContent]) -> bool:
     """Return whether the file of the same name in the user's home is there for one that is not."""
     return source.kind == "native" and any(
         other.kind == "global" and isinstance(content, str) for other, content in found.items()
     )
 
 
-def _twice(found: Mapping[Source, Found]) -> frozenset[Source]:
+def _twice(found: Mapping[Source, FileContent]) -> frozenset[Source]:
     """Return the tenants' resources that a file of the same tenant lies beside."""
     files = {source.tenant for source in found if source.tenant and source.resource is None}
     return frozenset(

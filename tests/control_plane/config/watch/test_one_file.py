@@ -13,7 +13,7 @@ import pytest
 import watchfiles
 
 from leaseway.control_plane.config.layers.sources import Source
-from leaseway.control_plane.config.loading import Found
+from leaseway.control_plane.config.loading import FileContent
 from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
 from leaseway.control_plane.config.watch import reading
 from leaseway.control_plane.config.watch.all_files import watch_sources
@@ -37,10 +37,10 @@ async def watching(path: Path, **options: Any) -> AsyncIterator["Watched"]:
 class Watched:
     """A running watch."""
 
-    def __init__(self, events: AsyncGenerator[dict[Source, Found], None]) -> None:
+    def __init__(self, events: AsyncGenerator[dict[Source, FileContent], None]) -> None:
         self._events = events
 
-    async def next(self) -> Found:
+    async def next(self) -> FileContent:
         (found,) = (await anext(self._events)).values()
         return found
 

@@ -25,7 +25,14 @@ from leaseway.control_plane.config.schema.filters import SERVER_PLACEHOLDER
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import unique_entries
-from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Position, Table, Tree
+from leaseway.control_plane.config.tree.yaml_tree import (
+    Items,
+    Leaf,
+    Position,
+    Table,
+    TableEntry,
+    Tree,
+)
 from leaseway.spec.model import Transform
 from leaseway.wire.names import is_valid_name
 
@@ -102,7 +109,7 @@ def _with_switches(document: Document, table: Table, where: Where, lower: bool) 
     switches = dict(_switches(table, where))
     servers = [_switched(entry, switches.pop(entry.name, None)) for entry in document.servers]
     servers += [
-        Entry(name, leaf.at, Table(leaf.at, (Entry("enabled", leaf.at, leaf),)))
+        TableEntry(name, leaf.at, Table(leaf.at, (TableEntry("enabled", leaf.at, leaf),)))
         for name, leaf in switches.items()
         if lower
     ]
@@ -154,7 +161,7 @@ def _input_names(node: Tree) -> Iterator[str]:
                 yield str(entry.value.text)
 
 
-def _with_ids(entries: Sequence[Entry], servers: Where) -> Iterator[Entry]:
+def _with_ids(entries: Sequence[TableEntry], servers: Where) -> Iterator[TableEntry]:
     """Yield servers by names that are ids here; clients write spaces, dots and slashes, too."""
     taken = {entry.name for entry in entries}
     for entry in entries:
@@ -173,11 +180,11 @@ def _id_of(name: str) -> str:
     return name if is_valid_name(name) else _NO_ID.sub("_", name).strip("_")
 
 
-def _server(entry: Entry, servers: Where, implied: Implied) -> Entry:
+def _server(entry: TableEntry, servers: Where, implied: Implied) -> TableEntry:
     where = replace(servers.child(entry), server_id=entry.name)
     if not isinstance(entry.value, Table):
         return entry
-    translated: list[Entry] = []
+    translated: list[TableEntry] = []
     for each in unique_entries(entry.value, where):
         native = _translated(each, where.child(each))
         if native is not None:
@@ -188,7 +195,7 @@ def _server(entry: Entry, servers: Where, implied: Implied) -> Entry:
     return replace(entry, value=replace(entry.value, entries=tuple(translated)))
 
 
-def _translated(entry: Entry, where: Where) -> Entry | None:
+def _translated(entry: TableEntry, where: Where) -> TableEntry | None:
     name = _RENAMED.get(entry.name, entry.name)
     if name not in SERVER_KEYS or (name in ("cwd", "env_file") and is_of_client(entry.value)):
         message = (
@@ -197,21 +204,21 @@ def _translated(entry: Entry, where: Where) -> Entry | None:
         )
         where.warning(entry.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
         return None
-    return Entry(name, entry.at, _value(entry, name, where))
+    return TableEntry(name, entry.at, _value(entry, name, where))
 
 
-def _why_not(entry: Entry) -> str:
+def _why_not(entry: TableEntry) -> str:
     if not is_of_client(entry.value):
         return "it has no meaning here"
     return "only the client can fill in the variables of its path; write the path itself"
 
 
-def _value(entry: Entry, name: str, where: Where) -> Tree:
+def _value(entry: TableEntry, name: str, where: Where) -> Tree:
     node = entry.value
     if name in _REWIRED:
         return rewired(node, where)
     if name in ("tools", "prompts", "resources") and isinstance(node, Items):
-        return Table(node.at, (Entry("whitelist", entry.at, node),))
+        return Table(node.at, (TableEntry("whitelist", entry.at, node),))
     if isinstance(node, Leaf):
         if name == "transport" and isinstance(node.value, str):
             return replace(node, value=_TRANSPORTS.get(node.value, node.value))
@@ -223,7 +230,7 @@ def _value(entry: Entry, name: str, where: Where) -> Tree:
     return node
 
 
-def _implied_transport(server: Entry, keys: list[Entry]) -> list[Entry]:
+def _implied_transport(server: TableEntry, keys: list[TableEntry]) -> list[TableEntry]:
     for each in keys:
         if each.name == "command":
             return [_transport("stdio", each.at)]
@@ -235,8 +242,8 @@ def _implied_transport(server: Entry, keys: list[Entry]) -> list[Entry]:
     return [_transport("stdio", server.at)]
 
 
-def _transport(name: str, at: Position) -> Entry:
-    return Entry("transport", at, Leaf(at, name, name))
+def _transport(name: str, at: Position) -> TableEntry:
+    return TableEntry("transport", at, Leaf(at, name, name))
 
 
 def _switches(table: Table, where: Where) -> Iterator[tuple[str, Leaf]]:
@@ -247,11 +254,11 @@ def _switches(table: Table, where: Where) -> Iterator[tuple[str, Leaf]]:
                 yield _id_of(item.value), replace(item, value=enabled)
 
 
-def _switched(entry: Entry, switch: Leaf | None) -> Entry:
+def _switched(entry: TableEntry, switch: Leaf | None) -> TableEntry:
     if switch is None or not isinstance(entry.value, Table):
         return entry
     kept = [each for each in entry.value.entries if each.name != "enabled"]
     return replace(
         entry,
-        value=replace(entry.value, entries=(*kept, Entry("enabled", switch.at, switch))),
+        value=replace(entry.value, entries=(*kept, TableEntry("enabled", switch.at, switch))),
     )

@@ -22,7 +22,7 @@ from leaseway.control_plane.config.schema.entries import read_defaults
 from leaseway.control_plane.config.schema.issues import IssueReason, ParsedConfig, Where
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS
 from leaseway.control_plane.config.schema.tables import read_table, unique_entries
-from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Table
+from leaseway.control_plane.config.tree.yaml_tree import START, Table, TableEntry
 from leaseway.wire.names import nearest
 
 _MISSPELT: Final = 0.8
@@ -78,7 +78,7 @@ def _is_foreign(root: Table) -> bool:
     )
 
 
-def _require_tenants(entries: Sequence[Entry], where: Where) -> None:
+def _require_tenants(entries: Sequence[TableEntry], where: Where) -> None:
     """Refuse a file whose grants are not read as they were meant: it would grant too much."""
     unknown = [entry.name for entry in entries if entry.name not in ROOT_KEYS]
     misspelt = any(nearest(name, ROOT_KEYS, 1) == ["tenants"] for name in unknown)
@@ -89,7 +89,7 @@ def _require_tenants(entries: Sequence[Entry], where: Where) -> None:
         where.log.broken = True
 
 
-def _require_root(entries: Sequence[Entry], where: Where) -> None:
+def _require_root(entries: Sequence[TableEntry], where: Where) -> None:
     present = {entry.name for entry in entries}
     for name, message in (
         ("version", "'version' is missing; write 'version: 1'."),

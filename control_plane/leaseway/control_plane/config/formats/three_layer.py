@@ -25,7 +25,7 @@ from leaseway.control_plane.config.schema.issues import IssueReason, Where, quot
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS
 from leaseway.control_plane.config.schema.tables import Key, keyed, read_table, unique_entries
 from leaseway.control_plane.config.schema.values import choice, kind_of, plain_text, reader
-from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Items, Leaf, Table, Tree
+from leaseway.control_plane.config.tree.yaml_tree import START, Items, Leaf, Table, TableEntry, Tree
 
 SCHEMA: Final = "mcp-config-v5"
 
@@ -87,7 +87,7 @@ def read_three_layer(implied: Implied = "always") -> DocumentReader:
     return read
 
 
-def _server(entry: Entry, servers: Where, implied: Implied) -> Entry:
+def _server(entry: TableEntry, servers: Where, implied: Implied) -> TableEntry:
     where = replace(servers.child(entry), server_id=entry.name)
     if not isinstance(entry.value, Table):
         return entry
@@ -99,9 +99,9 @@ def _server(entry: Entry, servers: Where, implied: Implied) -> Entry:
     if is_class and implied != "never":
         at = next(each.at for each in entries if each.name in (*_OF_CLASSES, "type"))
         native = [each for each in native if each.name != "transport"]
-        native.append(Entry("transport", at, Leaf(at, "python", "python")))
+        native.append(TableEntry("transport", at, Leaf(at, "python", "python")))
     elif "transport" not in names and is_implied(implied, names):
-        native.append(Entry("transport", entry.at, Leaf(entry.at, "stdio", "stdio")))
+        native.append(TableEntry("transport", entry.at, Leaf(entry.at, "stdio", "stdio")))
     parameters = [each for each in entries if each.name in _PARAMETERS]
     if parameters and is_class:
         native.append(_handed(parameters, "config"))
@@ -112,20 +112,20 @@ def _server(entry: Entry, servers: Where, implied: Implied) -> Entry:
     return replace(entry, value=replace(entry.value, entries=tuple(native)))
 
 
-def _handed(parameters: Sequence[Entry], name: str) -> Entry:
+def _handed(parameters: Sequence[TableEntry], name: str) -> TableEntry:
     """Return what a class is handed, `override` over `config`."""
     head = next((each for each in parameters if not isinstance(each.value, Table)), None)
     if head is not None:
         return replace(head, name=name)  # no mapping, which its reader reports
-    kept: dict[str, Entry] = {}
+    kept: dict[str, TableEntry] = {}
     for each in sorted(parameters, key=lambda one: _PARAMETERS.index(one.name)):
         if isinstance(each.value, Table):
             kept.update((one.name, one) for one in each.value.entries)
     at = parameters[0].at
-    return Entry(name, at, Table(parameters[0].value.at, tuple(kept.values())))
+    return TableEntry(name, at, Table(parameters[0].value.at, tuple(kept.values())))
 
 
-def _native(entry: Entry, where: Where, is_class: bool) -> Iterator[Entry]:
+def _native(entry: TableEntry, where: Where, is_class: bool) -> Iterator[TableEntry]:
     place = where.child(entry)
     node = entry.value
     match entry.name:
@@ -136,7 +136,7 @@ def _native(entry: Entry, where: Where, is_class: bool) -> Iterator[Entry]:
         case "module" | "class" | "config" | "override":
             return
         case "tools" | "prompts" | "resources" if isinstance(node, Items):
-            yield replace(entry, value=Table(node.at, (Entry("whitelist", entry.at, node),)))
+            yield replace(entry, value=Table(node.at, (TableEntry("whitelist", entry.at, node),)))
         case "transport" if isinstance(node, Leaf) and node.value in _TRANSPORTS:
             yield replace(entry, value=replace(node, value=_TRANSPORTS[str(node.value)]))
         case _:
@@ -144,10 +144,10 @@ def _native(entry: Entry, where: Where, is_class: bool) -> Iterator[Entry]:
 
 
 def _with_parameters(
-    native: Sequence[Entry], parameters: Sequence[Entry], where: Where
-) -> list[Entry]:
+    native: Sequence[TableEntry], parameters: Sequence[TableEntry], where: Where
+) -> list[TableEntry]:
     # What `env` says itself wins over `override`, and that over `config`.
-    variables: dict[str, Entry] = {}
+    variables: dict[str, TableEntry] = {}
     for each in parameters:
         place = where.child(each)
         variables.update((one.name, one) for one in _variables(each, place))
@@ -159,11 +159,11 @@ def _with_parameters(
     if not kept:
         return list(native)
     head = parameters[0]
-    env = Entry("env", given.at if given else head.at, Table(head.value.at, (*own, *kept)))
+    env = TableEntry("env", given.at if given else head.at, Table(head.value.at, (*own, *kept)))
     return [*(each for each in native if each is not given), env]
 
 
-def _variables(parameters: Entry, where: Where) -> Iterator[Entry]:
+def _variables(parameters: TableEntry, where: Where) -> Iterator[TableEntry]:
     if not isinstance(parameters.value, Table):
         message = f"{quoted(where.key)} must be a mapping, but it is {kind_of(parameters.value)}."
         where.error(parameters.value.at, IssueReason.WRONG_TYPE, message)
@@ -180,4 +180,4 @@ def _variables(parameters: Entry, where: Where) -> Iterator[Entry]:
             continue
         name = _NOT_IN_A_NAME.sub("_", entry.name).upper()
         text = node.value if isinstance(node.value, str) else node.text
-        yield Entry(name, entry.at, replace(node, value=text))
+        yield TableEntry(name, entry.at, replace(node, value=text))

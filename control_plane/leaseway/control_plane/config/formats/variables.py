@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
-from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Table, Tree
+from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z]+)(?::([^}]*))?\}")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -58,7 +58,7 @@ def rewired(node: Tree, where: Where) -> Tree:
     return node
 
 
-def _rewired_entries(table: Table, where: Where) -> list[Entry]:
+def _rewired_entries(table: Table, where: Where) -> list[TableEntry]:
     return [
         replace(entry, value=rewired(entry.value, where.child(entry)))
         for entry in table.entries

@@ -31,8 +31,8 @@ from leaseway.control_plane.config.kubernetes.resources import (
     GROUP,
     KINDS,
     VERSION,
+    CustomResource,
     Kind,
-    Resource,
     parse_resource,
 )
 from leaseway.control_plane.leadership import LeaseConflict, LeaseFailure, LeaseRecord
@@ -55,10 +55,10 @@ class KubernetesRefusal(KubernetesFailure):
 
 
 @dataclass(frozen=True)
-class Listed:
+class ResourceList:
     """All resources of one kind, and the version from which changes to them are told."""
 
-    resources: tuple[Resource, ...]
+    resources: tuple[CustomResource, ...]
     version: str
 
 
@@ -104,7 +104,7 @@ class KubernetesApi:
         self.namespace = namespace
         self._types: dict[Kind, Any] = {kind: _generic(kind) for kind in KINDS}
 
-    async def list(self, kind: Kind) -> Listed:
+    async def list(self, kind: Kind) -> ResourceList:
         """Return all resources of a kind.
 
         Raises:
@@ -114,9 +114,11 @@ class KubernetesApi:
         with _failures(what):
             found = self.client.list(self._types[kind], namespace=self.namespace, chunk_size=500)
             resources = tuple([parse_resource(kind, each) async for each in found])
-            return Listed(resources, found.resourceVersion)
+            return ResourceList(resources, found.resourceVersion)
 
-    async def changes(self, kind: Kind, version: str) -> AsyncGenerator[tuple[str, Resource], None]:
+    async def changes(
+        self, kind: Kind, version: str
+    ) -> AsyncGenerator[tuple[str, CustomResource], None]:
         """Yield each change after a version, as (`ADDED`, `MODIFIED` or `DELETED`, resource).
 
         Ends where nothing has changed for a while; whoever wants more lists again first.
@@ -141,7 +143,7 @@ class KubernetesApi:
                     return
                 yield change, parse_resource(kind, found)
 
-    async def write_status(self, resource: Resource, status: Mapping[str, Any]) -> None:
+    async def write_status(self, resource: CustomResource, status: Mapping[str, Any]) -> None:
         """Replace the fields of a resource's status that are given.
 
         Raises:
@@ -156,7 +158,9 @@ class KubernetesApi:
                 patch_type=PatchType.MERGE,
             )
 
-    async def record_event(self, resource: Resource, kind: str, reason: str, note: str) -> None:
+    async def record_event(
+        self, resource: CustomResource, kind: str, reason: str, note: str
+    ) -> None:
         """Make an event about a resource.
 
         Args:
@@ -210,7 +214,7 @@ class KubernetesLease:
         try:
             with self._failures("read"):
                 return _record(await self._client.get(Lease, self._name, namespace=self._namespace))
-        except _Missing:
+        except _LeaseNotFound:
             return None
 
     async def create(self, record: LeaseRecord) -> LeaseRecord:
@@ -245,12 +249,12 @@ class KubernetesLease:
         except ApiError as error:
             if error.status.code == 409:
                 raise LeaseConflict from None
-            raise _Missing from None
+            raise _LeaseNotFound from None
         except KubernetesFailure as failure:
             raise LeaseFailure(str(failure)) from None
 
 
-class _Missing(Exception):
+class _LeaseNotFound(Exception):
     """There is no such object."""
 
 

@@ -28,7 +28,7 @@ _MOST_VALUES: Final = 50_000
 
 
 @dataclass(frozen=True)
-class Resource:
+class CustomResource:
     """One custom resource, as the API last told it.
 
     Attributes:
@@ -63,10 +63,10 @@ def resource_path(namespace: str) -> Path:
     return Path("kubernetes") / namespace
 
 
-def parse_resource(kind: Kind, found: Mapping[str, Any]) -> Resource:
+def parse_resource(kind: Kind, found: Mapping[str, Any]) -> CustomResource:
     """Return a resource from the API's object; what is missing is empty."""
     metadata = found.get("metadata") or {}
-    return Resource(
+    return CustomResource(
         kind,
         str(metadata.get("namespace") or ""),
         str(metadata.get("name") or ""),
@@ -77,7 +77,7 @@ def parse_resource(kind: Kind, found: Mapping[str, Any]) -> Resource:
     )
 
 
-def resource_text(resource: Resource) -> str:
+def resource_text(resource: CustomResource) -> str:
     """Return a resource as a document in the native format."""
     spec = _Bounded().value(resource.spec, 0)
     servers = {resource.name: spec} if resource.kind == "MCPServer" else spec.get("servers")
@@ -85,7 +85,7 @@ def resource_text(resource: Resource) -> str:
     return f'{{"version": 1, "servers":\n{written}}}\n'
 
 
-def first_by_name(resources: Iterable[Resource]) -> tuple[list[Resource], int]:
+def first_by_name(resources: Iterable[CustomResource]) -> tuple[list[CustomResource], int]:
     """Return the resources of a kind that are read, and how many are left out."""
     ordered = sorted(resources, key=lambda each: each.name)
     return ordered[:MAX_RESOURCES], max(0, len(ordered) - MAX_RESOURCES)

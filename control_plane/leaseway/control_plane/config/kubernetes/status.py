@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from leaseway.control_plane.config.kubernetes.resources import Resource
+from leaseway.control_plane.config.kubernetes.resources import CustomResource
 from leaseway.control_plane.config.schema.issues import ConfigIssue
 
 _LONGEST: Final = 4_000
@@ -19,7 +19,7 @@ _LISTED: Final = 5
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Condition:
     """A condition: whether it holds, why in one word, and in sentences."""
 
     holds: bool
@@ -38,14 +38,14 @@ class Facts:
         counts: Numbers by the names of their fields.
     """
 
-    accepted: Verdict
-    ready: Verdict | None
-    degraded: Verdict
+    accepted: Condition
+    ready: Condition | None
+    degraded: Condition
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Event:
+class ResourceEvent:
     """Something for operators to see beside the resource."""
 
     kind: str
@@ -53,14 +53,14 @@ class Event:
     note: str
 
 
-def verdict_of(issues: Sequence[ConfigIssue]) -> Verdict:
+def accepted_condition(issues: Sequence[ConfigIssue]) -> Condition:
     """Return whether a resource with these issues is accepted."""
     errors = [issue.message for issue in issues if issue.severity == "error"]
     if errors:
         stays = "What was served before stays in force."
-        return Verdict(False, issues_reason(issues), f"{_sentences(errors)} {stays}")
+        return Condition(False, issues_reason(issues), f"{_sentences(errors)} {stays}")
     warnings = [issue.message for issue in issues]
-    return Verdict(True, "Valid", _sentences(warnings))
+    return Condition(True, "Valid", _sentences(warnings))
 
 
 def issues_reason(issues: Sequence[ConfigIssue]) -> str:
@@ -70,8 +70,8 @@ def issues_reason(issues: Sequence[ConfigIssue]) -> str:
 
 
 def next_status(
-    resource: Resource, before: Mapping[str, Any], facts: Facts, now: str
-) -> tuple[dict[str, Any], list[Event]] | None:
+    resource: CustomResource, before: Mapping[str, Any], facts: Facts, now: str
+) -> tuple[dict[str, Any], list[ResourceEvent]] | None:
     """Return a resource's status and what to tell; None where it says all that already.
 
     Args:
@@ -107,7 +107,7 @@ def next_status(
 
 
 def _condition(
-    kind: str, verdict: Verdict, old: Mapping[str, Any], generation: int, now: str
+    kind: str, verdict: Condition, old: Mapping[str, Any], generation: int, now: str
 ) -> dict[str, Any]:
     status = "True" if verdict.holds else "False"
     since = old.get("lastTransitionTime") if old.get("status") == status else None
@@ -131,7 +131,7 @@ _SAID: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
 }
 
 
-def _event(new: Mapping[str, Any], old: Mapping[str, Any]) -> Event | None:
+def _event(new: Mapping[str, Any], old: Mapping[str, Any]) -> ResourceEvent | None:
     """Return what a condition's change is worth; a first one is told if it is bad, or Ready."""
     kind, status = new["type"], new["status"]
     same = old.get("status") == status and (
@@ -142,7 +142,7 @@ def _event(new: Mapping[str, Any], old: Mapping[str, Any]) -> Event | None:
     waiting = kind == "Ready" and status == "False"
     if same or (not old and (expected or waiting)):
         return None
-    return Event(severity, reason, new["message"] or f"{kind} is {status}.")
+    return ResourceEvent(severity, reason, new["message"] or f"{kind} is {status}.")
 
 
 def _sentences(messages: Sequence[str]) -> str:

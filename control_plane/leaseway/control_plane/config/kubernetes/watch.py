@@ -17,7 +17,7 @@ from leaseway.control_plane.config.kubernetes.api import (
     KubernetesFailure,
     open_api,
 )
-from leaseway.control_plane.config.kubernetes.resources import KINDS, Kind, Resource
+from leaseway.control_plane.config.kubernetes.resources import KINDS, CustomResource, Kind
 from leaseway.wire.timing.backoff import Backoff
 
 _logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _WITHOUT_API: Final = 10.0
 _QUIET: Final = 0.1
 """Seconds without a change after which changes are told together; at most five times as long."""
 
-Known = dict[tuple[Kind, str], Resource]
+Known = dict[tuple[Kind, str], CustomResource]
 
 
 class ResourcesUnknown(Exception):
@@ -36,7 +36,7 @@ class ResourcesUnknown(Exception):
 
 async def follow_namespace(
     namespace: str,
-) -> AsyncGenerator[tuple[Resource, ...] | ResourcesUnknown, None]:
+) -> AsyncGenerator[tuple[CustomResource, ...] | ResourcesUnknown, None]:
     """Yield what `watch_resources` does, from the API that this process's surroundings name."""
     while True:
         try:
@@ -53,29 +53,29 @@ async def follow_namespace(
 
 async def watch_resources(
     api: KubernetesApi,
-) -> AsyncGenerator[tuple[Resource, ...] | ResourcesUnknown, None]:
+) -> AsyncGenerator[tuple[CustomResource, ...] | ResourcesUnknown, None]:
     """Yield all resources, at once and after each change, until closed.
 
     Before they could be listed once, why not: nobody knows then what should be there.
     """
-    watch = _Watch(api)
+    watch = _NamespaceWatch(api)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(watch.close)
         while True:
             yield await watch.changed()
 
 
-class _Watch:
+class _NamespaceWatch:
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
-        self._known: dict[Kind, dict[str, Resource]] = {}
+        self._known: dict[Kind, dict[str, CustomResource]] = {}
         self._failures: dict[Kind, str] = {}
         self._dirty = asyncio.Event()
         self._tasks = [asyncio.create_task(self._follow(kind)) for kind in KINDS]
         for task in self._tasks:
             task.add_done_callback(lambda _task: self._dirty.set())
 
-    async def changed(self) -> tuple[Resource, ...] | ResourcesUnknown:
+    async def changed(self) -> tuple[CustomResource, ...] | ResourcesUnknown:
         while True:
             await self._dirty.wait()
             await self._until_quiet()
@@ -123,7 +123,7 @@ class _Watch:
                 failures += 1
                 await asyncio.sleep(_AGAIN.delay(failures - 1))
 
-    def _take(self, kind: Kind, found: dict[str, Resource]) -> None:
+    def _take(self, kind: Kind, found: dict[str, CustomResource]) -> None:
         self._failures.pop(kind, None)
         before = self._known.get(kind)
         self._known[kind] = found

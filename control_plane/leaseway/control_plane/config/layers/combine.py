@@ -26,7 +26,14 @@ from leaseway.control_plane.config.schema.issues import (
 )
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.schema.policy import Tenants
-from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Items, Leaf, Position, Table
+from leaseway.control_plane.config.tree.yaml_tree import (
+    START,
+    Items,
+    Leaf,
+    Position,
+    Table,
+    TableEntry,
+)
 from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.names import nearest
@@ -35,7 +42,7 @@ _BY_NAME: Final = frozenset({"env", "headers", "config"})
 """Keys whose mappings are merged name by name; of all others the upper value is taken whole."""
 
 
-def merged(below: Entry, above: Entry) -> Entry:
+def merged(below: TableEntry, above: TableEntry) -> TableEntry:
     """Return an entry with what another says put over it.
 
     What either repeats stays repeated, for the reader to report. A transport of another kind
@@ -55,7 +62,7 @@ def merged(below: Entry, above: Entry) -> Entry:
     return replace(below, value=replace(below.value, entries=(*lower, *added)))
 
 
-def _for_class(above: Entry, is_class: bool) -> Entry:
+def _for_class(above: TableEntry, is_class: bool) -> TableEntry:
     """Return an entry with what is meant for a class as its `config`, or without it."""
     if not isinstance(above.value, Table):
         return above
@@ -67,7 +74,7 @@ def _for_class(above: Entry, is_class: bool) -> Entry:
     return replace(above, value=replace(above.value, entries=tuple(entries)))
 
 
-def _under(below: Entry, above: Entry | None) -> Entry:
+def _under(below: TableEntry, above: TableEntry | None) -> TableEntry:
     if above is None or below.name not in _BY_NAME:
         return below
     if not isinstance(below.value, Table) or not isinstance(above.value, Table):
@@ -77,7 +84,7 @@ def _under(below: Entry, above: Entry | None) -> Entry:
     return replace(below, value=replace(below.value, entries=(*kept, *above.value.entries)))
 
 
-def _usable(entries: Iterable[Entry], above: Table) -> list[Entry]:
+def _usable(entries: Iterable[TableEntry], above: Table) -> list[TableEntry]:
     transport = _transport(above.entries)
     if transport is None or transport == _transport(entries := list(entries)):
         return list(entries)
@@ -88,7 +95,7 @@ def _usable(entries: Iterable[Entry], above: Table) -> list[Entry]:
     ]
 
 
-def _transport(entries: Iterable[Entry]) -> object:
+def _transport(entries: Iterable[TableEntry]) -> object:
     for entry in entries:
         if entry.name == "transport" and isinstance(entry.value, Leaf):
             return entry.value.value
@@ -106,7 +113,7 @@ Of `env` and `headers` these are the names that the layer below states. Filters 
 _FILTERS: Final = ("tools", "prompts", "resources")
 
 
-def opened_by(entry: Entry) -> frozenset[str]:
+def opened_by(entry: TableEntry) -> frozenset[str]:
     """Return what a server's entry lets domains set, beyond what they may of any."""
     entries = entry.value.entries if isinstance(entry.value, Table) else ()
     opened = next((each.value for each in entries if each.name == "domain_may"), None)
@@ -114,22 +121,22 @@ def opened_by(entry: Entry) -> frozenset[str]:
     return frozenset(item.text for item in items if isinstance(item, Leaf))
 
 
-def _has(entry: Entry, name: str) -> bool:
+def _has(entry: TableEntry, name: str) -> bool:
     entries = entry.value.entries if isinstance(entry.value, Table) else ()
     return any(each.name == name for each in entries)
 
 
-def _names_a_class(entry: Entry) -> bool:
+def _names_a_class(entry: TableEntry) -> bool:
     return isinstance(entry.value, Table) and _transport(entry.value.entries) == "python"
 
 
-def _names_in(entry: Entry, key: str) -> frozenset[str]:
+def _names_in(entry: TableEntry, key: str) -> frozenset[str]:
     entries = entry.value.entries if isinstance(entry.value, Table) else ()
     table = next((each.value for each in entries if each.name == key), None)
     return frozenset(one.name for one in table.entries) if isinstance(table, Table) else frozenset()
 
 
-def _without(entry: Entry, names: Collection[str]) -> Entry:
+def _without(entry: TableEntry, names: Collection[str]) -> TableEntry:
     if not isinstance(entry.value, Table) or not names:
         return entry
     kept = tuple(each for each in entry.value.entries if each.name not in names)
@@ -169,7 +176,7 @@ class LayerDocument:
 
 @dataclass(frozen=True)
 class _Declared:
-    entry: Entry
+    entry: TableEntry
     by: LayerDocument
 
 
@@ -278,7 +285,7 @@ class _Combination:
         self,
         domain: LayerDocument,
         declared: _Declared,
-        entry: Entry,
+        entry: TableEntry,
         sessions: Sequence[LayerDocument],
     ) -> None:
         common, key = VariantKey(entry.name), VariantKey(entry.name, domain.tenant)
@@ -307,7 +314,7 @@ class _Combination:
             self.specs[key] = spec
 
     def _foreign(
-        self, domain: LayerDocument, declared: Entry, entry: Entry, opened: Set[str]
+        self, domain: LayerDocument, declared: TableEntry, entry: TableEntry, opened: Set[str]
     ) -> Iterable[ConfigIssue]:
         for each in entry.value.entries if isinstance(entry.value, Table) else ():
             if each.name not in SERVER_KEYS or each.name in opened:
@@ -339,7 +346,7 @@ class _Combination:
         return [name for name in _FILTERS if name not in opened and name not in over]
 
     def _switched_on(
-        self, domain: LayerDocument, entry: Entry, spec: ServerSpec | None
+        self, domain: LayerDocument, entry: TableEntry, spec: ServerSpec | None
     ) -> Iterable[ConfigIssue]:
         """Refuse tools of a builtin server that are on for the tenant alone."""
         common = self.specs.get(VariantKey(entry.name))
@@ -385,7 +392,7 @@ class _Combination:
         return spec if spec is None or spec.key == key else replace(spec, key=key)
 
     def _undeclared(
-        self, layer: LayerDocument, entry: Entry, declared: Mapping[str, _Declared]
+        self, layer: LayerDocument, entry: TableEntry, declared: Mapping[str, _Declared]
     ) -> None:
         near = nearest(entry.name, declared, 1)
         hint = f" Did you mean '{near[0]}'?" if near else ""
@@ -408,7 +415,7 @@ def _last_tenants(documents: Sequence[LayerDocument]) -> Tenants | None:
 
 
 def _not_opened(
-    domain: LayerDocument, server: Entry, each: Entry, path: str, word: str
+    domain: LayerDocument, server: TableEntry, each: TableEntry, path: str, word: str
 ) -> ConfigIssue:
     message = (
         f"A domain can't set {quoted(word)} of the server {quoted(server.name)}: the system layer"
@@ -419,7 +426,7 @@ def _not_opened(
     return replace(domain.about(path, each.at, reason, message, server.name), tenant="")
 
 
-def _not_granted(domain: LayerDocument, server: Entry, reference: Reference) -> ConfigIssue:
+def _not_granted(domain: LayerDocument, server: TableEntry, reference: Reference) -> ConfigIssue:
     name = quoted(reference.name)
     message = (
         f"The domain of tenant '{domain.tenant}' reads the {_READS[reference.kind]} {name} for the"
@@ -437,7 +444,7 @@ _READS: Final = {"env": "variable", "secret": "secret", "file": "file"}
 def _narrowed(
     spec: ServerSpec | None,
     domain: LayerDocument,
-    entry: Entry,
+    entry: TableEntry,
     names: Collection[str],
     own: IssueLog,
 ) -> ServerSpec | None:
@@ -465,6 +472,6 @@ def _last_defaults(documents: Sequence[LayerDocument]) -> Defaults:
     return given[-1] if given else NO_DEFAULTS
 
 
-def _switches_only(entry: Entry) -> bool:
+def _switches_only(entry: TableEntry) -> bool:
     table = entry.value
     return isinstance(table, Table) and {each.name for each in table.entries} <= {"enabled"}

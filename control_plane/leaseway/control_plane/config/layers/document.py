@@ -16,7 +16,7 @@ from leaseway.control_plane.config.schema.policy import Tenants
 from leaseway.control_plane.config.schema.tables import unique_entries
 from leaseway.control_plane.config.tree.json_tree import BadJson
 from leaseway.control_plane.config.tree.load import load_file
-from leaseway.control_plane.config.tree.yaml_tree import START, BadText, Entry, Position, Table
+from leaseway.control_plane.config.tree.yaml_tree import START, BadText, Position, Table, TableEntry
 from leaseway.wire.bounds import MAX_CONFIG, MAX_SERVERS, MIB
 
 CONFIG_OF_CLASS: Final = "config, if a class"
@@ -42,7 +42,7 @@ class Document:
     form: str
     root: str
     at: Position = START
-    servers: tuple[Entry, ...] = ()
+    servers: tuple[TableEntry, ...] = ()
     defaults: Defaults = NO_DEFAULTS
     tenants: Tenants | None = None
     inherit: str = ""
@@ -84,7 +84,7 @@ def read_root(text: str, where: Where, file: str = "") -> Table | None:
     return None
 
 
-def server_entries(table: Table, where: Where) -> Sequence[Entry]:
+def server_entries(table: Table, where: Where) -> Sequence[TableEntry]:
     """Return the entries of the servers, each id once; a repeated id is fatal."""
     entries = unique_entries(table, where, _repeated_server)
     if len(entries) > MAX_SERVERS:
@@ -94,12 +94,12 @@ def server_entries(table: Table, where: Where) -> Sequence[Entry]:
     return entries
 
 
-def repeated_root(where: Where, entry: Entry, first: Position) -> None:
+def repeated_root(where: Where, entry: TableEntry, first: Position) -> None:
     message = f"{quoted(entry.name)} is set twice, first on line {first.line}; remove one."
     where.child(entry).fatal(entry.at, IssueReason.DUPLICATE_KEY, message)
 
 
-def _repeated_server(where: Where, entry: Entry, first: Position) -> None:
+def _repeated_server(where: Where, entry: TableEntry, first: Position) -> None:
     message = (
         f"The server {quoted(entry.name)} is defined twice, first on line {first.line};"
         " rename or remove one."

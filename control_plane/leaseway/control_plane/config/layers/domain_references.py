@@ -11,7 +11,14 @@ from collections.abc import Iterator, Set
 from typing import Final, NamedTuple
 
 from leaseway.control_plane.config.schema.policy import Tenants
-from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Position, Table, Tree
+from leaseway.control_plane.config.tree.yaml_tree import (
+    Items,
+    Leaf,
+    Position,
+    Table,
+    TableEntry,
+    Tree,
+)
 from leaseway.spec.name_filters import passes
 from leaseway.spec.policy import OTHERS
 from leaseway.spec.references import references
@@ -33,7 +40,7 @@ class Reference(NamedTuple):
         return ("file" if self.kind == "file" else "name", self.name)
 
 
-def references_in(entry: Entry) -> Iterator[Reference]:
+def references_in(entry: TableEntry) -> Iterator[Reference]:
     """Yield every reference that a server's entry has, wherever it stands in it."""
     for each in entry.value.entries if isinstance(entry.value, Table) else ():
         if each.name in _VALUES and isinstance(each.value, Table):
@@ -44,7 +51,7 @@ def references_in(entry: Entry) -> Iterator[Reference]:
 
 
 def not_granted(
-    entry: Entry, below: Entry, tenant: str, tenants: Tenants | None
+    entry: TableEntry, below: TableEntry, tenant: str, tenants: Tenants | None
 ) -> Iterator[Reference]:
     """Yield the references of a domain's entry that its tenant may not read."""
     known: Set[tuple[str, str]] = {one.what for one in references_in(below)}

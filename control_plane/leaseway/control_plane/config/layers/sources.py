@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from leaseway.control_plane.config.kubernetes.resources import Resource, resource_path
+from leaseway.control_plane.config.kubernetes.resources import CustomResource, resource_path
 from leaseway.control_plane.config.layers.parse import LayerKind
 from leaseway.control_plane.config.tree.load import load_file
 from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
@@ -56,7 +56,7 @@ class Source:
     tenant: str = ""
     folder: bool = False
     optional: bool = False
-    resource: Resource | None = None
+    resource: CustomResource | None = None
     bare: bool = False
 
     @property
@@ -152,7 +152,7 @@ def _namespace(name: str) -> Source:
     return Source("kubernetes", resource_path(name))
 
 
-def resource_source(resource: Resource) -> Source:
+def resource_source(resource: CustomResource) -> Source:
     if resource.kind == "MCPTenant":
         return Source("domain", resource.path, resource.name, resource=resource)
     return Source("kubernetes", resource.path, resource=resource)

@@ -76,7 +76,7 @@ def _any(patterns: tuple[tuple[str, ...], ...], given: tuple[tuple[str, ...], ..
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedOperation:
     """An operation that is no tool.
 
     Attributes:
@@ -103,7 +103,7 @@ class Imported:
     title: str
     base_url: str
     tools: tuple[HttpTool, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedOperation, ...]
     schemes: Mapping[str, Scheme]
 
 
@@ -134,13 +134,15 @@ class _Importer:
         self._schemas = SchemaReader(self._references)
         self._names: set[str] = set()
         self._tools: list[HttpTool] = []
-        self._skipped: list[Skipped] = []
+        self._skipped: list[SkippedOperation] = []
 
     def result(self) -> Imported:
         for number, (method, path, item, operation) in enumerate(self._operations()):
             if number >= _MOST_OPERATIONS:
                 self._skipped.append(
-                    Skipped("The rest", f"is left out: more than {_MOST_OPERATIONS} operations")
+                    SkippedOperation(
+                        "The rest", f"is left out: more than {_MOST_OPERATIONS} operations"
+                    )
                 )
                 break
             self._take(method, path, item, operation)
@@ -161,10 +163,10 @@ class _Importer:
             try:
                 item = self._references.follow(given)
             except Unsupported as error:
-                self._skipped.append(Skipped(str(path), str(error)))
+                self._skipped.append(SkippedOperation(str(path), str(error)))
                 continue
             if not isinstance(item, Mapping):
-                self._skipped.append(Skipped(str(path), "it is no mapping"))
+                self._skipped.append(SkippedOperation(str(path), "it is no mapping"))
                 continue
             for method in (*METHODS, "TRACE"):
                 operation = item.get(method.lower())
@@ -174,7 +176,7 @@ class _Importer:
     def _take(self, method: str, path: str, item: Mapping[str, Any], operation: Any) -> None:
         shown = f"{method} {path[:256]}"
         if not isinstance(operation, Mapping):
-            self._skipped.append(Skipped(shown, "it is no mapping"))
+            self._skipped.append(SkippedOperation(shown, "it is no mapping"))
             return
         identity = str(operation.get("operationId") or f"{method.lower()}{path}")
         tags = [str(tag) for tag in _list(operation.get("tags"))]
@@ -183,11 +185,11 @@ class _Importer:
         try:
             tool = self._tool(method, path, item, operation, identity)
         except Unsupported as error:
-            self._skipped.append(Skipped(shown, str(error)))
+            self._skipped.append(SkippedOperation(shown, str(error)))
             return
         fault = next(iter(faults(tool)), None)
         if fault is not None:
-            self._skipped.append(Skipped(shown, f"it {fault.message}"))
+            self._skipped.append(SkippedOperation(shown, f"it {fault.message}"))
             return
         self._names.add(tool.name)
         self._tools.append(tool)

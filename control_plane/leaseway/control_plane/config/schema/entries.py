@@ -23,7 +23,7 @@ from leaseway.control_plane.config.schema.process_servers import (
 )
 from leaseway.control_plane.config.schema.tables import Key, entries_of, read_table
 from leaseway.control_plane.config.schema.values import BadValue
-from leaseway.control_plane.config.tree.yaml_tree import START, Entry, Position
+from leaseway.control_plane.config.tree.yaml_tree import START, Position, TableEntry
 from leaseway.spec.http_tools import sets, without
 from leaseway.spec.model import (
     Builtin,
@@ -63,7 +63,7 @@ class Defaults:
 NO_DEFAULTS: Final = Defaults()
 
 
-def read_defaults(log: IssueLog, entries: Sequence[Entry], values: dict[str, Any]) -> Defaults:
+def read_defaults(log: IssueLog, entries: Sequence[TableEntry], values: dict[str, Any]) -> Defaults:
     """Return a file's defaults, from its root's entries and their accepted values."""
     unknown = [entry.name for entry in entries if entry.name not in ROOT_KEYS]
     misspelt = any(get_close_matches(name, ["defaults"], 1, _MISSPELT) for name in unknown)
@@ -76,7 +76,7 @@ def read_defaults(log: IssueLog, entries: Sequence[Entry], values: dict[str, Any
     return Defaults(defaults.get("transforms", ()), misspelt or rejected, given, at or START)
 
 
-def read_entry(entry: Entry, servers: Where, defaults: Defaults) -> ServerSpec | None:
+def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerSpec | None:
     """Return a server's spec, or None if it is disabled or rejected (then it is in `log.failed`).
 
     Args:
@@ -145,7 +145,7 @@ def _pop_prefix(values: dict[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): values.pop(name) for name in names}
 
 
-def _check_id(entry: Entry, where: Where) -> None:
+def _check_id(entry: TableEntry, where: Where) -> None:
     if entry.name == ADMIN_TOOLSET:
         message = f"The server id '{ADMIN_TOOLSET}' is reserved; choose another."
     elif not is_valid_name(entry.name):
@@ -158,7 +158,7 @@ def _check_id(entry: Entry, where: Where) -> None:
     where.error(entry.at, IssueReason.INVALID_SERVER_ID, message)
 
 
-def _transport_of(entries: Sequence[Entry]) -> str | None:
+def _transport_of(entries: Sequence[TableEntry]) -> str | None:
     for entry in entries:
         if entry.name == "transport":
             name = getattr(entry.value, "value", None)
@@ -166,7 +166,7 @@ def _transport_of(entries: Sequence[Entry]) -> str | None:
     return None
 
 
-def _check_keys(server: Entry, present: dict[str, Entry], where: Where) -> None:
+def _check_keys(server: TableEntry, present: dict[str, TableEntry], where: Where) -> None:
     transport = where.transport
     if "transport" not in present:
         where.missing(server.at, "transport", _no_transport(server.name, present))
@@ -184,7 +184,7 @@ def _check_keys(server: Entry, present: dict[str, Entry], where: Where) -> None:
             place.error(entry.at, IssueReason.KEY_NOT_FOR_TRANSPORT, message)
 
 
-def _check_warm(server: Entry, values: dict[str, Any], where: Where) -> None:
+def _check_warm(server: TableEntry, values: dict[str, Any], where: Where) -> None:
     warm, limit = values.get("instances.warm", 0), values.get("instances.max_instances")
     place, at = where.find("warm", server.at)
     if limit is not None and warm > limit:
@@ -195,7 +195,7 @@ def _check_warm(server: Entry, values: dict[str, Any], where: Where) -> None:
         place.warning(at, IssueReason.KEY_WITHOUT_EFFECT, message)
 
 
-def _check_http_tools(server: Entry, values: dict[str, Any], where: Where) -> None:
+def _check_http_tools(server: TableEntry, values: dict[str, Any], where: Where) -> None:
     """Add the tools of an OpenAPI document to those of the file, and report missing keys."""
     document: OpenApi | None = values.pop("openapi", None)
     if where.transport != "http_api" or server.name in where.log.failed:
@@ -258,7 +258,7 @@ def _warn_of_credentials(document: OpenApi, headers: Collection[str], where: Whe
         place.warning(document.at, IssueReason.CREDENTIAL_MISSING, message)
 
 
-def _no_transport(server_id: str, present: Mapping[str, Entry]) -> str:
+def _no_transport(server_id: str, present: Mapping[str, TableEntry]) -> str:
     known = ", ".join(known_transports())
     text = f"The server {quoted(server_id)} needs 'transport'; it is one of {known}."
     if "command" in present:

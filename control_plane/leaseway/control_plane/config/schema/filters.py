@@ -24,7 +24,7 @@ from leaseway.control_plane.config.schema.values import (
     reader,
     suggestion,
 )
-from leaseway.control_plane.config.tree.yaml_tree import Entry, Leaf, Table, Tree
+from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, TableEntry, Tree
 from leaseway.spec.model import Transform
 from leaseway.spec.name_filters import NameFilter
 
@@ -148,7 +148,7 @@ def _transform(node: Tree, where: Where) -> Transform:
     return step
 
 
-def _only_entry(node: Tree, where: Where) -> Entry:
+def _only_entry(node: Tree, where: Where) -> TableEntry:
     entries = unique_entries(node, where) if isinstance(node, Table) else []
     if len(entries) == 1:
         return entries[0]

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal
 
-from leaseway.control_plane.config.tree.yaml_tree import Entry, Position
+from leaseway.control_plane.config.tree.yaml_tree import Position, TableEntry
 from leaseway.control_plane.core.problems import Problem, ProblemKey
 from leaseway.spec.model import ServerSpec, VariantKey
 
@@ -245,7 +245,7 @@ class Where:
     server_id: str | None = None
     transport: str | None = None
 
-    def child(self, entry: Entry) -> Where:
+    def child(self, entry: TableEntry) -> Where:
         """Return the place of an entry below this one, and record its value's position."""
         return self.at_key(entry.name, entry.value.at)
 

@@ -21,7 +21,7 @@ from leaseway.control_plane.config.schema.values import (
     text,
     worker_text,
 )
-from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Leaf, Table, Tree
+from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
 from leaseway.spec.builtin import BUILTIN_TOOLS, FILE_TOOLS, command_words, host_fault
 from leaseway.spec.images import MAX_IMAGE, image_fault
 from leaseway.spec.model import Builtin
@@ -66,7 +66,7 @@ def pod_template(node: Tree, where: Where) -> str:
     return _json_text(node, where, has_references=False)
 
 
-def check_image(server: Entry, values: Mapping[str, Any], where: Where) -> None:
+def check_image(server: TableEntry, values: Mapping[str, Any], where: Where) -> None:
     """Warn of keys that have no effect with an image, or without one."""
     if "image" in values and "inherit_env" in values:
         message = (
@@ -197,7 +197,9 @@ def with_enabled_tools(tools: NameFilter, given: Builtin) -> Builtin:
     return Builtin(on, given.roots, given.commands, given.hosts)
 
 
-def check_builtin(server: Entry, given: Builtin, written: Container[str], where: Where) -> None:
+def check_builtin(
+    server: TableEntry, given: Builtin, written: Container[str], where: Where
+) -> None:
     """Report keys that the enabled tools need, and keys that none of them uses.
 
     Args:
@@ -225,7 +227,7 @@ def check_builtin(server: Entry, given: Builtin, written: Container[str], where:
             _warn_of_key(key, server, where, message)
 
 
-def _warn_of_key(key: str, server: Entry, where: Where, message: str) -> None:
+def _warn_of_key(key: str, server: TableEntry, where: Where, message: str) -> None:
     place, at = where.find(key, server.at)
     place.warning(at, IssueReason.KEY_WITHOUT_EFFECT, message)
 

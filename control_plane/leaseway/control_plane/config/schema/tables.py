@@ -15,7 +15,7 @@ from leaseway.control_plane.config.schema.values import (
     suggestion,
     wrong_type,
 )
-from leaseway.control_plane.config.tree.yaml_tree import Entry, Position, Table, Tree
+from leaseway.control_plane.config.tree.yaml_tree import Position, Table, TableEntry, Tree
 from leaseway.spec.transports import is_registered
 
 # Keys of other formats whose spelling is too different to suggest ours.
@@ -87,10 +87,10 @@ def schema_of(keys: Keys, *, required: Sequence[str] = ()) -> Schema:
 
 
 def unique_entries(
-    table: Table, where: Where, reject: Callable[[Where, Entry, Position], None] | None = None
-) -> list[Entry]:
+    table: Table, where: Where, reject: Callable[[Where, TableEntry, Position], None] | None = None
+) -> list[TableEntry]:
     """Return a mapping's entries, the first of each name; repeated ones are reported."""
-    first: dict[str, Entry] = {}
+    first: dict[str, TableEntry] = {}
     for entry in table.entries:
         kept = first.setdefault(entry.name, entry)
         if kept is not entry:
@@ -100,7 +100,7 @@ def unique_entries(
 
 def entries_of(
     node: Tree, where: Where, limit: int | None = None, what: str = "entries"
-) -> list[Entry]:
+) -> list[TableEntry]:
     """Return a mapping's entries, the first of each name; repeated ones are reported.
 
     Raises:
@@ -114,7 +114,9 @@ def entries_of(
     return entries
 
 
-def read_table(entries: Sequence[Entry], keys: Keys, where: Where, what: str) -> dict[str, Any]:
+def read_table(
+    entries: Sequence[TableEntry], keys: Keys, where: Where, what: str
+) -> dict[str, Any]:
     """Read a mapping's entries by their keys.
 
     Args:
@@ -169,7 +171,7 @@ def record(
     return read
 
 
-def _report_repeated(where: Where, entry: Entry, first: Position) -> None:
+def _report_repeated(where: Where, entry: TableEntry, first: Position) -> None:
     place = where.child(entry)
     message = f"{quoted(entry.name)} is set twice, first on line {first.line}; remove one."
     place.error(entry.at, IssueReason.DUPLICATE_KEY, message)

@@ -17,11 +17,11 @@ from leaseway.control_plane.config.tree.yaml_tree import (
     MAX_DEPTH,
     MAX_NODES,
     BadText,
-    Entry,
     Items,
     Leaf,
     Position,
     Table,
+    TableEntry,
     Tree,
 )
 
@@ -47,7 +47,7 @@ def load_json(text: str, file: str = "") -> Tree:
     Raises:
         BadJson: It is not JSON, nests too deep, or is too large.
     """
-    reader = _Reader(text, file)
+    reader = _JsonReader(text, file)
     tree, end = reader.value(reader.skip(0), 0)
     end = reader.skip(end)
     if end < len(text):
@@ -55,7 +55,7 @@ def load_json(text: str, file: str = "") -> Tree:
     return tree
 
 
-class _Reader:
+class _JsonReader:
     """Reads values of one text; places in it are offsets."""
 
     def __init__(self, text: str, file: str) -> None:
@@ -102,7 +102,7 @@ class _Reader:
         return self._error(at, what)
 
     def _table(self, start: int, depth: int) -> tuple[Table, int]:
-        entries: list[Entry] = []
+        entries: list[TableEntry] = []
         place = self.skip(start + 1)
         while self._text[place : place + 1] != "}":
             if self._text[place : place + 1] != '"':
@@ -112,7 +112,7 @@ class _Reader:
             if self._text[colon : colon + 1] != ":":
                 raise self.wrong(colon, f"':' is expected behind the key {name[:80]!a}")
             value, end = self.value(self.skip(colon + 1), depth)
-            entries.append(Entry(name, self._at(place), value))
+            entries.append(TableEntry(name, self._at(place), value))
             place = self._next(end, "}")
         return Table(self._at(start), tuple(entries)), place + 1
 

@@ -55,7 +55,7 @@ class Items:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """One key of a mapping, its text as written, with its value."""
 
     name: str
@@ -68,7 +68,7 @@ class Table:
     """A mapping, in the order of the file, repeated keys included."""
 
     at: Position
-    entries: tuple[Entry, ...]
+    entries: tuple[TableEntry, ...]
 
 
 Tree = Leaf | Items | Table
@@ -217,14 +217,14 @@ class _Converter:
             return Table(at, tuple(self._entries(node, depth)))
         raise BadYaml(at, f"The tag {_tag_name(node.tag)} is not supported; remove it.")
 
-    def _entries(self, node: yaml.MappingNode, depth: int) -> Iterator[Entry]:
+    def _entries(self, node: yaml.MappingNode, depth: int) -> Iterator[TableEntry]:
         for name, value in node.value:
             at = _position(name.start_mark, self._file)
             if not isinstance(name, yaml.ScalarNode):
                 raise BadYaml(at, "A key must be plain text, not a list or a mapping.")
             if name.value == "<<" and not name.style:
                 raise BadYaml(at, "Merge keys ('<<') are not supported; write the keys out.")
-            yield Entry(name.value, at, self.convert(value, depth + 1))
+            yield TableEntry(name.value, at, self.convert(value, depth + 1))
 
 
 def _scalar(node: yaml.ScalarNode, at: Position) -> str | int | float | bool | None:

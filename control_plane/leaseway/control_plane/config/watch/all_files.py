@@ -17,12 +17,12 @@ from pathlib import Path
 
 from leaseway.control_plane.config.kubernetes.resources import (
     KINDS,
-    Resource,
+    CustomResource,
     first_by_name,
     resource_text,
 )
 from leaseway.control_plane.config.layers.sources import Source, resource_source
-from leaseway.control_plane.config.loading import Found
+from leaseway.control_plane.config.loading import FileContent
 from leaseway.control_plane.config.tree.read_file import Unreadable
 from leaseway.control_plane.config.watch.debounce import Debounce
 from leaseway.control_plane.config.watch.file_events import FileEvents
@@ -41,7 +41,7 @@ async def watch_sources(
     gone_after: float = 2.0,
     poll: float = 1.0,
     clock: Clock = time.monotonic,
-) -> AsyncGenerator[dict[Source, Found], None]:
+) -> AsyncGenerator[dict[Source, FileContent], None]:
     """Yield what was found of each file, in the order of the layers, at once and when it changes.
 
     Close the iterator (`contextlib.aclosing`) to stop watching. While the caller is busy with one
@@ -59,7 +59,7 @@ async def watch_sources(
     """
     alone = len(sources) == 1 and not sources[0].folder
     burst = Debounce(quiet, (0.5 if alone else 2.0) if longest is None else longest)
-    watch = _Watch(sources, burst, gone_after, poll, clock)
+    watch = _SourcesWatch(sources, burst, gone_after, poll, clock)
     try:
         yield await watch.first()
         while True:
@@ -68,7 +68,7 @@ async def watch_sources(
         await watch.close()
 
 
-class _Watch:
+class _SourcesWatch:
     def __init__(
         self,
         sources: Sequence[Source],
@@ -89,11 +89,11 @@ class _Watch:
             for directory, names in _directories(self._paths).items()
         ]
         self._reading = Reading({}, {}, torn=False)
-        self._files: dict[Source, Found] = {}
+        self._files: dict[Source, FileContent] = {}
         self._absent_since: dict[Source, float] = {}
-        self._resources: dict[Source, Found] = {}
+        self._resources: dict[Source, FileContent] = {}
         self._unheard = {source for source in sources if source.namespace}
-        self._told: dict[Source, Found] = {}
+        self._told: dict[Source, FileContent] = {}
         self._tasks = [
             asyncio.create_task(self._follow(source), name=f"watch {source.path}")
             for source in sources
@@ -102,7 +102,7 @@ class _Watch:
         for task in self._tasks:
             task.add_done_callback(lambda _task: self._stirred.set())
 
-    async def first(self) -> dict[Source, Found]:
+    async def first(self) -> dict[Source, FileContent]:
         """Return what there is, once everything was looked at."""
         await self._ensure_events()
         while self._unheard:
@@ -112,7 +112,7 @@ class _Watch:
         await self._read(self._idle.event(self._clock()))
         return self._tell()
 
-    async def changed(self) -> dict[Source, Found]:
+    async def changed(self) -> dict[Source, FileContent]:
         """Wait for a change and return what there is.
 
         Raises:
@@ -131,7 +131,7 @@ class _Watch:
         for events in self._events:
             await events.close()
 
-    def _tell(self) -> dict[Source, Found]:
+    def _tell(self) -> dict[Source, FileContent]:
         found = {**self._files, **self._resources}
         # As the sources were given; those of one folder by name.
         rank = {source.path: number for number, source in enumerate(self._sources)}
@@ -245,8 +245,8 @@ def _directories(sources: Sequence[Source]) -> dict[Path, set[str] | None]:
     return found
 
 
-def _resources(resources: Sequence[Resource]) -> dict[Source, Found]:
-    found: dict[Source, Found] = {}
+def _resources(resources: Sequence[CustomResource]) -> dict[Source, FileContent]:
+    found: dict[Source, FileContent] = {}
     for kind in KINDS:
         kept, skipped = first_by_name(each for each in resources if each.kind == kind)
         if skipped:
@@ -261,13 +261,13 @@ def _resources(resources: Sequence[Resource]) -> dict[Source, Found]:
     return found
 
 
-def _differs(one: Mapping[Source, Found], other: Mapping[Source, Found]) -> bool:
+def _differs(one: Mapping[Source, FileContent], other: Mapping[Source, FileContent]) -> bool:
     return {source: _said(found) for source, found in one.items()} != {
         source: _said(found) for source, found in other.items()
     }
 
 
-def _said(found: Found) -> tuple[type, str]:
+def _said(found: FileContent) -> tuple[type, str]:
     return type(found), str(found)  # two errors of one text are the same
 
 

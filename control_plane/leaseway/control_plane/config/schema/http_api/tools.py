@@ -33,7 +33,7 @@ from leaseway.control_plane.config.schema.values import (
     suggestion,
     text,
 )
-from leaseway.control_plane.config.tree.yaml_tree import Entry, Items, Table, Tree, plain_value
+from leaseway.control_plane.config.tree.yaml_tree import Items, Table, TableEntry, Tree, plain_value
 from leaseway.spec.http_tools import (
     BODIES,
     MAX_PARAMETERS,
@@ -121,7 +121,7 @@ def _with_positions(tool: HttpTool) -> HttpTool:
 _UNPLACED: Final[Any] = ""
 
 
-def _schema(entries: Sequence[Entry], where: Where, what: str) -> dict[str, Any]:
+def _schema(entries: Sequence[TableEntry], where: Where, what: str) -> dict[str, Any]:
     """Return the JSON Schema that entries form; unknown keywords are reported."""
     schema: dict[str, Any] = {}
     for entry in entries:
@@ -138,7 +138,7 @@ def _schema(entries: Sequence[Entry], where: Where, what: str) -> dict[str, Any]
     return schema | ({"required": required} if required else {})
 
 
-def _keyword(entry: Entry, where: Where) -> Any:
+def _keyword(entry: TableEntry, where: Where) -> Any:
     name, node = entry.name, entry.value
     if name == "type":
         return _type(node, where)
@@ -169,7 +169,7 @@ def _nested(node: Tree, where: Where) -> dict[str, Any]:
     return schema
 
 
-def _required_members(entries: Sequence[Entry]) -> list[str]:
+def _required_members(entries: Sequence[TableEntry]) -> list[str]:
     """Return the names of an object's members that have `required: true`."""
     members = [
         member
