@@ -194,8 +194,8 @@ async def too_much_unread(house: Worker) -> Fault:
     (open_stream,) = house.bench.worker.execution._exchanges._streams
     for each in tuple(house.instance.calls):
         each.answer(b'"' + b"x" * bounds.MIB + b'"')
-    await house.bench.until(lambda: open_stream._replies.breach is not None)
-    return open_stream._replies.breach or Fault(Reason.INTERNAL, "")
+    await house.bench.until(lambda: open_stream._replies.fault is not None)
+    return open_stream._replies.fault or Fault(Reason.INTERNAL, "")
 
 
 async def too_much_held(house: Worker) -> Fault:
@@ -205,8 +205,8 @@ async def too_much_held(house: Worker) -> Fault:
     # Its caller may see another status, as its writes race with the end.
     with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         await stream.write(chunk(1, 2 * bounds.KIB))
-    await house.bench.until(lambda: open_stream._replies.breach is not None)
-    return open_stream._replies.breach or Fault(Reason.INTERNAL, "")
+    await house.bench.until(lambda: open_stream._replies.fault is not None)
+    return open_stream._replies.fault or Fault(Reason.INTERNAL, "")
 
 
 async def too_many_parked(house: Worker, *, connection: int, tenant: str) -> Fault:
@@ -231,7 +231,7 @@ async def too_many_reads(house: Worker) -> Fault:
     store = house.bench.worker.artifacts
     await house.bench.until(lambda: store.held)
     [ref] = store._index._by_ref
-    parts = store.parts(store.find(ref, "", "s1"), 0, 10)
+    parts = store.read_parts(store.find(ref, "", "s1"), 0, 10)
     await anext(parts)
     request = execution_pb2.ReadArtifactRequest(ref=ref, session="s1")
     fault = await refusal(_all(house.stubs[0].ReadArtifact(request)))
@@ -440,7 +440,7 @@ async def test_a_bound_of_a_worker_gives_its_error_and_is_counted(
 ) -> None:
     for name, most in small.items():
         monkeypatch.setattr(bounds, name, most)
-    monkeypatch.setattr(replies, "MOST_UNREAD", 2 * bounds.MIB)
+    monkeypatch.setattr(replies, "MAX_UNREAD", 2 * bounds.MIB)
     metadata: Any = ()
     interceptors: tuple[grpc.aio.ServerInterceptor, ...] = ()
     if (limit, scope) in KEYED:

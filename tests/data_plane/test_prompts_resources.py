@@ -402,7 +402,7 @@ async def test_a_stream_follows_a_bounded_number_of_resources(
 def test_the_same_change_waits_once_and_too_many_parts_count_as_the_whole() -> None:
     outbox = Outbox(lambda: None)
     updates = Updates(outbox)
-    updates.admit(7)
+    updates.add(7)
     for _ in range(3):
         updates.put(7, "note://a", "note://a")
     assert sent(outbox) == ["note://a"]
@@ -413,7 +413,7 @@ def test_the_same_change_waits_once_and_too_many_parts_count_as_the_whole() -> N
     uris = sent(outbox)
     assert len(uris) <= 258
     assert uris[-1] == "note://a"
-    updates.forget(7)
+    updates.remove(7)
     updates.put(7, "note://a", "note://a")
     assert sent(outbox) == []
 

@@ -35,9 +35,14 @@ from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.instances.secret_rotation import Pace, ReferenceWatcher
 from leaseway.data_plane.instances.stderr_history import StderrHistory
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.data_plane.metrics.gauges import StateMeters, StateReaders
+from leaseway.data_plane.metrics.gauges import (
+    Quota,
+    QuotaMeters,
+    QuotaReaders,
+    StateMeters,
+    StateReaders,
+)
 from leaseway.data_plane.metrics.instruments import WorkerMeters
-from leaseway.data_plane.metrics.quotas import Quota, QuotaMeters, QuotaReaders
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.services.continuations import Continuations
@@ -204,7 +209,7 @@ class Worker:
         if audit is not None:
             audit.on_problem = self._audit_problem
             self._recorder = Recorder(audit)
-            self.executor.record_in(self._recorder)
+            self.executor.set_recorder(self._recorder)
         if meters is not None:
             self.artifacts.on_refused = lambda fault: meters.limits.note(fault.metadata)
             StateMeters(meters, self._state_readers())
@@ -248,18 +253,18 @@ class Worker:
     def refused(self, refusal: Refusal, times: int) -> None:
         """Record RPCs that were refused for what their sender proved to be."""
         if self._recorder is not None:
-            self._recorder.refused(refusal, times, "worker")
+            self._recorder.record_refusal(refusal, times, "worker")
 
     def _record(self, what: Recorded) -> None:
         if self._recorder is None:
             return
         if isinstance(what, sync_pb2.RefusedRpc):
             refusal = Refusal(what.rpc, what.by, what.peer, what.outcome)
-            self._recorder.refused(refusal, what.times, "control-plane")
+            self._recorder.record_refusal(refusal, what.times, "control-plane")
         elif isinstance(what, sync_pb2.OperatorAction):
-            self._recorder.operated(what)
+            self._recorder.record_operator(what)
         else:
-            self._recorder.decided(what)
+            self._recorder.record_approval(what)
 
     def _state_readers(self) -> StateReaders:
         pool, leases = self.pool, self.leases
@@ -298,7 +303,7 @@ class Worker:
         return QuotaReaders(
             limits=lambda: (each.variant.spec.policy.limits for each in self.pool.generations),
             used={
-                "concurrent": lambda: counts.under_way,
+                "concurrent": lambda: counts.in_flight,
                 "leases": lambda: leases.held_by_tenants,
                 "artifact_bytes": lambda: self.artifacts.space_of_tenants,
             },
@@ -344,9 +349,9 @@ class Worker:
         """Finish what is in flight, within its bound, and end everything else."""
         await self.sync.report_leaving()
         self.references.stop()
-        self.executor.refuse_new()
-        self.execution.parking.hurry()
-        self.leases.reject_new(self.executor.leaving())
+        self.executor.reject_new_calls()
+        self.execution.continuations.start_draining()
+        self.leases.reject_new(self.executor.draining_fault())
         self._exchanges.go_away(f"The worker ends: {stop.reason}.")
         await self._finish_calls(stop)
         self.leases.revoke_all("its worker ended")
@@ -357,7 +362,8 @@ class Worker:
 
     async def _drain(self) -> None:
         await self.executor.drain()
-        await self.execution.parking.empty()  # results that their callers may still come for
+        # Callers may still fetch the results of suspended calls.
+        await self.execution.continuations.wait_until_empty()
 
     async def _finish_calls(self, stop: Stop) -> None:
         waits = [

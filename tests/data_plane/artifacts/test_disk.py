@@ -107,7 +107,7 @@ async def test_a_reader_that_leaves_a_hanging_read_holds_up_nobody(
     store = shots.worker.artifacts
     storage = store._storage
     assert isinstance(storage, Hanging)
-    parts = store.parts(store.find(ref, "", "s1"), 0, len(PNG))
+    parts = store.read_parts(store.find(ref, "", "s1"), 0, len(PNG))
     first = asyncio.ensure_future(anext(parts))
     await shots.until(lambda: storage.readers and storage.readers[0].begun.is_set())
     first.cancel()

@@ -246,7 +246,7 @@ async def test_what_goes_while_it_is_sent_breaks_the_connection(
         yield PNG[:100]
         raise Fault(Reason.ARTIFACT_LOST, "It is gone.")
 
-    monkeypatch.setattr(store, "parts", half)
+    monkeypatch.setattr(store, "read_parts", half)
     with pytest.raises(aiohttp.ClientPayloadError):
         await page.ask(ref, OWNER)
     monkeypatch.undo()

@@ -265,7 +265,7 @@ async def test_no_more_than_a_number_of_artifacts_are_sent_at_once(
     ref = await kept(shots)
     store = shots.worker.artifacts
     artifact = store.find(ref, "", "s1")
-    parts = store.parts(artifact, 0, 10)
+    parts = store.read_parts(artifact, 0, 10)
     await anext(parts)
     fault = await refused(shots, ref)
     assert (fault.reason, fault.retry_delay) == (Reason.OVERLOADED, 0.2)
@@ -282,7 +282,7 @@ async def test_a_caller_that_does_not_read_makes_room_for_others(shots: Bench) -
     async def write(_: execution_pb2.ReadArtifactResponse) -> None:
         await blocked.wait()
 
-    with pytest.raises(Fault, match="read on from the offset") as error:
-        await send_artifact(store, request, write, patience=0.01)
+    with pytest.raises(Fault, match="continue later with the offset") as error:
+        await send_artifact(store, request, write, timeout=0.01)
     assert error.value.reason is Reason.OVERLOADED
     assert not store._readers

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.data_plane.audit.chain import Chain, Verdict, verify_run
+from leaseway.data_plane.audit.chain import HashChain, RunReport, verify_run
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, runs_in
 from leaseway.data_plane.audit.redact import REDACTED, Redactor, may_hold_secret
 from leaseway.wire.secrets.secret_shapes import BYTE_MARKS
@@ -25,20 +25,20 @@ NOW = 1_800_000_000.0
 
 
 def lines_of(count: int, at_once: int = 1) -> list[bytes]:
-    chain = Chain()
+    chain = HashChain()
     first = chain.seal([b'{"event":"opened","prev":"%s"}' % (b"0" * 64)])
     calls = [b'{"event":"call","n":%d}' % number for number in range(count)]
     rest = [chain.seal(calls[start : start + at_once]) for start in range(0, count, at_once)]
     return b"".join([first, *rest, chain.seal([b'{"event":"closed"}'])]).splitlines(keepends=True)
 
 
-def check(lines: list[bytes]) -> Verdict:
+def check(lines: list[bytes]) -> RunReport:
     return verify_run([("audit.jsonl", lines)])
 
 
 def test_a_chain_that_nobody_touched_verifies() -> None:
-    verdict = check(lines_of(5))
-    assert (verdict.records, verdict.faults, verdict.remarks) == (7, [], [])
+    report = check(lines_of(5))
+    assert (report.records, report.faults, report.remarks) == (7, [], [])
 
 
 @given(st.data())
@@ -47,9 +47,9 @@ def test_a_flipped_bit_anywhere_is_found(data: st.DataObject) -> None:
     content = bytearray(b"".join(lines_of(5, data.draw(st.integers(1, 3)))))
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] ^= 1 << data.draw(st.integers(0, 7))
-    verdict = check(bytes(content).splitlines(keepends=True))
+    report = check(bytes(content).splitlines(keepends=True))
     last_line_end = place == len(content) - 1
-    assert verdict.faults or (last_line_end and verdict.remarks)
+    assert report.faults or (last_line_end and report.remarks)
 
 
 @given(st.integers(0, 5), st.booleans(), st.integers(1, 4))
@@ -74,24 +74,22 @@ def test_an_end_that_was_cut_off_is_remarked() -> None:
     assert "no closing record" in check(lines_of(4)[:-2]).remarks[0]
     for torn in (lines_of(4), lines_of(4, 4)[:-1]):
         torn[-1] = torn[-1][:20]
-        verdict = check(torn)
-        assert not verdict.faults
-        assert "middle of a line" in verdict.remarks[0]
+        report = check(torn)
+        assert not report.faults
+        assert "middle of a line" in report.remarks[0]
 
 
 def test_records_of_which_the_hash_is_gone_are_found_and_named() -> None:
     unsealed = check(lines_of(4, 4)[:-2])
-    assert [str(each) for each in unsealed.faults] == [
-        "audit.jsonl:4: The records from line 2 on have no hash behind them."
-    ]
+    assert unsealed.faults == ["audit.jsonl:4: The records from line 2 on have no hash."]
     changed = lines_of(4, 4)
     changed[2] = changed[2].replace(b'"n":1', b'"n":7')
     [fault] = check(changed).faults
-    assert (fault.line, "from line 2 to this one" in fault.what) == (5, True)
+    assert fault.startswith("audit.jsonl:5: One of the records from line 2 to this one")
 
 
 def test_what_a_caller_sends_does_not_pass_for_a_hash() -> None:
-    chain = Chain()
+    chain = HashChain()
     like = b'{"event":"begin","arguments":{"n":1,"hash":"%s"}}' % (b"0" * 64)
     first = chain.seal([b'{"event":"opened","prev":"%s"}' % (b"0" * 64)])
     lines = first + chain.seal([like, like, b'{"event":"closed"}'])
@@ -149,12 +147,12 @@ def test_a_value_of_a_secret_shape_is_recorded_nowhere(secret: str) -> None:
         "deep": {"list": ["ok", f"before {secret} after"]},
         secret: "as a key",
     }
-    recorded = Redactor().redacted(json.dumps(arguments).encode(), arguments)
+    recorded = Redactor().redact(json.dumps(arguments).encode(), arguments)
     text = msgspec.json.encode(recorded).decode()
     assert secret not in json.dumps(json.loads(text), ensure_ascii=False)
     assert secret[:24] not in text
     escaped = json.dumps(arguments).replace("a", "\\u0061").encode()
-    assert secret[:24] not in msgspec.json.encode(Redactor().redacted(escaped, arguments)).decode()
+    assert secret[:24] not in msgspec.json.encode(Redactor().redact(escaped, arguments)).decode()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +161,7 @@ def test_a_value_of_a_secret_shape_is_recorded_nowhere(secret: str) -> None:
 )
 def test_a_value_under_the_name_of_a_secret_is_not_recorded(name: str) -> None:
     arguments = {"user": "ann", name: "hunter2", "more": [{name: 12345}]}
-    recorded = Redactor().redacted(json.dumps(arguments).encode(), arguments)
+    recorded = Redactor().redact(json.dumps(arguments).encode(), arguments)
     assert json.loads(msgspec.json.encode(recorded)) == {
         "user": "ann",
         name: REDACTED,
@@ -181,7 +179,7 @@ def test_what_the_schema_calls_secret_is_not_recorded() -> None:
     }
     redactor = Redactor(schema)
     for arguments in ({"code": "a1", "x": 1}, {"card": {"number": "4111"}}, {"x": {"code": "a1"}}):
-        recorded = redactor.redacted(json.dumps(arguments).encode(), arguments)
+        recorded = redactor.redact(json.dumps(arguments).encode(), arguments)
         text = msgspec.json.encode(recorded).decode()
         assert "a1" not in text
         assert "4111" not in text
@@ -189,7 +187,7 @@ def test_what_the_schema_calls_secret_is_not_recorded() -> None:
 
 def test_ordinary_arguments_are_recorded_as_they_were_sent() -> None:
     sent = b'{"path": "notes/a.txt",  "n": 3}'
-    assert Redactor().redacted(sent, json.loads(sent)) == msgspec.Raw(sent)
+    assert Redactor().redact(sent, json.loads(sent)) == msgspec.Raw(sent)
 
 
 _JSON = st.recursive(
@@ -203,19 +201,19 @@ _JSON = st.recursive(
 @settings(max_examples=40)
 def test_whatever_is_sent_is_recorded_as_json_within_its_bound(arguments: dict[str, Any]) -> None:
     sent = json.dumps(arguments).encode()
-    encoded = msgspec.json.encode(Redactor().redacted(sent, arguments))
+    encoded = msgspec.json.encode(Redactor().redact(sent, arguments))
     assert isinstance(json.loads(encoded), dict)
     assert len(encoded) < 64 * 1024
 
 
 def test_huge_arguments_are_recorded_by_their_keys() -> None:
     arguments = {f"key{number}": "x" * 500 for number in range(60)}
-    recorded = Redactor().redacted(json.dumps(arguments).encode(), arguments)
+    recorded = Redactor().redact(json.dumps(arguments).encode(), arguments)
     assert isinstance(recorded, dict)
     assert recorded["[keys]"][:2] == ["key0", "key1"]
 
 
-def verdicts(folder: Path) -> list[Verdict]:
+def reports(folder: Path) -> list[RunReport]:
     return [
         verify_run((path.name, path.read_bytes().splitlines(True)) for path in files)
         for files in runs_in(folder).values()
@@ -227,29 +225,29 @@ async def test_records_are_written_rotated_and_verify(tmp_path: Path) -> None:
     for number in range(50):
         body = msgspec.json.encode({"n": number})
         if number % 2:
-            log.begin([body])
+            log.write([body])
         else:
             log.add(body)
     log.close()
     files = sorted(path.name for path in tmp_path.iterdir())
     assert len(files) > 2
     assert files[0] == "w_1.abc.000001.jsonl"
-    [verdict] = verdicts(tmp_path)
-    assert (verdict.faults, verdict.remarks) == ([], [])
-    assert verdict.records == 50 + len(files) + 1
+    [report] = reports(tmp_path)
+    assert (report.faults, report.remarks) == ([], [])
+    assert report.records == 50 + len(files) + 1
     (tmp_path / files[1]).unlink()
-    assert verdicts(tmp_path)[0].faults
+    assert reports(tmp_path)[0].faults
 
 
 async def test_older_files_may_be_archived(tmp_path: Path) -> None:
     log = AuditLog(tmp_path, "w1", "abc", lambda: NOW, file_size=500)
     for number in range(20):
-        log.begin([msgspec.json.encode({"event": "call", "n": number})])
+        log.write([msgspec.json.encode({"event": "call", "n": number})])
     log.close()
     min(tmp_path.iterdir()).unlink()
-    [verdict] = verdicts(tmp_path)
-    assert not verdict.faults
-    assert "older files" in verdict.remarks[0]
+    [report] = reports(tmp_path)
+    assert not report.faults
+    assert "older files" in report.remarks[0]
 
 
 async def test_a_full_disk_refuses_what_must_be_recorded_first_and_counts_what_it_loses(
@@ -257,7 +255,7 @@ async def test_a_full_disk_refuses_what_must_be_recorded_first_and_counts_what_i
 ) -> None:
     problems: list[str] = []
     log = AuditLog(tmp_path, "w1", "abc", lambda: NOW, on_problem=problems.append)
-    log.begin([msgspec.json.encode({"event": "begin", "n": 1})])
+    log.write([msgspec.json.encode({"event": "begin", "n": 1})])
     real = os.write
 
     def full(descriptor: int, content: bytes) -> int:
@@ -268,18 +266,18 @@ async def test_a_full_disk_refuses_what_must_be_recorded_first_and_counts_what_i
     with monkeypatch.context() as patch:
         patch.setattr("leaseway.data_plane.audit.log.os.write", full)
         with pytest.raises(AuditUnavailable, match="No space left"):
-            log.begin([msgspec.json.encode({"event": "begin", "n": 2})])
+            log.write([msgspec.json.encode({"event": "begin", "n": 2})])
         log.add(msgspec.json.encode({"event": "call", "n": 3}))
         log.lost = 4  # as many as did not fit
-    log.begin([msgspec.json.encode({"event": "begin", "n": 5})])
+    log.write([msgspec.json.encode({"event": "begin", "n": 5})])
     log.close()
     assert [bool(each) for each in problems] == [True, False]
     [path] = tmp_path.iterdir()
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert [record.get("n") for record in records] == [None, 1, None, 3, 5, None]
     assert records[2]["records"] == 4
-    [verdict] = verdicts(tmp_path)
-    assert not verdict.faults
+    [report] = reports(tmp_path)
+    assert not report.faults
 
 
 _KILLED = """
@@ -287,7 +285,7 @@ import json, os, pathlib, signal, sys
 from leaseway.data_plane.audit.log import AuditLog
 log = AuditLog(pathlib.Path(sys.argv[1]), "w1", "abc", lambda: 1.8e9)
 for number in range(10**9):
-    log.begin([json.dumps({"event": "begin", "n": number}).encode()])
+    log.write([json.dumps({"event": "begin", "n": number}).encode()])
     os.write(1, b"%d\\n" % number)
 """
 
@@ -302,7 +300,7 @@ def test_what_was_recorded_before_its_call_outlives_sigkill(tmp_path: Path) -> N
     [path] = tmp_path.iterdir()
     recorded = {json.loads(line).get("n") for line in path.read_text().splitlines()}
     assert set(done) <= recorded
-    assert not verdicts(tmp_path)[0].faults
+    assert not reports(tmp_path)[0].faults
 
 
 @given(

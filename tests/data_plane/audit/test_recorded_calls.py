@@ -209,7 +209,7 @@ async def test_a_full_disk_stops_calls_that_change_something_and_nothing_else(
         assert (await caller.call("readme")).payload
         report = await audited.bench.plane.expect_report(lambda each: each.problems)
         assert report.problems[0].reason == "AUDIT_NOT_WRITTEN"
-        assert "Make room" in report.problems[0].message
+        assert "Free disk space" in report.problems[0].message
     assert (await caller.call("time")).payload
     audited.log.close()
     outcomes = [each["outcome"] for each in audited.records() if each["event"] == "call"]

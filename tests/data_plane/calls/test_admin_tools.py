@@ -100,7 +100,7 @@ async def test_a_session_that_holds_nothing_is_told_what_it_holds(bench: Bench) 
     assert text == f"{nothing}this session holds no lease of server db. It holds leases of: desk."
     text, is_error = await release(caller, "time", session="s2")
     assert is_error
-    assert text == f"{nothing}server time is shared and leased by nobody."
+    assert text == f"{nothing}server time is shared and has no leases."
     text, _ = await release(caller, "db", session="s2")
     assert text == f"{nothing}this session holds no lease of server db."
 
@@ -185,7 +185,7 @@ async def test_a_lease_is_released_while_its_instance_starts(bench: Bench) -> No
 
 
 async def test_a_leaving_worker_refuses_it_like_every_call(bench: Bench) -> None:
-    bench.worker.executor.refuse_new()
+    bench.worker.executor.reject_new_calls()
     assert bench.worker.executor.draining
     fault = await bench.caller().refused(
         "mcp_admin", "mcp_release", session="s1", arguments=arguments("db")

@@ -113,7 +113,7 @@ async def test_answers_have_a_bound(held: Bench) -> None:
         if fits:
             assert len((await reply(question))["a"]) == size - 8
         else:
-            assert f"{MAX_ASK} is the most" in await refusal(question)
+            assert f"the limit is {MAX_ASK}" in await refusal(question)
 
 
 async def test_params_have_a_bound(held: Bench) -> None:

@@ -117,7 +117,7 @@ async def test_calls_that_are_judged_together_are_asked_about_for_their_own_call
         call = execution_pb2.Call(id=1, server_id="bank", tool="echo", session=name)
         context = copy_context()
         context.run(_caller.set, principal)
-        context.run(bench.worker.executor.begin, call, b'{"text": "hi"}', MagicMock())
+        context.run(bench.worker.executor.start_call, call, b'{"text": "hi"}', MagicMock())
     asked = [await answer(bench, "denied", decided_by="key eve") for _ in range(2)]
     assert {each.session: each.asked_by for each in asked} == {
         "key ann": "key ann",

@@ -40,34 +40,34 @@ def _numbers(calls: list[PastCall]) -> list[int]:
 def test_the_newest_calls_come_first_and_the_oldest_are_forgotten() -> None:
     calls = RecentCalls(kept=3)
     for number in range(1, 6):
-        calls.note(_call(number))
+        calls.record(_call(number))
     assert _numbers(calls.select("recent", limit=10, now=1_000.0)) == [5, 4, 3]
     assert _numbers(calls.select("recent", limit=1, now=1_000.0)) == [5]
 
 
 def test_failures_outlive_the_calls_that_come_after_them() -> None:
     calls = RecentCalls(kept=2)
-    calls.note(_call(1, outcome="SERVER_LOST", message="It ended."))
-    calls.note(_call(2, outcome="tool_error"))
+    calls.record(_call(1, outcome="SERVER_LOST", message="It ended."))
+    calls.record(_call(2, outcome="tool_error"))
     for number in range(3, 9):
-        calls.note(_call(number))
+        calls.record(_call(number))
     assert _numbers(calls.select("failed", limit=10, now=1_000.0)) == [2, 1]
 
 
 def test_the_slowest_of_the_last_ten_minutes_come_first() -> None:
     calls = RecentCalls(kept_slow=2)
     for number, took in enumerate((0.3, 0.1, 0.9, 0.5), start=1):
-        calls.note(_call(number, duration=took))
+        calls.record(_call(number, duration=took))
     assert _numbers(calls.select("slow", limit=10, now=1_001.0)) == [3, 4]
-    calls.note(_call(5, started_at=1_700.0, duration=0.05))
+    calls.record(_call(5, started_at=1_700.0, duration=0.05))
     assert _numbers(calls.select("slow", limit=10, now=1_700.0)) == [5]
 
 
 def test_a_call_is_found_by_its_trace_and_by_its_number() -> None:
     calls = RecentCalls(kept=2)
-    calls.note(_call(1, traceparent=_TRACE, outcome="SERVER_LOST"))
+    calls.record(_call(1, traceparent=_TRACE, outcome="SERVER_LOST"))
     for number in (2, 3, 4):
-        calls.note(_call(number))
+        calls.record(_call(number))
     by_trace = calls.select("recent", limit=10, now=0.0, name=_TRACE[3:35])
     assert _numbers(by_trace) == [1]
     assert _numbers(calls.select("recent", limit=10, now=0.0, name="4")) == [4]
@@ -76,8 +76,8 @@ def test_a_call_is_found_by_its_trace_and_by_its_number() -> None:
 
 def test_calls_of_one_server_are_selected_among_those_of_others() -> None:
     calls = RecentCalls()
-    calls.note(_call(1, server_id="a"))
-    calls.note(_call(2, server_id="b"))
+    calls.record(_call(1, server_id="a"))
+    calls.record(_call(2, server_id="b"))
     assert _numbers(calls.select("recent", limit=10, now=0.0, server_id="a")) == [1]
 
 
@@ -95,25 +95,25 @@ def test_what_a_call_went_through_lasts_until_the_next_part_begins() -> None:
 )
 def test_durations_are_counted_by_powers_of_two(took: float, bucket: int) -> None:
     calls = RecentCalls()
-    calls.note(_call(duration=took))
+    calls.record(_call(duration=took))
     assert calls.traffic["time"].buckets.index(1) == bucket
 
 
 def test_a_name_that_a_caller_invents_is_not_counted_as_a_server() -> None:
     calls = RecentCalls()
-    calls.note(_call(outcome="TOOL_NOT_FOUND", server_id="invented"))
+    calls.record(_call(outcome="TOOL_NOT_FOUND", server_id="invented"))
     assert calls.traffic == {}
 
 
 def test_a_long_message_is_cut() -> None:
     calls = RecentCalls()
-    calls.note(_call(outcome="INTERNAL", message="x" * 9_000))
+    calls.record(_call(outcome="INTERNAL", message="x" * 9_000))
     assert len(calls.select("failed", limit=1, now=0.0)[0].message) == 500
 
 
 def test_of_very_many_successes_all_are_counted_and_the_first_of_each_second_kept() -> None:
     calls = RecentCalls(kept=40, kept_slow=1)
-    calls.note(_call(duration=60.0))
+    calls.record(_call(duration=60.0))
     kept = [calls.count_success("busy", 0.01, 100.0 + n / 100) for n in range(200)]
     assert calls.traffic["busy"].calls == 200
     assert kept[:12] == [True] * 10 + [False] * 2
@@ -123,7 +123,7 @@ def test_of_very_many_successes_all_are_counted_and_the_first_of_each_second_kep
 
 def test_a_slow_success_is_kept_however_many_there_are() -> None:
     calls = RecentCalls(kept=4, kept_slow=1)
-    calls.note(_call(1, duration=0.5))
+    calls.record(_call(1, duration=0.5))
     assert [calls.count_success("time", 0.01, 100.0) for _ in range(3)] == [True, False, False]
     assert calls.count_success("time", 0.6, 100.0)
 
@@ -139,7 +139,7 @@ def test_the_rings_keep_their_bounds_and_the_counts_their_sums(
 ) -> None:
     calls = RecentCalls(kept=8, kept_slow=4)
     for number, (took, outcome) in enumerate(ended, start=1):
-        calls.note(_call(number, duration=took, outcome=outcome))
+        calls.record(_call(number, duration=took, outcome=outcome))
     for selection, bound in (("recent", 8), ("failed", 8), ("slow", 4)):
         found = calls.select(selection, limit=1_000, now=1_000.0)  # type: ignore[arg-type]
         assert len(found) <= bound

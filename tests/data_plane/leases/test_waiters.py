@@ -182,7 +182,7 @@ async def test_a_worker_that_leaves_refuses_those_who_wait_for_room(bench: Bench
     await acquire(bench, "s1")
     waiting = asyncio.ensure_future(refused(acquire(bench, "s2", wait=duration(60))))
     await bench.until(lambda: bench.worker.leases.waiting)
-    bench.worker.leases.reject_new(bench.worker.executor.leaving())
+    bench.worker.leases.reject_new(bench.worker.executor.draining_fault())
     async with asyncio.timeout(BOUND):
         assert (await waiting).reason is Reason.DRAINING
     assert (await refused(acquire(bench, "s3"))).reason is Reason.DRAINING

@@ -251,7 +251,7 @@ def test_a_server_that_invents_error_codes_gets_a_bounded_number_of_series(meter
     spec = ServerSpec(VariantKey("wild"), "streamable_http", url="http://127.0.0.1:1")
     for number in range(1_000):
         fault = Fault(Reason.SERVER_ERROR, "No.", "yes", {"code": str(number)})
-        meters.call_ended(meters.timer(spec, "t"), 0.0, fault, False)
+        meters.record_call(meters.timer(spec, "t"), 0.0, fault, False)
     found = totals(read(meter, "mcp.client.operation.duration"))
     assert len(found) == 17
     assert found["tools/call", "execute_tool", "t", "wild", "tcp", "_OTHER"] == 984
@@ -261,12 +261,12 @@ def test_series_of_servers_that_are_gone_are_dropped(meter: Meter) -> None:
     meters = WorkerMeters(meter, lambda: 0.0)
     for server_id in ("kept", "gone"):
         spec = ServerSpec(VariantKey(server_id), "stdio", command="x")
-        meters.call_ended(meters.timer(spec, "t"), 0.0, None, False)
-        meters.start_ended(spec, 1.0, None)
+        meters.record_call(meters.timer(spec, "t"), 0.0, None, False)
+        meters.record_start(spec, 1.0, None)
     assert meters.take_touched() == {"kept", "gone"}
     meters.keep(lambda server_id: server_id == "kept")
     for name in ("mcp.client.operation.duration", "leaseway.instance.start.duration"):
         assert {labels[-2] for labels in read(meter, name)} <= {"kept"}
     spec = ServerSpec(VariantKey("gone"), "stdio", command="x")
-    meters.call_ended(meters.timer(spec, "t"), 0.0, None, False)
+    meters.record_call(meters.timer(spec, "t"), 0.0, None, False)
     assert len(read(meter, "mcp.client.operation.duration")) == 2

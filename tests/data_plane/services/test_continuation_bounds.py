@@ -49,13 +49,13 @@ async def several_parked(bench: Bench, count: int) -> tuple[list[Reply], list[Me
 async def test_results_that_wait_have_a_bound_in_bytes_and_the_oldest_call_is_given_up(
     held: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    held.worker.execution.parking = Continuations("w1", "i1", space=3000)
+    held.worker.execution.continuations = Continuations("w1", "i1", max_bytes=3000)
     responses, calls = await several_parked(held, 3)
     for call in (calls[1], calls[0]):
         call.answer(text_result(1200))
-    assert len(held.worker.execution.parking) == 3
+    assert len(held.worker.execution.continuations) == 3
     calls[2].answer(text_result(1200))
-    await held.until(lambda: len(held.worker.execution.parking) == 2)
+    await held.until(lambda: len(held.worker.execution.continuations) == 2)
     fault = await refused(held, request_state=responses[0].request_state)
     assert (fault.reason, fault.started) == (Reason.OVERLOADED, "yes")
     assert "Its result was dropped: calls that wait for their callers hold more" in fault.message
@@ -66,7 +66,7 @@ async def test_results_that_wait_have_a_bound_in_bytes_and_the_oldest_call_is_gi
 
 
 async def test_a_call_given_up_for_its_bytes_before_its_result_is_cancelled(held: Bench) -> None:
-    held.worker.execution.parking = Continuations("w1", "i1", space=1000)
+    held.worker.execution.continuations = Continuations("w1", "i1", max_bytes=1000)
     responses, calls = await several_parked(held, 2)
     calls[1].answer(text_result(950))
     await held.until(lambda: calls[0].cancelled)
@@ -76,19 +76,19 @@ async def test_a_call_given_up_for_its_bytes_before_its_result_is_cancelled(held
 
 
 async def test_what_a_call_was_asked_and_told_counts_as_held(held: Bench) -> None:
-    held.worker.execution.parking = Continuations("w1", "i1", space=5000)
+    held.worker.execution.continuations = Continuations("w1", "i1", max_bytes=5000)
     _response, _ = await parked(held, ELICIT)
     call = call_of(held)
     for _ in range(15):
         call.ask(ELICIT, {"message": "x" * 100}).withdraw()
-    collector = next(iter(held.worker.execution.parking._parked.values())).collector
-    assert collector.held < 500, "what was taken back is not kept"
+    sink = next(iter(held.worker.execution.continuations._suspended.values())).sink
+    assert sink.held_bytes < 500, "what was taken back is not kept"
     call.ask(ELICIT, {"message": "x" * 5000})
     await held.until(lambda: call.cancelled)
 
 
 async def test_another_tenant_is_not_told_of_a_call_that_was_given_up(held: Bench) -> None:
-    held.worker.execution.parking = Continuations("w1", "i1", space=10)
+    held.worker.execution.continuations = Continuations("w1", "i1", max_bytes=10)
     response, _ = await parked(held, ELICIT)
     await held.until(lambda: call_of(held).cancelled)
     fault = await refused(held, request_state=response.request_state, tenant="other")
@@ -98,7 +98,7 @@ async def test_another_tenant_is_not_told_of_a_call_that_was_given_up(held: Benc
 
 
 async def test_a_drain_waits_for_what_waits_only_a_short_while(held: Bench) -> None:
-    held.worker.execution.parking = Continuations("w1", "i1", drain_patience=0.05)
+    held.worker.execution.continuations = Continuations("w1", "i1", drain_timeout=0.05)
     (asked, _with_result), calls = await several_parked(held, 2)
     calls[1].answer(text_result(100))
     caller = held.caller()
@@ -106,10 +106,10 @@ async def test_a_drain_waits_for_what_waits_only_a_short_while(held: Bench) -> N
     await held.until(lambda: len(held.servers.opened[0].calls) == 2)
     going_on = held.servers.opened[0].calls[1]
     held.stop.ask("a test wants it")
-    await held.until(lambda: calls[0].cancelled and not len(held.worker.execution.parking))
+    await held.until(lambda: calls[0].cancelled and not len(held.worker.execution.continuations))
     fault = await refused(held, request_state=asked.request_state)
     assert fault.reason is Reason.DRAINING
-    assert "worker w1 ends and its caller did not answer for 0.05 s" in fault.message
+    assert "worker w1 is draining and its caller did not answer within 0.05 s" in fault.message
     going_on.answer(b"{}")
     assert (await caller.result(in_flight)).payload == b"{}"
     await held.until(lambda: not held.servers.live)

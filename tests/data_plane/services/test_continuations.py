@@ -238,21 +238,21 @@ async def test_the_deadline_of_the_first_request_ends_a_call_that_waits(held: Be
 
 
 async def test_a_call_waits_for_a_while_only(held: Bench) -> None:
-    held.worker.execution.parking = Continuations("w1", "i1", patience=0.05)
+    held.worker.execution.continuations = Continuations("w1", "i1", timeout=0.05)
     response, (question,) = await parked(held, ELICIT)
     with pytest.raises(AskRefused, match="has ended"):
         await reply_to(question)
-    assert "did not answer for 0.05 s" in call_of(held).cancelled
+    assert "did not answer within 0.05 s" in call_of(held).cancelled
     assert held.worker.executor.in_flight == 0
     fault = await refused(held, request_state=response.request_state)
     assert (fault.reason, fault.started) == (Reason.INVALID_REQUEST, "yes")
-    assert "It was cancelled: its caller did not answer for 0.05 s" in fault.message
+    assert "It was cancelled: its caller did not answer within 0.05 s" in fault.message
 
 
 async def test_calls_that_wait_have_a_bound(held: Bench) -> None:
-    parking = held.worker.execution.parking = Continuations("w1", "i1")
+    continuations = held.worker.execution.continuations = Continuations("w1", "i1")
     states = [
-        (parking.park(sink_of(tenant)), tenant)
+        (continuations.suspend(sink_of(tenant)), tenant)
         for tenant, calls in (
             ("acme", bounds.MAX_TENANT_PARKED),
             ("rival", bounds.MAX_TENANT_PARKED - 1),
@@ -260,9 +260,9 @@ async def test_calls_that_wait_have_a_bound(held: Bench) -> None:
         for _ in range(calls)
     ]
     with pytest.raises(Fault, match=f"{bounds.MAX_TENANT_PARKED} calls of this tenant wait"):
-        parking.park(sink_of("acme"))
-    states.append((parking.park(sink_of("rival")), "rival"))
-    assert len(parking) == bounds.MAX_PARKED
+        continuations.suspend(sink_of("acme"))
+    states.append((continuations.suspend(sink_of("rival")), "rival"))
+    assert len(continuations) == bounds.MAX_PARKED
     reply, call = await begin(held)
     call.ask(ELICIT)
     with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -272,7 +272,7 @@ async def test_calls_that_wait_have_a_bound(held: Bench) -> None:
     assert (fault.reason, fault.started) == (Reason.OVERLOADED, "yes")
     assert call.cancelled
     for state, tenant in states:
-        parking.resume(state, tenant, {})
+        continuations.resume(state, tenant, {})
 
 
 def sink_of(tenant: str) -> Any:
@@ -307,7 +307,7 @@ async def test_a_lease_that_the_call_acquired_is_named_with_the_questions(bench:
             input_responses={response.input_required[0].id: {}},
         )
     )
-    await bench.until(lambda: not len(bench.worker.execution.parking))
+    await bench.until(lambda: not len(bench.worker.execution.continuations))
     call_of(bench).answer(b"{}")
     assert (await going_on).new_lease.id == response.new_lease.id
 

@@ -122,7 +122,7 @@ async def test_a_caller_that_does_not_read_its_results_loses_its_stream(
     bench: Bench, monkeypatch: Any, count: int, size: int
 ) -> None:
     """Be they large or small."""
-    monkeypatch.setattr(replies, "MOST_UNREAD", 4 * bounds.MIB)
+    monkeypatch.setattr(replies, "MAX_UNREAD", 4 * bounds.MIB)
     await bench.serve("time")
     bench.servers.holds = True
     stream = bench.execution.Exchange()
@@ -205,9 +205,9 @@ async def test_unfinished_arguments_count_for_what_streams_hold(
     with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         await asyncio.wait_for(send(), BOUND)
     replies_of = open_stream._replies
-    await bench.until(lambda: replies_of.breach is not None)
-    assert replies_of.breach.reason is Reason.OVERLOADED
-    assert "arguments that are not finished" in replies_of.breach.message
+    await bench.until(lambda: replies_of.fault is not None)
+    assert replies_of.fault.reason is Reason.OVERLOADED
+    assert "unfinished arguments" in replies_of.fault.message
 
 
 async def test_arguments_of_calls_under_way_count_for_what_streams_hold(
@@ -240,9 +240,9 @@ async def test_arguments_of_calls_under_way_count_for_what_streams_hold(
     with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         await asyncio.wait_for(send(range(11, 31)), BOUND)
     replies_of = open_stream._replies
-    await bench.until(lambda: replies_of.breach is not None)
-    assert replies_of.breach.reason is Reason.OVERLOADED
-    assert "calls under way" in replies_of.breach.message
+    await bench.until(lambda: replies_of.fault is not None)
+    assert replies_of.fault.reason is Reason.OVERLOADED
+    assert "arguments of calls in flight" in replies_of.fault.message
     await bench.until(lambda: bench.worker.executor.in_flight == 0)
 
 
@@ -370,7 +370,7 @@ def test_all_agents_of_a_tenant_pay_together(monkeypatch: pytest.MonkeyPatch) ->
 
     class Stream(exchange.ExchangeStream):
         held_bytes = 0
-        is_given_up = False
+        is_aborted = False
         connection = "ipv4:127.0.0.1:1"
 
         def __init__(self, who: Principal, held: int) -> None:
@@ -378,7 +378,7 @@ def test_all_agents_of_a_tenant_pay_together(monkeypatch: pytest.MonkeyPatch) ->
             self.held_bytes = held
             self.client_calls = exchange._ClientCalls("tenant")
 
-        def give_up(self, why: Fault) -> None:
+        def abort(self, why: Fault) -> None:
             ended.append(f"{self._caller.tenant}/{self._caller.agent}")
 
     exchanges = exchange.Exchanges(None, None, lambda lease: lease, catalog_pb2.WorkerRef())  # type: ignore[arg-type]
@@ -387,7 +387,7 @@ def test_all_agents_of_a_tenant_pay_together(monkeypatch: pytest.MonkeyPatch) ->
         Stream(_caller("greedy", "a"), 3),
         Stream(_caller("greedy", "b"), 4),
     }
-    exchanges._relieve()
+    exchanges._enforce_memory_limits()
     assert ended == ["greedy/b"]
 
 
@@ -395,7 +395,7 @@ async def test_results_that_come_when_nothing_is_written_any_more_break_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The stream's writer has ended, or not begun; its calls still end."""
-    monkeypatch.setattr(replies, "MOST_UNREAD", 100)
+    monkeypatch.setattr(replies, "MAX_UNREAD", 100)
 
     class Gone:
         async def write(self, message: bytes) -> None:
@@ -407,7 +407,7 @@ async def test_results_that_come_when_nothing_is_written_any_more_break_nothing(
             with pytest.raises(asyncio.CancelledError):
                 await sink.write(catalog_pb2.WorkerRef())
         for number in range(20):
-            sink.refuse(number, Fault(Reason.OVERLOADED, "x" * 20))
-        sink._look()
-        assert sink.breach is not None
-        assert sink.breach.reason is Reason.OVERLOADED
+            sink.reject_call(number, Fault(Reason.OVERLOADED, "x" * 20))
+        sink._check()
+        assert sink.fault is not None
+        assert sink.fault.reason is Reason.OVERLOADED

@@ -117,7 +117,7 @@ class _Site:
     async def _send(
         self, request: web.Request, response: web.StreamResponse, artifact: Artifact, wanted: range
     ) -> None:
-        async with aclosing(self._store.parts(artifact, wanted.start, wanted.stop)) as parts:
+        async with aclosing(self._store.read_parts(artifact, wanted.start, wanted.stop)) as parts:
             # The first part comes before the head: until then a failure has a status of its own.
             part = await anext(parts, b"")
             await response.prepare(request)

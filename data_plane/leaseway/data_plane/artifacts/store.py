@@ -223,7 +223,7 @@ class ArtifactStore:
         """Return for how many more seconds an artifact is kept, unless it has to make room."""
         return self._index.remaining(artifact, self._loop.time())
 
-    async def parts(self, artifact: Artifact, begin: int, end: int) -> AsyncGenerator[bytes]:
+    async def read_parts(self, artifact: Artifact, begin: int, end: int) -> AsyncGenerator[bytes]:
         """Yield the bytes of an artifact in parts of at most 256 KiB; close it when done.
 
         Args:
@@ -263,7 +263,7 @@ class ArtifactStore:
                 f"The artifact {ref} has {artifact.byte_length} bytes, more than the {most} that "
                 "one request may send.",
             )
-        async with contextlib.aclosing(self.parts(artifact, 0, artifact.byte_length)) as parts:
+        async with contextlib.aclosing(self.read_parts(artifact, 0, artifact.byte_length)) as parts:
             return b"".join([part async for part in parts])
 
     def _open(self, ref: str, begin: int) -> BinaryIO:

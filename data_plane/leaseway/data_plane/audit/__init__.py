@@ -1,5 +1,5 @@
-"""What calls were made: one record a call, redacted, chained by hashes and written to files.
+"""The audit: a redacted record of each call, in files whose lines are chained by hashes.
 
-`redact` and `chain` are pure, `record` says what is in a record, and `log` writes. It imports
-`wire` and nothing of how calls run: `calls` hands it what it needs.
+`redact` and `chain` are pure, `record` builds records and `log` writes them. Imports nothing of
+`calls`, which passes everything in.
 """

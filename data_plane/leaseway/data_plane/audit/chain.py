@@ -1,9 +1,9 @@
-"""The chain of hashes that makes a removed or changed line show, and its check. Pure.
+"""The hash chain of the audit, which reveals removed or changed lines, and its check. Pure.
 
-A line is a JSON object. What is written at once is sealed at once: the last member of the last line
-is `hash`, SHA-256 of the hash before it and of all bytes since that one's line, up to there. Files
-begin with an `opened` record that repeats the hash before them, so that what is left can be checked
-after older files were taken to an archive. A run that ended in order ends with a `closed` record.
+A line is a JSON object. Lines of one write are sealed together: the last line ends with `hash`,
+the SHA-256 of the previous hash and all bytes since its line. A file starts with an `opened` record
+that repeats the previous hash, so that it can be checked without older files. A run that was not
+killed ends with a `closed` record.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any, Final
 import msgspec
 
 START: Final = "0" * 64
-"""What stands before the first line of a run."""
+"""The hash before the first line of a run."""
 
 _HASH: Final = b',"hash":"'
-_TAIL: Final = len(_HASH) + 64 + len(b'"}\n')
-_MOST_FAULTS: Final = 100
+_SEAL_SIZE: Final = len(_HASH) + 64 + len(b'"}\n')
+_MAX_FAULTS: Final = 100
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Chain:
-    """The end of a chain that grows.
+class HashChain:
+    """The end of a growing chain.
 
     Attributes:
         seq: The number of the last line; 0 before the first.
-        last: Its hash.
+        last: The last hash.
     """
 
     __slots__ = ("last", "seq")
@@ -39,7 +39,7 @@ class Chain:
         self.last = last
 
     def seal(self, bodies: Iterable[bytes]) -> bytes:
-        """Return the next lines, which are to be written at once.
+        """Return the next lines, to be written at once.
 
         Args:
             bodies: JSON objects with at least one member, each on one line.
@@ -55,81 +55,69 @@ class Chain:
 
 def _is_sealed(line: bytes, record: dict[str, Any]) -> bool:
     seal = record.get("hash")
-    return isinstance(seal, str) and line[-_TAIL:] == b'%b%b"}\n' % (_HASH, seal.encode())
-
-
-@dataclass(frozen=True)
-class FoundFault:
-    """What is wrong at one place."""
-
-    file: str
-    line: int
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.what}"
+    return isinstance(seal, str) and line[-_SEAL_SIZE:] == b'%b%b"}\n' % (_HASH, seal.encode())
 
 
 @dataclass
-class Verdict:
-    """What the check of one run's files has found.
+class RunReport:
+    """The result of checking one run's files.
 
     Attributes:
-        records: Lines that were checked.
-        faults: What is wrong, the first hundred.
-        remarks: What is no fault by itself, and worth knowing.
+        records: Number of checked lines.
+        faults: "FILE:LINE: PROBLEM", the first hundred.
+        remarks: Facts that are no faults by themselves.
     """
 
     records: int = 0
-    faults: list[FoundFault] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
 
-def verify_run(files: Iterable[tuple[str, Iterable[bytes]]]) -> Verdict:
-    """Check the files of one run of a worker, in their order.
+def verify_run(files: Iterable[tuple[str, Iterable[bytes]]]) -> RunReport:
+    """Check the files of one run of a worker.
 
     Args:
-        files: Names, and lines with their line ends.
+        files: Names and lines, with line ends, in the order in which they were written.
     """
-    check = _Check(Verdict())
+    check = _RunCheck()
     for name, lines in files:
-        check.open(name)
+        check.start_file(name)
         for line in lines:
-            check.take(line)
-    check.end()
-    return check.verdict
+            check.add_line(line)
+    check.finish()
+    return check.report
 
 
-class _Check:
-    def __init__(self, verdict: Verdict) -> None:
-        self.verdict = verdict
-        self._chain: Chain | None = None
+class _RunCheck:
+    def __init__(self) -> None:
+        self.report = RunReport()
+        self._chain: HashChain | None = None
         self._file = ""
         self._line = 0
-        self._torn = ""
+        self._torn = False
         self._closed = False
         self._unsealed = b""
         self._first_unsealed = 0
 
-    def open(self, name: str) -> None:
-        self._fail_torn()
-        self._fail_unsealed()
+    def start_file(self, name: str) -> None:
+        self._check_torn()
+        self._check_unsealed()
         self._file, self._line = name, 0
 
-    def take(self, line: bytes) -> None:
-        self._fail_torn()
+    def add_line(self, line: bytes) -> None:
+        self._check_torn()
         self._line += 1
         if self._closed:
-            self._fault("A line follows the record that closed this run.")
+            self._add_fault("A line follows the record that closed this run.")
         if not line.endswith(b"\n"):
-            self._torn = "The line has no end."  # fine as the last one of a run that was killed
+            self._torn = True  # no fault in the last line of a killed run
             return
-        record = self._parsed(line)
+        record = _parse(line)
         if record is None:
-            self._fault("This is no line of an audit: it was changed.")
+            self._add_fault("This is no line of an audit: it was changed.")
             self._chain, self._unsealed = None, b""
             return
-        self.verdict.records += 1
+        self.report.records += 1
         if self._chain is None:
             self._start(record)
         chain = self._chain
@@ -137,7 +125,7 @@ class _Check:
         seq = record["seq"]
         if seq != chain.seq + 1:
             missing = seq - chain.seq - 1
-            self._fault(
+            self._add_fault(
                 f"{missing} records before this one are missing."
                 if missing > 0
                 else f"The record has number {seq}, after number {chain.seq}."
@@ -147,70 +135,69 @@ class _Check:
         if not self._unsealed:
             self._first_unsealed = self._line
         if _is_sealed(line, record):
-            self._check_seal(chain, line[:-_TAIL], record)
+            self._check_seal(chain, line[:-_SEAL_SIZE], record)
         else:
             self._unsealed += line
 
-    def _check_seal(self, chain: Chain, body: bytes, record: dict[str, Any]) -> None:
+    def _check_seal(self, chain: HashChain, body: bytes, record: dict[str, Any]) -> None:
         content, self._unsealed = self._unsealed + body, b""
         if hashlib.sha256(chain.last.encode() + content).hexdigest() != record["hash"]:
             since = self._first_unsealed
-            self._fault(
+            self._add_fault(
                 "This record, or the one before it, was changed or removed."
                 if since == self._line
                 else f"One of the records from line {since} to this one, or the one before them, "
                 "was changed or removed."
             )
         elif self._line == 1 and record.get("prev", chain.last) != chain.last:
-            self._fault("The file does not go on where the one before it ends.")
+            self._add_fault("The file does not continue the one before it.")
         chain.last = record["hash"]
 
-    def end(self) -> None:
-        if not self._torn:
-            self._fail_unsealed()
+    def finish(self) -> None:
         if self._torn:
-            self.verdict.remarks.append(
+            self.report.remarks.append(
                 f"{self._file} ends in the middle of a line: the worker was killed there."
             )
-        elif not self._closed and self.verdict.records:
-            self.verdict.remarks.append(
-                f"{self._file} has no closing record: its worker runs, was killed, or lines at the "
-                "end were removed."
+            return
+        self._check_unsealed()
+        if not self._closed and self.report.records:
+            self.report.remarks.append(
+                f"{self._file} has no closing record: its worker is running, was killed, or lines "
+                "at the end were removed."
             )
 
     def _start(self, record: dict[str, Any]) -> None:
         prev = record.get("prev")
         if record.get("event") == "opened" and isinstance(prev, str):
-            self._chain = Chain(record["seq"] - 1, prev)
-            if record["seq"] > 1 and self.verdict.records == 1:
-                self.verdict.remarks.append(
+            self._chain = HashChain(record["seq"] - 1, prev)
+            if record["seq"] > 1 and self.report.records == 1:
+                self.report.remarks.append(
                     f"{self._file} begins with record {record['seq']}: older files are elsewhere."
                 )
         else:
-            self._chain = Chain(0 if self.verdict.records == 1 else record["seq"] - 1)
-            if self.verdict.records == 1:
-                self._fault("The file does not begin with an opening record.")
+            self._chain = HashChain(0 if self.report.records == 1 else record["seq"] - 1)
+            if self.report.records == 1:
+                self._add_fault("The file does not begin with an opening record.")
 
-    def _parsed(self, line: bytes) -> dict[str, Any] | None:
-        try:
-            record = _decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None
-        return record if type(record.get("seq")) is int else None
-
-    def _fail_torn(self) -> None:
+    def _check_torn(self) -> None:
         if self._torn:
-            self._fault(self._torn)
-            self._torn = ""
+            self._add_fault("The line has no end.")
+            self._torn = False
             self._chain = None
 
-    def _fail_unsealed(self) -> None:
+    def _check_unsealed(self) -> None:
         if self._unsealed:
-            self._fault(
-                f"The records from line {self._first_unsealed} on have no hash behind them."
-            )
+            self._add_fault(f"The records from line {self._first_unsealed} on have no hash.")
             self._unsealed = b""
 
-    def _fault(self, what: str) -> None:
-        if len(self.verdict.faults) < _MOST_FAULTS:
-            self.verdict.faults.append(FoundFault(self._file, self._line, what))
+    def _add_fault(self, message: str) -> None:
+        if len(self.report.faults) < _MAX_FAULTS:
+            self.report.faults.append(f"{self._file}:{self._line}: {message}")
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = _decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return record if type(record.get("seq")) is int else None

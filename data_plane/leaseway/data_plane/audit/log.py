@@ -1,9 +1,9 @@
-"""The audit of one run of a worker, on its disk: appended, rotated, never rewritten.
+"""The audit files of one run of a worker: appended and rotated, never rewritten.
 
-Records of calls that change something are handed to the system before the call runs, so that they
-outlive the process's SIGKILL; all others follow within 50 ms. Where the disk takes nothing, the
-first kind raises, and its call does not run; the second kind waits within a bound, is then counted,
-and the count is recorded once the disk takes records again.
+Records of calls that change something are written before the call runs, so that they survive a
+SIGKILL of the process; all others are written within 50 ms. If the disk is full, the first kind
+raises and its call does not run; the second kind is buffered up to a limit, then dropped and
+counted, and the count is recorded later.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from typing import Final
 
 import msgspec
 
-from leaseway.data_plane.audit.chain import Chain
+from leaseway.data_plane.audit.chain import HashChain
 from leaseway.wire.bounds import MIB
 
 _logger = logging.getLogger(__name__)
 
 FILE_SIZE: Final = 64 * MIB
-"""Bytes after which the next file begins."""
-_FLUSH_AFTER: Final = 0.05
+"""Bytes after which a file is rotated."""
+_FLUSH_DELAY: Final = 0.05
 _FLUSH_SIZE: Final = 64 * 1024
-_MOST_WAITING: Final = 4 * MIB
+_MAX_BUFFERED: Final = 4 * MIB
 _RETRY: Final = 1.0
-_PLAIN: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_NOT_IN_FILE_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class AuditUnavailable(Exception):
-    """The audit takes no records; the text is a sentence that says why."""
+    """The audit cannot be written; the text is a sentence with the reason."""
 
 
 class AuditLog:
     """Appends records to the files of one run.
 
     Args:
-        folder: Where the files are; made where there is none.
-        worker_id: Whose they are.
-        incarnation: Which run of it.
-        now: Seconds since 1970.
-        file_size: Bytes after which the next file begins.
-        on_written: Given the records that the disk has taken, each without its place in the chain.
-        on_problem: Told a sentence when the disk takes nothing, and an empty one once it does.
+        folder: The folder for the files; created if missing.
+        worker_id: The worker.
+        incarnation: The worker's run.
+        now: Returns Unix time in seconds.
+        file_size: Bytes after which a file is rotated.
+        on_written: Called with written records, without their members of the hash chain.
+        on_problem: Called with a sentence when writing fails, with "" when it works again.
 
     Attributes:
-        about: What each record says of where it was made.
-        lost: Records that were given up since the last one that was written.
+        worker: Members of each record that identify the worker and its run.
+        lost: Records that were dropped since the last write.
 
     Raises:
-        AuditUnavailable: The folder or the first file cannot be made.
+        AuditUnavailable: The folder or the first file cannot be created.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class AuditLog:
         self.on_problem = on_problem
         self._on_written = on_written
         self._folder = folder
-        self._run = f"{_PLAIN.sub('_', worker_id)[:128]}.{incarnation}"
-        self.about = {"worker": worker_id, "run": incarnation}
+        self._run = f"{_NOT_IN_FILE_NAMES.sub('_', worker_id)[:128]}.{incarnation}"
+        self.worker = {"worker": worker_id, "run": incarnation}
         self._now = now
         self._file_size = file_size
-        self._chain = Chain()
+        self._chain = HashChain()
         self._number = 0
         self._descriptor = -1
         self._size = 0
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._problem = ""
         self._closed = False
@@ -95,82 +95,82 @@ class AuditLog:
                 f"No audit can be written to {folder}: {error.strerror}."
             ) from None
 
-    def begin(self, bodies: Sequence[bytes]) -> None:
-        """Write records before their calls run, all of them or none.
+    def write(self, bodies: Sequence[bytes]) -> None:
+        """Write records at once, all of them or none.
 
         Args:
-            bodies: Each a JSON object on one line.
+            bodies: JSON objects, each on one line.
 
         Raises:
             AuditUnavailable: They cannot be written.
         """
-        self._waiting += bodies
+        self._buffer += bodies
         if not self._flush():
-            del self._waiting[-len(bodies) :]
+            del self._buffer[-len(bodies) :]
             raise AuditUnavailable(self._problem)
 
     def add(self, body: bytes) -> None:
-        """Write a record soon; it is as for `begin`."""
-        if self._waiting_bytes + len(body) > _MOST_WAITING:
+        """Write a record, a JSON object on one line, within a moment."""
+        if self._buffered_bytes + len(body) > _MAX_BUFFERED:
             self.lost += 1
             return
-        self._waiting.append(body)
-        self._waiting_bytes += len(body)
-        if self._waiting_bytes >= _FLUSH_SIZE and not self._problem:
+        self._buffer.append(body)
+        self._buffered_bytes += len(body)
+        if self._buffered_bytes >= _FLUSH_SIZE and not self._problem:
             self._flush()
         elif self._timer is None:
-            delay = _RETRY if self._problem else _FLUSH_AFTER
+            delay = _RETRY if self._problem else _FLUSH_DELAY
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
 
     def close(self) -> None:
-        """Write what waits, and that this run ends in order."""
+        """Write buffered records and the record that closes this run."""
         if self._closed:
             return
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._waiting.append(self._marker("closed"))
+        self._buffer.append(self._marker("closed"))
         self._flush()
         os.close(self._descriptor)
 
     def _on_timer(self) -> None:
         self._timer = None
-        if not self._flush() and self._waiting and not self._closed:
+        if not self._flush() and self._buffer and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(_RETRY, self._on_timer)
 
     def _flush(self) -> bool:
-        """Write what waits; False where the disk does not take it, which then waits on."""
+        """Write the buffer; return False and keep it if writing fails."""
         chain = self._chain
         before = chain.seq, chain.last
-        bodies = self._waiting
+        bodies = self._buffer
         if not bodies and not self.lost:
             return True
         if self.lost:
             bodies = [self._marker("lost", records=self.lost), *bodies]
         content = chain.seal(bodies)
         try:
-            self._write(content)
+            self._append(content)
         except OSError as error:
             chain.seq, chain.last = before
-            self._failed(error)
+            self._report(error)
             return False
         self.lost = 0
-        self._waiting, self._waiting_bytes = [], 0
+        self._buffer, self._buffered_bytes = [], 0
         if self._on_written is not None:
             self._on_written(bodies)
         if self._problem:
             self._problem = ""
-            _logger.warning("The audit takes records again.")
+            _logger.warning("The audit is written again.")
             self.on_problem("")
         if self._size >= self._file_size and not self._closed:
             try:
                 self._next_file()
-            except OSError as error:  # the present file goes on
-                _logger.warning("No next file of the audit can be made: %s.", error.strerror)
+            except OSError as error:  # continue with the current file
+                _logger.warning("The audit file cannot be rotated: %s.", error.strerror)
         return True
 
-    def _write(self, content: bytes) -> None:
-        """Append, wholly or not at all."""
+    def _append(self, content: bytes) -> None:
+        """Append to the file, completely or not at all."""
         try:
             rest = content[os.write(self._descriptor, content) :]
             while rest:
@@ -179,7 +179,7 @@ class AuditLog:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 rest = rest[written:]
         except OSError:
-            os.ftruncate(self._descriptor, self._size)  # so that no half line stays
+            os.ftruncate(self._descriptor, self._size)  # remove a partial line
             raise
         self._size += len(content)
 
@@ -188,12 +188,12 @@ class AuditLog:
         path = self._folder / f"{self._run}.{number:06}.jsonl"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
-        chain = Chain(self._chain.seq, self._chain.last)
+        chain = HashChain(self._chain.seq, self._chain.last)
         first = chain.seal((self._marker("opened", prev=self._chain.last, file=number),))
         before = self._descriptor, self._size
         self._descriptor, self._size = descriptor, 0
         try:
-            self._write(first)
+            self._append(first)
         except OSError:
             os.close(descriptor)
             path.unlink(missing_ok=True)
@@ -205,13 +205,13 @@ class AuditLog:
 
     def _marker(self, event: str, **more: object) -> bytes:
         return msgspec.json.encode(
-            {"time": timestamp(self._now()), "event": event, **self.about, **more}
+            {"time": timestamp(self._now()), "event": event, **self.worker, **more}
         )
 
-    def _failed(self, error: OSError) -> None:
+    def _report(self, error: OSError) -> None:
         sentence = (
             f"The audit in {self._folder} cannot be written ({error.strerror}), so that calls that "
-            "change something are refused. Make room there, or mend the disk."
+            "change something are refused. Free disk space there, or repair the disk."
         )
         if sentence != self._problem:
             self._problem = sentence
@@ -220,7 +220,7 @@ class AuditLog:
 
 
 def timestamp(seconds: float) -> str:
-    """Return a time as records have it: RFC 3339, UTC, milliseconds."""
+    """Return Unix time in the format of records: RFC 3339, UTC, milliseconds."""
     return timestamp_of(int(seconds * 1000))
 
 
@@ -234,7 +234,7 @@ def _second(seconds: int) -> str:
 
 
 def runs_in(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each run in a folder, in their order.
+    """Return the files in a folder by run, in the order in which they were written.
 
     Raises:
         OSError: The folder cannot be read.

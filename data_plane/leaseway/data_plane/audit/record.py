@@ -1,7 +1,7 @@
-"""What is recorded of a call: who, what, when, how it ended; never a secret (DESIGN §11).
+"""Audit records of calls: caller, tool, arguments, outcome, without secrets (DESIGN §11).
 
-A call that may change something has two records with one number: `begin`, written before it runs,
-and `call`, when it has ended. Any other call has the second one alone.
+A call that may change something has two records with the same number: `begin`, written before it
+runs, and `call`, written after it ended. Other calls have only the second.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.secrets.secret_shapes import holds_secret
 
-_LONGEST_PARSED: Final = 64 * KIB
-"""Bytes of arguments that are looked into; of longer ones only their length is recorded."""
-_LONGEST_NAME: Final = 256
+_MAX_PARSED: Final = 64 * KIB
+"""Bytes of arguments; of longer ones only the length is recorded."""
+_MAX_NAME: Final = 256
 _RETRY: Final = 1.0
 _TRACE_PARTS: Final = 4
 _encode: Final = msgspec.json.Encoder().encode
@@ -31,43 +31,43 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Plan(Protocol):
-    """What is known of a tool."""
+    """A tool."""
 
     @property
     def definition(self) -> bytes:
-        """As its server listed it, as JSON."""
+        """The tool as its server listed it, as JSON."""
 
 
 class AuditEntry:
-    """One call, from its beginning to its record.
+    """The facts about a call that its audit records need.
 
     Attributes:
-        who: The credential that it came with.
-        began: When, as `time.perf_counter` counts.
-        written: Whether its beginning is recorded.
+        credential: The credential of the caller.
+        started_at: When the call arrived, as `time.perf_counter` counts.
+        written: Whether its `begin` record is written.
         plan: The tool, once it is found.
-        risk: Of the tool; empty until it is found.
+        risk: The risk of the tool; empty until it is found.
         writes_first: Whether the call must be recorded before it runs.
         parsed: Whether the arguments are known to be a JSON object on one line.
-        approval: The approval that it needs; empty for none.
-        approved_by: The credential that decided about that; empty for none.
+        approval: The id of its approval, or empty.
+        approved_by: The credential that approved or denied it, or empty.
     """
 
     __slots__ = (
         "approval",
         "approved_by",
-        "began",
+        "credential",
         "parsed",
         "plan",
         "risk",
-        "who",
+        "started_at",
         "writes_first",
         "written",
     )
 
-    def __init__(self, who: str) -> None:
-        self.who = who
-        self.began = time.perf_counter()
+    def __init__(self, credential: str) -> None:
+        self.credential = credential
+        self.started_at = time.perf_counter()
         self.written = False
         self.plan: Plan | None = None
         self.risk = ""
@@ -75,35 +75,35 @@ class AuditEntry:
         self.approval = self.approved_by = ""
 
 
-Begun = tuple[AuditEntry, int, Any, bytes, str]
-"""A call that begins: its entry, its number, what was asked, its arguments, its lease's id."""
+StartedCall = tuple[AuditEntry, int, Any, bytes, str]
+"""A call that is about to run: entry, number, `Call` message, arguments, lease id or empty."""
 
 
 class Recorder:
     """Records calls in an audit.
 
     Args:
-        log: Takes the records.
-        now: Seconds since 1970.
+        log: Writes the records.
+        now: Returns Unix time in seconds.
     """
 
     def __init__(self, log: AuditLog, now: Callable[[], float] = time.time) -> None:
         self._log = log
         self._now = now
         self._redactors = Redactors()
-        self._where = _encode(log.about)[1:-1]
+        self._worker = _encode(log.worker)[1:-1]
         self._millisecond = -1
         self._heads: dict[bytes, bytes] = {}
 
-    def begin(self, calls: Sequence[Begun]) -> None:
+    def start(self, calls: Sequence[StartedCall]) -> None:
         """Record calls before they run, all of them or none.
 
         Raises:
-            Fault: OVERLOADED: they cannot be recorded, and so must not run here.
+            Fault: OVERLOADED: they cannot be recorded, so they must not run.
         """
         try:
             head = self._head(b"begin")
-            self._log.begin([b"%b%b}" % (head, self._about(*each)) for each in calls])
+            self._log.write([b"%b%b}" % (head, self._call_members(*call)) for call in calls])
         except AuditUnavailable as error:
             raise Fault(Reason.OVERLOADED, str(error), retry_delay=_RETRY) from None
         for entry, *_ in calls:
@@ -121,18 +121,18 @@ class Recorder:
     ) -> None:
         head = self._head(b"call")
         if entry.written:
-            about = b"%d" % number
+            members = b"%d" % number
         else:
-            about = self._about(entry, number, call, arguments, lease_id)
+            members = self._call_members(entry, number, call, arguments, lease_id)
         if entry.approval or fault is not None:
-            about += _more(entry, fault)
-        took = (time.perf_counter() - entry.began) * 1000
+            members += _optional_members(entry, fault)
+        took = (time.perf_counter() - entry.started_at) * 1000
         self._log.add(
-            b'%b%b,"outcome":"%b","duration_ms":%.3f}' % (head, about, outcome.encode(), took)
+            b'%b%b,"outcome":"%b","duration_ms":%.3f}' % (head, members, outcome.encode(), took)
         )
 
-    def decided(self, decision: Any) -> None:
-        """Record what a person has decided about a call that needs one."""
+    def record_approval(self, decision: Any) -> None:
+        """Record a person's decision about a call that needs approval."""
         members = {
             "approval": decision.approval_id,
             "tenant": decision.tenant,
@@ -143,8 +143,8 @@ class Recorder:
         }
         self._add(b"approval", members)
 
-    def operated(self, action: Any) -> None:
-        """Record what an operator does to this worker, to a lease or for a tenant."""
+    def record_operator(self, action: Any) -> None:
+        """Record an operator's action on this worker, a lease or a tenant."""
         members = {
             "action": action.action,
             "by": action.by,
@@ -159,8 +159,8 @@ class Recorder:
         }
         self._add(b"operator", {name: text for name, text in members.items() if text})
 
-    def refused(self, refusal: Refusal, times: int, plane: str) -> None:
-        """Record RPCs that one of the planes refused for what their sender proved to be."""
+    def record_refusal(self, refusal: Refusal, times: int, plane: str) -> None:
+        """Record RPCs that a plane refused because of their sender's credential."""
         members: dict[str, str | int] = {
             "rpc": _name(refusal.rpc),
             "by": _name(refusal.by),
@@ -173,11 +173,11 @@ class Recorder:
 
     def _add(self, event: bytes, members: Mapping[str, str | int]) -> None:
         now = timestamp(self._now()).encode()
-        head = b'{"time":"%b","event":"%b",%b,' % (now, event, self._where)
+        head = b'{"time":"%b","event":"%b",%b,' % (now, event, self._worker)
         self._log.add(head + _encode(members)[1:])
 
     def _head(self, event: bytes) -> bytes:
-        """Return how records of this millisecond begin, up to their call's number."""
+        """Return the start of records of this millisecond, up to the call's number."""
         millisecond = int(self._now() * 1000)
         if millisecond != self._millisecond:
             self._millisecond = millisecond
@@ -185,17 +185,17 @@ class Recorder:
         head = self._heads.get(event)
         if head is None:
             moment = timestamp_of(millisecond).encode()
-            head = b'{"time":"%b","event":"%b",%b,"call":' % (moment, event, self._where)
+            head = b'{"time":"%b","event":"%b",%b,"call":' % (moment, event, self._worker)
             self._heads[event] = head
         return head
 
-    def _about(
+    def _call_members(
         self, entry: AuditEntry, number: int, call: Any, arguments: bytes, lease_id: str
     ) -> bytes:
-        facts = _facts(
+        names = _name_members(
             call.tenant,
             call.agent,
-            entry.who,
+            entry.credential,
             call.session,
             lease_id or call.lease_id,
             call.server_id,
@@ -203,49 +203,48 @@ class Recorder:
             call.method,
             entry.risk,
         )
-        body = b'%d,%b,"arguments":%b' % (number, facts, self._arguments(entry, arguments))
+        members = b'%d,%b,"arguments":%b' % (number, names, self._arguments(entry, arguments))
         if call.traceparent:
             trace = call.traceparent.split("-")
             if len(trace) == _TRACE_PARTS:
-                body += b',"trace":%b' % _encode(trace[1][:32])
-        return body
+                members += b',"trace":%b' % _encode(trace[1][:32])
+        return members
 
     def _arguments(self, entry: AuditEntry, arguments: bytes) -> bytes:
         if not arguments:
             return b"{}"
-        redactor = self._redactors.of(entry.plan.definition if entry.plan is not None else None)
-        if entry.parsed and redactor.passes(arguments):
+        redactor = self._redactors.get(entry.plan.definition if entry.plan is not None else None)
+        if entry.parsed and redactor.is_clean(arguments):
             return arguments
-        if len(arguments) > _LONGEST_PARSED:
+        if len(arguments) > _MAX_PARSED:
             return _encode({"[left out]": f"{len(arguments)} bytes"})
         try:
             parsed = _decode(arguments)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _encode({"[left out]": f"{len(arguments)} bytes that are no JSON object"})
-        if b"\n" in arguments or b"\r" in arguments:  # outside of texts; a record is one line
+        if b"\n" in arguments or b"\r" in arguments:  # never in strings; a record is one line
             arguments = arguments.replace(b"\n", b" ").replace(b"\r", b" ")
-        return _encode(redactor.redacted(arguments, parsed))
+        return _encode(redactor.redact(arguments, parsed))
 
 
-def _more(entry: AuditEntry, fault: Fault | None) -> bytes:
-    """Return the members that few records have."""
-    more: dict[str, Any] = {}
+def _optional_members(entry: AuditEntry, fault: Fault | None) -> bytes:
+    members: dict[str, Any] = {}
     if entry.approval:
-        more["approval"] = entry.approval
+        members["approval"] = entry.approval
         if entry.approved_by:
-            more["decided_by"] = entry.approved_by
+            members["decided_by"] = entry.approved_by
     if fault is not None:
-        more["started"] = fault.started
+        members["started"] = fault.started
         if "rule" in fault.metadata:
-            more["rule"] = int(fault.metadata["rule"])
-    return b"," + _encode(more)[1:-1]
+            members["rule"] = int(fault.metadata["rule"])
+    return b"," + _encode(members)[1:-1]
 
 
-@functools.lru_cache(4_096)  # looking for secrets costs more than all the rest of a record
-def _facts(
+@functools.lru_cache(4_096)  # the search for secrets costs more than the rest of a record
+def _name_members(
     tenant: str,
     agent: str,
-    who: str,
+    credential: str,
     session: str,
     lease: str,
     server: str,
@@ -253,23 +252,23 @@ def _facts(
     method: str,
     risk: str,
 ) -> bytes:
-    """Return the members that say whose call it is and of what, between the braces."""
-    facts = {
+    """Return the members for a call's caller and tool, as JSON without braces."""
+    members = {
         "tenant": _name(tenant) or DEFAULT_TENANT,
         "agent": _name(agent),
-        "credential": who,
+        "credential": credential,
         "session": _name(session),
-        "lease": lease[:_LONGEST_NAME],
+        "lease": lease[:_MAX_NAME],
         "server": _name(server),
         "tool": _name(tool),
     }
     if method:
-        facts["method"] = _name(method)
+        members["method"] = _name(method)
     if risk:
-        facts["risk"] = risk
-    return _encode(facts)[1:-1]
+        members["risk"] = risk
+    return _encode(members)[1:-1]
 
 
 def _name(text: str) -> str:
     """Return a name that a caller chose, which may be anything."""
-    return "[redacted]" if holds_secret(text) else text[:_LONGEST_NAME]
+    return "[redacted]" if holds_secret(text) else text[:_MAX_NAME]

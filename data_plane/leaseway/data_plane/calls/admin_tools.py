@@ -1,8 +1,4 @@
-"""The `mcp_admin` toolset on a worker: it needs no process and is always there (DESIGN §5).
-
-Its calls pass through the same chain as every other call; what is here is only what the chain
-ends in.
-"""
+"""The `mcp_admin` toolset on a worker: always available, without a process (DESIGN §5)."""
 
 from __future__ import annotations
 
@@ -21,19 +17,14 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
 from leaseway.wire.names import DEFAULT_TENANT, nearest
 
-_MOST_NAMED: Final = 20
+_MAX_LISTED: Final = 20
 _TOOLSET: Final = compile_toolset(
     TOOL_DEFINITIONS.values(), [Exposed(name, name) for name in TOOL_DEFINITIONS], ""
 )
 
 
 class AdminTools:
-    """Runs calls of Leaseway's own tools.
-
-    Args:
-        pool: What is served.
-        leases: Who holds what.
-    """
+    """Runs calls of Leaseway's own tools, after the executor has admitted them."""
 
     def __init__(self, pool: Pool, leases: WorkerLeaseManager) -> None:
         self._pool = pool
@@ -41,7 +32,7 @@ class AdminTools:
 
     @staticmethod
     def plan(tool: str) -> ToolPlan:
-        """Return what a call of a tool needs to know beforehand.
+        """Return the plan of a tool.
 
         Raises:
             Fault: TOOL_NOT_FOUND.
@@ -49,7 +40,7 @@ class AdminTools:
         return _TOOLSET.find(ADMIN_TOOLSET, tool)
 
     def run(self, call: execution_pb2.Call, arguments: Mapping[str, Any]) -> Outcome:
-        """Run a call that was admitted.
+        """Run an admitted call.
 
         Raises:
             Fault: SESSION_REQUIRED.
@@ -71,7 +62,7 @@ class AdminTools:
         return _released(key)
 
     def _release_named(self, lease_id: str, key: WorkerLeaseKey) -> Outcome:
-        """Release the one lease that the caller means: a newer one of its session stays."""
+        """Release only this lease; a newer one of its session stays."""
         lease = self._leases.get(lease_id)
         if lease is not None and lease.key == key:
             self._leases.release(lease_id)
@@ -89,36 +80,37 @@ class AdminTools:
             for lease in self._leases.leases
             if (lease.key.tenant, lease.key.session) == (key.tenant, key.session)
         ]
-        # What it holds on other workers is unknown here, so nothing is said of "none".
-        holds = f" It holds leases of: {_list(held)}." if held else ""
-        return _text(f"There is nothing to release: {self._why_none(key)}.{holds}", is_error=True)
+        # Leases on other workers are unknown here, so this never claims that there are none.
+        others = f" It holds leases of: {_list(held)}." if held else ""
+        reason = self._reason_for_no_lease(key)
+        return _text(f"There is nothing to release: {reason}.{others}", is_error=True)
 
-    def _why_none(self, key: WorkerLeaseKey) -> str:
-        known = {
+    def _reason_for_no_lease(self, key: WorkerLeaseKey) -> str:
+        specs = {
             variant.key.server_id: variant.spec
             for variant in self._pool.desired_state.visible_to(key.tenant)
             if not variant.spec.hidden
         }
-        spec = known.get(key.server_id)
+        spec = specs.get(key.server_id)
         if spec is None:
-            near = nearest(key.server_id, known)
+            near = nearest(key.server_id, specs)
             hint = f" (did you mean {_list(near)}?)" if near else ""
             return f"there is no server {key.server_id!a}{hint}"
         if spec.truely_stateless:
-            return f"server {key.server_id} is shared and leased by nobody"
+            return f"server {key.server_id} is shared and has no leases"
         return f"this session holds no lease of server {key.server_id}"
 
 
 def _released(key: WorkerLeaseKey) -> Outcome:
     return _text(
-        f"Released the lease of server {key.server_id}. What it kept for this session is gone; "
+        f"Released the lease of server {key.server_id}. Its state for this session is deleted; "
         "the next call of one of its tools starts with a fresh client."
     )
 
 
 def _list(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(names[:_MAX_LISTED]) + more
 
 
 def _text(text: str, *, is_error: bool = False) -> Outcome:

@@ -1,4 +1,4 @@
-"""Whether a call may run, and as what (DESIGN §6): its server, its tool, its arguments."""
+"""Decides whether a call may run (DESIGN §6): server, tool, arguments, rules, limits, audit."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY, check_caller_names
 _LINE_FEED: Final = ord("\n")
 _RETURN: Final = ord("\r")
 _NUL: Final = rb"\u0000"
-"""CEL's library reads a text up to its first NUL; what is behind that would go unjudged."""
+"""CEL's library reads a text up to its first NUL; the rest would not be evaluated."""
 
 
 class Admission:
-    """Admits calls by what is served now; what decides more (policy, rate, audit) belongs here.
-
-    Args:
-        pool: What is served.
+    """Admits calls by the current configuration of their servers.
 
     Attributes:
-        recorder: Records calls, or None where nothing is recorded.
-        counts: How much tenants use, and what they were refused.
+        recorder: Writes the audit, or None if calls are not recorded.
+        counts: Usage and rejections by tenant.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -41,7 +38,7 @@ class Admission:
         self._loop = asyncio.get_running_loop()
 
     def admit(self, active: ActiveCall) -> tuple[Generation, ToolPlan | AdmittedRequest]:
-        """Return whom a call is for, and what to send, if the rules let it (`judge`).
+        """Return a call's server and request. Its rules are still to be evaluated (`check_rules`).
 
         Raises:
             Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, INVALID_ARGUMENTS, INVALID_REQUEST.
@@ -49,20 +46,22 @@ class Admission:
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
         if len(tenant) > LONGEST_KEY or len(call.session) > LONGEST_KEY:
-            check_caller_names(session=call.session, tenant=tenant)  # the rest where a lease begins
+            check_caller_names(session=call.session, tenant=tenant)  # leases check them fully
         generation = self._pool.resolve(call.server_id, tenant, call.agent)
         toolset = generation.variant.toolset
         if call.method:
-            asked = admit(toolset.prompts_resources, call.server_id, call.method, active.arguments)
-            call.tool = asked.name  # what the params say, whatever the caller wrote beside them
-            return generation, asked
+            request = admit(
+                toolset.prompts_resources, call.server_id, call.method, active.arguments
+            )
+            call.tool = request.name  # the params decide, not the caller's `tool`
+            return generation, request
         plan = toolset.tools.get(call.tool)
-        judge = generation.variant.judge
-        if judge.is_needed or active.audit is not None:
-            active.policy = judge.tool(tenant, call.agent, call.tool)
+        policies = generation.variant.policies
+        if policies.is_needed or active.audit is not None:
+            active.policy = policies.find(tenant, call.agent, call.tool)
             if active.policy is None or plan is None:
-                known = judge.names(tenant, call.agent)
-                raise tool_not_found(call.tool, f"Server {call.server_id}", known)
+                names = policies.names(tenant, call.agent)
+                raise tool_not_found(call.tool, f"Server {call.server_id}", names)
         elif plan is None:
             plan = toolset.find(call.server_id, call.tool)
         if active.audit is not None and active.policy is not None:
@@ -82,8 +81,8 @@ class Admission:
             }
         return generation, plan
 
-    def judge(self, active: ActiveCall) -> None:
-        """Refuse an admitted call that a rule denies.
+    def check_rules(self, active: ActiveCall) -> None:
+        """Evaluate the rules of an admitted call, once.
 
         Raises:
             Fault: PERMISSION_DENIED.
@@ -95,41 +94,43 @@ class Admission:
         if active.arguments.find(_NUL) >= 0:  # `in` makes and drops an exception first
             raise Fault(
                 Reason.PERMISSION_DENIED,
-                f"The rules of server {call.server_id} can't judge this call of {call.tool}: a "
-                "text in its arguments has the character 0. Leave that out.",
+                f"The rules of server {call.server_id} cannot check this call of {call.tool}: a "
+                "text in its arguments has the character 0. Remove it.",
             )
         check_rules(policy, facts, call.server_id)
 
-    def permit(self, active: ActiveCall) -> None:
-        """Let a call run, once: count it, and record it first where that must be.
+    def count_and_record(self, active: ActiveCall) -> None:
+        """Count a call, and record it if it must be recorded before it is sent.
 
         Raises:
             Fault: RATE_LIMITED; OVERLOADED: it cannot be recorded.
         """
-        if self.permit_once_recorded(active):
+        if self.count_once(active):
             self.record((active,))
 
-    def permit_once_recorded(self, active: ActiveCall) -> bool:
-        """Let a call run, once: count it; say whether it must be recorded first.
+    def count_once(self, active: ActiveCall) -> bool:
+        """Count a call against its limits; return whether to record it before it is sent.
+
+        False if it was counted already.
 
         Raises:
             Fault: RATE_LIMITED.
         """
-        if active.is_permitted:
+        if active.was_counted:
             return False
-        active.is_permitted = True
-        if active.policy is not None and active.policy.counts:
+        active.was_counted = True
+        if active.policy is not None and active.policy.has_limits:
             self._count(active, active.policy)
         return active.audit is not None and active.audit.writes_first
 
     def record(self, calls: Iterable[ActiveCall]) -> None:
-        """Record calls that are about to run, all of them or none.
+        """Record calls that are about to be sent, all of them or none.
 
         Raises:
             Fault: OVERLOADED: they cannot be recorded.
         """
         assert self.recorder is not None
-        self.recorder.begin(
+        self.recorder.start(
             [
                 (
                     active.audit,
@@ -147,13 +148,13 @@ class Admission:
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
         now = self._loop.time()
-        active.is_counted = self.counts.take(tenant, call.server_id, policy, now)
+        active.is_counted = self.counts.start_call(tenant, call.server_id, policy, now)
 
-    def ended(self, active: ActiveCall) -> None:
-        self.counts.ended(active.call.tenant or DEFAULT_TENANT)
+    def end_call(self, active: ActiveCall) -> None:
+        self.counts.end_call(active.call.tenant or DEFAULT_TENANT)
 
-    def may_know(self, active: ActiveCall, uri: str) -> bool:
-        """Return whether a resource passes its server's filter as it is now."""
+    def is_uri_visible(self, active: ActiveCall, uri: str) -> bool:
+        """Return whether a URI passes the current filter of a call's server."""
         call = active.call
         try:
             generation = self._pool.resolve(
@@ -165,10 +166,10 @@ class Admission:
 
 
 def check_arguments(active: ActiveCall, plan: ToolPlan) -> dict[str, Any]:
-    """Return a call's arguments, parsed, if they fit the tool's input schema.
+    """Parse a call's arguments and check them against the tool's input schema.
 
-    Line breaks in the bytes to be sent become spaces: JSON has none inside of its strings, and a
-    server that reads lines would take one for the message's end.
+    Line breaks in the bytes to be sent become spaces: JSON strings contain none, and a server that
+    reads lines would take one for the end of the message.
 
     Raises:
         Fault: INVALID_ARGUMENTS.

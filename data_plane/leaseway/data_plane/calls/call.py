@@ -1,7 +1,4 @@
-"""One call under way: what it waits for, and how it ends, exactly once.
-
-What the server of one call asks its caller, until it is answered or the call ends.
-"""
+"""An in-flight call, and the questions that its server asks its caller."""
 
 from __future__ import annotations
 
@@ -33,20 +30,27 @@ from leaseway.wire.messages.mcp import is_reserved_meta
 from leaseway.wire.names import DEFAULT_TENANT
 
 _logger = logging.getLogger(__name__)
-_numbers: Final = itertools.count(1)
-"""A question's id is unique in the worker, and so on every stream."""
+_ask_ids: Final = itertools.count(1)
+"""Ids of questions are unique in the worker, so also on every stream."""
 
-_MAX_TEXT: Final = 1024
+_MAX_REFUSAL: Final = 1024
+_MAX_REMEMBERED: Final = 2_048
+"""Characters of a name or trace context that are remembered: URIs have no limit of their own."""
+
 INTERNAL_ERROR: Final = -32603
 INVALID_PARAMS: Final = -32602
-"""JSON-RPC's numbers for what went wrong; `mcp_types`, which has them too, takes long to load."""
+"""JSON-RPC error codes. `mcp_types` has them too, but takes long to load."""
+
+_ADMISSION: Final = ("the worker admits it", 0.0)
+_ONLY_ADMISSION: Final = (_ADMISSION,)
+_mark_time = itemgetter(1)
 
 
 class OpenAsks:
-    """The open questions of one call, by their ids.
+    """The unanswered questions of one call, by id.
 
     Args:
-        on_withdrawn: Called with the id of a question that the server takes back.
+        on_withdrawn: Called with the id of a question that the server withdraws.
     """
 
     __slots__ = ("_on_withdrawn", "_open")
@@ -55,24 +59,21 @@ class OpenAsks:
         self._on_withdrawn = on_withdrawn
         self._open: dict[int, Ask] = {}
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def items(self) -> list[tuple[int, Ask]]:
-        """Return them, the oldest first."""
+        """Return ids and questions, oldest first."""
         return list(self._open.items())
 
     def add(self, ask: Ask) -> int:
-        """Receive a question; return its id, or 0 where it is refused at once."""
+        """Add a question and return its id, or refuse it and return 0."""
         if len(self._open) >= MAX_ASKS:
             text = f"{MAX_ASKS} questions of this call are open already; wait for their answers."
             ask.refuse(INTERNAL_ERROR, text)
             return 0
         if len(ask.params) > MAX_ASK:
-            text = f"The params have {len(ask.params)} bytes; a question may have {MAX_ASK}."
+            text = f"The params have {len(ask.params)} bytes; the limit is {MAX_ASK}."
             ask.refuse(INVALID_PARAMS, text)
             return 0
-        ask_id = next(_numbers)
+        ask_id = next(_ask_ids)
         self._open[ask_id] = ask
         ask.on_withdrawn = lambda: self._withdraw(ask_id)
         return ask_id
@@ -81,41 +82,41 @@ class OpenAsks:
         if self._open.pop(ask_id, None) is not None:
             self._on_withdrawn(ask_id)
 
-    def settle(self, answer: execution_pb2.Answer) -> None:
-        """Give the server its answer; one that nobody waits for any more is dropped."""
+    def answer(self, answer: execution_pb2.Answer) -> None:
+        """Send the server the caller's answer; drop it if its question is not open."""
         ask = self._open.pop(answer.ask_id, None)
         if ask is None:
-            _logger.debug("An answer came to question %d, which is not open.", answer.ask_id)
+            _logger.debug("An answer to question %d was dropped: it is not open.", answer.ask_id)
         elif answer.HasField("error"):
-            why = answer.error.message[:_MAX_TEXT] or "The caller has no answer and says not why."
-            ask.refuse(INTERNAL_ERROR, why)
+            text = answer.error.message[:_MAX_REFUSAL] or "The caller has no answer."
+            ask.refuse(INTERNAL_ERROR, text)
         else:
             try:
-                ask.answer(parse_answer(answer.result))
+                ask.answer(_parse_answer(answer.result))
             except ValueError as error:
-                ask.refuse(INTERNAL_ERROR, f"The caller's answer can't be passed on: {error}")
+                ask.refuse(INTERNAL_ERROR, f"The caller's answer is invalid: {error}")
 
-    def refuse(self, ask_id: int, why: str) -> None:
-        """Tell the server that one of them is not answered."""
+    def refuse(self, ask_id: int, reason: str) -> None:
+        """Refuse one question, with the reason for the server."""
         ask = self._open.pop(ask_id, None)
         if ask is not None:
-            ask.refuse(INTERNAL_ERROR, why)
+            ask.refuse(INTERNAL_ERROR, reason)
 
-    def end(self) -> None:
-        """Tell the server that none is answered any more: the call has ended."""
+    def refuse_all(self) -> None:
+        """Refuse all open questions because the call has ended."""
         asks, self._open = self._open, {}
         for ask in asks.values():
             ask.refuse(INTERNAL_ERROR, "The call that asked this has ended.")
 
 
-def parse_answer(result: bytes) -> bytes:
-    """Return an answer as it goes to a server: on one line.
+def _parse_answer(result: bytes) -> bytes:
+    """Check a caller's answer and return it on one line.
 
     Raises:
-        ValueError: It is no JSON object in UTF-8, or too large; the text says which.
+        ValueError: It is no JSON object in UTF-8, or too large.
     """
     if len(result) > MAX_ASK:
-        raise ValueError(f"it has {len(result)} bytes, and {MAX_ASK} is the most")
+        raise ValueError(f"it has {len(result)} bytes; the limit is {MAX_ASK}")
     try:
         parsed: Any = msgspec.json.decode(result)
         result.decode()
@@ -123,7 +124,7 @@ def parse_answer(result: bytes) -> bytes:
         parsed = None
     if not isinstance(parsed, dict):
         raise ValueError("it is no JSON object in UTF-8")
-    # In valid JSON a line break is only whitespace, and on a pipe it would end the message.
+    # In valid JSON a line break is only whitespace, but on a pipe it would end the message.
     return result.replace(b"\n", b" ").replace(b"\r", b" ").strip()
 
 
@@ -132,16 +133,16 @@ class _Input(msgspec.Struct, omit_defaults=True):
     requestState: str | msgspec.UnsetType = msgspec.UNSET  # noqa: N815
 
 
-def parse_input(sent: bytes) -> bytes:
-    """Return what a caller answers to an `input_required` result, as further members of params.
+def parse_input(encoded: bytes) -> bytes:
+    """Return a caller's answers to an `input_required` result as extra members of `params`.
 
     Raises:
-        Fault: INVALID_REQUEST: it is not of that shape, or too large.
+        Fault: INVALID_REQUEST: they have another shape, or are too large.
     """
-    if not sent:
+    if not encoded:
         return b""
     try:
-        parsed = msgspec.json.decode(sent, type=_Input) if len(sent) <= MAX_ASK else None
+        parsed = msgspec.json.decode(encoded, type=_Input) if len(encoded) <= MAX_ASK else None
     except (ValueError, RecursionError):
         parsed = None
     if parsed is None:
@@ -154,14 +155,16 @@ def parse_input(sent: bytes) -> bytes:
     return b"," + members if members else b""
 
 
-def parse_meta(sent: bytes) -> dict[str, object]:
-    """Return what a caller wants in a request's `_meta`, without what belongs to a connection.
+def parse_meta(encoded: bytes) -> dict[str, object]:
+    """Return a caller's keys for a request's `_meta`, without those reserved for a connection.
 
     Raises:
         Fault: INVALID_REQUEST: it is no JSON object, or too large.
     """
     try:
-        parsed = msgspec.json.decode(sent, type=dict[str, Any]) if len(sent) <= MAX_META else None
+        parsed = (
+            msgspec.json.decode(encoded, type=dict[str, Any]) if len(encoded) <= MAX_META else None
+        )
     except (ValueError, RecursionError):
         parsed = None
     if parsed is None:
@@ -172,59 +175,72 @@ def parse_meta(sent: bytes) -> dict[str, object]:
     return {key: value for key, value in parsed.items() if not is_reserved_meta(key)}
 
 
-class Sink(Protocol):
-    """Takes what becomes of calls; none of it may block."""
+class CallSink(Protocol):
+    """Receives the events and the result of calls. No method may block."""
 
     def finish(self, active: ActiveCall, payload: bytes, is_error: bool) -> None:
-        """Receive a call's result."""
+        """Called once if the call has a result."""
 
     def fail(self, active: ActiveCall, fault: Fault) -> None:
-        """Receive why a call has no result."""
+        """Called once if the call has no result."""
 
     def progress(
         self, active: ActiveCall, progress: float, total: float | None, message: str
     ) -> None:
-        """Receive a progress report."""
+        """Called with a progress report."""
 
     def log(self, active: ActiveCall, level: str, logger: str, data: bytes) -> None:
-        """Receive a log message of the server."""
+        """Called with a log message of the server."""
 
     def ask(self, active: ActiveCall, ask_id: int, ask: Ask) -> None:
-        """Receive what the server asks of the caller."""
+        """Called with a question of the server to the caller."""
 
     def withdraw_ask(self, active: ActiveCall, ask_id: int) -> None:
-        """Called when the server does not want an answer any more."""
+        """Called when the server withdraws a question."""
 
-    def admit_updates(self, active: ActiveCall) -> None:
-        """Make room for changes of a resource that a call follows.
+    def add_subscription(self, active: ActiveCall) -> None:
+        """Called before a call subscribes to a resource.
 
         Raises:
-            Fault: OVERLOADED: too many are followed.
+            Fault: OVERLOADED: the caller has too many subscriptions.
         """
 
-    def updated(self, active: ActiveCall, uri: str) -> None:
-        """Receive the URI of a resource that changed; empty once a subscription holds."""
+    def resource_updated(self, active: ActiveCall, uri: str) -> None:
+        """Called with the URI of a changed resource; empty once the subscription is confirmed."""
+
+
+class CallOwner(Protocol):
+    """What a call needs of the executor that runs it."""
+
+    def call_fault(self, active: ActiveCall, fault: Fault) -> Fault:
+        """Return the fault of a call whose instance failed with another fault."""
+
+    def store_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
+        """Store the media of a result and then `finish` the call; None if it has no media."""
+
+    def on_call_ended(self, active: ActiveCall, fault: Fault | None, is_error: bool) -> None:
+        """Called when a call has ended, before its sink is called."""
 
 
 class ActiveCall:
-    """One call under way; ends exactly once, in its sink.
+    """An in-flight call. It ends exactly once, by calling its sink.
 
     Attributes:
-        number: Names it in its worker; never reused.
-        has_deadline: Whether its owner ends it in time.
-        call: What was asked.
-        arguments: Its arguments as JSON.
+        number: Its id in the worker; never reused.
+        has_deadline: Whether the executor has set its deadline.
+        arguments: JSON.
         lease: The lease that it runs on, or None.
-        is_new_lease: Whether this call acquired it.
-        is_counted: Whether its end is to be told to `Admission`.
-        audit: What is recorded of it, or None where nothing is recorded.
-        policy: What it is judged by, or None where its server has no policy.
-        facts: What rules are to judge it by; None where there are none, or they have.
-        asks: What the server has asked and nobody answered yet, or None where it asked nothing.
-        timer: Takes the duration of the server's work, where that is measured.
-        sent_at: When the server was sent the call, as `time.perf_counter` counts.
-        began: When it came, on the same clock; 0 where nobody remembers calls.
-        marks: What it went through since, and when; None where that was nothing but the server.
+        is_new_lease: Whether this call acquired the lease.
+        is_counted: Whether it counts as a concurrent call of its tenant.
+        was_counted: Whether its limits were checked already.
+        audit: Its audit record, or None if nothing is recorded.
+        policy: The policy of its tool, or None if its server has none.
+        facts: Input of the rules that must still be evaluated, or None.
+        asks: Unanswered questions of the server, or None if it never asked any.
+        timer: Timer for the server's work, or None if metrics are off.
+        sent_at: When the call was sent to the server, as `time.perf_counter` counts.
+        started_at: When it arrived, on the same clock; 0 if it is not remembered.
+        marks: Waits and other phases with their start times, or None if there were none.
     """
 
     __slots__ = (
@@ -234,23 +250,23 @@ class ActiveCall:
         "arguments",
         "asks",
         "audit",
-        "began",
         "call",
         "facts",
         "has_deadline",
+        "has_ended",
         "is_counted",
         "is_new_lease",
-        "is_permitted",
         "lease",
         "live",
         "marks",
         "number",
-        "over",
         "policy",
         "sent_at",
+        "started_at",
         "task",
         "timer",
         "trace",
+        "was_counted",
     )
 
     def __init__(
@@ -259,7 +275,7 @@ class ActiveCall:
         number: int,
         call: execution_pb2.Call,
         arguments: bytes,
-        sink: Sink,
+        sink: CallSink,
     ) -> None:
         self._owner = owner
         self.number = number
@@ -271,91 +287,93 @@ class ActiveCall:
         self.lease: WorkerLease | None = None
         self.is_new_lease = False
         self.is_counted = False
-        self.is_permitted = False
+        self.was_counted = False
         self.policy: ToolPolicy | None = None
         self.facts: dict[str, Any] | None = None
         self.audit: AuditEntry | None = None
-        self.over = False
+        self.has_ended = False
         self.task: asyncio.Task[None] | None = None
         self.has_deadline = False
         self.asks: OpenAsks | None = None
         self.trace: CallTrace | None = None
         self.timer: ToolTimer | None = None
         self.sent_at = 0.0
-        self.began = 0.0
+        self.started_at = 0.0
         self.marks: list[tuple[str, float]] | None = None
 
     def event(self, name: str) -> None:
-        """Note what the call goes through, in its trace and for those who look at it later."""
+        """Add an event to the call's span, and to what is remembered of the call."""
         if self.trace is not None:
             self.trace.event(name)
         self.mark(name)
 
     def mark(self, name: str) -> None:
-        """Note what the call goes through, for those who look at it later."""
-        if self.began:
+        """Start a phase in what is remembered of the call."""
+        if self.started_at:
             if self.marks is None:
                 self.marks = []
             self.marks.append((name, time.perf_counter()))
 
-    def recorded_trace(self) -> str:
-        """Return the `traceparent` of its span, or else of its caller's, where that is recorded."""
+    def sampled_traceparent(self) -> str:
+        """Return the `traceparent` of its span, or of its caller's; empty if it is not sampled."""
         if self.trace is not None:
             return self.trace.traceparent
         parent = self.call.traceparent
         return parent if parent and is_sampled(parent) else ""
 
-    def sent(self, pending: PendingCall) -> None:
+    def set_pending(self, pending: PendingCall) -> None:
+        """Store the request that was sent to the instance, so that it can be cancelled."""
         self._pending = pending
         if self.trace is not None:
-            self.trace.sent(getattr(pending, "id", None))
+            self.trace.set_request_id(getattr(pending, "id", None))
 
-    def done(self, outcome: Outcome) -> None:
-        """End with what the instance says."""
+    def handle_outcome(self, outcome: Outcome) -> None:
+        """End the call with the instance's outcome, after its media are stored."""
         self._pending = None
         fault = outcome.fault
         if fault is not None:
-            self.fail(self._owner.explain(self, fault))
-        elif not self.over:
+            self.fail(self._owner.call_fault(self, fault))
+        elif not self.has_ended:
             if outcome.payload.find(DATA_MARK) >= 0:  # faster than `in`
                 self.mark("keeping images and sounds")
-                self._pending = self._owner.keep_media(self, outcome)
-                if self._pending is None:  # else `finish` follows
+                self._pending = self._owner.store_media(self, outcome)
+                if self._pending is None:  # otherwise the store calls `finish`
                     self.finish(outcome.payload, outcome.is_error)
                 return
             self._end(None, outcome.is_error)
             self._sink.finish(self, outcome.payload, outcome.is_error)
 
     def finish(self, payload: bytes, is_error: bool) -> None:
-        """End with a result whose media were kept, or stay in it."""
+        """End the call with a result whose media were stored, or remain in it."""
         self._pending = None
         if len(payload) > bounds.MAX_RESULT:
             self.fail(too_large(self.call.server_id, len(payload)))
-        elif not self.over:
+        elif not self.has_ended:
             self._end(None, is_error)
             self._sink.finish(self, payload, is_error)
 
     def fail(self, fault: Fault) -> None:
-        if not self.over:
+        if not self.has_ended:
             self._end(fault, False)
             self._sink.fail(self, fault)
 
     def expire(self) -> None:
-        """End because the deadline has passed; the server is told."""
+        """Cancel the request and end the call because its deadline has passed."""
         self.fail(
             Fault(
                 Reason.DEADLINE_EXCEEDED,
                 f"The deadline of the call of {self.call.server_id}:{self.call.tool} has passed.",
-                self.withdraw("the deadline has passed"),
+                self.cancel_request("the deadline has passed"),
             )
         )
 
     def cancel(self, reason: str) -> None:
-        """End because the caller does not wait; the server is told."""
-        self.fail(Fault(Reason.CANCELLED, "The caller cancelled the call.", self.withdraw(reason)))
+        """Cancel the request and end the call for its caller."""
+        started = self.cancel_request(reason)
+        self.fail(Fault(Reason.CANCELLED, "The caller cancelled the call.", started))
 
-    def withdraw(self, reason: str) -> Started:
-        """Tell the server and whoever waits for it that nobody wants the result."""
+    def cancel_request(self, reason: str) -> Started:
+        """Cancel the request at the server, or the task that waits to send it."""
         pending, self._pending = self._pending, None
         if self.task is not None:
             self.task.cancel()
@@ -366,16 +384,16 @@ class ActiveCall:
         return started
 
     def progress(self, progress: float, total: float | None, message: str) -> None:
-        if not self.over:
+        if not self.has_ended:
             self._sink.progress(self, progress, total, message)
 
     def log(self, level: str, logger: str, data: bytes) -> None:
-        """Pass a log message on; one that would fill the caller's stream is dropped, and said."""
-        if self.over:
+        """Pass on a log message; drop one that would fill the caller's stream, with a warning."""
+        if self.has_ended:
             return
         if len(data) > bounds.BATCH_SIZE:
             _logger.warning(
-                "A log message of %d bytes of the server %s was dropped; the bound is %d.",
+                "A log message of %d bytes of the server %s was dropped; the limit is %d.",
                 len(data),
                 self.call.server_id,
                 bounds.BATCH_SIZE,
@@ -383,21 +401,21 @@ class ActiveCall:
             return
         self._sink.log(self, level, logger, data)
 
-    def admit_updates(self) -> None:
-        """Make room for changes of a resource.
+    def add_subscription(self) -> None:
+        """Reserve a subscription on the caller's stream.
 
         Raises:
-            Fault: OVERLOADED: the caller follows too many.
+            Fault: OVERLOADED: the caller has too many subscriptions.
         """
-        self._sink.admit_updates(self)
+        self._sink.add_subscription(self)
 
-    def updated(self, uri: str) -> None:
-        """Pass on that a resource changed, or by an empty URI that its subscription holds."""
-        if not self.over:
-            self._sink.updated(self, uri)
+    def resource_updated(self, uri: str) -> None:
+        """Pass on a change of a resource; an empty URI confirms the subscription."""
+        if not self.has_ended:
+            self._sink.resource_updated(self, uri)
 
     def ask(self, ask: Ask) -> None:
-        """Pass on what the server asks of the caller."""
+        """Pass on a question of the server to the caller."""
         if self.asks is None:
             self.asks = OpenAsks(lambda ask_id: self._sink.withdraw_ask(self, ask_id))
         ask_id = self.asks.add(ask)
@@ -408,24 +426,24 @@ class ActiveCall:
     def answer(self, answer: execution_pb2.Answer) -> None:
         if self.asks is not None:
             self.event("the caller has answered")
-            self.asks.settle(answer)
+            self.asks.answer(answer)
 
-    def refuse(self, ask_id: int, why: str) -> None:
-        """Tell the server that the caller can't be asked."""
+    def refuse(self, ask_id: int, reason: str) -> None:
+        """Refuse a question of the server that cannot reach the caller."""
         if self.asks is not None:
-            self.asks.refuse(ask_id, why)
+            self.asks.refuse(ask_id, reason)
 
-    def remember(self, recent: RecentCalls) -> None:
-        """Record that it ended well, at the price of a few lines. Arguments are not kept."""
+    def record_success(self, recent: RecentCalls) -> None:
+        """Record a call that ended well. This inlines `RecentCalls.record`, for speed."""
         live = self.live
         server_id = live.spec.key.server_id if live is not None else self.call.server_id
         ended = time.perf_counter()
-        if recent.count_success(server_id, ended - self.began, ended):
-            recent.keep(self.past(None, False))
+        if recent.count_success(server_id, ended - self.started_at, ended):
+            recent.keep(self.past_call(None, False))
 
-    def past(self, fault: Fault | None, is_error: bool) -> PastCall:
-        """Return what is remembered of the call, now that it has ended."""
-        took = time.perf_counter() - self.began
+    def past_call(self, fault: Fault | None, is_error: bool) -> PastCall:
+        """Return what is remembered of the call after its end."""
+        took = time.perf_counter() - self.started_at
         lease, live = self.lease, self.live
         call = self.call
         return PastCall(
@@ -433,57 +451,34 @@ class ActiveCall:
             time.time() - took,
             took,
             call.server_id,
-            call.tool[:_LONGEST_KEPT],
+            call.tool[:_MAX_REMEMBERED],
             call.method,
             call.tenant or DEFAULT_TENANT,
             call.agent,
             call.session,
             lease.id if lease is not None else "",
             live.instance.id if live is not None else "",
-            call.traceparent[:_LONGEST_KEPT],
+            call.traceparent[:_MAX_REMEMBERED],
             fault.reason.value if fault is not None else TOOL_ERROR if is_error else OK,
             fault.message if fault is not None else "",
-            _parts(self.began, self.sent_at, self.marks),
+            self._phase_starts(),
         )
 
+    def _phase_starts(self) -> tuple[tuple[str, float], ...]:
+        if self.marks is None:  # the usual case
+            if not self.sent_at:
+                return _ONLY_ADMISSION
+            return _ADMISSION, ("the server works", self.sent_at - self.started_at)
+        marks = list(self.marks)
+        if self.sent_at:
+            marks.append(("the server works", self.sent_at))
+            marks.sort(key=_mark_time)
+        return _ADMISSION, *((name, at - self.started_at) for name, at in marks)
+
     def _end(self, fault: Fault | None, is_error: bool) -> None:
-        self.over = True
+        self.has_ended = True
         if self.asks is not None:
-            self.asks.end()
+            self.asks.refuse_all()
         if self.trace is not None:
             self.trace.end(fault, is_error)
-        self._owner.ended(self, fault, is_error)
-
-
-_second = itemgetter(1)
-_LONGEST_KEPT: Final = 2_048
-"""Characters of what a call names that are kept: a URI has no bound of its own."""
-_ADMISSION: Final = ("the worker admits it", 0.0)
-_ADMITTED: Final = (_ADMISSION,)
-
-
-class CallOwner(Protocol):
-    """Whoever runs calls: the executor."""
-
-    def explain(self, active: ActiveCall, fault: Fault) -> Fault:
-        """Return what a fault of the instance means for the call."""
-
-    def keep_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
-        """Begin to keep the media of a result, and `finish` the call then; None: there are none."""
-
-    def ended(self, active: ActiveCall, fault: Fault | None, is_error: bool) -> None:
-        """Note that a call has ended, and how."""
-
-
-def _parts(
-    began: float, sent_at: float, marks: list[tuple[str, float]] | None
-) -> tuple[tuple[str, float], ...]:
-    if marks is None:  # as nearly always
-        if not sent_at:
-            return _ADMITTED
-        return _ADMISSION, ("the server works", sent_at - began)
-    marks = list(marks)
-    if sent_at:
-        marks.append(("the server works", sent_at))
-        marks.sort(key=_second)
-    return _ADMISSION, *((name, at - began) for name, at in marks)
+        self._owner.on_call_ended(self, fault, is_error)

@@ -1,7 +1,7 @@
-"""Calls that need a person's agreement: what is asked of the control plane, and what it means.
+"""Approval of calls by a person, asked for at the control plane.
 
-A call is sent only with arguments written anew from what was parsed, so that the server reads the
-very values that the person saw: of a key that is there twice there is one left.
+The server gets the arguments encoded anew from the parsed ones, so that it reads the same values as
+the person: of a duplicate key, only one value is left.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.timing.durations import seconds
 
-Ask = Callable[[sync_pb2.ApprovalQuestion], Awaitable[sync_pb2.ApprovalAnswer]]
+AskApproval = Callable[[sync_pb2.ApprovalQuestion], Awaitable[sync_pb2.ApprovalAnswer]]
 
-_LONGEST_SHOWN: Final = 8 * KIB
+_MAX_SHOWN: Final = 8 * KIB
 _FULL_RETRY: Final = 30.0
 
 
 class Confirmation:
-    """Has calls wait until a person agrees.
+    """Makes calls wait until a person approves them.
 
     Args:
         ask: Asks the control plane.
     """
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: AskApproval) -> None:
         self._ask = ask
         self._redactors = Redactors()
 
     async def check(self, active: ActiveCall, plan: Plan, *, is_shared: bool, use: bool) -> None:
-        """Return if a person agrees to a call.
+        """Wait until a person approves a call.
 
         Args:
-            active: The call; its arguments are written anew.
+            active: The call; its arguments are encoded anew.
             plan: Its tool.
-            is_shared: Whether its server keeps no state for its session.
-            use: Whether it runs at once: the agreement is used up by that.
+            is_shared: Whether its server keeps no state for sessions.
+            use: Whether to spend the approval because the call runs at once.
 
         Raises:
             Fault: CONFIRMATION_REQUIRED, PERMISSION_DENIED, OVERLOADED, CONTROL_PLANE_UNAVAILABLE.
@@ -75,11 +75,11 @@ class Confirmation:
             raise _refusal(active, answer)
 
     def _shown(self, plan: Plan, arguments: bytes, parsed: dict[str, Any]) -> str:
-        redacted = self._redactors.of(plan.definition).redacted(arguments, parsed)
+        redacted = self._redactors.get(plan.definition).redact(arguments, parsed)
         shown = msgspec.json.encode(redacted).decode(errors="replace")
-        if len(shown) <= _LONGEST_SHOWN:
+        if len(shown) <= _MAX_SHOWN:
             return shown
-        return f"{shown[:_LONGEST_SHOWN]} … ({len(shown)} characters)"
+        return f"{shown[:_MAX_SHOWN]} … ({len(shown)} characters)"
 
 
 def _refusal(active: ActiveCall, answer: sync_pb2.ApprovalAnswer) -> Fault:
@@ -87,8 +87,8 @@ def _refusal(active: ActiveCall, answer: sync_pb2.ApprovalAnswer) -> Fault:
     if answer.state == "full":
         return Fault(
             Reason.OVERLOADED,
-            f"Too many calls of this tenant wait for a person already; {what} is not asked about. "
-            "Have them approved or denied: leaseway approvals.",
+            f"Too many calls of this tenant wait for an approval, so none was requested for "
+            f"{what}. Approve or deny the waiting calls: leaseway approvals.",
             retry_delay=_FULL_RETRY,
         )
     approval = answer.approval_id
@@ -98,15 +98,15 @@ def _refusal(active: ActiveCall, answer: sync_pb2.ApprovalAnswer) -> Fault:
             f"{answer.decided_by} has denied this call of {what} (approval {approval}).",
             metadata={"confirmation_id": approval, "server": active.call.server_id},
         )
-    left = seconds(answer.expires_in)
+    valid_for = seconds(answer.expires_in)
     return Fault(
         Reason.CONFIRMATION_REQUIRED,
-        f"A person has to agree to this call of {what}: leaseway approvals approve {approval}. "
-        f"Then make the same call again, within {left / 60:.0f} minutes.",
+        f"This call of {what} needs a person's approval: leaseway approvals approve {approval}. "
+        f"Then make the same call again, within {valid_for / 60:.0f} minutes.",
         metadata={
             "confirmation_id": approval,
             "server": active.call.server_id,
-            "expires_in": f"{left:.0f}",
+            "expires_in": f"{valid_for:.0f}",
             "may_approve": "yes" if caller().has({Role.APPROVER}) else "no",
         },
     )

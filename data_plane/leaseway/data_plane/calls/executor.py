@@ -1,8 +1,8 @@
-"""One tool call, from its identity to its result (DESIGN §6).
+"""Runs tool calls, from admission to result (DESIGN §6).
 
-The way of nearly all calls, a shared instance that is up or a lease that is held, makes no task,
-awaits nothing and makes no span: `begin` looks up, checks and sends, and the instance's callback
-ends it. Whoever must wait (for a lease, a start, a registry version) waits in a task.
+Most calls go to a running shared instance or to a lease that is already held. Their path creates
+no task and no span and awaits nothing: `start_call` checks and sends the call, and the instance's
+callback ends it. Calls that must wait for a lease, an instance or a registry version get a task.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.audit.record import AuditEntry, Recorder
 from leaseway.data_plane.calls.admin_tools import AdminTools
 from leaseway.data_plane.calls.admission import Admission, check_arguments
-from leaseway.data_plane.calls.call import ActiveCall, Sink, parse_input, parse_meta
+from leaseway.data_plane.calls.call import ActiveCall, CallSink, parse_input, parse_meta
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.recent import RecentCalls
-from leaseway.data_plane.calls.subscriptions import Following
+from leaseway.data_plane.calls.subscriptions import Subscriptions
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest, answerable
 from leaseway.data_plane.core.calls.turns import CallTurns
@@ -55,18 +55,13 @@ _logger = logging.getLogger(__name__)
 
 
 class Executor:
-    """Runs calls.
-
-    Args:
-        pool: What is served.
-        leases: Who holds leases.
-        worker_id: For messages and spans.
+    """Runs the calls of one worker.
 
     Attributes:
-        meters: What is measured, or None where nobody wants that.
-        artifacts: Keeps the media of results, or None where they stay in place.
-        recent: The calls that are remembered, or None where none is.
-        confirmation: Has calls wait for a person, or None where nobody can be asked.
+        meters: Instruments, or None if metrics are off.
+        artifacts: Stores the media of results, or None to leave media in the results.
+        recent: Remembers ended calls, or None if no calls are remembered.
+        confirmation: Asks people to approve calls, or None if nobody can be asked.
     """
 
     def __init__(self, pool: Pool, leases: WorkerLeaseManager, worker_id: str) -> None:
@@ -74,7 +69,7 @@ class Executor:
         self._leases = leases
         self._admin = AdminTools(pool, leases)
         self._admission = Admission(pool)
-        self._following = Following(leases, self._admission.may_know)
+        self._subscriptions = Subscriptions(leases, self._admission.is_uri_visible)
         self._worker_id = worker_id
         self._background = pool.context.background
         self._loop = asyncio.get_running_loop()
@@ -86,16 +81,16 @@ class Executor:
         self._idle.set()
         self._traced = tracing_active()  # decided at start-up, like the exporters
         self._active: dict[int, ActiveCall] = {}
-        self._unjudged: list[tuple[ActiveCall, Callable[[], None]]] = []
-        self._unrecorded: list[tuple[ActiveCall, LiveInstance, ToolRequest]] = []
-        self._waiting: dict[int, tuple[ToolRequest, bool]] = {}
+        self._awaiting_rules: list[tuple[ActiveCall, Callable[[], None]]] = []
+        self._awaiting_record: list[tuple[ActiveCall, LiveInstance, ToolRequest]] = []
+        self._awaiting_turn: dict[int, tuple[ToolRequest, bool]] = {}
         self._last_number = 0
         self._deadlines = Deadlines(self._loop, self._active, self._expire)
         self._draining = False
 
     @property
     def draining(self) -> bool:
-        """Whether new calls are refused."""
+        """Whether new calls are rejected."""
         return self._draining
 
     @property
@@ -104,120 +99,126 @@ class Executor:
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for others to end."""
-        return len(self._waiting)
+        """How many calls wait for a turn on an instance with `max_calls`."""
+        return len(self._awaiting_turn)
 
     @property
     def counts(self) -> Counts:
-        """How much tenants use, and what they were refused."""
+        """Usage and rejections by tenant."""
         return self._admission.counts
 
-    def begin(self, call: execution_pb2.Call, arguments: bytes, sink: Sink) -> ActiveCall:
-        """Start a call; how it ends goes to the sink, perhaps before this returns."""
+    def start_call(self, call: execution_pb2.Call, arguments: bytes, sink: CallSink) -> ActiveCall:
+        """Start a call. Its result goes to the sink, possibly before this returns."""
         self._last_number = number = self._last_number + 1
         active = self._active[number] = ActiveCall(self, number, call, arguments, sink)
         if self.recent is not None:
-            active.began = time.perf_counter()
+            active.started_at = time.perf_counter()
         if self._traced and wants_trace(call):
             active.trace = CallTrace(call, self._worker_id)
         if self._admission.recorder is not None:
             active.audit = AuditEntry(caller().name)
         try:
             if self._draining:
-                raise self.leaving()
+                raise self.draining_fault()
             if call.server_id == ADMIN_TOOLSET:
-                self._administer(active)
+                self._run_admin_tool(active)
             elif call.registry_version > self._pool.registry_version:
-                self._wait_and_send(active)
+                self._send_in_task(active)
             else:
                 generation, plan = self._admission.admit(active)
                 if active.facts is None:
-                    self._go_on(active, generation, plan)
+                    self._send_or_wait(active, generation, plan)
                 else:
-                    if not self._unjudged:
-                        self._loop.call_soon(self._judge_and_go_on)
-                    go_on = partial(copy_context().run, self._go_on, active, generation, plan)
-                    self._unjudged.append((active, go_on))
-        except Fault as fault:
-            active.fail(fault)
-        except Exception:
-            _logger.exception("A call of %s:%s failed in the worker.", call.server_id, call.tool)
-            active.fail(_internal())
+                    if not self._awaiting_rules:
+                        self._loop.call_soon(self._check_rules_and_send)
+                    send = partial(copy_context().run, self._send_or_wait, active, generation, plan)
+                    self._awaiting_rules.append((active, send))
+        except Exception as error:
+            self._fail(active, error)
         return active
 
-    def _go_on(
+    def _fail(self, active: ActiveCall, error: Exception) -> None:
+        """End a call with a fault; log any other error and end the call with INTERNAL."""
+        if isinstance(error, Fault):
+            active.fail(error)
+            return
+        call = active.call
+        _logger.error(
+            "A call of %s:%s failed in the worker.", call.server_id, call.tool, exc_info=error
+        )
+        active.fail(
+            Fault(
+                Reason.INTERNAL, "The worker failed to run the call; its log says why.", "unknown"
+            )
+        )
+
+    def _send_or_wait(
         self, active: ActiveCall, generation: Generation, plan: ToolPlan | AdmittedRequest
     ) -> None:
-        """Send a call that may run, or have it wait for what it needs."""
+        """Send a call at once if an instance is ready; otherwise wait for one in a task."""
         self._set_deadline(active, generation)
-        needs_person = active.policy is not None and active.policy.needs_person
-        live = None if needs_person else self._ready_instance(active, generation)
+        needs_approval = active.policy is not None and active.policy.needs_approval
+        live = None if needs_approval else self._ready_instance(active, generation)
         if live is None:
-            self._wait_and_send(active)
+            self._send_in_task(active)
         else:
             self._send(active, live, generation.variant, plan)
 
-    def _judge_and_go_on(self) -> None:
-        """Judge the calls that came together one right after the other.
+    def _check_rules_and_send(self) -> None:
+        """Evaluate the rules of all calls that arrived together, then send those that may run.
 
-        Rules are evaluated by a large library: it takes a call a fifth of the time when the one
-        before it has just been there.
+        The CEL library is large: a call evaluated right after another takes a fifth of the time.
         """
-        waiting, self._unjudged = self._unjudged, []
+        waiting, self._awaiting_rules = self._awaiting_rules, []
         for active, _ in waiting:
-            if not active.over:
-                self._guarded(active, partial(self._admission.judge, active))
-        for active, go_on in waiting:  # each in its own context: who calls is asked for there
-            if not active.over:
-                self._guarded(active, go_on)
+            if not active.has_ended:
+                try:
+                    self._admission.check_rules(active)
+                except Exception as error:
+                    self._fail(active, error)
+        for active, send in waiting:  # each in its own context, which holds the caller's principal
+            if not active.has_ended:
+                try:
+                    send()
+                except Exception as error:
+                    self._fail(active, error)
 
-    def _guarded(self, active: ActiveCall, do: Callable[[], None]) -> None:
-        """Do something for a call, which ends where that fails."""
-        try:
-            do()
-        except Fault as fault:
-            active.fail(fault)
-        except Exception:
-            call = active.call
-            _logger.exception("A call of %s:%s failed in the worker.", call.server_id, call.tool)
-            active.fail(_internal())
-
-    def leaving(self) -> Fault:
-        """Return the refusal of new work by a worker that goes."""
+    def draining_fault(self) -> Fault:
+        """Return the fault for new work on a draining worker."""
         return Fault(
             Reason.DRAINING,
-            f"Worker {self._worker_id} takes no more calls; try another one.",
+            f"Worker {self._worker_id} is draining and accepts no new calls; use another worker.",
             retry_delay=0.1,
         )
 
-    def _administer(self, active: ActiveCall) -> None:
-        """Run a call of Leaseway's own tools; it is not of any registry version."""
+    def _run_admin_tool(self, active: ActiveCall) -> None:
+        """Run one of Leaseway's own tools; these exist at every registry version."""
         if active.call.method:
             raise has_only_tools(ADMIN_TOOLSET)
         parsed = check_arguments(active, self._admin.plan(active.call.tool))
-        active.done(self._admin.run(active.call, parsed))
+        active.handle_outcome(self._admin.run(active.call, parsed))
 
     def _set_deadline(self, active: ActiveCall, generation: Generation) -> None:
         if active.has_deadline:
             return
         if active.call.timeout_ms:
             self._expire_after(active, active.call.timeout_ms / 1000)
-        elif active.call.method == SUBSCRIBE:  # goes on for as long as its caller likes
+        elif active.call.method == SUBSCRIBE:  # lasts until its caller cancels it
             self._expire_after(active, bounds.MAX_CALL_TIMEOUT)
         else:
             self._expire_after(active, generation.variant.spec.call_timeout)
 
-    def _expire_after(self, active: ActiveCall, seconds: float) -> None:
+    def _expire_after(self, active: ActiveCall, timeout: float) -> None:
         active.has_deadline = True
         self._deadlines.add(
-            self._loop.time() + min(seconds, bounds.MAX_CALL_TIMEOUT), active.number
+            self._loop.time() + min(timeout, bounds.MAX_CALL_TIMEOUT), active.number
         )
 
     def _expire(self, number: int) -> None:
         self._active[number].expire()
 
     def _ready_instance(self, active: ActiveCall, generation: Generation) -> LiveInstance | None:
-        """Return the instance for a call, or None where there is something to wait for."""
+        """Return the instance for a call, or None if the call must wait for one."""
         if generation.is_shared and not active.call.lease_id:
             return generation.shared_for("" if active.call.method else active.call.tool)
         key = _lease_key(active.call)
@@ -245,8 +246,9 @@ class Executor:
         variant: HeldVariant,
         plan: ToolPlan | AdmittedRequest,
     ) -> None:
+        """Build the request of an admitted call and send it to its instance."""
         call = active.call
-        meta = _meta_of(active, live)
+        meta = _request_meta(active, live)
         if isinstance(plan, ToolPlan):
             label = plan.original_name
             request = ToolRequest(label, live.head(variant.toolset, label), active.arguments, meta)
@@ -270,115 +272,104 @@ class Executor:
             active.timer = self.meters.timer(live.spec, label)
         active.sent_at = time.perf_counter()
         if request.method == SUBSCRIBE and isinstance(plan, AdmittedRequest):
-            if self.draining:  # by now: it would go on for as long as its caller likes
-                raise self.leaving()
-            active.began = 0.0  # how long it goes on is up to its caller
-            self._following.begin(active, live, plan)
+            if self.draining:  # a subscription would outlive the drain
+                raise self.draining_fault()
+            active.started_at = 0.0  # its duration is the caller's choice: not remembered
+            self._subscriptions.subscribe(active, live, plan)
             return
-        must_record = self._admission.permit_once_recorded(active)
+        must_record = self._admission.count_once(active)
         active.live = live
         live.calls += 1
-        if variant.spec.max_calls and not self._has_turn(active, live, variant.spec):
-            self._waiting[active.number] = request, must_record
+        if variant.spec.max_calls and not self._try_turn(active, live, variant.spec):
+            self._awaiting_turn[active.number] = request, must_record
             active.event("waiting for its turn")
         else:
-            self._run(active, live, request, must_record)
+            self._send_request(active, live, request, must_record)
 
-    def _run(
+    def _send_request(
         self, active: ActiveCall, live: LiveInstance, request: ToolRequest, must_record: bool
     ) -> None:
-        """Have the server run a call, once that is recorded where it must be."""
+        """Send a request, or queue it until the audit has recorded its call."""
         if must_record:
-            if not self._unrecorded:
+            if not self._awaiting_record:
                 self._loop.call_soon(self._record_and_send)
-            self._unrecorded.append((active, live, request))
+            self._awaiting_record.append((active, live, request))
         else:
-            active.sent(live.instance.call(request, active.done))
+            active.set_pending(live.instance.call(request, active.handle_outcome))
 
-    def _has_turn(self, active: ActiveCall, live: LiveInstance, spec: ServerSpec) -> bool:
-        """Return whether a call may run at once, on an instance that runs so many at most."""
+    def _try_turn(self, active: ActiveCall, live: LiveInstance, spec: ServerSpec) -> bool:
+        """Return whether a call may run now on an instance with `max_calls`; queue it if not."""
         if live.turns is None:
             live.turns = CallTurns()
-        live.turns.most, live.turns.weight_of = spec.max_calls or 1, spec.policy.weight_of
-        return live.turns.begin(active, _tenant(active))
+        live.turns.max_running = spec.max_calls or 1
+        live.turns.weight_of = spec.policy.weight_of
+        return live.turns.add(active, _tenant(active))
 
-    def _turn_ended(self, active: ActiveCall, live: LiveInstance, turns: CallTurns) -> None:
-        self._waiting.pop(active.number, None)
-        turns.end(active, _tenant(active))
+    def _end_turn(self, active: ActiveCall, live: LiveInstance, turns: CallTurns) -> None:
+        self._awaiting_turn.pop(active.number, None)
+        turns.remove(active, _tenant(active))
         if turns.waiting:
-            self._loop.call_soon(self._give_turns, live, turns)
+            self._loop.call_soon(self._send_next, live, turns)
 
-    def _give_turns(self, live: LiveInstance, turns: CallTurns) -> None:
-        """Have those run whose turn it is, now that others have ended."""
-        while (active := turns.next()) is not None:
-            request, must_record = self._waiting.pop(active.number)
+    def _send_next(self, live: LiveInstance, turns: CallTurns) -> None:
+        """Send the queued calls that may run now that other calls have ended."""
+        while (active := turns.start_next()) is not None:
+            request, must_record = self._awaiting_turn.pop(active.number)
             active.mark("its turn has come")
             active.sent_at = time.perf_counter()
             try:
-                self._run(active, live, request, must_record)
-            except Fault as fault:
-                active.fail(fault)
-            except Exception:
-                _logger.exception("A call of %s failed in the worker.", live.spec.key)
-                active.fail(_internal())
+                self._send_request(active, live, request, must_record)
+            except Exception as error:
+                self._fail(active, error)
 
     def _record_and_send(self) -> None:
-        """Send the calls that must be recorded first: one write for those that came together."""
-        waiting, self._unrecorded = self._unrecorded, []
-        waiting = [each for each in waiting if not each[0].over]
+        """Record all calls that arrived together in one write, then send them."""
+        waiting, self._awaiting_record = self._awaiting_record, []
+        waiting = [entry for entry in waiting if not entry[0].has_ended]
         if not waiting:
             return
         try:
             self._admission.record(active for active, _, _ in waiting)
-        except Fault as fault:
+        except Exception as error:
             for active, _, _ in waiting:
-                active.fail(fault)
-            return
-        except Exception:
-            _logger.exception("Calls could not be recorded.")
-            for active, _, _ in waiting:
-                active.fail(_internal())
+                self._fail(active, error)
             return
         for active, live, request in waiting:
-            active.sent(live.instance.call(request, active.done))
+            active.set_pending(live.instance.call(request, active.handle_outcome))
 
-    def _wait_and_send(self, active: ActiveCall) -> None:
+    def _send_in_task(self, active: ActiveCall) -> None:
         active.task = self._background.spawn(
-            self._slowly(active), f"call {active.call.server_id}:{active.call.tool}"
+            self._wait_and_send(active), f"call {active.call.server_id}:{active.call.tool}"
         )
 
-    async def _slowly(self, active: ActiveCall) -> None:
+    async def _wait_and_send(self, active: ActiveCall) -> None:
+        """Wait for the registry version, an approval and an instance, then send the call."""
         try:
             if active.call.timeout_ms and not active.has_deadline:
                 self._expire_after(active, active.call.timeout_ms / 1000)
-            await self._reach_version(active)
+            await self._wait_for_version(active)
             generation, plan = self._admission.admit(active)
-            self._admission.judge(active)
+            self._admission.check_rules(active)
             self._set_deadline(active, generation)
-            await self._confirm(active, generation, plan, use=False)
-            live = await self._obtain(active, generation)
-            # What was admitted may have moved on during the wait: the newest decides.
+            await self._require_approval(active, generation, plan, use=False)
+            live = await self._wait_for_instance(active, generation)
+            # The server's configuration may have changed meanwhile: the newest one decides.
             generation, plan = self._admission.admit(active)
-            self._admission.judge(active)
-            if active.policy is not None and active.policy.needs_person:
-                self._admission.permit(active)
-                await self._confirm(active, generation, plan, use=True)
-            active.task = None
-            if not active.over:
+            self._admission.check_rules(active)
+            if active.policy is not None and active.policy.needs_approval:
+                self._admission.count_and_record(active)
+                await self._require_approval(active, generation, plan, use=True)
+            if not active.has_ended:
                 self._send(active, live, generation.variant, plan)
-        except Fault as fault:
-            active.task = None
-            active.fail(fault)
         except asyncio.CancelledError:
-            active.task = None
-            active.fail(self.leaving())
+            active.fail(self.draining_fault())
             raise
-        except Exception:
+        except Exception as error:
+            self._fail(active, error)
+        finally:
             active.task = None
-            active.fail(_internal())
-            raise
 
-    async def _confirm(
+    async def _require_approval(
         self,
         active: ActiveCall,
         generation: Generation,
@@ -386,33 +377,34 @@ class Executor:
         *,
         use: bool,
     ) -> None:
-        """Have a person agree to a call that needs one."""
+        """Wait until a person approves a call that needs it; `use` spends the approval."""
         if (
             active.policy is None
-            or not active.policy.needs_person
+            or not active.policy.needs_approval
             or not isinstance(plan, ToolPlan)
         ):
             return
         if self.confirmation is None:
             raise Fault(
                 Reason.CONFIRMATION_REQUIRED,
-                f"A person has to agree to calls of {active.call.server_id}:{active.call.tool}, "
-                "and there is nobody to ask here.",
+                f"Calls of {active.call.server_id}:{active.call.tool} need a person's approval, "
+                "and this worker cannot ask for one.",
             )
         active.event("waiting for an approval")
         await self.confirmation.check(active, plan, is_shared=generation.is_shared, use=use)
 
-    async def _reach_version(self, active: ActiveCall) -> None:
+    async def _wait_for_version(self, active: ActiveCall) -> None:
         if active.call.registry_version > self._pool.registry_version:
             active.event("waiting for the registry version")
             await self._pool.wait_for_version(active.call.registry_version)
 
-    async def _obtain(self, active: ActiveCall, generation: Generation) -> LiveInstance:
+    async def _wait_for_instance(self, active: ActiveCall, generation: Generation) -> LiveInstance:
+        """Return the instance for a call; start one or acquire a lease if necessary."""
         live = self._ready_instance(active, generation)
         if live is not None:
             return live
         if generation.is_shared and not active.call.lease_id:
-            return await self._obtain_shared(active, generation)
+            return await self._wait_for_shared(active, generation)
         active.event("waiting for a lease")
         ttl = seconds(active.call.lease_ttl) if active.call.HasField("lease_ttl") else None
         key = _lease_key(active.call)
@@ -429,7 +421,7 @@ class Executor:
         self._leases.start_call(lease)
         return live
 
-    async def _obtain_shared(self, active: ActiveCall, generation: Generation) -> LiveInstance:
+    async def _wait_for_shared(self, active: ActiveCall, generation: Generation) -> LiveInstance:
         active.event("waiting for the instance to start")
         while True:
             try:
@@ -437,45 +429,47 @@ class Executor:
                     "" if active.call.method else active.call.tool
                 )
             except Fault:
-                tenant = active.call.tenant or DEFAULT_TENANT
-                newer = self._pool.resolve(active.call.server_id, tenant, active.call.agent)
-                if newer is generation or not newer.is_shared:
+                newest = self._pool.resolve(
+                    active.call.server_id, _tenant(active), active.call.agent
+                )
+                if newest is generation or not newest.is_shared:
                     raise
-                generation = newer
+                generation = newest
             else:
                 active.event("the instance is up")
                 return live
 
-    async def _read_artifact(self, active: ActiveCall, ref: str, most: int) -> bytes:
+    async def _read_artifact(self, active: ActiveCall, ref: str, max_size: int) -> bytes:
         if self.artifacts is None:
             raise Fault(Reason.ARTIFACT_LOST, "This worker keeps no artifacts.")
-        return await self.artifacts.read(ref, active.call.tenant, active.call.session, most)
+        return await self.artifacts.read(ref, active.call.tenant, active.call.session, max_size)
 
-    def ended(self, active: ActiveCall, fault: Fault | None, is_error: bool) -> None:
+    def on_call_ended(self, active: ActiveCall, fault: Fault | None, is_error: bool) -> None:
         del self._active[active.number]
         if self.meters is not None:
-            recorded = active.recorded_trace()
-            self.meters.call_ended(active.timer, active.sent_at, fault, is_error, recorded)
+            traceparent = active.sampled_traceparent()
+            self.meters.record_call(active.timer, active.sent_at, fault, is_error, traceparent)
         if self.recent is not None:
             if fault is not None or is_error:
-                if active.call.method != SUBSCRIBE:  # that one lasts by design
-                    self.recent.note(active.past(fault, is_error))
-            elif active.began:
-                active.remember(self.recent)
+                if active.call.method != SUBSCRIBE:  # a subscription lasts by design
+                    self.recent.record(active.past_call(fault, is_error))
+            elif active.started_at:
+                active.record_success(self.recent)
         if active.live is not None:
             active.live.end_call()
             if active.live.turns is not None:
-                self._turn_ended(active, active.live, active.live.turns)
+                self._end_turn(active, active.live, active.live.turns)
         if active.lease is not None:
             self._leases.end_call(active.lease)
         if active.is_counted:
-            self._admission.ended(active)
+            self._admission.end_call(active)
         if active.audit is not None:
             self._record_end(active, active.audit, fault, is_error)
         if not self._active:
             self._idle.set()
 
-    def record_in(self, recorder: Recorder) -> None:
+    def set_recorder(self, recorder: Recorder) -> None:
+        """Record calls in the audit from now on."""
         self._admission.recorder = recorder
 
     def _record_end(
@@ -488,8 +482,8 @@ class Executor:
             entry, active.number, active.call, active.arguments, lease, outcome, fault
         )
 
-    def explain(self, active: ActiveCall, fault: Fault) -> Fault:
-        """Return what a fault of the instance means for a call: its lease's end, perhaps."""
+    def call_fault(self, active: ActiveCall, fault: Fault) -> Fault:
+        """Return the fault of a call whose instance failed: why its lease ended, if it did."""
         lease = active.lease
         if fault.reason is not Reason.SERVER_LOST or lease is None or self._leases.get(lease.id):
             return fault
@@ -498,24 +492,20 @@ class Executor:
             return fault
         return dataclasses.replace(ended, started=fault.started)
 
-    def keep_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
+    def store_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
         return self.artifacts.keep(active, outcome) if self.artifacts is not None else None
 
-    def refuse_new(self) -> None:
-        """Begin no call any more; those in flight go on."""
+    def reject_new_calls(self) -> None:
+        """Reject new calls; calls in flight continue."""
         self._draining = True
 
     async def drain(self) -> None:
-        """Refuse new calls and wait until those in flight have ended."""
-        self.refuse_new()
-        self._following.end_all(self.leaving())
+        """Reject new calls, end subscriptions and wait until all calls in flight have ended."""
+        self.reject_new_calls()
+        self._subscriptions.end_all(self.draining_fault())
         while self.in_flight:
             self._idle.clear()
             await self._idle.wait()
-
-
-def _internal() -> Fault:
-    return Fault(Reason.INTERNAL, "The worker failed to run the call; its log says why.", "unknown")
 
 
 def _tenant(active: ActiveCall) -> str:
@@ -526,12 +516,12 @@ def _lease_key(call: execution_pb2.Call) -> WorkerLeaseKey:
     return WorkerLeaseKey(call.tenant or DEFAULT_TENANT, call.session, call.server_id)
 
 
-def _meta_of(active: ActiveCall, live: LiveInstance) -> dict[str, object] | None:
-    """Return what a request's `_meta` is to have: its trace, and what the caller wants there."""
+def _request_meta(active: ActiveCall, live: LiveInstance) -> dict[str, object] | None:
+    """Return the `_meta` of a request: its trace context and the caller's own keys."""
     call = active.call
     meta: dict[str, object] | None = None
     if active.trace is not None:
-        meta = active.trace.send(live)
+        meta = active.trace.start_request(live)
     elif call.traceparent:
         meta = {"traceparent": call.traceparent}
         if call.tracestate:

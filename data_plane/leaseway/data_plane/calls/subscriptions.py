@@ -1,13 +1,13 @@
-"""Subscriptions to resources: calls that go on until they are cancelled (DESIGN §6).
+"""Subscriptions to resources: calls that last until they are cancelled (DESIGN §6).
 
-They end with their instance or lease, but keep neither in use: else no server could be replaced
-and no worker leave while somebody follows a resource.
+They end with their instance or lease, but do not keep it in use: otherwise a subscriber could block
+the replacement of a server and the drain of a worker.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Callable
 
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall
@@ -15,91 +15,88 @@ from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.tools.prompts_resources import AdmittedRequest
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.data_plane.metrics.instruments import SETTLED
+from leaseway.data_plane.metrics.instruments import ALREADY_RECORDED
 from leaseway.wire.errors import Fault
 
 
-class Allows(Protocol):
-    """Says whether the callers of a call may know of a URI by now."""
-
-    def __call__(self, active: ActiveCall, uri: str, /) -> bool: ...
-
-
-class Following:
+class Subscriptions:
     """The subscriptions of a worker.
 
     Args:
-        leases: Holds the leases that some run on.
-        allows: Decides which changes are passed on.
+        leases: Holds the leases that some subscriptions run on.
+        is_visible: Returns whether a call's caller may see a URI at present.
     """
 
-    def __init__(self, leases: WorkerLeaseManager, allows: Allows) -> None:
+    def __init__(
+        self, leases: WorkerLeaseManager, is_visible: Callable[[ActiveCall, str], bool]
+    ) -> None:
+        self.is_visible = is_visible
         self._leases = leases
-        self._allows = allows
-        self._active: dict[ActiveCall, None] = {}
+        self._active: set[ActiveCall] = set()
 
-    def begin(self, active: ActiveCall, live: LiveInstance, asked: AdmittedRequest) -> None:
-        """Follow a resource.
+    def subscribe(self, active: ActiveCall, live: LiveInstance, request: AdmittedRequest) -> None:
+        """Subscribe to a resource.
 
         Raises:
-            Fault: OVERLOADED: its stream follows too many.
+            Fault: OVERLOADED: the caller's stream has too many subscriptions.
         """
-        active.admit_updates()
-        followed = _Followed(self, active, live)
-        self._active[active] = None
+        active.add_subscription()
+        subscription = _Subscription(self, active, live)
+        self._active.add(active)
         live.followers += 1
-        if followed.lease is not None:
+        if subscription.lease is not None:
             active.lease = None
-            self._leases.end_call(followed.lease)
-        followed.pending = live.instance.follow(asked.name, followed.notify, followed.done)
-        active.sent(followed)
+            self._leases.end_call(subscription.lease)
+        subscription.pending = live.instance.follow(
+            request.name, subscription.on_update, subscription.on_outcome
+        )
+        active.set_pending(subscription)
 
     def end_all(self, fault: Fault) -> None:
         for active in tuple(self._active):
-            active.withdraw(fault.message)
+            active.cancel_request(fault.message)
             active.fail(fault)
 
-    def allows(self, active: ActiveCall, uri: str) -> bool:
-        """Return whether a change is passed on; that a subscription holds always is."""
-        return not uri or self._allows(active, uri)
-
-    def ended(self, followed: _Followed) -> None:
-        """Give back what a subscription stood on, for its call to end like any other."""
-        active = followed.active
-        if self._active.pop(active, self) is self:
+    def release(self, subscription: _Subscription) -> None:
+        """Release the instance, and return the lease to the call so that it ends like any other."""
+        active = subscription.active
+        if active not in self._active:
             return
-        followed.live.remove_follower()
-        if followed.lease is not None:
-            active.lease = followed.lease
-            self._leases.start_call(followed.lease)
+        self._active.remove(active)
+        subscription.live.remove_follower()
+        if subscription.lease is not None:
+            active.lease = subscription.lease
+            self._leases.start_call(subscription.lease)
 
 
-class _Followed:
-    """One subscription, as its call knows it: a `PendingCall`."""
+class _Subscription:
+    """One subscription, as the `PendingCall` of its call."""
 
-    written = True  # that the server may know of it harms nobody
+    written = True  # the server may know of it, which does no harm
 
-    def __init__(self, following: Following, active: ActiveCall, live: LiveInstance) -> None:
+    def __init__(
+        self, subscriptions: Subscriptions, active: ActiveCall, live: LiveInstance
+    ) -> None:
         self.active = active
         self.live = live
         self.lease: WorkerLease | None = active.lease
         self.pending: PendingCall | None = None
-        self._following = following
+        self._subscriptions = subscriptions
 
     def cancel(self, reason: str) -> None:
         if self.pending is not None:
             self.pending.cancel(reason)
-        self._following.ended(self)
+        self._subscriptions.release(self)
 
-    def notify(self, uri: str) -> None:
-        """Pass a change on, or that the subscription holds."""
+    def on_update(self, uri: str) -> None:
+        """Pass on a change that the caller may see; an empty URI confirms the subscription."""
         active = self.active
-        if not uri and active.timer is not None and active.timer is not SETTLED:
-            active.timer.note(time.perf_counter() - active.sent_at, None, False)
-            active.timer = SETTLED  # how long it goes on after that is up to its caller
-        if self._following.allows(active, uri):
-            active.updated(uri)
+        if not uri and active.timer is not None and active.timer is not ALREADY_RECORDED:
+            active.timer.record(time.perf_counter() - active.sent_at, None, False)
+            active.timer = ALREADY_RECORDED  # how long it lasts is the caller's choice
+        if not uri or self._subscriptions.is_visible(active, uri):
+            active.resource_updated(uri)
 
-    def done(self, outcome: Outcome) -> None:
-        self._following.ended(self)
-        self.active.done(outcome)
+    def on_outcome(self, outcome: Outcome) -> None:
+        self._subscriptions.release(self)
+        self.active.handle_outcome(outcome)

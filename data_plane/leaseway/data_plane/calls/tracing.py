@@ -1,4 +1,4 @@
-"""The two spans of a call that is traced (DESIGN §11). An unsampled call never gets here."""
+"""The two spans of a traced call (DESIGN §11): the call and its MCP request."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from leaseway.data_plane.instances.live_instance import LiveInstance
+from leaseway.data_plane.metrics.instruments import error_type
 from leaseway.telemetry.tracing import context_from, is_sampled, traceparent_of, tracer
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
-from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.errors import Fault
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.span_attributes import Attr
-from leaseway.wire.status import code_of
 
 _TOOL_ERROR: Final = "tool_error"
 _PROMPT: Final = "prompts/get"
@@ -23,17 +23,12 @@ _tracer = tracer("leaseway.data_plane")
 
 
 def wants_trace(call: execution_pb2.Call) -> bool:
-    """Return whether a call's caller, or else this process's sampler, is to decide for spans."""
+    """Return whether a call may get spans: its caller sampled it, or left that to the worker."""
     return not call.traceparent or is_sampled(call.traceparent)
 
 
 class CallTrace:
-    """The worker's span of one call, and below it the span of the MCP request.
-
-    Args:
-        call: The call.
-        worker_id: This worker.
-    """
+    """The worker's span of one call, and the child span of its MCP request."""
 
     __slots__ = ("_call", "_request", "_worker")
 
@@ -64,18 +59,17 @@ class CallTrace:
 
     @property
     def traceparent(self) -> str:
-        """The worker's span in W3C's form, or empty where it is not recorded."""
+        """The worker's span as a W3C `traceparent`; empty if it is not sampled."""
         sampled = self._worker.get_span_context().trace_flags.sampled
         return traceparent_of(self._worker) if sampled else ""
 
     def event(self, name: str) -> None:
-        """Note what the call waits for or has got."""
         self._worker.add_event(name)
 
-    def send(self, live: LiveInstance) -> dict[str, object]:
-        """Open the span of the MCP request; return the `_meta` that carries it."""
+    def start_request(self, live: LiveInstance) -> dict[str, object]:
+        """Start the span of the MCP request; return the `_meta` with its trace context."""
         if not self._worker.is_recording():
-            return _carrying(self._worker)  # the sampler decided for all of the call
+            return _trace_context(self._worker)  # the sampler's decision holds for both spans
         instance = live.instance
         stdio = live.spec.is_process
         self._request = _tracer.start_span(
@@ -94,28 +88,27 @@ class CallTrace:
                 **({Attr.LEASE: live.lease_id} if live.lease_id else {}),
             },
         )
-        return _carrying(self._request)
+        return _trace_context(self._request)
 
-    def sent(self, request_id: object) -> None:
-        """Note the id of the JSON-RPC request."""
+    def set_request_id(self, request_id: object) -> None:
+        """Set the id of the JSON-RPC request on its span."""
         if self._request is not None and request_id is not None:
             self._request.set_attribute(Attr.JSONRPC_REQUEST_ID, str(request_id))
 
     def end(self, fault: Fault | None, is_error: bool) -> None:
-        """Close both spans with how the call ended."""
+        """End both spans with the call's outcome."""
         for span in (self._request, self._worker):
             if span is None:
                 continue
             if fault is not None:
-                _note_fault(span, fault)
+                _set_fault(span, fault)
             elif is_error:
                 span.set_attribute(Attr.ERROR_TYPE, _TOOL_ERROR)
                 span.set_status(Status(StatusCode.ERROR, "the tool reported an error"))
             span.end()
 
 
-def _carrying(span: Span) -> dict[str, object]:
-    """Return the `_meta` of a request that belongs to a span."""
+def _trace_context(span: Span) -> dict[str, object]:
     meta: dict[str, object] = {"traceparent": traceparent_of(span)}
     state = span.get_span_context().trace_state
     if state:
@@ -124,14 +117,14 @@ def _carrying(span: Span) -> dict[str, object]:
 
 
 def _span_name(call: execution_pb2.Call) -> str:
-    """Return the name of an MCP request's span; URIs have no bounds, so no name has one."""
+    """Return the name of an MCP request's span. It contains no URI: there may be any number."""
     if not call.method:
         return f"tools/call {call.tool}"
     return f"{call.method} {call.tool}" if call.method == _PROMPT else call.method
 
 
 def _target(call: execution_pb2.Call) -> dict[str, str]:
-    """Return the attributes that say what a call is about."""
+    """Return the attributes for a call's tool, prompt or resource."""
     if not call.method:
         return {
             Attr.GEN_AI_TOOL_NAME: call.tool,
@@ -143,8 +136,8 @@ def _target(call: execution_pb2.Call) -> dict[str, str]:
     return {Attr.MCP_METHOD_NAME: call.method, name: call.tool[: bounds.MAX_URI]}
 
 
-def _note_fault(span: Span, fault: Fault) -> None:
-    code = fault.metadata.get("code", "") if fault.reason is Reason.SERVER_ERROR else ""
-    span.set_attribute(Attr.ERROR_TYPE, code or fault.reason.value)
-    span.set_attribute(Attr.RPC_RESPONSE_STATUS_CODE, code or code_of(fault).name)
+def _set_fault(span: Span, fault: Fault) -> None:
+    kind, code = error_type(fault)
+    span.set_attribute(Attr.ERROR_TYPE, kind)
+    span.set_attribute(Attr.RPC_RESPONSE_STATUS_CODE, code)
     span.set_status(Status(StatusCode.ERROR, fault.reason.value))

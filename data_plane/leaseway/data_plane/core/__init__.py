@@ -1,1 +1,1 @@
-"""What a worker decides: desired state, tools, arguments, leases. No IO, no clock, no protobuf."""
+"""Pure decisions of a worker: desired state, tools, arguments, leases. No IO, clock or protobuf."""

@@ -1,6 +1,6 @@
-"""What a worker holds, and what a delta changes about it (DESIGN §8).
+"""The desired state of a worker, and how updates from the control plane change it (DESIGN §8).
 
-Pure: it is immutable; `apply` returns the next one and what is to be done about it.
+Pure and immutable: `apply` returns the next state and the changes.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from leaseway.data_plane.core.tools.policy import Judge
+from leaseway.data_plane.core.tools.policy import ToolPolicies
 from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.spec.model import ServerSpec, VariantKey
 
 
 @dataclass(frozen=True, eq=False)
 class HeldVariant:
-    """One variant that the worker serves.
+    """One variant of a server that the worker serves.
 
     Attributes:
-        spec: The definition.
-        launch_hash: Of what needs a new instance.
-        exposure_hash: Of what does not.
-        toolset_hash: Of the tools recorded and exposed.
-        toolset: The tools, compiled.
-        sent: The variant as it was sent, for a control plane that has forgotten it.
+        launch_hash: Hash of the settings whose change needs a new instance.
+        exposure_hash: Hash of all other settings.
+        toolset_hash: Hash of the recorded and exposed tools.
+        toolset: The compiled tools.
+        sent: The variant as it was received, to send it to a control plane that has lost it.
     """
 
     spec: ServerSpec
@@ -40,13 +39,13 @@ class HeldVariant:
         return self.spec.key
 
     @cached_property
-    def judge(self) -> Judge:
-        """What decides whether a call of it may run."""
-        return Judge(self.spec.policy, self.toolset.tools, starts_in(self.spec))
+    def policies(self) -> ToolPolicies:
+        """The policies of its tools."""
+        return ToolPolicies(self.spec.policy, self.toolset.tools, working_folder(self.spec))
 
 
-def starts_in(spec: ServerSpec) -> str:
-    """Return the folder that a server's process starts in; empty where that is not known yet."""
+def working_folder(spec: ServerSpec) -> str:
+    """Return the working folder of a server's process; empty if there is none or it is unknown."""
     if not spec.is_process or spec.image or "$" in spec.cwd:
         return ""
     return spec.cwd or str(Path.cwd())
@@ -54,7 +53,7 @@ def starts_in(spec: ServerSpec) -> str:
 
 @dataclass(frozen=True)
 class Update:
-    """A delta as the core knows it: what to serve from now on, and what no longer."""
+    """A delta from the control plane."""
 
     epoch: int
     registry_version: int
@@ -64,12 +63,12 @@ class Update:
 
 @dataclass(frozen=True)
 class Changes:
-    """What an update changed.
+    """The changes of an update.
 
     Attributes:
-        launched: New variants, and those whose instances must be replaced.
-        exposed: Variants whose instances stay and whose tools or settings changed.
-        removed: Variants that are held no longer.
+        launched: New variants, and variants whose instances must be replaced.
+        exposed: Variants with changed tools or settings, whose instances continue.
+        removed: Variants that are no longer served.
     """
 
     launched: tuple[HeldVariant, ...] = ()
@@ -82,8 +81,7 @@ class DesiredState:
     """All variants that a worker serves, at one registry version.
 
     Attributes:
-        variants: By key.
-        registry_version: What callers may ask for; never falls.
+        registry_version: The version that calls may require; it never decreases.
         epoch: The highest epoch seen.
     """
 
@@ -92,12 +90,12 @@ class DesiredState:
     epoch: int = 0
 
     def find(self, server_id: str, tenant: str) -> HeldVariant | None:
-        """Return what a tenant gets under a server id: its own variant, else the common one."""
+        """Return a tenant's own variant of a server, or else the common one."""
         own = self.variants.get(VariantKey(server_id, tenant)) if tenant else None
         return own or self.variants.get(VariantKey(server_id))
 
     def visible_to(self, tenant: str, agent: str = "") -> Iterable[HeldVariant]:
-        """Return the variants that a caller sees, ordered by server id."""
+        """Return the variants that a caller may see, ordered by server id."""
         server_ids = sorted({key.server_id for key in self.variants})
         found = (self.find(server_id, tenant) for server_id in server_ids)
         return [
@@ -108,9 +106,9 @@ class DesiredState:
 
 
 def apply(desired_state: DesiredState, update: Update) -> tuple[DesiredState, Changes]:
-    """Return the desired state after an update, and what it changed.
+    """Return the desired state after an update, and its changes.
 
-    An upsert wins over a removal of the same variant. What is equal in all hashes changes nothing.
+    An upsert wins over a removal of the same variant. A variant with equal hashes has not changed.
     """
     variants = dict(desired_state.variants)
     upserted = {variant.key for variant in update.upserts}

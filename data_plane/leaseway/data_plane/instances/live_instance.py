@@ -11,7 +11,7 @@ from leaseway.data_plane.core.instances.instance_policy import Times
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, differing_tools, has_other_tools
-from leaseway.data_plane.metrics.instruments import WorkerMeters, start_time
+from leaseway.data_plane.metrics.instruments import WorkerMeters, measure_start
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
 
@@ -134,7 +134,7 @@ class LiveInstance:
         Raises:
             Fault: It did not come up, and why.
         """
-        with start_time(self._meters, self.spec):
+        with measure_start(self._meters, self.spec):
             try:
                 await self.instance.start()
             except BaseException:

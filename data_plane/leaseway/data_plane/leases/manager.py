@@ -25,7 +25,7 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.instances import LeaseInstances
 from leaseway.data_plane.leases.waiters import Granted, LeaseWaitQueue
-from leaseway.data_plane.metrics.instruments import lease_wait
+from leaseway.data_plane.metrics.instruments import measure_lease_wait
 from leaseway.spec.policy import OTHERS
 from leaseway.wire.bounds import MAX_TENANT_LEASES
 from leaseway.wire.errors import Fault, Reason
@@ -155,7 +155,7 @@ class WorkerLeaseManager:
         check_caller_names(session=key.session, tenant=key.tenant, agent=agent)
         if ttl is not None:
             check_lease_ttl(ttl)
-        with lease_wait(self._context.meters, key.server_id) as granted:
+        with measure_lease_wait(self._context.meters, key.server_id) as granted:
             lease, created, starting = await self._grant(key, agent, acquirer, ttl, wait)
             if starting is not None:
                 await asyncio.shield(starting)
@@ -351,7 +351,7 @@ class WorkerLeaseManager:
 
     def _clean_up(self, lease: WorkerLease, how: LeaseOutcome) -> None:
         if self._context.meters is not None:
-            self._context.meters.lease_ended(lease, how)
+            self._context.meters.record_lease_end(lease, how)
         ended = self.ended_fault(lease.id)
         self._instances.end(lease.id, ended)
         self._context.reports.add_lease_end(lease, how)

@@ -15,7 +15,7 @@ from mcp.client.session import ClientSession
 from mcp_types import ServerCapabilities
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
-from leaseway.data_plane.core.desired_state import starts_in
+from leaseway.data_plane.core.desired_state import working_folder
 from leaseway.data_plane.core.ports import PromptsResources
 from leaseway.data_plane.mcp.connect import ServerContext, connect
 from leaseway.data_plane.mcp.process.stderr import StderrTail
@@ -75,7 +75,7 @@ class Session:
         spec, peer = wanted.spec, connected.peer
         permissions = spec.policy.permissions
         if permissions.allowed_paths is not None:
-            peer.offer_roots(roots_result(folders(permissions, starts_in(spec))))
+            peer.offer_roots(roots_result(folders(permissions, working_folder(spec))))
         return cls(spec, peer, connected.pid, connected.warnings)
 
     @contextlib.asynccontextmanager

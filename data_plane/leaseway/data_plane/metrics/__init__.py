@@ -1,4 +1,4 @@
 """A worker's instruments and gauges.
 
-Owners of state hand their readers in; nothing here reaches into them.
+The owners of a worker's state pass readers in; nothing here imports them.
 """

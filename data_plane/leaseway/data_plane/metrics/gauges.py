@@ -1,4 +1,4 @@
-"""What a worker measures by looking at its own state whenever somebody asks (DESIGN §11)."""
+"""Metrics that read a worker's state at collection: totals, and usage of tenants' limits."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from leaseway.data_plane.metrics.instruments import MeasuredInstance, WorkerMeters
-from leaseway.telemetry.metrics import Reading, Retention
+from leaseway.spec.policy import OTHERS, TenantLimits
+from leaseway.telemetry.metrics import Meter, Reading, Retention
 from leaseway.wire.span_attributes import Attr
 
 
 @dataclass(frozen=True)
 class StateReaders:
-    """Readers that the owners of a worker's state hand in; each answers at once.
+    """Readers of a worker's state. None of them may block.
 
     Attributes:
-        served: The ids of servers that are served.
-        ready: The instances that are up.
+        served: The ids of all servers.
+        ready: All ready instances.
         instance_states: (server id, state) of every instance.
-        leases: The server id of every lease that is held.
-        totals: Single numbers, each by the name of its instrument in `TOTALS`.
-        artifacts_failed: How many artifacts the disk did not take.
+        leases: The server id of every held lease.
+        totals: Numbers by the name of their instrument in `TOTALS`.
+        artifacts_failed: Number of artifacts that could not be written.
     """
 
     served: Callable[[], Iterable[str]]
@@ -51,16 +52,16 @@ TOTALS: Final[Mapping[str, tuple[str, str]]] = {
         "The registry version that this process has reached.",
     ),
 }
-"""Units and descriptions of the single numbers."""
+"""Units and descriptions by instrument name."""
 
 
 class StateMeters:
-    """Reads a worker's state whenever somebody asks for its metrics.
+    """Reads a worker's state at collection.
 
     Args:
-        meters: Where the instruments are; series of servers that are gone are dropped there.
-        readers: What is read.
-        clock: Seconds, monotonic.
+        meters: Registers the instruments, and drops the series of removed servers.
+        readers: Read the state.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class StateMeters:
         self._clock = clock
         self._retention = Retention()
         meter = meters.meter
-        meter.before_collecting(self._before)
+        meter.before_collecting(self._prune)
         meter.observe("leaseway.leases.held", "{lease}", "Leases held.", self._held, Attr.SERVER)
         meter.observe(
             "leaseway.instances",
@@ -95,12 +96,11 @@ class StateMeters:
             unit, description = TOTALS[name]
             meter.observe(name, unit, description, partial(_single, read))
 
-    def _before(self) -> None:
+    def _prune(self) -> None:
         for live in self._readers.ready():
             self._meters.count_late_replies(live)
         present = {*self._readers.served(), *self._readers.leases()} | self._meters.take_touched()
-        wanted = self._retention.wanted(present, self._clock())
-        self._meters.keep(wanted)
+        self._meters.keep(self._retention.wanted(present, self._clock()))
 
     def _held(self) -> Reading:
         held = Counter(self._readers.leases())
@@ -112,3 +112,88 @@ class StateMeters:
 
 def _single(read: Callable[[], float]) -> Reading:
     return [((), float(read()))]
+
+
+Quota = Literal["calls", "concurrent", "external", "leases", "artifact_bytes"]
+Amounts = Mapping[str, float]
+"""Usage by tenant."""
+_Series = Iterator[tuple[tuple[str, str], float]]
+_HELD: Final[tuple[Quota, ...]] = ("concurrent", "leases", "artifact_bytes")
+
+
+@dataclass(frozen=True)
+class QuotaReaders:
+    """Readers of tenants' limits and usage. None of them may block.
+
+    Attributes:
+        limits: The tenants' limits in each server's policy; they are the same in all policies.
+        used: Current usage by quota.
+        refused: (tenant, quota, count) of rejections since the worker's start.
+    """
+
+    limits: Callable[[], Iterable[Mapping[str, TenantLimits]]]
+    used: Mapping[Quota, Callable[[], Amounts]]
+    refused: Callable[[], Iterable[tuple[str, Quota, int]]]
+
+
+class QuotaMeters:
+    """Reads tenants' limits and usage at collection.
+
+    Labels are the tenants in the configuration. All others share the label `*`, with the usage of
+    the largest of them, because the limits of `*` apply to each tenant separately.
+    """
+
+    def __init__(self, meter: Meter, readers: QuotaReaders) -> None:
+        self._readers = readers
+        labels = Attr.TENANT, Attr.QUOTA
+        meter.observe(
+            "leaseway.tenant.limit",
+            "1",
+            "What a tenant may use of this worker; of `calls`, so many in a second.",
+            self._limits,
+            *labels,
+        )
+        meter.observe(
+            "leaseway.tenant.used", "1", "What a tenant uses of that.", self._used, *labels
+        )
+        meter.observe(
+            "leaseway.tenant.refused",
+            "{request}",
+            "Calls and leases that a tenant was refused because of its limits.",
+            self._refused,
+            *labels,
+            kind="counter",
+        )
+
+    def _configured(self) -> Mapping[str, TenantLimits]:
+        configured: dict[str, TenantLimits] = {}
+        for limits in self._readers.limits():
+            configured.update(limits)
+        return configured
+
+    def _limits(self) -> _Series:
+        for tenant, limits in self._configured().items():
+            if limits.calls is not None:
+                yield (tenant, "calls"), limits.calls.calls / limits.calls.seconds
+            for quota in _HELD:
+                limit = getattr(limits, quota)
+                if limit is not None:
+                    yield (tenant, quota), float(limit)
+
+    def _used(self) -> _Series:
+        configured = self._configured()
+        for quota, read in self._readers.used.items():
+            amounts = read()
+            for tenant, limits in configured.items():
+                if getattr(limits, quota) is None:
+                    continue
+                if tenant == OTHERS:
+                    others = (used for name, used in amounts.items() if name not in configured)
+                    yield (tenant, quota), float(max(others, default=0))
+                else:
+                    yield (tenant, quota), float(amounts.get(tenant, 0))
+
+    def _refused(self) -> _Series:
+        configured = self._configured()
+        for tenant, quota, count in self._readers.refused():
+            yield (tenant if tenant in configured else OTHERS, quota), float(count)

@@ -1,8 +1,7 @@
-"""What a worker measures of calls, leases and instances (DESIGN §11).
+"""A worker's instruments for calls, leases and instances, written at each event (DESIGN §11).
 
-Whoever calls, grants or starts something says so here, where metrics are wanted at all; what can
-be read from the worker's state is read in `meter_state`. No label holds what a caller can choose:
-servers and tools are those that the configuration and the listings name.
+`gauges` reads the rest from the worker's state. Callers cannot choose any label: servers and tools
+come from the configuration and the servers' lists.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from leaseway.data_plane.core.leases.table import WorkerLease
 
 _SHORT: Final = (0.001, 0.002, 0.005, *DURATIONS)
-"""A lease that is held already, or is given a spare, takes milliseconds."""
+"""An existing lease, or one on a spare instance, takes milliseconds."""
 _OK: Final = "ok"
-_MOST_ERROR_TYPES: Final = 16
-"""Error types of one tool; further ones are `_OTHER`, since servers choose their own codes."""
+_MAX_ERROR_TYPES: Final = 16
+"""Error types of one tool; further ones are `_OTHER`, because servers choose their own codes."""
 _OTHER_ERROR: Final = "_OTHER"
 _CANCELLED: Final = "CANCELLED"
 _EXISTING: Final = "existing"
@@ -36,15 +35,15 @@ _COLD: Final = "cold"
 
 
 class MeasuredInstance(Protocol):
-    """An instance of a server, as far as it is measured."""
+    """An instance of a server, as metrics see it."""
 
     @property
     def spec(self) -> ServerSpec:
-        """What it is an instance of."""
+        """Its server."""
 
     @property
     def up_since(self) -> float | None:
-        """When it came up, or None."""
+        """When it became ready, or None."""
 
     @property
     def fault(self) -> Fault | None:
@@ -56,15 +55,14 @@ class MeasuredInstance(Protocol):
 
 
 class WorkerMeters:
-    """The instruments of a worker that are written when something happens.
-
-    Attributes:
-        meter: Where they are registered.
-        limits: Counts what callers were refused for one of their bounds.
+    """The instruments of a worker that are written at events.
 
     Args:
-        meter: Where they are registered.
-        clock: The loop's, which says since when an instance is up.
+        meter: Registers the instruments.
+        clock: The event loop's clock, as in `MeasuredInstance.up_since`.
+
+    Attributes:
+        limits: Counts rejections by the limit that was reached.
     """
 
     def __init__(self, meter: Meter, clock: Callable[[], float]) -> None:
@@ -140,15 +138,12 @@ class WorkerMeters:
         )
         self._late_seen: dict[str, int] = {}
         self._touched: set[str] = set()
-        # One cache a transport; the cells are the calls' own.
+        # Timers by server and tool, for each transport.
         self._pipe: dict[str, dict[str, ToolTimer]] = {}
         self._tcp: dict[str, dict[str, ToolTimer]] = {}
 
     def timer(self, spec: ServerSpec, tool: str) -> ToolTimer:
-        """Return what takes the durations of one tool's calls; two lookups once it is known.
-
-        Of requests other than tool calls, `tool` is the method: what they name has no bounds.
-        """
+        """Return the timer of a tool. For requests other than tool calls, `tool` is the method."""
         servers = self._pipe if spec.is_process else self._tcp
         tools = servers.get(spec.key.server_id)
         if tools is None:
@@ -159,7 +154,7 @@ class WorkerMeters:
             self._touched.add(spec.key.server_id)
         return timer
 
-    def call_ended(
+    def record_call(
         self,
         timer: ToolTimer | None,
         sent_at: float,
@@ -167,51 +162,50 @@ class WorkerMeters:
         is_error: bool,
         traceparent: str = "",
     ) -> None:
-        """Note the end of a call; one of Leaseway's own tools, which no server runs, is none.
+        """Record an ended call, except calls of Leaseway's own tools.
 
         Args:
-            timer: What takes its duration, or None where it was not sent.
+            timer: The timer of its tool, or None if it was not sent.
             sent_at: When it was sent, as `time.perf_counter` counts.
             fault: Why there is no result, or None.
-            is_error: Whether the result says that the tool failed.
-            traceparent: Of the call's span, if it is recorded; its duration's exemplar.
+            is_error: `isError` of the result.
+            traceparent: The call's span, if it is sampled; the exemplar of its duration.
         """
         if fault is not None and (timer is None or fault.started == "no"):
-            self.call_refused(fault)
+            self.record_refusal(fault)
         elif timer is not None:
-            timer.note(time.perf_counter() - sent_at, fault, is_error, traceparent)
+            timer.record(time.perf_counter() - sent_at, fault, is_error, traceparent)
 
-    def call_refused(self, fault: Fault) -> None:
-        """Note a call or a stream that ended before a server had it, and the bound it reached."""
+    def record_refusal(self, fault: Fault) -> None:
+        """Record a call that never reached a server, or a refused stream, and the limit reached."""
         self._refused.cell(fault.reason.value).add()
-        if fault.reason is not Reason.CAPACITY:  # noted with the wait for its lease
+        if fault.reason is not Reason.CAPACITY:  # recorded with the wait for the lease
             self.limits.note(fault.metadata)
 
-    def lease_granted(self, server_id: str, waited: float, start: str) -> None:
-        """Note that a caller has its lease.
+    def record_lease(self, server_id: str, waited: float, start: str) -> None:
+        """Record a granted lease.
 
         Args:
-            server_id: Of which server.
-            waited: For how long, in seconds.
-            start: `existing`, `warm` (its instance was up before) or `cold`.
+            server_id: The server.
+            waited: Seconds that the caller waited.
+            start: `existing`, `warm` (on a running instance) or `cold`.
         """
         self._touched.add(server_id)
         self._waits.cell(server_id, start, _OK).record(waited)
 
-    def lease_refused(self, server_id: str, waited: float, fault: Fault) -> None:
-        """Note that a caller did not get a lease."""
-        known = "" if fault.reason is Reason.TOOL_NOT_FOUND else server_id
-        self._touched.add(known)
-        self._waits.cell(known, "", fault.reason.value).record(waited)
+    def record_lease_refusal(self, server_id: str, waited: float, fault: Fault) -> None:
+        label = "" if fault.reason is Reason.TOOL_NOT_FOUND else server_id  # it may be any text
+        self._touched.add(label)
+        self._waits.cell(label, "", fault.reason.value).record(waited)
         if fault.reason is Reason.CAPACITY:
             self.limits.note(fault.metadata)
 
-    def lease_ended(self, lease: WorkerLease, how: str) -> None:
+    def record_lease_end(self, lease: WorkerLease, how: str) -> None:
         self._touched.add(lease.key.server_id)
         self._leases_ended.cell(lease.key.server_id, how).add()
 
-    def start_ended(self, spec: ServerSpec, took: float, error: BaseException | None) -> None:
-        """Note that an instance came up, or why it did not."""
+    def record_start(self, spec: ServerSpec, took: float, error: BaseException | None) -> None:
+        """Record a start of an instance, or its error."""
         outcome = _OK
         if isinstance(error, Fault):
             outcome = error.metadata.get("problem", error.reason.value)
@@ -221,40 +215,40 @@ class WorkerMeters:
         self._starts.cell(spec.key.server_id, outcome).record(took)
 
     def instance_started(self, live: MeasuredInstance, *, again: bool) -> None:
-        """Note that an instance serves from now on (`Hooks.on_instance_started`)."""
+        """Count a restart (`Hooks.on_instance_started`)."""
         if again:
             self._touched.add(live.spec.key.server_id)
             self._restarts.cell(live.spec.key.server_id).add()
 
     def instance_ended(self, live: MeasuredInstance, _how: str) -> None:
-        """Note that an instance that was up is no more (`Hooks.on_instance_ended`)."""
+        """Record the lifetime of an instance (`Hooks.on_instance_ended`)."""
         spec = live.spec
-        why = live.fault.reason.value if live.fault is not None else ""
-        was_up = self._clock() - live.up_since if live.up_since is not None else 0.0
+        reason = live.fault.reason.value if live.fault is not None else ""
+        lifetime = self._clock() - live.up_since if live.up_since is not None else 0.0
         self._touched.add(spec.key.server_id)
-        self._sessions.cell(spec.key.server_id, _transport(spec), why).record(was_up)
+        self._sessions.cell(spec.key.server_id, _transport(spec), reason).record(lifetime)
         self.count_late_replies(live)
         self._late_seen.pop(live.instance.id, None)
 
     def count_late_replies(self, live: MeasuredInstance) -> None:
-        """Count the late replies that an instance, up until now, has got since the last time."""
+        """Count the late replies of an instance since the last call of this method."""
         late = live.instance.late_replies
         seen = self._late_seen.get(live.instance.id, 0)
         if late > seen:
             self._late.cell(live.spec.key.server_id).add(late - seen)
             self._late_seen[live.instance.id] = late
 
-    def frame_dropped(self, kind: str) -> None:
-        """Note a `progress` or `log` frame that was not sent."""
+    def record_dropped_frame(self, kind: str) -> None:
+        """Record a dropped `progress` or `log` frame."""
         self._dropped.cell(kind).add()
 
     def take_touched(self) -> set[str]:
-        """Return the servers whose series were written since the last time, and forget them."""
+        """Return the servers whose series were written since the last call of this method."""
         touched, self._touched = self._touched, set()
         return touched
 
     def keep(self, wanted: Callable[[str], bool]) -> None:
-        """Drop the series of servers that are not wanted any more."""
+        """Keep only the series of wanted servers."""
         for instrument in (
             self._calls,
             self._sessions,
@@ -266,45 +260,42 @@ class WorkerMeters:
         ):
             instrument.keep(Attr.SERVER, lambda server_id: not server_id or wanted(server_id))
         for servers in (self._pipe, self._tcp):
-            for server_id in [each for each in servers if not wanted(each)]:
+            for server_id in [server_id for server_id in servers if not wanted(server_id)]:
                 del servers[server_id]
 
 
 @contextmanager
-def lease_wait(
+def measure_lease_wait(
     meters: WorkerMeters | None, server_id: str
 ) -> Iterator[Callable[[WorkerLease, bool, MeasuredInstance | None], None]]:
-    """Measure how long a caller waits for a lease, or is refused one.
+    """Record how long a caller waits for a lease.
 
-    What is given is to be called with the lease, whether it is new, and its instance.
+    Yields:
+        A function to call with the granted lease, whether it is new, and its instance.
     """
     if meters is None:
-        yield _unmeasured
+        yield lambda _lease, _is_new, _live: None
         return
-    began = time.perf_counter()
+    started_at = time.perf_counter()
 
-    def granted(lease: WorkerLease, is_new: bool, live: MeasuredInstance | None) -> None:
+    def on_granted(lease: WorkerLease, is_new: bool, live: MeasuredInstance | None) -> None:
         start = _EXISTING
         if is_new:
             up_since = live.up_since if live is not None else None
             start = _WARM if up_since is not None and up_since < lease.granted_at else _COLD
-        meters.lease_granted(server_id, time.perf_counter() - began, start)
+        meters.record_lease(server_id, time.perf_counter() - started_at, start)
 
     try:
-        yield granted
+        yield on_granted
     except Fault as fault:
-        meters.lease_refused(server_id, time.perf_counter() - began, fault)
+        meters.record_lease_refusal(server_id, time.perf_counter() - started_at, fault)
         raise
 
 
-def _unmeasured(_lease: WorkerLease, _is_new: bool, _live: MeasuredInstance | None) -> None:
-    """No-op recorder, used when metrics are off."""
-
-
 @contextmanager
-def start_time(meters: WorkerMeters | None, spec: ServerSpec) -> Iterator[None]:
-    """Measure how long an instance takes to come up, or to fail."""
-    began = time.perf_counter()
+def measure_start(meters: WorkerMeters | None, spec: ServerSpec) -> Iterator[None]:
+    """Record how long an instance takes to start, or to fail."""
+    started_at = time.perf_counter()
     error: BaseException | None = None
     try:
         yield
@@ -313,63 +304,64 @@ def start_time(meters: WorkerMeters | None, spec: ServerSpec) -> Iterator[None]:
         raise
     finally:
         if meters is not None:
-            meters.start_ended(spec, time.perf_counter() - began, error)
+            meters.record_start(spec, time.perf_counter() - started_at, error)
 
 
 class ToolTimer:
-    """Takes the durations of one tool's calls, each outcome in a series of its own."""
+    """Records the durations of one tool's calls, in a series for each outcome."""
 
-    __slots__ = ("_calls", "_labels", "_ok", "_other")
+    __slots__ = ("_calls", "_errors", "_labels", "_ok")
 
     def __init__(self, calls: Instrument[Histogram], spec: ServerSpec, tool: str) -> None:
         self._calls = calls
-        other = "/" in tool  # no tool's name has one: it is the method of another request
+        is_method = "/" in tool  # tool names contain no slash
         self._labels = (
-            tool if other else "tools/call",
-            "" if other else Attr.EXECUTE_TOOL,
-            "" if other else tool,
+            tool if is_method else "tools/call",
+            "" if is_method else Attr.EXECUTE_TOOL,
+            "" if is_method else tool,
             spec.key.server_id,
             _transport(spec),
         )
         self._ok: Histogram | None = None
-        self._other: dict[tuple[str, str], Histogram] = {}
+        self._errors: dict[tuple[str, str], Histogram] = {}
 
-    def note(self, took: float, fault: Fault | None, is_error: bool, traceparent: str = "") -> None:
-        """Note a call that took some seconds."""
+    def record(
+        self, took: float, fault: Fault | None, is_error: bool, traceparent: str = ""
+    ) -> None:
         if fault is None and not is_error:
             if self._ok is None:
                 self._ok = self._calls.cell(*self._labels, "", "")
             self._ok.record(took, traceparent)
         else:
-            self._failed(fault).record(took, traceparent)
+            self._error_cell(fault).record(took, traceparent)
 
-    def _failed(self, fault: Fault | None) -> Histogram:
+    def _error_cell(self, fault: Fault | None) -> Histogram:
         kind = error_type(fault) if fault is not None else (Attr.TOOL_ERROR, "")
-        cell = self._other.get(kind)
+        cell = self._errors.get(kind)
         if cell is None:
-            if len(self._other) >= _MOST_ERROR_TYPES:
+            if len(self._errors) >= _MAX_ERROR_TYPES:
                 kind = (_OTHER_ERROR, "")
             cell = self._calls.cell(*self._labels, *kind)
-            self._other.setdefault(kind, cell)
+            self._errors.setdefault(kind, cell)
         return cell
 
 
-class _Settled(ToolTimer):
-    """The timer of what was noted already."""
-
+class _NoOpTimer(ToolTimer):
     def __init__(self) -> None:
         pass
 
-    def note(self, took: float, fault: Fault | None, is_error: bool, traceparent: str = "") -> None:
-        """Do nothing."""
+    def record(
+        self, took: float, fault: Fault | None, is_error: bool, traceparent: str = ""
+    ) -> None:
+        pass
 
 
-SETTLED: Final = _Settled()
-"""Stands in for the timer of a call whose duration was noted before its end."""
+ALREADY_RECORDED: Final = _NoOpTimer()
+"""The timer of a call whose duration was recorded before its end."""
 
 
 def error_type(fault: Fault) -> tuple[str, str]:
-    """Return the `error.type` and `rpc.response.status_code` of a failed call, as its spans do."""
+    """Return the `error.type` and `rpc.response.status_code` of a failed call."""
     code = fault.metadata.get("code", "") if fault.reason is Reason.SERVER_ERROR else ""
     return code or fault.reason.value, code or code_of(fault).name
 

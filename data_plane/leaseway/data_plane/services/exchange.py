@@ -1,9 +1,7 @@
-"""The exchange: any number of calls and results over one stream (DESIGN §6).
+"""The exchange RPC: many concurrent calls over one stream (DESIGN §6).
 
-One reader handles frames as they come; one writer sends what goes back (`replies`). Nothing on
-the way of a call awaits.
-
-All exchange streams of a worker.
+Each stream has one reader, which handles messages, and one writer, which sends responses
+(`replies`). Nothing on the path of a call awaits.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import grpc
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.tools.arguments import oversize_arguments
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
-from leaseway.data_plane.services.leases import renew_all
+from leaseway.data_plane.services.leases import renew_leases
 from leaseway.data_plane.services.replies import Context, StreamWriter
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import Principal
@@ -33,42 +31,42 @@ from leaseway.wire.status import abort
 from leaseway.wire.version import check_client_version
 
 _logger = logging.getLogger(__name__)
-_COUNTED: Final = 4 * bounds.KIB
-"""Arguments of calls under way that are longer count for what their stream holds."""
+_LONG_ARGUMENTS: Final = 4 * bounds.KIB
+"""Longer arguments count as memory of their stream until their call ends."""
 
 
 class _ClientCalls:
-    """How many calls one client has in flight, on its streams and without; counted only at need.
+    """The calls in flight of one client, on its streams and unary. Recounted only when necessary.
 
     Args:
-        scope: Whether the client is a tenant, or the connection of a caller that proved none.
+        scope: Whether the client is a tenant, or the connection of an unauthenticated caller.
     """
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         self.streams: list[ExchangeStream] = []
         self.unary = 0
-        self._left = 0  # at least so many more may begin: those that end since only add to it
+        self._available = 0  # a lower bound: calls that ended since the last count free more
 
-    def take(self) -> bool:
-        """Return whether one more call may begin."""
-        if self._left <= 0:
-            under_way = self.unary + sum(one.in_flight for one in self.streams)
-            self._left = bounds.MAX_CLIENT_CALLS - under_way
-            if self._left <= 0:
+    def try_start(self) -> bool:
+        """Count one more call and return True, or return False if the client has too many."""
+        if self._available <= 0:
+            in_flight = self.unary + sum(stream.in_flight for stream in self.streams)
+            self._available = bounds.MAX_CLIENT_CALLS - in_flight
+            if self._available <= 0:
                 return False
-        self._left -= 1
+        self._available -= 1
         return True
 
     @property
     def may_chunk(self) -> bool:
-        """Whether one more of its calls may send arguments in chunks."""
-        chunked = sum(one.chunked for one in self.streams)
+        """Whether one more call may send its arguments in chunks."""
+        chunked = sum(stream.chunked for stream in self.streams)
         return chunked < bounds.MAX_CLIENT_CHUNKED
 
 
 class ExchangeStream:
-    """One stream, and what it reads."""
+    """One exchange stream of a caller."""
 
     def __init__(
         self,
@@ -87,14 +85,14 @@ class ExchangeStream:
         self._replies = StreamWriter(context, leases, lease_message, executor.meters, on_growth)
         self._calls = self._replies.calls
         self._chunks = Assembler(bounds.MAX_ARGUMENTS, bounds.MAX_CHUNKED)
-        self._refused_chunks: dict[int, Fault] = {}
-        self._long_arguments: dict[int, int] = {}  # bytes by call; forgotten when next counted
+        self._rejected_chunks: dict[int, Fault] = {}
+        self._long_arguments: dict[int, int] = {}  # bytes by call id; pruned when counted
         self._caller = caller()
         self._is_bound = self._caller.tenant is not None or self._caller.agent is not None
         self.client_calls = _ClientCalls(_scope(self._caller))
 
     async def serve(self) -> None:
-        """Read and write until both sides are done; the stream's end cancels its calls."""
+        """Read and write until both sides have finished, then cancel calls without a result."""
         replies = self._replies
         reader = asyncio.get_running_loop().create_task(self._read(), name="exchange reader")
         try:
@@ -104,23 +102,26 @@ class ExchangeStream:
             for active in tuple(self._calls.values()):
                 active.cancel("the caller's stream has ended")
             await asyncio.wait([reader])
-        if replies.breach is not None:
+        if replies.fault is not None:
             self._chunks = Assembler(bounds.MAX_ARGUMENTS, bounds.MAX_CHUNKED)
-            replies.drop()  # the abort may wait for as long as the caller does not read
-            await abort(self._context, replies.breach)
+            replies.clear()  # the abort may wait for a caller that does not read
+            await abort(self._context, replies.fault)
 
     @property
     def queued_bytes(self) -> int:
-        """How much waits to be sent."""
+        """Bytes that wait to be sent."""
         return self._replies.queued_bytes
 
     @property
     def held_bytes(self) -> int:
-        """How much is held for its caller: unread results, and arguments until their call ends."""
+        """Memory held for the caller: unread results, and arguments until their call ends."""
         held = self._replies.queued_bytes + self._chunks.held_bytes
         if self._long_arguments:
-            calls, long = self._calls, self._long_arguments
-            self._long_arguments = {each: size for each, size in long.items() if each in calls}
+            self._long_arguments = {
+                call_id: size
+                for call_id, size in self._long_arguments.items()
+                if call_id in self._calls
+            }
             held += sum(self._long_arguments.values())
         return held
 
@@ -131,108 +132,105 @@ class ExchangeStream:
 
     @property
     def chunked(self) -> int:
-        """How many calls send their arguments in chunks at present."""
+        """How many calls are sending their arguments in chunks."""
         return len(self._chunks)
 
     @property
-    def is_given_up(self) -> bool:
-        """Whether it ends, and gives back what is held for it."""
-        return self._replies.breach is not None
+    def is_aborted(self) -> bool:
+        """Whether it is ending with a fault, which frees its memory."""
+        return self._replies.fault is not None
 
     @property
     def client(self) -> object:
-        """Whose it is."""
+        """The tenant of its caller, or the connection of an unauthenticated caller."""
         return _client(self._caller, self.connection)
 
     @property
     def connection(self) -> str:
-        """The connection that it came on."""
         return str(self._context.peer())
 
-    def give_up(self, why: Fault) -> None:
-        """End it at once, as it holds too much."""
-        self._replies.give_up(why)
+    def abort(self, fault: Fault) -> None:
+        """End the stream at once, even if its caller does not read."""
+        self._replies.abort(fault)
 
     def go_away(self, reason: str) -> None:
-        """Say that no more calls are taken; the stream ends with its last result."""
+        """Announce that new calls are rejected; the stream ends after its last result."""
         self._replies.go_away(reason)
 
     async def _read(self) -> None:
         replies = self._replies
-        greeted = False
+        checked_version = False
         try:
             while True:
                 message = await self._context.read()
                 if message is grpc.aio.EOF:
                     break
-                if not greeted:
-                    greeted = True
+                if not checked_version:
+                    checked_version = True
                     check_client_version(message.client, f"worker {self._worker.id}")
-                self._handle(message)
-                if replies.breach is not None:
+                self._handle_message(message)
+                if replies.fault is not None:
                     break  # the writer ends the stream with it
                 if replies.is_full:
-                    await replies.until_room()
+                    await replies.wait_for_room()
         except Fault as fault:
-            replies.break_off(fault)
+            replies.end_with(fault)
         except Exception:
             _logger.exception("Reading an exchange stream failed; the stream ends.")
-            replies.break_off(
+            replies.end_with(
                 Fault(Reason.INTERNAL, "The worker failed to read the stream.", "unknown")
             )
         finally:
             replies.close()
 
-    def _handle(self, message: execution_pb2.ExchangeRequest) -> None:
+    def _handle_message(self, message: execution_pb2.ExchangeRequest) -> None:
         for chunk in message.chunks:
-            self._take_chunk(chunk)
+            self._handle_chunk(chunk)
         for call in message.calls:
-            self._begin(call)
+            self._start_call(call)
         for answer in message.answers:
             active = self._calls.get(answer.call_id)
-            if active is not None:  # of a call that has ended, nobody waits for it
+            if active is not None:  # None if the call has ended
                 active.answer(answer)
         for cancel in message.cancels:
-            self._cancel(cancel)
+            self._cancel_call(cancel)
         if message.HasField("keep_alive"):
-            self._replies.kept_alive(self._renewed(message.keep_alive))
+            renewals = renew_leases(self._leases, message.keep_alive, self._caller.tenant)
+            self._replies.send_renewals(renewals)
         if message.HasField("going_away"):
             self._replies.close()
 
-    def _renewed(self, request: leases_pb2.KeepAliveRequest) -> leases_pb2.KeepAliveResponse:
-        return renew_all(self._leases, request, self._caller.tenant)
-
-    def _cancel(self, cancel: execution_pb2.Cancel) -> None:
+    def _cancel_call(self, cancel: execution_pb2.Cancel) -> None:
         active = self._calls.get(cancel.call_id)
         if active is not None:
             active.cancel(cancel.reason[:256] or "the caller cancelled")
-        else:  # of a call that has ended, or whose frame will never follow its chunks
+        else:  # the call has ended, or only chunks of it were sent
             self._chunks.drop(cancel.call_id)
-            self._refused_chunks.pop(cancel.call_id, None)
+            self._rejected_chunks.pop(cancel.call_id, None)
 
-    def _take_chunk(self, chunk: execution_pb2.Chunk) -> None:
-        if chunk.call_id in self._refused_chunks:
+    def _handle_chunk(self, chunk: execution_pb2.Chunk) -> None:
+        if chunk.call_id in self._rejected_chunks:
             return
         if chunk.call_id not in self._chunks and not self.client_calls.may_chunk:
-            self._refuse_chunks(chunk.call_id, _too_many_chunks(self.client_calls.scope))
+            self._reject_chunks(chunk.call_id, _too_many_chunks(self.client_calls.scope))
             return
         try:
             self._chunks.add(chunk)
             self._on_growth()
         except OversizePayload:
             fault = _too_many("stream_chunks", "chunked payloads", bounds.MAX_CHUNKED)
-            self._refuse_chunks(chunk.call_id, fault)
+            self._reject_chunks(chunk.call_id, fault)
 
-    def _refuse_chunks(self, call_id: int, fault: Fault) -> None:
-        self._refused_chunks[call_id] = fault
-        if len(self._refused_chunks) > bounds.MAX_CALLS_IN_FLIGHT:
-            self._replies.break_off(fault)
+    def _reject_chunks(self, call_id: int, fault: Fault) -> None:
+        self._rejected_chunks[call_id] = fault
+        if len(self._rejected_chunks) > bounds.MAX_CALLS_IN_FLIGHT:
+            self._replies.end_with(fault)
 
-    def _begin(self, call: execution_pb2.Call) -> None:
+    def _start_call(self, call: execution_pb2.Call) -> None:
         call_id = call.id
         if call_id in self._calls or not call_id:
-            wrong = f"Call id {call_id} is zero or in use; each call needs an id of its own."
-            self._replies.break_off(Fault(Reason.INVALID_REQUEST, wrong))
+            message = f"Call id {call_id} is zero or in use; each call needs an id of its own."
+            self._replies.end_with(Fault(Reason.INVALID_REQUEST, message))
             return
         try:
             arguments = self._arguments(call)
@@ -240,65 +238,65 @@ class ExchangeStream:
                 call.tenant = self._caller.tenant_for(call.tenant)
                 call.agent = self._caller.agent_for(call.agent)
         except Fault as fault:
-            self._replies.refuse(call_id, fault)
+            self._replies.reject_call(call_id, fault)
             return
         if self._replies.closing or len(self._calls) >= bounds.MAX_CALLS_IN_FLIGHT:
-            self._replies.refuse(call_id, self._why_not())
+            self._replies.reject_call(call_id, self._rejection())
             return
-        if not self.client_calls.take():
-            self._replies.refuse(call_id, _too_many_of_client(self.client_calls.scope))
+        if not self.client_calls.try_start():
+            self._replies.reject_call(call_id, _too_many_calls(self.client_calls.scope))
             return
-        active = self._executor.begin(call, arguments, self._replies)
-        if active.over:
+        active = self._executor.start_call(call, arguments, self._replies)
+        if active.has_ended:
             return
         self._calls[call_id] = active
-        if len(arguments) > _COUNTED:
+        if len(arguments) > _LONG_ARGUMENTS:
             self._long_arguments[call_id] = len(arguments)
             self._on_growth()
         elif self._long_arguments:
             self._long_arguments.pop(call_id, None)  # of an earlier call with this id
 
     def _arguments(self, call: execution_pb2.Call) -> bytes:
-        if self._refused_chunks and call.id in self._refused_chunks:
-            raise self._refused_chunks.pop(call.id)
+        if self._rejected_chunks and call.id in self._rejected_chunks:
+            raise self._rejected_chunks.pop(call.id)
         try:
             return self._chunks.take(call.id, call.arguments)
         except OversizePayload:
             raise oversize_arguments() from None
 
-    def _why_not(self) -> Fault:
+    def _rejection(self) -> Fault:
         if self._replies.closing:
             return Fault(
                 Reason.DRAINING,
-                f"Worker {self._worker.id} or the caller has said goodbye on this stream; use "
-                "another worker or stream.",
+                f"Worker {self._worker.id} or the caller is closing this stream; use another "
+                "worker or stream.",
                 retry_delay=0.1,
             )
         return _too_many("stream_calls", "calls", bounds.MAX_CALLS_IN_FLIGHT)
 
 
 def _client(principal: Principal, connection: str) -> object:
-    """Return the tenant that a caller proved to be, else the connection that it came on."""
+    """Return a caller's authenticated tenant or agent, or else its connection."""
     if principal.tenant is not None:
-        return (principal.tenant,)  # of all its agents: tenants are to be fair to others
+        return (principal.tenant,)  # one client for all agents of a tenant
     return (None, principal.agent) if principal.agent is not None else connection
 
 
 def _scope(principal: Principal) -> Scope:
-    """Return whether a caller's client is a tenant, or the connection that it came on."""
+    """Return whether a caller's client is a tenant or a connection."""
     return "connection" if principal.tenant is None and principal.agent is None else "tenant"
 
 
-def holder_of(principal: Principal) -> object | None:
-    """Return the tenant, or the agent without one, that a caller proved to be; else None."""
+def _tenant_client(principal: Principal) -> object | None:
+    """Return a caller's authenticated tenant or agent, or None."""
     return None if _scope(principal) == "connection" else _client(principal, "")
 
 
-def _too_many(limit: str, what: str, most: int) -> Fault:
+def _too_many(limit: str, what: str, maximum: int) -> Fault:
     return over_limit(
         limit,
         "connection",
-        f"More than {most} {what} are under way on this stream; wait for some to end.",
+        f"This stream has {maximum} {what} in flight, its limit; wait for some to end.",
         retry_delay=0.1,
     )
 
@@ -307,45 +305,45 @@ def _too_many_chunks(scope: Scope) -> Fault:
     return over_limit(
         "chunks",
         scope,
-        f"More than {bounds.MAX_CLIENT_CHUNKED} chunked payloads of this client are under way on "
-        "this worker; wait for some to end.",
+        f"This client has {bounds.MAX_CLIENT_CHUNKED} chunked payloads in flight on this worker, "
+        "its limit; wait for some to end.",
         retry_delay=0.1,
     )
 
 
-def _too_many_of_client(scope: Scope) -> Fault:
+def _too_many_calls(scope: Scope) -> Fault:
     return over_limit(
         "calls",
         scope,
-        f"More than {bounds.MAX_CLIENT_CALLS} calls of this client are under way on this "
-        "worker; wait for some to end.",
+        f"This client has {bounds.MAX_CLIENT_CALLS} calls in flight on this worker, its limit; "
+        "wait for some to end.",
         retry_delay=0.1,
     )
 
 
-def _holds_too_much(scope: Scope, *, is_own: bool) -> Fault:
-    whose, most = "all clients", bounds.MAX_HELD
+def _too_much_memory(scope: Scope, *, is_own: bool) -> Fault:
+    owner, maximum = "all clients", bounds.MAX_HELD
     if is_own:
-        whose, most = f"this {scope}", bounds.MAX_CLIENT_HELD
-    also = "" if is_own else ", and this client's hold the most"
+        owner, maximum = f"this {scope}", bounds.MAX_CLIENT_HELD
+    share = "" if is_own else ", and those of this client hold more than any other's"
     return over_limit(
         "held",
         scope,
-        f"The streams of {whose} hold more than {most} bytes of results that are not read, "
-        f"arguments that are not finished and those of calls under way{also}; the stream ends and "
-        "its calls are cancelled. Read results as they come.",
+        f"The streams of {owner} hold more than {maximum} bytes of unread results, unfinished "
+        f"arguments and arguments of calls in flight{share}; this stream ends and its calls are "
+        "cancelled. Read results as they arrive.",
         started="unknown",
     )
 
 
 class Exchanges:
-    """All exchange streams of a worker.
+    """All exchange streams of a worker, and the limits that each client has on all its streams.
 
     Args:
         executor: Runs the calls.
         leases: Renews leases.
-        lease_message: Makes the message that describes a lease.
-        worker: Who answers.
+        lease_message: Converts a lease to protobuf.
+        worker: This worker.
     """
 
     def __init__(
@@ -368,82 +366,90 @@ class Exchanges:
             lambda: bounds.MAX_TENANT_STREAMS,
             "One stream carries any number of calls. End some of them.",
         )
-        self._leaving: str | None = None
+        self._going_away: str | None = None
 
     async def serve(self, context: Context) -> None:
         """Serve one stream until it ends."""
         stream = ExchangeStream(
-            context, self._executor, self._leases, self._lease_message, self._worker, self._relieve
+            context,
+            self._executor,
+            self._leases,
+            self._lease_message,
+            self._worker,
+            self._enforce_memory_limits,
         )
-        connection, tenant = stream.connection, holder_of(caller())
+        connection, tenant = stream.connection, _tenant_client(caller())
         try:
             self._in_use.take(connection, tenant)
         except Fault as fault:
-            self._refused(fault)
+            self._record_rejection(fault)
             await abort(context, fault)
         self._streams.add(stream)
         client = stream.client
         stream.client_calls = self._clients.setdefault(client, stream.client_calls)
         stream.client_calls.streams.append(stream)
         try:
-            if self._leaving is not None:
-                stream.go_away(self._leaving)
+            if self._going_away is not None:
+                stream.go_away(self._going_away)
             await stream.serve()
         finally:
             self._streams.discard(stream)
             self._in_use.give_back(connection, tenant)
             stream.client_calls.streams.remove(stream)
-            self._forget(client)
+            self._remove_if_idle(client)
 
     @contextmanager
-    def counting(self, context: Context) -> Iterator[None]:
-        """Count a call without a stream among those of its client.
+    def count_unary(self, context: Context) -> Iterator[None]:
+        """Count a unary call among its client's calls.
 
         Raises:
-            Fault: OVERLOADED: the client has too many under way.
+            Fault: OVERLOADED: the client has too many calls in flight.
         """
         client = _client(caller(), str(context.peer()))
         calls = self._clients.setdefault(client, _ClientCalls(_scope(caller())))
-        if not calls.take():
-            fault = _too_many_of_client(calls.scope)
-            self._refused(fault)
+        if not calls.try_start():
+            fault = _too_many_calls(calls.scope)
+            self._record_rejection(fault)
             raise fault
         calls.unary += 1
         try:
             yield
         finally:
             calls.unary -= 1
-            self._forget(client)
+            self._remove_if_idle(client)
 
-    def _refused(self, fault: Fault) -> None:
+    def _record_rejection(self, fault: Fault) -> None:
         if self._executor.meters is not None:
-            self._executor.meters.call_refused(fault)
+            self._executor.meters.record_refusal(fault)
 
-    def note_limit(self, fault: Fault) -> None:
-        """Count the refusal of what is no call, where it names the bound that it reached."""
+    def record_limit(self, fault: Fault) -> None:
+        """Count in the metrics that a limit was reached, for a request that is no call."""
         if self._executor.meters is not None:
             self._executor.meters.limits.note(fault.metadata)
 
-    def _forget(self, client: object) -> None:
+    def _remove_if_idle(self, client: object) -> None:
         calls = self._clients[client]
         if not calls.streams and not calls.unary:
             del self._clients[client]
 
-    def _relieve(self) -> None:
-        """End streams of the client that holds the most until no more is held than may be."""
-        streams = [stream for stream in self._streams if not stream.is_given_up]
+    def _enforce_memory_limits(self) -> None:
+        """Abort streams of the client that holds the most memory until all limits are met."""
+        streams = [stream for stream in self._streams if not stream.is_aborted]
         held = {stream: stream.held_bytes for stream in streams}
         by_client: Counter[object] = Counter()
         for stream, size in held.items():
             by_client[stream.client] += size
         while by_client:
-            greediest, most = by_client.most_common(1)[0]
-            is_own = most > bounds.MAX_CLIENT_HELD
+            largest_client, size = by_client.most_common(1)[0]
+            is_own = size > bounds.MAX_CLIENT_HELD
             if not is_own and by_client.total() <= bounds.MAX_HELD:
                 return
-            worst = max((each for each in held if each.client == greediest), key=held.__getitem__)
-            by_client[greediest] -= held.pop(worst)
-            worst.give_up(_holds_too_much(worst.client_calls.scope, is_own=is_own))
+            largest = max(
+                (stream for stream in held if stream.client == largest_client),
+                key=held.__getitem__,
+            )
+            by_client[largest_client] -= held.pop(largest)
+            largest.abort(_too_much_memory(largest.client_calls.scope, is_own=is_own))
 
     @property
     def open_streams(self) -> int:
@@ -451,11 +457,11 @@ class Exchanges:
 
     @property
     def queued_bytes(self) -> int:
-        """How much waits to be sent on all of them."""
+        """Bytes that wait to be sent on all streams."""
         return sum(stream.queued_bytes for stream in self._streams)
 
     def go_away(self, reason: str) -> None:
-        """Tell every caller, those to come too, that no more calls are taken."""
-        self._leaving = reason
+        """Announce on every stream, also future ones, that new calls are rejected."""
+        self._going_away = reason
         for stream in self._streams:
             stream.go_away(reason)

@@ -1,4 +1,4 @@
-"""What a worker tells operators of its calls and leases, when the control plane asks for it."""
+"""Answers the control plane's questions about calls and leases, on behalf of operators."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
 from leaseway.wire.timing.durations import duration, timestamp
 
-_MOST: Final = 200
-_MOST_LEASES: Final = 1_000
+_MAX_CALLS: Final = 200
+_MAX_LEASES: Final = 1_000
 _SELECTIONS: Final[dict[int, Selection]] = {
     admin_pb2.CALL_SELECTION_SLOW: "slow",
     admin_pb2.CALL_SELECTION_FAILED: "failed",
@@ -23,10 +23,10 @@ class Inspection:
     """Answers the control plane's questions.
 
     Args:
-        me: The worker.
-        recent: The calls that are remembered, or None where none is.
-        executor: What is in flight.
-        leases: What is held.
+        me: This worker.
+        recent: The remembered calls, or None if no calls are remembered.
+        executor: Counts the calls in flight.
+        leases: The held leases.
     """
 
     def __init__(
@@ -47,23 +47,23 @@ class Inspection:
             answer.calls.extend(map(self._call, self._calls(self._recent, question.calls)))
         if question.traffic and self._recent is not None:
             answer.traffic.extend(self._traffic(self._recent))
-        for lease_id in question.lease_ids[:_MOST_LEASES]:
+        for lease_id in question.lease_ids[:_MAX_LEASES]:
             lease = self._leases.get(lease_id)
             idle = self._leases.idle_for(lease_id)
             if lease is not None and idle is not None:
                 answer.leases.add(lease_id=lease_id, calls=lease.calls, idle=duration(idle))
         return answer
 
-    def _calls(self, recent: RecentCalls, wanted: admin_pb2.ListCallsRequest) -> list[PastCall]:
-        mine = f"{self._me.id}/{self._me.incarnation}/"
-        if "/" in wanted.id and not wanted.id.startswith(mine):
-            return []  # the name of a call of another worker, or of another run
+    def _calls(self, recent: RecentCalls, request: admin_pb2.ListCallsRequest) -> list[PastCall]:
+        own_prefix = f"{self._me.id}/{self._me.incarnation}/"
+        if "/" in request.id and not request.id.startswith(own_prefix):
+            return []  # a call of another worker, or of another run of this one
         return recent.select(
-            _SELECTIONS.get(wanted.selection, "recent"),
-            limit=min(wanted.limit or _MOST, _MOST),
+            _SELECTIONS.get(request.selection, "recent"),
+            limit=min(request.limit or _MAX_CALLS, _MAX_CALLS),
             now=time.time(),
-            server_id=wanted.server_id,
-            name=wanted.id.removeprefix(mine),
+            server_id=request.server_id,
+            name=request.id.removeprefix(own_prefix),
         )
 
     def _call(self, call: PastCall) -> admin_pb2.CallRecord:

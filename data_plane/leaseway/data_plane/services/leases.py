@@ -1,7 +1,4 @@
-"""The lease RPCs of a worker (DESIGN §5).
-
-Keep-alive, the same on an exchange and as an RPC of its own.
-"""
+"""The lease RPCs of a worker, and keep-alive for exchange streams (DESIGN §5)."""
 
 from __future__ import annotations
 
@@ -27,27 +24,30 @@ from leaseway.wire.status import abort, status_from_fault
 from leaseway.wire.timing.durations import duration, seconds
 from leaseway.wire.version import check_client_version
 
-_MOST: Final = 1024
+_MAX_RENEWALS: Final = 1024
+_MAX_WAIT: Final = 3600.0
+Context = grpc.aio.ServicerContext[Any, Any]
 
 
-def renew_all(
-    leases: WorkerLeaseManager, request: leases_pb2.KeepAliveRequest, tenant: str | None = None
+def renew_leases(
+    leases: WorkerLeaseManager, request: leases_pb2.KeepAliveRequest, tenant: str | None
 ) -> leases_pb2.KeepAliveResponse:
-    """Renew the leases that a caller names, and say what became of each.
+    """Renew leases; return a new time to live or an error for each.
 
     Args:
-        leases: Who holds what.
-        request: Which.
-        tenant: Whose they must be, or None for anybody's.
+        leases: The leases of the worker.
+        request: The lease ids, and optionally their sessions.
+        tenant: The tenant that must own the leases, or None for any tenant.
     """
     response = leases_pb2.KeepAliveResponse()
     sessions = request.sessions
     for index, lease_id in enumerate(request.lease_ids):
         renewal = response.renewals.add(lease_id=lease_id)
         try:
-            if index >= _MOST:
+            if index >= _MAX_RENEWALS:
                 raise Fault(
-                    Reason.INVALID_REQUEST, f"One keep-alive renews at most {_MOST} leases."
+                    Reason.INVALID_REQUEST,
+                    f"One keep-alive renews at most {_MAX_RENEWALS} leases.",
                 )
             if sessions and len(sessions) != len(request.lease_ids):
                 raise Fault(
@@ -63,18 +63,14 @@ def renew_all(
     return response
 
 
-_LONGEST_WAIT: Final = 3600.0
-Context = grpc.aio.ServicerContext[Any, Any]
-
-
 class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
-    """Grants and ends leases.
+    """Grants, renews, releases and lists leases.
 
     Args:
-        pool: What is served.
-        leases: Who holds what.
-        executor: Whether the worker takes new work.
-        lease_message: Describes a lease.
+        pool: The servers of the worker.
+        leases: The leases of the worker.
+        executor: Reports whether the worker drains.
+        lease_message: Converts a lease to protobuf.
     """
 
     def __init__(
@@ -99,7 +95,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     async def AcquireLease(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.AcquireLeaseRequest, context: Context
     ) -> leases_pb2.AcquireLeaseResponse:
-        """Grant the lease of a (tenant, session, server), or return the one that is held."""
+        """Grant the lease of a (tenant, session, server), or return the existing one."""
         tenant = request.tenant or DEFAULT_TENANT
         try:
             with self._counted(str(context.peer()), tenant):
@@ -125,7 +121,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     ) -> leases_pb2.AcquireLeaseResponse:
         check_client_version(request.client, "this worker")
         if self._executor.draining:
-            raise self._executor.leaving()
+            raise self._executor.draining_fault()
         key = WorkerLeaseKey(request.tenant or DEFAULT_TENANT, request.session, request.server_id)
         if not key.session:
             raise Fault(Reason.SESSION_REQUIRED, "A lease belongs to a session: name one.")
@@ -136,14 +132,14 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             agent=request.client.agent,
             acquirer=request.acquirer[:LONGEST_KEY],
             ttl=seconds(request.ttl) if request.HasField("ttl") else None,
-            wait=min(wait, _LONGEST_WAIT),
+            wait=min(wait, _MAX_WAIT),
         )
         return leases_pb2.AcquireLeaseResponse(lease=self._lease_message(lease), created=created)
 
     async def ReleaseLease(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.ReleaseLeaseRequest, context: Context
     ) -> leases_pb2.ReleaseLeaseResponse:
-        """End a lease for its holder."""
+        """Release a lease for its holder."""
         try:
             tenant = request.tenant or DEFAULT_TENANT
             self._leases.check_holder(request.lease_id, tenant, request.session)
@@ -155,22 +151,22 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         return leases_pb2.ReleaseLeaseResponse(released=released)
 
     def _release_idle(self, lease_id: str, limit: float) -> leases_pb2.ReleaseLeaseResponse:
-        """End a lease that nobody has called for long enough."""
+        """Release a lease if no call has run on it for `limit` seconds."""
         idle = self._leases.idle_for(lease_id)
         if idle is not None and idle < limit:
             return leases_pb2.ReleaseLeaseResponse(idle=duration(idle))
-        why = f"no call had run on it for {limit:g} s, its idle limit"
-        return leases_pb2.ReleaseLeaseResponse(released=self._leases.release(lease_id, why))
+        reason = f"no call had run on it for {limit:g} s, its idle limit"
+        return leases_pb2.ReleaseLeaseResponse(released=self._leases.release(lease_id, reason))
 
     async def KeepAlive(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.KeepAliveRequest, context: Context
     ) -> leases_pb2.KeepAliveResponse:
-        return renew_all(self._leases, request, caller().tenant)
+        return renew_leases(self._leases, request, caller().tenant)
 
     async def ResolveLeased(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.ResolveLeasedRequest, context: Context
     ) -> leases_pb2.ResolveLeasedResponse:
-        """Find out where a tool's name leads on the server of a lease."""
+        """Resolve a tool's name on the server of a lease."""
         try:
             return self._resolve(request)
         except Fault as fault:
@@ -187,16 +183,16 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             raise self._leases.ended_fault(request.lease_id, tenant)
         server_id = lease.key.server_id
         generation = self._pool.resolve(server_id, tenant, agent)
-        toolset, judge = generation.variant.toolset, generation.variant.judge
+        toolset, policies = generation.variant.toolset, generation.variant.policies
         server, original = split_qualified(request.name) or ("", "")
         own = toolset.tools.get(original) if server == server_id else None
         plan = own or toolset.by_exposed_name.get(request.name)
-        allowed = not judge.is_needed or (
-            plan is not None and judge.tool(tenant, agent, plan.original_name) is not None
+        allowed = not policies.is_needed or (
+            plan is not None and policies.find(tenant, agent, plan.original_name) is not None
         )
         if plan is None or not allowed:
-            known = judge.names(tenant, agent) if judge.is_needed else toolset.by_exposed_name
-            raise tool_not_found(request.name, f"Server {server_id}", known)
+            names = policies.names(tenant, agent) if policies.is_needed else toolset.by_exposed_name
+            raise tool_not_found(request.name, f"Server {server_id}", names)
         return leases_pb2.ResolveLeasedResponse(
             tool=catalog_pb2.ResolvedTool(
                 name=request.name,
@@ -212,14 +208,13 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     async def ListLeases(  # noqa: N802 - gRPC's name
         self, request: leases_pb2.ListLeasesRequest, context: Context
     ) -> leases_pb2.ListLeasesResponse:
-        """List one page of the leases held, ordered by id."""
+        """List one page of the held leases, ordered by id."""
         try:
             start = page_start("ListLeases", request)
         except Fault as fault:
             await abort(context, fault)
         held = sorted(self._leases.leases, key=lambda lease: lease.id)
-        wanted = (
-            ((lease.id,), lease) for lease in held if request.tenant in ("", lease.key.tenant)
-        )
-        leases, token = one_page(start, wanted, self._lease_message)
+        tenant = request.tenant
+        found = (((lease.id,), lease) for lease in held if tenant in ("", lease.key.tenant))
+        leases, token = one_page(start, found, self._lease_message)
         return leases_pb2.ListLeasesResponse(leases=leases, next_page_token=token)

@@ -1,9 +1,7 @@
-"""What goes back on one exchange stream: results, and what calls say before them (DESIGN §6).
+"""The responses of one exchange stream: results, progress, logs, questions, resource updates.
 
-Nothing here awaits but the writer: results land in the outbox from the instances' callbacks, and
-the writer sends what it holds, after a moment where others are to share the message.
-
-Changes of resources on their way to one exchange's caller, at most one of each at a time.
+Callbacks of instances queue frames in the outbox without awaiting. The writer sends the outbox,
+sometimes after a short wait so that more results share a message (DESIGN §6).
 """
 
 from __future__ import annotations
@@ -29,78 +27,21 @@ from leaseway.wire.messages.outbox import Outbox
 from leaseway.wire.status import status_from_fault
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
-_UPDATES: Final = frame_tag(execution_pb2.ExchangeResponse, "updates")
-_MOST_PARTS: Final = 256
-"""Parts of one resource whose changes wait at once; of more, the resource itself is named."""
-
-
-class Updates:
-    """The subscriptions of one stream, and which of their changes wait to be sent.
-
-    A caller that reads slowly is told once of what changed many times: reading a resource gives
-    its newest content anyhow.
-
-    Args:
-        outbox: Takes the frames.
-    """
-
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
-        self._waiting: dict[int, dict[str, int]] = {}
-
-    def admit(self, call_id: int) -> None:
-        """Begin to follow a resource.
-
-        Raises:
-            Fault: OVERLOADED: the stream follows as many as it may.
-        """
-        if len(self._waiting) >= bounds.MAX_SUBSCRIPTIONS:
-            raise over_limit(
-                "stream_subscriptions",
-                "connection",
-                f"This stream follows {bounds.MAX_SUBSCRIPTIONS} resources, the most that it may; "
-                "end some of its subscriptions.",
-            )
-        self._waiting[call_id] = {}
-
-    def put(self, call_id: int, uri: str, own_uri: str) -> None:
-        """Queue a change, unless the same waits already.
-
-        Args:
-            call_id: The call that follows the resource.
-            uri: What changed: the resource or a part of it; empty once the subscription holds.
-            own_uri: The resource.
-        """
-        waiting = self._waiting.get(call_id)
-        if waiting is None:
-            return
-        if len(waiting) >= _MOST_PARTS and uri not in waiting:
-            holds = self._outbox.holds
-            waiting = {part: ticket for part, ticket in waiting.items() if holds(ticket)}
-            self._waiting[call_id] = waiting
-            if len(waiting) >= _MOST_PARTS:
-                uri = own_uri
-        ticket = waiting.get(uri)
-        if ticket is None or not self._outbox.holds(ticket):
-            update = execution_pb2.ResourceUpdate(call_id=call_id, uri=uri)
-            waiting[uri] = self._outbox.put(frame(_UPDATES, update))
-
-    def forget(self, call_id: int) -> None:
-        self._waiting.pop(call_id, None)
-
-
 _logger = logging.getLogger(__name__)
-_MOST_QUEUED: Final = 64 * bounds.MIB
-"""With more than this waiting to be sent, the reader takes no further frames."""
-_OFTEN_LOOKED_AT: Final = bounds.MIB
-"""With more than this waiting to be sent, what all streams hold is looked at with each result."""
-MOST_UNREAD: Final = 256 * bounds.MIB
-"""With more than this waiting to be sent, the caller does not read and its stream is ended."""
+_MAX_PARTS: Final = 256
+"""Queued updates of one subscription. Beyond it, updates name the resource instead of its part."""
+_PAUSE_READING: Final = 64 * bounds.MIB
+"""Queued bytes above which the reader pauses, and progress, logs and questions are dropped."""
+_CHECK_MEMORY: Final = bounds.MIB
+"""Queued bytes above which each result triggers a check of the memory of all streams."""
+MAX_UNREAD: Final = 256 * bounds.MIB
+"""Queued bytes above which the stream is aborted, because its caller does not read."""
 
-_GATHERING: Final = 0.001
-"""Seconds that results wait for others at most."""
-_MOST_GATHERED: Final = 64 * bounds.KIB
-"""With more than this waiting to be sent, none waits for others."""
+_BATCH_WAIT: Final = 0.001
+"""Maximum seconds that a message waits for more results."""
+_MAX_WAITING: Final = 64 * bounds.KIB
+"""Queued bytes above which no message waits."""
+_UPDATES: Final = frame_tag(execution_pb2.ExchangeResponse, "updates")
 _RESULTS: Final = frame_tag(execution_pb2.ExchangeResponse, "results")
 _PROGRESS: Final = frame_tag(execution_pb2.ExchangeResponse, "progress")
 _LOGS: Final = frame_tag(execution_pb2.ExchangeResponse, "logs")
@@ -111,23 +52,72 @@ _GOING_AWAY: Final = frame_tag(execution_pb2.ExchangeResponse, "going_away")
 
 Result = execution_pb2.Result
 Context = grpc.aio.ServicerContext[Any, Any]
-"""What gRPC gives a stream."""
+
+
+class Updates:
+    """The subscriptions of one stream and their queued updates.
+
+    The same update is queued only once: the caller reads the newest content anyway.
+    """
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._queued: dict[int, dict[str, int]] = {}  # tickets in the outbox, by call id and URI
+
+    def add(self, call_id: int) -> None:
+        """Add a subscription.
+
+        Raises:
+            Fault: OVERLOADED: the stream has too many subscriptions.
+        """
+        if len(self._queued) >= bounds.MAX_SUBSCRIPTIONS:
+            raise over_limit(
+                "stream_subscriptions",
+                "connection",
+                f"This stream has {bounds.MAX_SUBSCRIPTIONS} subscriptions, its limit; end some.",
+            )
+        self._queued[call_id] = {}
+
+    def put(self, call_id: int, uri: str, own_uri: str) -> None:
+        """Queue an update, unless the same is queued already.
+
+        Args:
+            call_id: The subscription.
+            uri: The resource or the part of it that changed; empty to confirm the subscription.
+            own_uri: The resource.
+        """
+        queued = self._queued.get(call_id)
+        if queued is None:
+            return
+        if len(queued) >= _MAX_PARTS and uri not in queued:
+            holds = self._outbox.holds
+            queued = {part: ticket for part, ticket in queued.items() if holds(ticket)}
+            self._queued[call_id] = queued
+            if len(queued) >= _MAX_PARTS:
+                uri = own_uri
+        ticket = queued.get(uri)
+        if ticket is None or not self._outbox.holds(ticket):
+            update = execution_pb2.ResourceUpdate(call_id=call_id, uri=uri)
+            queued[uri] = self._outbox.put(frame(_UPDATES, update))
+
+    def remove(self, call_id: int) -> None:
+        self._queued.pop(call_id, None)
 
 
 class StreamWriter:
-    """The sink of one stream's calls, and the writer behind it.
+    """The sink of one stream's calls, and the writer that sends their results.
 
     Args:
-        context: Takes the messages.
-        leases: Which leases are held.
-        lease_message: Describes a lease.
-        meters: What is measured, or None where nobody wants that.
-        on_growth: Called when much waits to be sent, and more has come.
+        context: The gRPC stream.
+        leases: The leases of the worker.
+        lease_message: Converts a lease to protobuf.
+        meters: Instruments, or None if metrics are off.
+        on_growth: Called when a result is queued while many bytes wait.
 
     Attributes:
-        calls: The stream's calls that have no result yet, by id.
-        closing: Whether the stream ends once they have: then it takes no more.
-        breach: Why the stream ends at once; the caller is told.
+        calls: The stream's calls without a result, by id.
+        closing: Whether new calls are rejected and the stream ends after its last result.
+        fault: The fault that the stream ends with at once, or None.
     """
 
     def __init__(
@@ -145,61 +135,61 @@ class StreamWriter:
         self._meters = meters
         self.calls: dict[int, ActiveCall] = {}
         self.closing = False
-        self.breach: Fault | None = None
+        self.fault: Fault | None = None
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
         self._outbox = Outbox(self._wake.set)
-        self._gathering = Batching(self.calls)
-        self._calm = _OFTEN_LOOKED_AT  # bytes that wait; with more, each result is looked at
+        self._batching = Batching(self.calls)
+        self._check_above = _CHECK_MEMORY  # queued bytes above which each result calls `_check`
         self._updates = Updates(self._outbox)
         self._writing = asyncio.timeout(None)
-        self._interruptible = False  # a timeout that has not begun, or is over, can't be set
+        self._interruptible = False  # whether `_writing` is entered and can be rescheduled
 
     @property
     def queued_bytes(self) -> int:
-        """How much waits to be sent."""
+        """Bytes that wait to be sent."""
         return self._outbox.queued_bytes
 
     def close(self) -> None:
-        """End once the calls under way have their results."""
+        """Reject new calls, and end the stream after its last result."""
         self.closing = True
         self._wake.set()
 
-    def break_off(self, breach: Fault) -> None:
-        """End at once: the caller has broken a rule, or this side can't go on."""
-        self.breach = breach
+    def end_with(self, fault: Fault) -> None:
+        """End the stream with a fault as soon as the current write is done."""
+        self.fault = fault
         if self._meters is not None:
-            self._meters.limits.note(breach.metadata)
+            self._meters.limits.note(fault.metadata)
         self._wake.set()
 
     @property
     def is_full(self) -> bool:
-        """Whether more waits to be sent than is to be added to."""
-        return self._outbox.queued_bytes > _MOST_QUEUED
+        """Whether so much is queued that the reader must pause."""
+        return self._outbox.queued_bytes > _PAUSE_READING
 
-    async def until_room(self) -> None:
-        """Wait until the caller has read a part of what waits."""
+    async def wait_for_room(self) -> None:
+        """Wait until the caller has read some of the queued bytes."""
         self._room.clear()
         await self._room.wait()
 
-    def drop(self) -> None:
-        """Forget what is queued: nobody will read it."""
+    def clear(self) -> None:
+        """Drop all queued frames."""
         self._outbox.clear()
 
     def go_away(self, reason: str) -> None:
-        """Say that no more calls are taken; the stream ends with its last result."""
+        """Announce that new calls are rejected; the stream ends after its last result."""
         self._outbox.put(frame(_GOING_AWAY, execution_pb2.GoingAway(reason=reason)))
         self.close()
 
-    def kept_alive(self, renewed: leases_pb2.KeepAliveResponse) -> None:
-        """Queue what became of the leases that the caller renewed."""
-        self._outbox.put(frame(_KEEP_ALIVE, renewed))
+    def send_renewals(self, renewals: leases_pb2.KeepAliveResponse) -> None:
+        """Queue the answer to a keep-alive."""
+        self._outbox.put(frame(_KEEP_ALIVE, renewals))
 
-    def refuse(self, call_id: int, fault: Fault) -> None:
-        """Queue why a call was not begun."""
+    def reject_call(self, call_id: int, fault: Fault) -> None:
+        """Queue the fault of a call that was never started."""
         if self._meters is not None:
-            self._meters.call_refused(fault)
+            self._meters.record_refusal(fault)
         result = Result(call_id=call_id, status=status_from_fault(fault))
         self._outbox.put(frame(_RESULTS, result))
 
@@ -213,35 +203,20 @@ class StreamWriter:
             return
         last = result_frame(call_id, b"", is_error, lease)
         self._outbox.put_large(last, call_id, payload)
-        self._look()
+        self._check()
 
-    def _give_up(self) -> None:
-        why = (
-            f"More than {MOST_UNREAD} bytes of results wait for this stream's caller, who does not "
-            "read them; the stream ends and its calls are cancelled. Read results as they come."
-        )
-        self.give_up(over_limit("stream_unread", "connection", why, started="unknown"))
-
-    def give_up(self, why: Fault) -> None:
-        """End the stream though its caller does not read, as it holds too much.
-
-        Args:
-            why: What the caller is told.
-        """
-        if self.breach is None:
-            self.breach = why
-            if self._meters is not None:
-                self._meters.limits.note(why.metadata)
-            self._wake.set()
-            if self._interruptible:
-                # The writer waits for the caller; only an interruption ends that.
+    def abort(self, fault: Fault) -> None:
+        """End the stream with a fault at once, even if its caller does not read."""
+        if self.fault is None:
+            self.end_with(fault)
+            if self._interruptible:  # a write that waits for the caller would never end
                 self._writing.reschedule(asyncio.get_running_loop().time())
 
     def fail(self, active: ActiveCall, fault: Fault) -> None:
-        """Queue why a call has no result."""
+        """Queue the fault of a call."""
         call_id = active.call.id
         self.calls.pop(call_id, None)
-        self._updates.forget(call_id)
+        self._updates.remove(call_id)
         result = self._lease(active)
         result.call_id = call_id
         result.status.CopyFrom(status_from_fault(fault))
@@ -250,21 +225,26 @@ class StreamWriter:
     def _put_result(self, result: bytes) -> None:
         outbox = self._outbox
         outbox.put(result)
-        if outbox.queued_bytes > self._calm:
-            self._look()
+        if outbox.queued_bytes > self._check_above:
+            self._check()
 
-    def _look(self) -> None:
-        """See whether a result ends the stream, or the wait for others."""
-        if self._outbox.queued_bytes > MOST_UNREAD:
-            self._give_up()
+    def _check(self) -> None:
+        """Abort the stream if too much is queued; end the wait for more results if it is enough."""
+        if self._outbox.queued_bytes > MAX_UNREAD:
+            message = (
+                f"More than {MAX_UNREAD} bytes of results wait for this stream's caller, which "
+                "does not read them; the stream ends and its calls are cancelled. Read results as "
+                "they arrive."
+            )
+            self.abort(over_limit("stream_unread", "connection", message, started="unknown"))
             return
-        if self._outbox.queued_bytes > _OFTEN_LOOKED_AT:
+        if self._outbox.queued_bytes > _CHECK_MEMORY:
             self._on_growth()
-        if self._gathering.is_enough(len(self._outbox)):
+        if self._batching.is_enough(len(self._outbox)):
             self._wake.set()
 
     def _lease(self, active: ActiveCall) -> execution_pb2.Result:
-        """Return the part of a result that names the lease, where the caller could not know it."""
+        """Return the part of a result with the lease, if its caller does not know it already."""
         result = Result()
         if active.lease is None:
             return result
@@ -277,10 +257,10 @@ class StreamWriter:
     def progress(
         self, active: ActiveCall, progress: float, total: float | None, message: str
     ) -> None:
-        """Queue a progress report; beyond the bound it is dropped, for a newer one will come."""
+        """Queue a progress report, or drop it if the stream is full: a newer one will follow."""
         if self.is_full:
             if self._meters is not None:
-                self._meters.frame_dropped("progress")
+                self._meters.record_dropped_frame("progress")
             return
         report = execution_pb2.Progress(
             call_id=active.call.id, progress=progress, total=total, message=message
@@ -288,21 +268,21 @@ class StreamWriter:
         self._outbox.put(frame(_PROGRESS, report))
 
     def log(self, active: ActiveCall, level: str, logger: str, data: bytes) -> None:
-        """Queue a server's log message; beyond the bound it is dropped, and the worker says so."""
+        """Queue a log message of the server, or drop it with a warning if the stream is full."""
         if self.is_full:
             if self._meters is not None:
-                self._meters.frame_dropped("log")
+                self._meters.record_dropped_frame("log")
             _logger.warning("A log message of server %s was dropped.", active.call.server_id)
             return
-        said = execution_pb2.LogMessage(
+        message = execution_pb2.LogMessage(
             call_id=active.call.id, level=level, logger=logger, data=data
         )
-        self._outbox.put(frame(_LOGS, said))
+        self._outbox.put(frame(_LOGS, message))
 
     def ask(self, active: ActiveCall, ask_id: int, ask: Ask) -> None:
-        """Queue what a server asks; beyond the bound the server is told that it can't be asked."""
+        """Queue a question of the server, or refuse it if the stream is full."""
         if self.is_full:
-            active.refuse(ask_id, "The caller does not read what is sent to it.")
+            active.refuse(ask_id, "The caller does not read its stream.")
             return
         question = execution_pb2.Ask(
             call_id=active.call.id, ask_id=ask_id, method=ask.method, params=ask.params
@@ -310,20 +290,19 @@ class StreamWriter:
         self._outbox.put(frame(_ASKS, question))
 
     def withdraw_ask(self, active: ActiveCall, ask_id: int) -> None:
-        """Queue that a server does not want an answer any more."""
+        """Queue the withdrawal of a question."""
         withdrawal = execution_pb2.AskWithdrawal(call_id=active.call.id, ask_id=ask_id)
         self._outbox.put(frame(_WITHDRAWALS, withdrawal))
 
-    def admit_updates(self, active: ActiveCall) -> None:
-        """Make room for changes of a resource that a call follows."""
-        self._updates.admit(active.call.id)
+    def add_subscription(self, active: ActiveCall) -> None:
+        self._updates.add(active.call.id)
 
-    def updated(self, active: ActiveCall, uri: str) -> None:
-        """Queue that a resource changed."""
+    def resource_updated(self, active: ActiveCall, uri: str) -> None:
+        """Queue a resource update."""
         self._updates.put(active.call.id, uri, active.call.tool)
 
     async def write(self, worker: catalog_pb2.WorkerRef) -> None:
-        """Say who answers, then send what is queued, until the stream is to end."""
+        """Send the worker's identity, then queued frames until the stream ends."""
         try:
             async with self._writing:
                 self._interruptible = True
@@ -332,12 +311,12 @@ class StreamWriter:
                 finally:
                     self._interruptible = False
         except TimeoutError:
-            if self.breach is None:
+            if self.fault is None:
                 raise
 
     async def _write(self, worker: catalog_pb2.WorkerRef) -> None:
         outbox, wake, write = self._outbox, self._wake, self._context.write
-        gathering, now = self._gathering, asyncio.get_running_loop().time
+        batching, now = self._batching, asyncio.get_running_loop().time
         info = execution_pb2.WorkerInfo(
             id=worker.id,
             incarnation=worker.incarnation,
@@ -345,31 +324,31 @@ class StreamWriter:
             package_version=user_agent(),
         )
         await write(execution_pb2.ExchangeResponse(worker=info).SerializeToString())
-        while self.breach is None:
+        while self.fault is None:
             if not outbox:
                 if self.closing and not self.calls:
                     return
                 wake.clear()
                 await wake.wait()
                 continue
-            if gathering.pays(len(outbox), now()):
-                await self._gather()
+            if batching.should_wait(len(outbox), now()):
+                await self._wait_for_more()
             await write(outbox.next_batch())
             if not self._room.is_set() and not self.is_full:
                 self._room.set()
 
-    async def _gather(self) -> None:
-        """Wait a moment for more results to share the next message."""
+    async def _wait_for_more(self) -> None:
+        """Wait briefly for more results to share the next message."""
         outbox, wake = self._outbox, self._wake
-        if outbox.queued_bytes > _MOST_GATHERED:
+        if outbox.queued_bytes > _MAX_WAITING:
             return
         ready = len(outbox)
         wake.clear()
-        self._calm = 0
-        timer = asyncio.get_running_loop().call_later(_GATHERING, wake.set)
+        self._check_above = 0
+        timer = asyncio.get_running_loop().call_later(_BATCH_WAIT, wake.set)
         try:
             await wake.wait()
         finally:
             timer.cancel()
-            self._calm = _OFTEN_LOOKED_AT
-        self._gathering.waited(len(outbox) - ready)
+            self._check_above = _CHECK_MEMORY
+        self._batching.record_wait(len(outbox) - ready)

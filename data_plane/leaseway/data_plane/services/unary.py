@@ -1,13 +1,10 @@
-"""What becomes of one unary or streaming call: its events, its questions, its end.
-
-MCP results as typed content, for callers without an exchange (DESIGN §6).
-"""
+"""Calls without an exchange stream: their sink, and MCP results as typed content (DESIGN §6)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -25,35 +22,38 @@ from leaseway.wire.names import DEFAULT_TENANT
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
-_LARGEST_EXACT = 2.0**53  # beyond it a double no longer holds every integer
-_QUICKLY_TYPED: Final = 4 * bounds.KIB
-_LARGEST_VALUE: Final = 32
-"""Bytes that a value of a Struct has around its text, at most."""
-_OWN_FIELDS = frozenset({"content", "structuredContent", "isError"})
+_MAX_EXACT = 2.0**53  # beyond it a double no longer holds every integer
+_CONVERT_INLINE: Final = 4 * bounds.KIB
+"""Larger arguments and results are converted in a thread, because each value takes long."""
+_VALUE_OVERHEAD: Final = 32
+"""Maximum bytes of a value in a Struct besides its text."""
+_TYPED_MEMBERS = frozenset({"content", "structuredContent", "isError"})
+_MAX_EVENTS: Final = 1024
+_MAX_EVENT_BYTES: Final = 4 * bounds.MIB
 
 
-async def arguments_of(request: execution_pb2.CallToolRequest) -> bytes:
-    """Return a request's arguments as JSON; long ones are made in a thread.
+async def encode_arguments(request: execution_pb2.CallToolRequest) -> bytes:
+    """Return a request's arguments as JSON.
 
     Raises:
-        Fault: INVALID_ARGUMENTS: they are longer than any that may be sent.
+        Fault: INVALID_ARGUMENTS: they are too large.
     """
     size = request.arguments.ByteSize()
-    if size > bounds.MAX_ARGUMENTS + _LARGEST_VALUE * bounds.MAX_VALUES:
+    if size > bounds.MAX_ARGUMENTS + _VALUE_OVERHEAD * bounds.MAX_VALUES:
         raise oversize_arguments()
-    if size <= _QUICKLY_TYPED:
+    if size <= _CONVERT_INLINE:
         return arguments_from_struct(request.arguments)
     return await asyncio.to_thread(arguments_from_struct, request.arguments)
 
 
 def arguments_from_struct(arguments: Struct) -> bytes:
-    """Return arguments as JSON; whole numbers become integers, as Struct has none."""
+    """Return arguments as JSON. Whole numbers become integers, because a Struct has none."""
     return _encode(_with_integers(json_format.MessageToDict(arguments)))
 
 
 def _with_integers(value: Any) -> Any:
     match value:
-        case float() if value.is_integer() and abs(value) <= _LARGEST_EXACT:
+        case float() if value.is_integer() and abs(value) <= _MAX_EXACT:
             return int(value)
         case dict():
             return {name: _with_integers(item) for name, item in value.items()}
@@ -64,8 +64,8 @@ def _with_integers(value: Any) -> Any:
 
 
 async def typed_response(payload: bytes, is_error: bool) -> execution_pb2.CallToolResponse:
-    """Return what `typed_result` does; a long one is made in a thread, as each value takes long."""
-    if len(payload) <= _QUICKLY_TYPED:
+    """Like `typed_result`, in a thread if the result is large."""
+    if len(payload) <= _CONVERT_INLINE:
         return typed_result(payload, is_error)
     return await asyncio.to_thread(typed_result, payload, is_error)
 
@@ -80,7 +80,7 @@ def typed_result(payload: bytes, is_error: bool) -> execution_pb2.CallToolRespon
     if has_many_values(payload):
         raise Fault(
             Reason.RESULT_TOO_LARGE,
-            f"The result holds more than {bounds.MAX_VALUES} values and keys, too many for typed "
+            f"The result has more than {bounds.MAX_VALUES} values and keys, too many for typed "
             "content; call the tool over an exchange, or ask it for less.",
             "yes",
         )
@@ -98,7 +98,7 @@ def typed_result(payload: bytes, is_error: bool) -> execution_pb2.CallToolRespon
         response.content.append(_content(item))
     if "structuredContent" in result:
         response.structured.CopyFrom(json_format.ParseDict(result["structuredContent"], Value()))
-    extra = {name: value for name, value in result.items() if name not in _OWN_FIELDS}
+    extra = {name: value for name, value in result.items() if name not in _TYPED_MEMBERS}
     if extra:
         response.extra.update(extra)
     return response
@@ -124,22 +124,22 @@ def _content(item: Any) -> execution_pb2.Content:
 
 
 def _media(item: dict[str, Any]) -> execution_pb2.Media | None:
-    """Return an image or a sound: where it is kept, or its bytes; None where it has neither."""
-    mime_type = item.get("mimeType")
-    said = mime_type if isinstance(mime_type, str) else ""
+    """Return an image or sound with its artifact or its bytes; None if it has neither."""
+    declared = item.get("mimeType")
+    mime_type = declared if isinstance(declared, str) else ""
     ref, length = item.get("artifact"), item.get("byteLength")
     if isinstance(ref, str) and isinstance(length, int) and 0 <= length <= bounds.MAX_ARTIFACT:
-        return execution_pb2.Media(mime_type=said, artifact=ref, byte_length=length)
+        return execution_pb2.Media(mime_type=mime_type, artifact=ref, byte_length=length)
     data = item.get("data")
     if not isinstance(data, str):
         return None
-    media = media_from_text("image", said, data)
+    media = media_from_text("image", mime_type, data)
     try:
         content = b"".join(media.parts())
     except BadMedia:
         return None
     return execution_pb2.Media(
-        mime_type=said or media.mime_type, data=content, byte_length=len(content)
+        mime_type=mime_type or media.mime_type, data=content, byte_length=len(content)
     )
 
 
@@ -149,23 +149,18 @@ def _struct(item: dict[str, Any]) -> Struct:
     return struct
 
 
-_MOST_EVENTS: Final = 1024
-_MOST_EVENT_BYTES: Final = 4 * bounds.MIB
-
-
 class UnarySink:
-    """The sink of one call: its result as a future, its events as a bounded queue.
+    """The sink of a call without an exchange: its result, a queue of events, its open questions.
 
-    A caller without an exchange gets one of two things for each of its requests: the end of the
-    call, or what the server asks. `turn` waits for either.
+    Each request of the caller is answered by the call's result or by questions of the server;
+    `wait` waits for either.
 
     Attributes:
-        active: The call; set by whoever begins it.
-        result: Its end.
-        keeps_events: Whether progress and log messages are wanted.
-        connection: The connection that asked for it, as gRPC names it.
-        on_growth: Called when it holds more, while the call waits for another request of its
-            caller; None while it does not wait.
+        active: The call, or None before it is started.
+        result: The result's payload and `isError`, or the fault.
+        keeps_events: Whether the caller wants progress and log messages.
+        connection: The caller's connection, as gRPC names it.
+        on_growth: Called when the sink holds more bytes; None unless the call is suspended.
     """
 
     def __init__(self, keep_events: bool, connection: str = "") -> None:
@@ -179,10 +174,9 @@ class UnarySink:
         self._other_bytes = 0
         self._changed = asyncio.Event()
         self._questions: dict[int, execution_pb2.InputRequest] = {}
-        self._asked = False
+        self._has_questions = False
 
     def finish(self, active: ActiveCall, payload: bytes, is_error: bool) -> None:
-        """Receive the result."""
         self.active = active
         self.result.set_result((payload, is_error))
         self._other_bytes += len(payload)
@@ -190,13 +184,13 @@ class UnarySink:
 
     def fail(self, active: ActiveCall, fault: Fault) -> None:
         self.result.set_exception(fault)
-        self.result.exception()  # whoever has gone away does not ask
+        self.result.exception()  # mark it as retrieved: the caller may have disconnected
         self._changed.set()
 
     def progress(
         self, active: ActiveCall, progress: float, total: float | None, message: str
     ) -> None:
-        """Keep a progress report; of too many the oldest go."""
+        """Queue a progress report."""
         self._add(
             execution_pb2.CallToolStreamingResponse(
                 progress=execution_pb2.Progress(
@@ -206,7 +200,7 @@ class UnarySink:
         )
 
     def log(self, active: ActiveCall, level: str, logger: str, data: bytes) -> None:
-        """Keep a log message; of too many the oldest go."""
+        """Queue a log message."""
         self._add(
             execution_pb2.CallToolStreamingResponse(
                 log=execution_pb2.LogMessage(
@@ -216,45 +210,45 @@ class UnarySink:
         )
 
     def ask(self, active: ActiveCall, ask_id: int, ask: Ask) -> None:
-        """Keep a question; those that come in one turn of the loop go out together."""
+        """Add a question; questions of one loop iteration are sent together."""
         try:
             params = Struct()
             params.update(_decode(ask.params))
         except (ValueError, RecursionError):
-            active.refuse(ask_id, "The params can't be passed to a caller without an exchange.")
+            active.refuse(ask_id, "A caller without an exchange cannot receive these params.")
             return
         self._questions[ask_id] = execution_pb2.InputRequest(
             id=str(ask_id), method=ask.method, params=params
         )
         self._other_bytes += self._questions[ask_id].ByteSize()
-        asyncio.get_running_loop().call_soon(self._say_asked)
+        asyncio.get_running_loop().call_soon(self._notify_questions)
 
     def withdraw_ask(self, active: ActiveCall, ask_id: int) -> None:
-        """Keep only that it was asked: its caller may have been told and answer it."""
+        """Keep only the id of a question: the caller may have got it and answer it."""
         question = self._questions.get(ask_id)
         if question is not None:
             self._other_bytes -= question.ByteSize()
             self._questions[ask_id] = execution_pb2.InputRequest(id=question.id)
             self._other_bytes += self._questions[ask_id].ByteSize()
 
-    def _say_asked(self) -> None:
-        self._asked = True
+    def _notify_questions(self) -> None:
+        self._has_questions = True
         self._grew()
 
     @property
     def questions(self) -> list[execution_pb2.InputRequest]:
-        """What is to be answered before there is a result; empty once there is one."""
+        """The open questions; empty once the call has ended."""
         if self.active is None or self.active.asks is None:
             return []
         return [self._questions[ask_id] for ask_id, _ in self.active.asks.items()]
 
     def answer(self, answers: Mapping[str, Struct]) -> None:
-        """Give the server what the caller answers; what it withdrew meanwhile is dropped.
+        """Send the server the caller's answers; answers to withdrawn questions are dropped.
 
         Raises:
-            Fault: INVALID_REQUEST: one names what was never asked.
+            Fault: INVALID_REQUEST: the call never asked one of these questions.
         """
-        unknown = self._never_asked(answers)
+        unknown = set(answers) - {question.id for question in self._questions.values()}
         if unknown:
             raise Fault(
                 Reason.INVALID_REQUEST,
@@ -267,13 +261,10 @@ class UnarySink:
             if self.active is not None:
                 encoded = arguments_from_struct(result)
                 self.active.answer(execution_pb2.Answer(ask_id=ask_id, result=encoded))
-        self._asked = bool(self.questions)  # what is left is asked again
+        self._has_questions = bool(self.questions)  # unanswered questions are sent again
 
-    def _never_asked(self, ids: Iterable[str]) -> set[str]:
-        return set(ids) - {question.id for question in self._questions.values()}
-
-    def leave(self, reason: str) -> None:
-        """Cancel the call, if it has not ended and does not wait for another request."""
+    def cancel(self, reason: str) -> None:
+        """Cancel the call, unless it has ended or is suspended."""
         if self.active is not None and self.on_growth is None:
             self.active.cancel(reason)
 
@@ -282,16 +273,14 @@ class UnarySink:
         return (self.active.call.tenant if self.active is not None else "") or DEFAULT_TENANT
 
     @property
-    def what(self) -> str:
-        """What is called, for messages."""
-        return (
-            f"{self.active.call.server_id}:{self.active.call.tool}"
-            if self.active is not None
-            else "?"
-        )
+    def tool(self) -> str:
+        """The server and tool, for messages."""
+        if self.active is None:
+            return "?"
+        return f"{self.active.call.server_id}:{self.active.call.tool}"
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         arguments = len(self.active.arguments) if self.active is not None else 0
         return arguments + self._event_bytes + self._other_bytes
 
@@ -301,40 +290,39 @@ class UnarySink:
             self.on_growth()
 
     @property
-    def _turn_is_over(self) -> bool:
-        return self.result.done() or (self._asked and bool(self.questions))
+    def _has_response(self) -> bool:
+        return self.result.done() or (self._has_questions and bool(self.questions))
 
-    async def turn(self) -> None:
-        """Wait until the call has ended or asks something."""
-        while not self._turn_is_over:
+    async def wait(self) -> None:
+        """Wait until the call has ended or has questions."""
+        while not self._has_response:
             self._changed.clear()
             await self._changed.wait()
 
     async def events(self) -> AsyncIterator[execution_pb2.CallToolStreamingResponse]:
-        """Yield the events until the call has ended or asks something."""
-        while self._events or not self._turn_is_over:
+        """Yield events until the call has ended or has questions."""
+        while self._events or not self._has_response:
             if self._events:
-                yield self._take()
+                yield self._pop_event()
             else:
                 self._changed.clear()
                 await self._changed.wait()
 
-    def admit_updates(self, active: ActiveCall) -> None:
-        """Refuse: one call has no way to be told of changes."""
-        raise Fault(Reason.INVALID_REQUEST, "Resources are followed over an exchange only.")
+    def add_subscription(self, active: ActiveCall) -> None:
+        raise Fault(Reason.INVALID_REQUEST, "Subscribing to resources requires an exchange.")
 
-    def updated(self, active: ActiveCall, uri: str) -> None:
-        """Drop it: nothing is followed here."""
+    def resource_updated(self, active: ActiveCall, uri: str) -> None:
+        """Never called: there are no subscriptions without an exchange."""
 
     def _add(self, event: execution_pb2.CallToolStreamingResponse) -> None:
         if self.keeps_events:
             self._events.append(event)
             self._event_bytes += event.ByteSize()
-            while len(self._events) > _MOST_EVENTS or self._event_bytes > _MOST_EVENT_BYTES:
-                self._take()
+            while len(self._events) > _MAX_EVENTS or self._event_bytes > _MAX_EVENT_BYTES:
+                self._pop_event()
             self._grew()
 
-    def _take(self) -> execution_pb2.CallToolStreamingResponse:
+    def _pop_event(self) -> execution_pb2.CallToolStreamingResponse:
         event = self._events.popleft()
         self._event_bytes -= event.ByteSize()
         return event

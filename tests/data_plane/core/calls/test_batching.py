@@ -11,63 +11,63 @@ from leaseway.data_plane.core.calls.batching import Batching
 LONG = 1.0
 
 
-def skipped(gathering: Batching) -> int:
+def skipped(batching: Batching) -> int:
     """Return how many messages leave at once before the next one waits."""
-    return next(number for number in range(1000) if gathering.pays(1, 0.0))
+    return next(number for number in range(1000) if batching.should_wait(1, 0.0))
 
 
 @given(st.integers(0, 2000), st.integers(0, 1024))
-def test_the_answer_to_half_of_the_calls_leaves_at_once(ready: int, under_way: int) -> None:
-    gathering = Batching(range(under_way))
-    assert gathering.pays(ready, 0.0) == (ready < under_way)
-    assert gathering.is_enough(ready) == (ready >= under_way)
+def test_the_answer_to_half_of_the_calls_leaves_at_once(ready: int, in_flight: int) -> None:
+    batching = Batching(range(in_flight))
+    assert batching.should_wait(ready, 0.0) == (ready < in_flight)
+    assert batching.is_enough(ready) == (ready >= in_flight)
 
 
 def test_the_only_call_of_a_stream_never_waits() -> None:
-    assert not Batching(()).pays(1, 0.0)
+    assert not Batching(()).should_wait(1, 0.0)
 
 
 def test_calls_that_take_long_are_not_waited_for() -> None:
     calls = set(range(200))
-    gathering = Batching(calls)
-    assert gathering.pays(1, 0.0)
-    assert not gathering.pays(1, LONG)
+    batching = Batching(calls)
+    assert batching.should_wait(1, 0.0)
+    assert not batching.should_wait(1, LONG)
     calls |= {1001, 1002, 1003}
-    assert gathering.pays(2, LONG)
-    assert gathering.is_enough(3)
+    assert batching.should_wait(2, LONG)
+    assert batching.is_enough(3)
 
 
 def test_the_end_of_calls_that_took_long_lets_others_be_waited_for() -> None:
     calls = set(range(200))
-    gathering = Batching(calls)
+    batching = Batching(calls)
     for now in (0.0, LONG):
-        gathering.pays(1, now)
+        batching.should_wait(1, now)
     calls.clear()
     calls |= set(range(300, 310))
-    assert not gathering.pays(1, LONG)
-    assert gathering.pays(1, 2 * LONG)
+    assert not batching.should_wait(1, LONG)
+    assert batching.should_wait(1, 2 * LONG)
 
 
 def test_waits_that_bring_results_are_repeated() -> None:
-    gathering = Batching(range(10))
+    batching = Batching(range(10))
     for _ in range(100):
-        assert gathering.pays(1, 0.0)
-        gathering.waited(3)
+        assert batching.should_wait(1, 0.0)
+        batching.record_wait(3)
 
 
 def test_after_vain_waits_more_and_more_messages_leave_at_once() -> None:
-    gathering = Batching(range(10))
+    batching = Batching(range(10))
     counts = []
     for _ in range(8):
-        gathering.waited(0)
-        counts.append(skipped(gathering))
+        batching.record_wait(0)
+        counts.append(skipped(batching))
     assert counts == [2, 4, 8, 16, 32, 64, 64, 64]
 
 
 @pytest.mark.parametrize("vain", [1, 5, 20])
 def test_one_wait_that_brings_something_makes_up_for_vain_ones(vain: int) -> None:
-    gathering = Batching(range(10))
+    batching = Batching(range(10))
     for _ in range(vain):
-        gathering.waited(0)
-    gathering.waited(1)
-    assert gathering.pays(1, 0.0)
+        batching.record_wait(0)
+    batching.record_wait(1)
+    assert batching.should_wait(1, 0.0)

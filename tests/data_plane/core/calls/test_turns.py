@@ -15,7 +15,7 @@ TENANTS = st.sampled_from(sorted(WEIGHTS))
 
 def turns_of(most: int) -> CallTurns:
     turns = CallTurns()
-    turns.most, turns.weight_of = most, WEIGHTS.__getitem__
+    turns.max_running, turns.weight_of = most, WEIGHTS.__getitem__
     return turns
 
 
@@ -32,13 +32,13 @@ def test_each_call_runs_once_and_no_more_at_once_than_may(most: int, acts: list[
     for number, act in enumerate(acts):
         if isinstance(act, str):
             call = (act, number)
-            (running if turns.begin(call, act) else waiting).append(call)
+            (running if turns.add(call, act) else waiting).append(call)
         elif running or waiting:
             known = running + waiting
             call = known[act % len(known)]
-            turns.end(call, call[0])
+            turns.remove(call, call[0])
             (running if call in running else waiting).remove(call)
-        while (call := turns.next()) is not None:
+        while (call := turns.start_next()) is not None:
             waiting.remove(call)
             assert all(other[1] > call[1] for other in waiting if other[0] == call[0])
             running.append(call)
@@ -53,12 +53,12 @@ def test_tenants_that_all_wait_have_turns_by_their_weights(most: int, rounds: in
     turns = turns_of(most)
     for number in range(200):
         for tenant in WEIGHTS:
-            turns.begin((tenant, number), tenant)
+            turns.add((tenant, number), tenant)
     had: Counter[str] = Counter()
     running = [("a", 0), ("b", 0), ("heavy", 0), ("a", 1)][:most]
     for _ in range(5 * rounds if rounds < 30 else 150):
-        turns.end(running[0], running.pop(0)[0])
-        call = turns.next()
+        turns.remove(running[0], running.pop(0)[0])
+        call = turns.start_next()
         had[call[0]] += 1
         running.append(call)
     for tenant, weight in WEIGHTS.items():
@@ -67,16 +67,16 @@ def test_tenants_that_all_wait_have_turns_by_their_weights(most: int, rounds: in
 
 def test_who_comes_to_a_flood_of_another_tenant_is_next() -> None:
     turns = turns_of(1)
-    assert turns.begin(("a", 0), "a")
+    assert turns.add(("a", 0), "a")
     for number in range(1, 1000):
-        turns.begin(("a", number), "a")
-    turns.end(("a", 0), "a")
-    assert turns.next() == ("a", 1)
-    turns.begin(("b", 0), "b")
-    turns.end(("a", 1), "a")
-    assert turns.next() == ("b", 0)
-    turns.begin(("b", 1), "b")  # and one after the other, they have every second turn
-    turns.end(("b", 0), "b")
-    assert turns.next() == ("a", 2)
-    turns.end(("a", 2), "a")
-    assert turns.next() == ("b", 1)
+        turns.add(("a", number), "a")
+    turns.remove(("a", 0), "a")
+    assert turns.start_next() == ("a", 1)
+    turns.add(("b", 0), "b")
+    turns.remove(("a", 1), "a")
+    assert turns.start_next() == ("b", 0)
+    turns.add(("b", 1), "b")  # and one after the other, they have every second turn
+    turns.remove(("b", 0), "b")
+    assert turns.start_next() == ("a", 2)
+    turns.remove(("a", 2), "a")
+    assert turns.start_next() == ("b", 1)

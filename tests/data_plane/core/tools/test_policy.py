@@ -49,21 +49,21 @@ def test_buckets_that_are_full_again_are_forgotten() -> None:
 def test_calls_of_a_tenant_that_are_under_way_are_bounded_and_end() -> None:
     counts = Counts()
     policy = ToolPolicy("mutating", limits=TenantLimits(concurrent=2))
-    assert counts.take("acme", "a", policy, 0.0)
-    assert counts.take("acme", "b", policy, 0.0)
+    assert counts.start_call("acme", "a", policy, 0.0)
+    assert counts.start_call("acme", "b", policy, 0.0)
     with pytest.raises(Fault) as raised:
-        counts.take("acme", "a", policy, 0.0)
+        counts.start_call("acme", "a", policy, 0.0)
     assert (raised.value.reason, raised.value.started) == (Reason.RATE_LIMITED, "no")
-    assert counts.take("rival", "a", policy, 0.0)
-    counts.ended("acme")
-    assert counts.take("acme", "a", policy, 0.0)
+    assert counts.start_call("rival", "a", policy, 0.0)
+    counts.end_call("acme")
+    assert counts.start_call("acme", "a", policy, 0.0)
 
 
 def test_a_call_that_comes_too_soon_is_told_when_to_come() -> None:
     counts = Counts()
     policy = ToolPolicy("external", rate=Rate(1, 10.0))
-    assert not counts.take("acme", "web", policy, 0.0)
+    assert not counts.start_call("acme", "web", policy, 0.0)
     with pytest.raises(Fault) as raised:
-        counts.take("acme", "web", policy, 4.0)
+        counts.start_call("acme", "web", policy, 4.0)
     assert raised.value.retry_delay == pytest.approx(6.0)
-    assert not counts.take("rival", "web", policy, 4.0)
+    assert not counts.start_call("rival", "web", policy, 4.0)

@@ -1,4 +1,4 @@
-"""What a call is while it runs, whose runs next, and when its result waits for others.
+"""Calls as instances see them, turns on an instance, and batching of results.
 
 Pure: no IO, no clock, no protobuf. Imports nothing of the data plane.
 """

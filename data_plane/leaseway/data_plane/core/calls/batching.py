@@ -1,8 +1,7 @@
-"""When results wait a moment for others to share their message (DESIGN §6).
+"""Decides when results wait briefly to share a message (DESIGN §6).
 
-A message costs gRPC and both processes many times what a result in it does. Results of many
-servers at work at once arrive one by one, and each would leave alone. Pure: the exchange's writer
-waits, and tells here what came of it.
+A message costs gRPC and both processes many times as much as a result in it. Results of many busy
+servers arrive one by one, so each would be sent alone. Pure: the exchange's writer waits.
 """
 
 from __future__ import annotations
@@ -10,59 +9,58 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-_LOOK: Final = 0.05
-"""Seconds between two looks at which calls take long; one that is seen twice does."""
-_MOST_AT_ONCE: Final = 64
-"""Messages that leave before another wait, however many waits were vain."""
+_SAMPLE_INTERVAL: Final = 0.05
+"""Seconds between two samples of the calls in flight; calls in two samples count as slow."""
+_MAX_UNDELAYED: Final = 64
+"""Maximum number of messages sent without waiting after useless waits."""
 
 
 class Batching:
-    """Decides for one stream, by what waiting was good for lately.
+    """Decides for one stream, by the benefit of its recent waits.
 
-    A message waits until it answers half of the quick calls under way: with half of them at once,
-    both sides are at work. Calls that take long are not counted, for nobody knows when they end.
-    Where waits are vain all the same, twice as many messages leave at once after each, up to 64,
-    before the next one waits.
+    A message waits until it answers half of the quick calls in flight: with half of them at once,
+    both sides are at work. Slow calls do not count, because nobody can tell when they end. After
+    each useless wait, twice as many messages are sent without waiting, up to 64.
 
     Args:
-        calls: The ids of the stream's calls that have no result yet; ids are never reused.
+        calls: The ids of the stream's calls without a result; ids are never reused.
     """
 
     def __init__(self, calls: Collection[int]) -> None:
         self._calls = calls
-        self._seen: frozenset[int] = frozenset()
+        self._sample: frozenset[int] = frozenset()
         self._slow = 0
-        self._look_at = 0.0
-        self._at_once = 0
-        self._left = 0
+        self._sample_at = 0.0
+        self._undelayed = 0
+        self._undelayed_remaining = 0
 
     def is_enough(self, ready: int) -> bool:
-        """Return whether a message with so many frames answers half of the quick calls."""
+        """Return whether a message with this many frames answers half of the quick calls."""
         return ready >= len(self._calls) - self._slow
 
-    def pays(self, ready: int, now: float) -> bool:
-        """Return whether the next message is to wait for more.
+    def should_wait(self, ready: int, now: float) -> bool:
+        """Return whether the next message should wait for more frames.
 
         Args:
-            ready: How many frames it would carry now.
-            now: In seconds, on a clock that never goes back.
+            ready: How many frames it contains now.
+            now: In seconds, on a monotonic clock.
         """
-        if now >= self._look_at:
-            self._look(now)
+        if now >= self._sample_at:
+            self._take_sample(now)
         if self.is_enough(ready):
             return False
-        if self._left:
-            self._left -= 1
+        if self._undelayed_remaining:
+            self._undelayed_remaining -= 1
             return False
         return True
 
-    def waited(self, gained: int) -> None:
-        """Note how many frames came while a message waited."""
-        self._at_once = 0 if gained else min(max(2, 2 * self._at_once), _MOST_AT_ONCE)
-        self._left = self._at_once
+    def record_wait(self, gained: int) -> None:
+        """Record how many frames were added while a message waited."""
+        self._undelayed = 0 if gained else min(max(2, 2 * self._undelayed), _MAX_UNDELAYED)
+        self._undelayed_remaining = self._undelayed
 
-    def _look(self, now: float) -> None:
+    def _take_sample(self, now: float) -> None:
         calls = frozenset(self._calls)
-        self._slow = len(calls & self._seen)
-        self._seen = calls
-        self._look_at = now + _LOOK
+        self._slow = len(calls & self._sample)
+        self._sample = calls
+        self._sample_at = now + _SAMPLE_INTERVAL

@@ -1,7 +1,4 @@
-"""What a call looks like to those who make one, whichever transport carries it.
-
-`leaseway.data_plane.mcp` has the connections that run them.
-"""
+"""A call as its instance sees it: request, questions, outcome. The same for every transport."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 Answers = frozenset[str]
-"""Methods that the caller of a call answers."""
+"""MCP methods that a caller answers."""
 
 NO_ANSWERS: Final[Answers] = frozenset()
 SERVER_METHODS: Final[Answers] = frozenset({ELICIT, SAMPLE, ROOTS})
-"""What a server can ask of a caller."""
+"""MCP methods by which a server can ask a caller."""
 
 _SETS: Final[Mapping[Answers, Answers]] = {
     frozenset(methods): frozenset(methods)
@@ -29,36 +26,33 @@ _SETS: Final[Mapping[Answers, Answers]] = {
 
 
 def answerable(methods: Iterable[str]) -> Answers:
-    """Return those of a caller's methods that servers can ask for; others are of later versions."""
+    """Return the methods that servers can ask for; later versions may have others."""
     return _SETS[SERVER_METHODS.intersection(methods)]
 
 
 OnProgress = Callable[[float, float | None, str], None]
-"""(progress, total where known, message or empty); runs on the loop and must not block."""
+"""(progress, total or None, message or empty); runs on the loop and must not block."""
 
 OnLog = Callable[[str, str, bytes], None]
 """(level, logger or empty, data as JSON); runs on the loop and must not block."""
 
 OnUpdate = Callable[[str], None]
-"""(URI of what changed, or empty once a subscription holds); runs on the loop, must not block."""
+"""(URI that changed, empty once the subscription is confirmed); runs on the loop, never blocks."""
 
 
 class Ask:
-    """One question of a server, settled exactly once: by an answer, a refusal or its withdrawal.
+    """A question of a server. It ends once: by an answer, a refusal or a withdrawal.
 
-    Whoever gets one settles it, at the latest when its call ends.
+    Its receiver must answer or refuse it before the call ends.
 
     Args:
         method: The MCP method.
         params: Its params, a JSON object.
-        on_answer: Takes the answer, a JSON object.
-        on_refusal: Takes a JSON-RPC error code and why there is no answer.
+        on_answer: Called with the answer, a JSON object.
+        on_refusal: Called with a JSON-RPC error code and a message.
 
     Attributes:
-        method: As given.
-        params: As given.
-        on_withdrawn: Called when the server does not want the answer any more; whoever gets the
-            question may set it.
+        on_withdrawn: Called when the server withdraws the question; set by its receiver.
     """
 
     __slots__ = ("_on_answer", "_on_refusal", "is_open", "method", "on_withdrawn", "params")
@@ -84,13 +78,13 @@ class Ask:
             self._on_answer(result)
 
     def refuse(self, code: int, message: str) -> None:
-        """Say why there is no answer."""
+        """Answer with a JSON-RPC error."""
         if self.is_open:
             self.is_open = False
             self._on_refusal(code, message)
 
     def withdraw(self) -> None:
-        """Note that the server does not want the answer any more."""
+        """End the question because the server no longer wants an answer."""
         if self.is_open:
             self.is_open = False
             if self.on_withdrawn is not None:
@@ -98,17 +92,17 @@ class Ask:
 
 
 OnAsk = Callable[[Ask], None]
-"""Takes a question; runs on the loop and must not block."""
+"""Receives a question; runs on the loop and must not block."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How a tool call ended.
+    """The result or the fault of a call.
 
     Attributes:
         payload: The MCP `result` object exactly as the server sent it; empty with a fault. Above
-            `bounds.MAX_RESULT` only where media may be in it, which are taken out first.
-        is_error: What the tool said about itself: `isError` of the payload.
+            `bounds.MAX_RESULT` only if it may contain media, which are removed first.
+        is_error: `isError` of the payload.
         fault: Why there is no result, or None.
     """
 
@@ -118,11 +112,11 @@ class Outcome:
 
 
 def too_large(server: str, size: int) -> Fault:
-    """Return the fault for a result above the bound."""
+    """Return the fault of a result above `bounds.MAX_RESULT`."""
     return Fault(
         Reason.RESULT_TOO_LARGE,
-        f"The result of the server {server} has {size} bytes, more than the {bounds.MAX_RESULT} "
-        "that may pass; ask the tool for less at a time.",
+        f"The result of the server {server} has {size} bytes; the limit is {bounds.MAX_RESULT}. "
+        "Ask the tool for less at a time.",
         started="yes",
         metadata={"server": server, "limit": str(bounds.MAX_RESULT)},
     )
@@ -133,28 +127,28 @@ ReadArtifact = Callable[[str, int], Awaitable[bytes]]
 
 @dataclass(slots=True)
 class ToolRequest:
-    """One `tools/call`, or another request of a caller.
+    """A `tools/call` request, or another MCP request of a caller.
 
     Attributes:
-        name: The tool's original name; of another `method` what it names, for messages.
-        params_head: What `params_head` made of the name, once for all calls of the tool.
+        name: The tool's original name; for another `method`, the name or URI in its params.
+        params_head: The prepared start of `params`, shared by all calls of the tool.
         arguments: A valid JSON object; empty means `{}`.
-        meta: More keys for `_meta`, `traceparent` say, or None.
-        on_progress: Gets the server's progress reports. None asks for none.
-        on_log: Gets the server's log messages of this call. None asks for none.
-        log_level: The least level for `on_log`.
-        param_headers: `Mcp-Param-*` headers that the caller computed itself; those that the
-            tool's schema asks for are added by the instance. Only HTTP sends them.
-        on_ask: Gets what the server asks of the caller. None where `answers` is empty.
+        meta: Extra keys for `_meta`, such as `traceparent`, or None.
+        on_progress: Called with progress reports; None requests none.
+        on_log: Called with log messages of this call; None requests none.
+        log_level: The lowest level for `on_log`.
+        param_headers: `Mcp-Param-*` headers computed by the caller, only for HTTP; the instance
+            adds those that the tool's schema requires.
+        on_ask: Called with questions of the server; None if `answers` is empty.
         answers: The methods that the caller answers.
-        continuation: More members of `params`, with a comma before each: the answers to what a
-            modern server asked when the call was made before.
-        passes_input: Whether the caller takes a result that wants input as it is, and makes the
-            call again itself.
-        method: The MCP method; empty means `tools/call`. Of others, `arguments` are all params
-            but `_meta`: an object on one line with at least one member.
-        read_artifact: Returns the bytes of an artifact of the caller's, of at most so many. Only
-            instances that send bytes get it.
+        continuation: Extra members of `params`, each after a comma: the caller's answers to an
+            `input_required` result.
+        passes_input: Whether an `input_required` result is passed to the caller, which then calls
+            again itself.
+        method: The MCP method; empty means `tools/call`. For other methods, `arguments` are the
+            params without `_meta`: an object on one line with at least one member.
+        read_artifact: Reads an artifact of the caller, up to a size; None if the instance sends
+            no bytes.
     """
 
     name: str
@@ -174,11 +168,11 @@ class ToolRequest:
 
 
 class PendingCall(Protocol):
-    """A call under way."""
+    """A request that was sent to an instance and has no outcome yet."""
 
     @property
     def written(self) -> bool:
         """Whether its bytes were handed to the server's pipe or socket."""
 
     def cancel(self, reason: str) -> None:
-        """Stop waiting and tell the server. `done` is not called any more. Idempotent."""
+        """Cancel the request at the server. `done` is never called after this. Idempotent."""

@@ -1,4 +1,4 @@
-"""Whose call runs next on an instance that may run no more at once: tenants take turns. Pure."""
+"""Fair turns between tenants for calls on an instance with `max_calls`. Pure."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 _FORGET_AT: Final = 256
-"""Tenants whose turns are remembered before those that are owed nothing are forgotten."""
+"""Idle tenants whose next turn is remembered."""
 
 
 class CallTurns:
-    """The calls that run on one instance, and those that wait for one of them to end.
+    """The running calls of one instance and the calls that wait for one of them to end.
 
-    The next turn is that of the tenant that has had the least work done since it began to wait,
-    by its weight (start-time fair queuing, each call being one unit): so a tenant that sends a
-    thousand calls at once has one turn where a tenant of the same weight that sends one has one.
+    Start-time fair queuing, each call being one unit: the next turn goes to the tenant that has
+    had the least work since it started to wait, divided by its weight. A tenant that sends a
+    thousand calls at once gets one turn for each turn of another tenant of the same weight.
 
     Attributes:
-        most: How many may run at once, at least 1. It may be changed at any time.
-        weight_of: How many turns a tenant has next to others, at least 1; likewise.
+        max_running: How many calls may run at once, at least 1. May change at any time.
+        weight_of: The weight of a tenant, at least 1. May change at any time.
     """
 
     def __init__(self) -> None:
-        self.most = 1
-        self.weight_of: Callable[[str], float] = _one
+        self.max_running = 1
+        self.weight_of: Callable[[str], float] = lambda _tenant: 1
         self._running: set[Hashable] = set()
-        self._lines: dict[str, dict[Any, None]] = {}
-        # When the next turn of each tenant begins, in turns of a tenant of weight 1.
-        self._begins: dict[str, float] = {}
+        self._queues: dict[str, dict[Any, None]] = {}
+        # When each tenant's next turn starts, in turns of a tenant of weight 1.
+        self._next_turn: dict[str, float] = {}
         self._now = 0.0
 
     @property
@@ -36,60 +36,55 @@ class CallTurns:
 
     @property
     def waiting(self) -> bool:
-        """Whether anybody waits."""
-        return bool(self._lines)
+        """Whether any call waits."""
+        return bool(self._queues)
 
-    def begin(self, call: Hashable, tenant: str) -> bool:
-        """Take a call; return whether it runs at once. Otherwise `next` returns it later."""
-        if not self._lines and len(self._running) < self.most:
+    def add(self, call: Hashable, tenant: str) -> bool:
+        """Add a call; return whether it runs at once. Otherwise `start_next` returns it later."""
+        if not self._queues and len(self._running) < self.max_running:
             self._running.add(call)
             return True
-        line = self._lines.get(tenant)
-        if line is None:
-            line = self._lines[tenant] = {}
-            self._begins[tenant] = max(self._begins.get(tenant, 0.0), self._now)
-        line[call] = None
+        queue = self._queues.get(tenant)
+        if queue is None:
+            queue = self._queues[tenant] = {}
+            self._next_turn[tenant] = max(self._next_turn.get(tenant, 0.0), self._now)
+        queue[call] = None
         return False
 
-    def end(self, call: Hashable, tenant: str) -> None:
-        """Note that a call has ended, whether it ran or waited; one that is unknown is ignored."""
+    def remove(self, call: Hashable, tenant: str) -> None:
+        """Remove a call that has ended, running or waiting; unknown calls are ignored."""
         if call in self._running:
             self._running.discard(call)
             return
-        line = self._lines.get(tenant)
-        if line is not None:
-            line.pop(call, None)
-            if not line:
-                self._left(tenant)
+        queue = self._queues.get(tenant)
+        if queue is not None:
+            queue.pop(call, None)
+            if not queue:
+                self._remove_queue(tenant)
 
-    def next(self) -> Any:
-        """Return the waiting call that runs now; None where none waits or as many as may run."""
-        if not self._lines or len(self._running) >= self.most:
+    def start_next(self) -> Any:
+        """Start the next waiting call and return it; None if none waits or the limit is reached."""
+        if not self._queues or len(self._running) >= self.max_running:
             return None
-        tenant = min(self._lines, key=self._begins.__getitem__)
-        line = self._lines[tenant]
-        call = next(iter(line))
-        del line[call]
-        self._now = self._begins[tenant]
-        self._begins[tenant] = self._now + 1 / self.weight_of(tenant)
-        if not line:
-            self._left(tenant)
+        tenant = min(self._queues, key=self._next_turn.__getitem__)
+        queue = self._queues[tenant]
+        call = next(iter(queue))
+        del queue[call]
+        self._now = self._next_turn[tenant]
+        self._next_turn[tenant] = self._now + 1 / self.weight_of(tenant)
+        if not queue:
+            self._remove_queue(tenant)
         self._running.add(call)
         return call
 
-    def _left(self, tenant: str) -> None:
-        """Note that nobody of a tenant waits; what it had is remembered while it matters."""
-        del self._lines[tenant]
-        if not self._lines:
-            self._begins.clear()
+    def _remove_queue(self, tenant: str) -> None:
+        del self._queues[tenant]
+        if not self._queues:
+            self._next_turn.clear()
             self._now = 0.0
-        elif len(self._begins) > _FORGET_AT + len(self._lines):
-            self._begins = {
-                name: begin
-                for name, begin in self._begins.items()
-                if name in self._lines or begin > self._now
+        elif len(self._next_turn) > _FORGET_AT + len(self._queues):
+            self._next_turn = {
+                name: start
+                for name, start in self._next_turn.items()
+                if name in self._queues or start > self._now
             }
-
-
-def _one(tenant: str) -> float:
-    return 1

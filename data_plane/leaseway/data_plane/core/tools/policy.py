@@ -1,12 +1,12 @@
-"""Whether a call may run: what is compiled for each tool, and what is counted for each tenant.
+"""Tool policies, compiled for each caller, and the usage that their limits count.
 
-Pure: time is a parameter. Of a server without a policy nothing is asked here.
+Pure: time is a parameter. Calls of a server without a policy use none of this.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -26,38 +26,36 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import named
 
 Quota = Literal["calls", "concurrent", "external"]
-"""Of `limits` of a tenant, and of `rate_limit` of a server."""
+"""From `limits` of a tenant and `rate_limit` of a server."""
 
-_MOST_BUCKETS: Final = 10_000
-_MOST_REMEMBERED: Final = 20_000
-_BUSY_RETRY: Final = 0.1
+_MAX_BUCKETS: Final = 10_000
+_MAX_CACHED: Final = 20_000
+_CONCURRENT_RETRY: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledRule:
-    """One rule, with its number in the configuration.
+    """A rule that denies calls.
 
     Attributes:
-        number: Its number; 0 for one that `permissions` makes.
-        expression: What is true of a call that is denied.
-        why: What is said of such a call, where no number says it.
+        number: Its number in the configuration; 0 if it is derived from `permissions`.
+        expression: True for denied calls.
+        explanation: Why a permission denies a call; empty for numbered rules.
     """
 
     number: int
     expression: Expression
-    why: str = ""
+    explanation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """All that one caller's calls of one tool are judged by.
+    """The policy for one caller's calls of one tool.
 
     Attributes:
-        risk: Of the tool.
-        rules: What denies a call.
-        expressions: Those of the rules, to be evaluated together.
-        rate: Calls of the server's external tools, or None for any number.
-        limits: Of the tenant, or None for none.
+        rate: The rate limit of the server's external tools, or None.
+        limits: The limits of the tenant, or None.
+        expressions: The expressions of all rules, evaluated together.
     """
 
     risk: Risk
@@ -71,22 +69,22 @@ class ToolPolicy:
         object.__setattr__(self, "expressions", together)
 
     @property
-    def needs_person(self) -> bool:
-        """Whether somebody has to agree to each call."""
+    def needs_approval(self) -> bool:
+        """Whether a person must approve each call."""
         return self.risk == "financial"
 
     @property
-    def counts(self) -> bool:
+    def has_limits(self) -> bool:
         return self.rate is not None or self.limits is not None
 
 
-class Judge:
-    """What one variant's policy says of each tool and caller, compiled when it is first asked.
+class ToolPolicies:
+    """The tool policies of one variant, compiled for each tool and caller at first use.
 
     Args:
-        policy: The policy.
-        tools: The tools that are exposed, by original name.
-        base: The folder that relative paths start from; empty where that is not known.
+        policy: The configured policy.
+        tools: The exposed tools by original name.
+        base: The folder that relative paths start from; empty if unknown.
     """
 
     def __init__(self, policy: ServerPolicy, tools: Mapping[str, ToolPlan], base: str = "") -> None:
@@ -95,64 +93,63 @@ class Judge:
         self._policy = policy
         self._tools = tools
         self._rules: dict[str, tuple[CompiledRule, ...]] = {}
-        self._permits: dict[tuple[str, Permissions], tuple[CompiledRule, ...]] = {}
-        self._known: dict[tuple[str, str, str], ToolPolicy | None] = {}
+        self._permission_rules: dict[tuple[str, Permissions], tuple[CompiledRule, ...]] = {}
+        self._compiled: dict[tuple[str, str, str], ToolPolicy | None] = {}
 
-    def exists(self, tenant: str, agent: str, tool: str) -> bool:
-        """Return whether a tool, by its original name, exists for a caller."""
+    def is_visible(self, tenant: str, agent: str, tool: str) -> bool:
+        """Return whether a caller may know of a tool, by its original name."""
         return not self.is_needed or self._policy.allows(tenant, agent, tool)
 
     def names(self, tenant: str, agent: str) -> list[str]:
-        return [name for name in self._tools if self.exists(tenant, agent, name)]
+        """Return the original names of a caller's tools."""
+        return [name for name in self._tools if self.is_visible(tenant, agent, name)]
 
-    def tool(self, tenant: str, agent: str, tool: str) -> ToolPolicy | None:
-        """Return what calls of a tool are judged by; None where it does not exist for a caller."""
+    def find(self, tenant: str, agent: str, tool: str) -> ToolPolicy | None:
+        """Return the policy of a tool for a caller, or None if the caller has no such tool."""
         key = tenant, agent, tool
         try:
-            return self._known[key]
+            return self._compiled[key]
         except KeyError:
             pass
-        if len(self._known) >= _MOST_REMEMBERED:  # names are callers' to choose
-            self._known.clear()
-        found = self._known[key] = self._compiled(tenant, agent, tool)
-        return found
+        if len(self._compiled) >= _MAX_CACHED:  # callers choose the names
+            self._compiled.clear()
+        policy = self._compiled[key] = self._compile(tenant, agent, tool)
+        return policy
 
-    def _compiled(self, tenant: str, agent: str, tool: str) -> ToolPolicy | None:
+    def _compile(self, tenant: str, agent: str, tool: str) -> ToolPolicy | None:
         plan, allowed = self._tools.get(tool), self._policy.allows(tenant, agent, tool)
-        if plan is None or not allowed:  # what was never there takes as long as what is not granted
+        if plan is None or not allowed:  # both take equally long, so that timing reveals nothing
             return None
         risk = self._policy.risk_of(tool, _annotations(plan))
         rate = self._policy.rate if risk == "external" else None
-        rules = self._rules_of(tool, plan, risk)
-        narrower = self._policy.permissions_of(tenant)
-        if narrower != EVERYTHING:
-            rules = (*self._permitted(tool, plan, risk, narrower), *rules)
+        rules = self._server_rules(tool, plan, risk)
+        of_tenant = self._policy.permissions_of(tenant)
+        if of_tenant != EVERYTHING:
+            rules = (*self._rules_from(of_tenant, tool, plan, risk), *rules)
         return ToolPolicy(risk, rules, rate, self._policy.limits_of(tenant))
 
-    def _rules_of(self, tool: str, plan: ToolPlan, risk: Risk) -> tuple[CompiledRule, ...]:
+    def _server_rules(self, tool: str, plan: ToolPlan, risk: Risk) -> tuple[CompiledRule, ...]:
         if tool not in self._rules:
-            permitted = self._permitted(tool, plan, risk, self._policy.permissions)
-            self._rules[tool] = (*permitted, *self._configured_of(tool))
+            numbered = (
+                CompiledRule(number, _expression(rule.expression))
+                for number, rule in enumerate(self._policy.rules, start=1)
+                if rule.is_for(tool)
+            )
+            permissions = self._policy.permissions
+            self._rules[tool] = (*self._rules_from(permissions, tool, plan, risk), *numbered)
         return self._rules[tool]
 
-    def _configured_of(self, tool: str) -> Iterable[CompiledRule]:
-        return (
-            CompiledRule(number, _expression(rule.expression))
-            for number, rule in enumerate(self._policy.rules, start=1)
-            if rule.is_for(tool)
-        )
-
-    def _permitted(
-        self, tool: str, plan: ToolPlan, risk: Risk, permissions: Permissions
+    def _rules_from(
+        self, permissions: Permissions, tool: str, plan: ToolPlan, risk: Risk
     ) -> tuple[CompiledRule, ...]:
-        """Return permissions as rules on a tool; tenants with the same ones share them."""
-        known = self._permits.get((tool, permissions))
-        if known is None:
+        """Return permissions as rules for a tool; tenants with equal permissions share them."""
+        rules = self._permission_rules.get((tool, permissions))
+        if rules is None:
             schema = msgspec.json.decode(plan.definition).get("inputSchema")
             found = expressions(permissions, self._base, schema, reads_only(risk, plan))
-            known = tuple(CompiledRule(0, _expression(rule), why) for why, rule in found)
-            self._permits[tool, permissions] = known
-        return known
+            rules = tuple(CompiledRule(0, _expression(text), why) for why, text in found)
+            self._permission_rules[tool, permissions] = rules
+        return rules
 
 
 def reads_only(risk: Risk, plan: ToolPlan) -> bool:
@@ -168,124 +165,125 @@ def _annotations(plan: ToolPlan) -> Mapping[str, Any]:
 def _expression(text: str) -> Expression:
     try:
         return compile_expression(text)
-    except RuleNotCompiled:  # the control plane lets none pass that it cannot compile
+    except RuleNotCompiled:  # never: the control plane rejects such rules
         return DeniesAll()
 
 
 def check_rules(policy: ToolPolicy, facts: Mapping[str, Any], server_id: str) -> None:
-    """Refuse a call that a rule denies.
+    """Evaluate the rules for a call.
 
     Args:
-        policy: Of the tool.
-        facts: What expressions may name.
+        policy: The policy of its tool.
+        facts: The variables of expressions.
         server_id: For the message.
 
     Raises:
-        Fault: PERMISSION_DENIED; it names the rule by its number and holds no argument.
+        Fault: PERMISSION_DENIED, with the rule's number and without the call's arguments.
     """
     denying = policy.expressions.first_that_denies(facts)
     if denying is None:
         return
     rule = policy.rules[denying]
-    if rule.why:
+    if rule.explanation:
         raise Fault(
             Reason.PERMISSION_DENIED,
             f"The permissions of server {server_id} deny this call of {facts['tool']}: "
-            f"{rule.why}. Its operator says in 'permissions' what may be done.",
+            f"{rule.explanation}. Its operator configures them under 'permissions'.",
             metadata={"rule": "0"},
         )
     raise Fault(
         Reason.PERMISSION_DENIED,
         f"Rule {rule.number} of server {server_id} denies this call of {facts['tool']}. "
-        "Other arguments may pass; ask whoever configures the server.",
+        "Other arguments may be allowed; ask the operator who configures the server.",
         metadata={"server": server_id, "rule": str(rule.number)},
     )
 
 
 class Counts:
-    """How much each tenant uses of this worker.
+    """Each tenant's usage of this worker.
 
     Attributes:
-        under_way: The calls of each tenant that has a limit of them.
-        refused: How often each (tenant, limit) was the reason of a refusal.
+        in_flight: Calls in flight of each tenant with a `concurrent` limit.
+        refused: How often each (tenant, limit) caused a rejection.
     """
 
     def __init__(self) -> None:
         self._buckets = TokenBuckets()
-        self.under_way: Counter[str] = Counter()
+        self.in_flight: Counter[str] = Counter()
         self.refused: Counter[tuple[str, Quota]] = Counter()
 
-    def take(self, tenant: str, server_id: str, policy: ToolPolicy, now: float) -> bool:
-        """Count a call that is about to run; say whether `ended` must be told of its end.
+    def start_call(self, tenant: str, server_id: str, policy: ToolPolicy, now: float) -> bool:
+        """Count a call that is about to run; return whether to call `end_call` after it.
 
         Raises:
-            Fault: RATE_LIMITED, with the delay after which there is room; nothing was counted.
+            Fault: RATE_LIMITED, with the delay after which to try again; nothing was counted.
         """
         limits = policy.limits
-        most = limits.concurrent if limits is not None else None
-        if most is not None and self.under_way[tenant] >= most:
-            self._refuse(tenant, "concurrent")
+        limit = limits.concurrent if limits is not None else None
+        if limit is not None and self.in_flight[tenant] >= limit:
+            self._count_refusal(tenant, "concurrent")
             raise Fault(
                 Reason.RATE_LIMITED,
-                f"{most} calls of tenant {tenant} are under way on this worker, as many as it may "
-                "have. Wait for some to end.",
+                f"Tenant {tenant} has {limit} calls in flight on this worker, its limit. Wait for "
+                "some to end.",
                 metadata=named("limits.concurrent", "tenant"),
-                retry_delay=_BUSY_RETRY,
+                retry_delay=_CONCURRENT_RETRY,
             )
         if limits is not None and limits.calls is not None:
             wait = self._buckets.take((tenant,), limits.calls, now)
             if wait > 0:
-                raise self._over(tenant, "calls", limits.calls, f"Tools of tenant {tenant}", wait)
+                tools = f"Tools of tenant {tenant}"
+                raise self._rate_fault(tenant, "calls", limits.calls, tools, wait)
         if policy.rate is not None:
             wait = self._buckets.take((tenant, server_id), policy.rate, now)
             if wait > 0:
-                what = f"External tools of server {server_id}"
-                raise self._over(tenant, "external", policy.rate, what, wait)
-        if most is not None:
-            self.under_way[tenant] += 1
-        return most is not None
+                tools = f"External tools of server {server_id}"
+                raise self._rate_fault(tenant, "external", policy.rate, tools, wait)
+        if limit is not None:
+            self.in_flight[tenant] += 1
+        return limit is not None
 
-    def ended(self, tenant: str) -> None:
-        self.under_way[tenant] -= 1
-        if not self.under_way[tenant]:
-            del self.under_way[tenant]
+    def end_call(self, tenant: str) -> None:
+        self.in_flight[tenant] -= 1
+        if not self.in_flight[tenant]:
+            del self.in_flight[tenant]
 
-    def _over(self, tenant: str, quota: Quota, rate: Rate, what: str, wait: float) -> Fault:
-        self._refuse(tenant, quota)
+    def _rate_fault(self, tenant: str, quota: Quota, rate: Rate, tools: str, wait: float) -> Fault:
+        self._count_refusal(tenant, quota)
         return Fault(
             Reason.RATE_LIMITED,
-            f"{what} may be called {rate.calls} times in {rate.seconds:g} s, and were. The "
-            f"next call may come in {wait:.2f} s.",
+            f"{tools} may be called {rate.calls} times in {rate.seconds:g} s, and were. The next "
+            f"call is possible in {wait:.2f} s.",
             metadata=named(f"limits.{quota}", "tenant"),
             retry_delay=wait,
         )
 
-    def _refuse(self, tenant: str, quota: Quota) -> None:
-        counted = len(self.refused) < _MOST_BUCKETS
-        self.refused[tenant if counted else OTHERS, quota] += 1
+    def _count_refusal(self, tenant: str, quota: Quota) -> None:
+        has_room = len(self.refused) < _MAX_BUCKETS
+        self.refused[tenant if has_room else OTHERS, quota] += 1
 
 
 class TokenBuckets:
-    """Token buckets, one for each key in use; one that is full needs no memory."""
+    """Token buckets by key; a full bucket needs no memory."""
 
     def __init__(self) -> None:
         self._full_at: OrderedDict[tuple[str, ...], float] = OrderedDict()
 
     def take(self, key: tuple[str, ...], rate: Rate, now: float) -> float:
-        """Take a token and return 0, or the seconds after which there is one.
+        """Take a token and return 0, or return the seconds until there is one.
 
-        What is kept of each bucket is the moment at which it is full again.
+        A bucket is stored as the time at which it is full again.
         """
-        each = rate.seconds / rate.calls
-        known = self._full_at.get(key)
-        full_at = (now if known is None or known < now else known) + each
+        interval = rate.seconds / rate.calls
+        previous = self._full_at.get(key)
+        full_at = (now if previous is None or previous < now else previous) + interval
         wait = full_at - now - rate.seconds
-        if wait > each * 1e-6:
+        if wait > interval * 1e-6:
             return wait
         self._full_at[key] = full_at
         self._full_at.move_to_end(key)
-        if known is None:  # room is made for each one that is new
-            while len(self._full_at) > _MOST_BUCKETS or next(iter(self._full_at.values())) <= now:
+        if previous is None:  # each new bucket drops full ones, and the oldest
+            while len(self._full_at) > _MAX_BUCKETS or next(iter(self._full_at.values())) <= now:
                 self._full_at.popitem(last=False)
         return 0.0
 

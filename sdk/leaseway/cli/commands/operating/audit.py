@@ -40,28 +40,28 @@ def verify(folder: Path, as_json: bool) -> int:
     from leaseway.data_plane.audit.chain import verify_run
 
     runs = _runs(folder)
-    verdicts = {run: verify_run(_opened(files)) for run, files in runs.items()}
+    reports = {run: verify_run(_opened(files)) for run, files in runs.items()}
     if as_json:
         print_json(
             [
                 {
                     "run": run,
-                    "records": verdict.records,
-                    "faults": [str(fault) for fault in verdict.faults],
-                    "remarks": verdict.remarks,
+                    "records": report.records,
+                    "faults": report.faults,
+                    "remarks": report.remarks,
                 }
-                for run, verdict in verdicts.items()
+                for run, report in reports.items()
             ]
         )
     else:
-        for run, verdict in verdicts.items():
-            state = "NOT GOOD" if verdict.faults else "good"
-            say(f"{run}: {verdict.records} records, {state}")
-            for fault in verdict.faults:
-                say(f"  {one_line(str(fault))}")
-            for remark in verdict.remarks:
+        for run, report in reports.items():
+            state = "NOT GOOD" if report.faults else "good"
+            say(f"{run}: {report.records} records, {state}")
+            for fault in report.faults:
+                say(f"  {one_line(fault)}")
+            for remark in report.remarks:
                 say(f"  note: {one_line(remark)}")
-    return FAILED if any(verdict.faults for verdict in verdicts.values()) else 0
+    return FAILED if any(report.faults for report in reports.values()) else 0
 
 
 @audit.command(
