@@ -18,11 +18,13 @@ from urllib.parse import urlsplit
 
 import yaml
 from tests.conftest import BOUND
+from tests.e2e.forking import ForkedProcess, fork_leaseway, start_fork_server
 
 from leaseway.sdk import AsyncClient, ControlPlaneUnavailable
 from leaseway.telemetry.diagnostics import STALLS_VARIABLE
 
 SERVERS = Path(__file__).resolve().parents[1] / "servers"
+start_fork_server()
 LEASEWAY = (sys.executable, "-m", "leaseway.cli.main")
 
 
@@ -86,7 +88,7 @@ def _is_kept(name: str) -> bool:
 class Part:
     """One process of the system."""
 
-    process: asyncio.subprocess.Process
+    process: asyncio.subprocess.Process | ForkedProcess
     address: str
     log: list[str] = field(default_factory=list)
     pump: asyncio.Task[None] | None = None
@@ -222,15 +224,21 @@ class System:
             await self.control_plane.end()
 
     async def _start(self, *arguments: str, without: str = "") -> Part:
-        process = await asyncio.create_subprocess_exec(
-            *self.programs.get(arguments[0], LEASEWAY),
-            *arguments,
-            *("--log-level", "info"),
-            env={name: text for name, text in self._environment.items() if name != without},
-            cwd=self.cwd,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        arguments = (*arguments, "--log-level", "info")
+        environment = {name: text for name, text in self._environment.items() if name != without}
+        process: asyncio.subprocess.Process | ForkedProcess
+        path = environment.get("PYTHONPATH")
+        if arguments[0] in self.programs or path != os.environ.get("PYTHONPATH"):
+            process = await asyncio.create_subprocess_exec(
+                *self.programs.get(arguments[0], LEASEWAY),
+                *arguments,
+                env=environment,
+                cwd=self.cwd,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        else:
+            process = await fork_leaseway(arguments, environment, self.cwd)
         part = Part(process, "")
         assert process.stdout is not None
         assert process.stderr is not None
