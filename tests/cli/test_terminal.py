@@ -25,7 +25,7 @@ from leaseway.cli.commands.operating.top import _View
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role
 from leaseway.sdk import AsyncClient, LeasewayError, ServerError, ToolResult
-from leaseway.sdk.calls.prompt_results import McpResult
+from leaseway.sdk.calls.results import McpResult
 from leaseway.sdk.catalog.tools import CatalogList, ToolList
 from leaseway.sdk.operators import observe
 
@@ -64,7 +64,7 @@ def poisoned(kind: Any) -> Any:
         return (poisoned(inner[0]),) if origin is tuple else [poisoned(inner[0])]
     if kind is datetime:
         return NOW
-    if isinstance(kind, type) and issubclass(kind, (ToolResult, McpResult)):
+    if isinstance(kind, type) and issubclass(kind, McpResult):
         return kind(PAYLOAD)
     if isinstance(kind, type) and issubclass(kind, CatalogList):
         (base,) = kind.__orig_bases__  # type: ignore[attr-defined]

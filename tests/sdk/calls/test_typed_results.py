@@ -24,7 +24,7 @@ from leaseway.sdk import (
     ToolError,
     ToolResult,
 )
-from leaseway.sdk.calls.typed_results import reader_of, typed_result
+from leaseway.sdk.calls.typed_results import decoder_for, typed_result
 from leaseway.wire.errors import Reason
 
 
@@ -60,7 +60,7 @@ def structured(value: Any, *, text: str = "") -> bytes:
 
 def read(payload: bytes, result_type: Any, *, is_error: bool = False) -> Any:
     result = ToolResult(payload, is_error)
-    return typed_result("time_now", result, result_type, reader_of(result_type))
+    return typed_result("time_now", result, result_type, decoder_for(result_type))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,9 @@ def test_a_result_of_another_shape_names_tool_type_and_the_first_three_faults() 
     with pytest.raises(ResultTypeError) as caught:
         read(structured({"a": "secret", "e": 1}), Wide)
     message = str(caught.value)
-    assert message.startswith("What tool 'time_now' returned is no Wide: a: Input should be")
+    assert message.startswith(
+        "The result of tool 'time_now' does not match Wide: a: Input should be"
+    )
     assert "b: Field required; c: Field required; and 1 more." in message
     assert "secret" not in message
     assert caught.value.result.structured == {"a": "secret", "e": 1}
@@ -117,7 +119,7 @@ def test_a_result_of_another_shape_names_tool_type_and_the_first_three_faults() 
 
 
 def test_the_faults_of_what_is_wrapped_are_those_inside() -> None:
-    with pytest.raises(ResultTypeError, match=r"no list\[int\]: 1: Input should be"):
+    with pytest.raises(ResultTypeError, match=r"not match list\[int\]: 1: Input should be"):
         read(structured({"result": [1, "x"]}), list[int])
 
 
@@ -126,9 +128,9 @@ def test_the_faults_of_what_is_wrapped_are_those_inside() -> None:
     [
         (
             [{"type": "text", "text": "It rains."}],
-            "text that is not JSON, so there is no Point",
+            "text that is not JSON, which cannot be converted to Point",
         ),
-        ([{"type": "image", "data": ""}], "and no text, so there is no Point to make of it"),
+        ([{"type": "image", "data": ""}], "and no text, which cannot be converted to Point"),
     ],
 )
 def test_what_is_no_json_says_so(content: list[Any], sentence: str) -> None:
@@ -152,17 +154,17 @@ def test_a_type_that_nobody_can_validate_is_named() -> None:
         pass
 
     with pytest.raises(TypeError, match=r"result_type is a dataclass, .* not .*Opaque"):
-        reader_of(Opaque)
+        decoder_for(Opaque)
 
 
 @pytest.mark.parametrize("unknown", ["Nowhere", "list[Nowhere]"])
 def test_a_name_that_leads_to_no_type_is_told_before_a_call_too(unknown: Any) -> None:
     with pytest.raises(TypeError, match="name 'Nowhere' is not defined"):
-        reader_of(unknown)
+        decoder_for(unknown)
 
 
 def test_a_reader_is_made_once_for_each_type() -> None:
-    assert reader_of(Point) is reader_of(Point)
+    assert decoder_for(Point) is decoder_for(Point)
 
 
 async def test_a_call_returns_an_instance_and_the_checker_knows(
@@ -211,14 +213,14 @@ for missing in sys.argv[1:]:
     sys.modules[missing] = None  # its import fails
 from dataclasses import dataclass
 from leaseway.sdk import ResultTypeError, ToolResult
-from leaseway.sdk.calls.typed_results import reader_of, typed_result
+from leaseway.sdk.calls.typed_results import decoder_for, typed_result
 
 @dataclass
 class Point:
     x: int
 
 try:
-    read = reader_of(Point)
+    read = decoder_for(Point)
 except ImportError as error:
     print(error)
 else:
@@ -244,7 +246,7 @@ def without(*missing: str) -> list[str]:
 def test_without_pydantic_msgspec_validates() -> None:
     assert without("pydantic") == [
         "Point(x=1)",
-        "What tool 't' returned is no Point: Expected `int`, got `str` - at `$.x`.",
+        "The result of tool 't' does not match Point: Expected `int`, got `str` - at `$.x`.",
     ]
 
 

@@ -216,7 +216,7 @@ def test_what_was_offered_may_be_given_as_the_provider_got_it(provider: str) -> 
 
 
 def test_a_refusal_that_cannot_be_meant_is_an_error_that_says_so() -> None:
-    with pytest.raises(ValueError, match="'opnai' is no provider"):
+    with pytest.raises(ValueError, match="'opnai' is not a supported provider"):
         describe_refusal("opnai", "x", None, (), "")
     with pytest.raises(TypeError, match="error_text is a str, not NoneType"):
         describe_refusal("openai", None, None, (), "")  # type: ignore[arg-type]

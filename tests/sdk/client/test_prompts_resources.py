@@ -336,7 +336,7 @@ def test_results_that_say_less_say_nothing_wrong() -> None:
     for payload in (b"[]", b"{", b"\xff"):
         with pytest.raises(InternalError):
             _ = PromptResult(payload).raw
-    with pytest.raises(InternalError, match="no base64"):
+    with pytest.raises(InternalError, match="not base64"):
         _ = ResourceResult(b'{"contents":[{"blob":"x"}]}').blob
 
 

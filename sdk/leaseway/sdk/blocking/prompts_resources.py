@@ -11,11 +11,11 @@ from leaseway.sdk.blocking.streams import ResourceUpdates, ToolStream
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.prompt_results import (
     Completion,
-    McpResult,
     PromptResult,
     ResourceResult,
 )
 from leaseway.sdk.calls.requests import McpRequest
+from leaseway.sdk.calls.results import McpResult
 from leaseway.sdk.client.options import Callbacks
 from leaseway.sdk.client.prompts_resources import AsyncPromptsResources, completion_request
 from leaseway.sdk.client.streams import AsyncToolStream
@@ -99,4 +99,4 @@ class PromptsResources:
             return inner._stream(make, timeout, handlers, inline_media, tasks=False)
 
         answer = ToolStream(background().run(open_stream), handlers).run(Callbacks())
-        return result._of(answer)
+        return result._from_result(answer)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, Unpack, overload
 from leaseway.sdk.blocking.loop_thread import background
 from leaseway.sdk.blocking.streams import ToolStream
 from leaseway.sdk.calls.results import ToolResult
-from leaseway.sdk.calls.typed_results import reader_of, typed_result
+from leaseway.sdk.calls.typed_results import decoder_for, typed_result
 from leaseway.sdk.client.approvals import OnApproval, decide, waiting
 from leaseway.sdk.client.options import (
     CallOptions,
@@ -81,7 +81,7 @@ class ToolCalls:
         interrupt them there.
         """
         inner = self._inner
-        read = reader_of(result_type) if result_type is not None else None
+        read = decoder_for(result_type) if result_type is not None else None
         timeout, inline_media, callbacks, on_approval = None, False, None, self._on_approval
         if options:
             timeout = options.pop("timeout", None)

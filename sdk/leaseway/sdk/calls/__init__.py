@@ -1,4 +1,4 @@
-"""One call, from name to result: requests, retries, results, tracing.
+"""Calls, from name to result: requests, retries, results, tracing.
 
 Imports leases, catalog and transport.
 """

@@ -1,4 +1,4 @@
-"""Images and sounds of results, and what of a result a model can be shown."""
+"""Images and sounds in results, and the conversion of results for models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leaseway.sdk.errors import ArtifactLost
 from leaseway.wire.messages.artifact_refs import media_type
 
 MODEL_IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-"""What providers' models take as images."""
+"""Image types that models accept."""
 
 _KINDS: Final = {"image": "An image", "audio": "A sound"}
 
@@ -43,11 +43,10 @@ class Media:
 
     Attributes:
         kind: `image` or `audio`.
-        mime_type: What the server calls it, in lower case without parameters; empty where that is
-            no MIME type.
-        byte_length: How many bytes it has.
-        artifact: The reference to read them by, or None where they came in place.
-        data: The bytes, or None where they are an artifact.
+        mime_type: The server's MIME type in lower case without parameters; empty if invalid.
+        byte_length: Length in bytes.
+        artifact: The reference of the artifact, or None if the result holds the bytes.
+        data: The bytes, or None if they are an artifact.
     """
 
     kind: str
@@ -58,11 +57,11 @@ class Media:
 
 
 class MediaReader(Protocol):
-    """Reads artifacts for results: the client that made the calls.
+    """Reads artifacts for results; implemented by the client that made the calls.
 
     Attributes:
-        wait: Waits for a coroutine in the calling thread, where the client is used from other
-            threads than its loop's; else None.
+        wait: Waits for a coroutine in the calling thread, for a client that is used outside its
+            loop's thread; else None.
     """
 
     wait: Callable[[Callable[[], Coroutine[Any, Any, Any]]], object] | None
@@ -72,50 +71,50 @@ class MediaReader(Protocol):
 
 
 def media_in(items: Iterable[object]) -> list[Media]:
-    """Return the images and sounds among content items; those that cannot be read are left out."""
-    found = [_media_of(item) for item in items if isinstance(item, dict)]
-    return [media for media in found if media is not None]
+    """Return the images and sounds among content items, without those whose data is invalid."""
+    media = [_media(item) for item in items if isinstance(item, dict)]
+    return [item for item in media if item is not None]
 
 
 def blobs_in(parts: Iterable[dict[str, Any]]) -> list[Media]:
-    """Return the images and sounds among the parts of a resource, in the same way."""
+    """Return the images and sounds among the parts of a resource, without invalid ones."""
     found: list[Media] = []
     for part in parts:
-        mime_type, content = _blob_of(part)
+        mime_type, content = _decode_blob(part)
         kind = mime_type.partition("/")[0]
         if kind in _KINDS and content is not None:
             found.append(Media(kind, mime_type, len(content), None, content))
     return found
 
 
-def _media_of(item: dict[str, Any]) -> Media | None:
-    """Return the media of a content item; None where it is none, or its data is not base64."""
+def _media(item: dict[str, Any]) -> Media | None:
+    """Return the media of a content item; None for other items, or if its data is not base64."""
     kind = item.get("type")
     if kind not in ("image", "audio"):
         return None
-    said = item.get("mimeType")
-    mime_type = media_type(said) if isinstance(said, str) else ""
+    declared = item.get("mimeType")
+    mime_type = media_type(declared) if isinstance(declared, str) else ""
     ref, length, data = item.get("artifact"), item.get("byteLength"), item.get("data")
     if isinstance(ref, str) and isinstance(length, int):
         return Media(kind, mime_type, length, ref, None)
     if not isinstance(data, str):
         return None
-    header, text = _split_header(data)
-    content = _decoded(text)
+    header, encoded = _split_header(data)
+    content = _decode(encoded)
     if content is None:
         return None
     return Media(kind, mime_type or media_type(header), len(content), None, content)
 
 
 def _split_header(data: str) -> tuple[str, str]:
-    """Return the MIME type of a `data:` URL and its base64; an empty one without such a prefix."""
+    """Return the MIME type and the base64 of a `data:` URL; an empty type for plain base64."""
     header, comma, rest = data.partition(",")
     if comma and header[:5].lower() == "data:" and header.lower().endswith(";base64"):
         return header[5:], rest
     return "", data
 
 
-def _decoded(text: str) -> bytes | None:
+def _decode(text: str) -> bytes | None:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except (ValueError, binascii.Error):
@@ -123,11 +122,10 @@ def _decoded(text: str) -> bytes | None:
 
 
 class ModelContent(Sequence[ModelItem]):
-    """What a model can be shown of a result: texts and images, in order.
+    """The content of a result for a model: texts and images, in order.
 
-    A result of `AsyncClient` is awaited, which reads its images: `items = await
-    result.for_model()`. Of one of `Client`, and where no image has to be read, the items are
-    there at once.
+    With an `AsyncClient`, `items = await result.for_model()` reads the images. With a `Client`, and
+    if no image has to be read, the items are available at once.
     """
 
     def __init__(
@@ -136,11 +134,11 @@ class ModelContent(Sequence[ModelItem]):
         self._items = items
         self._reader = reader
         self._session = session
-        if reader is not None and reader.wait is not None and self._waits:
+        if reader is not None and reader.wait is not None and self._has_unread:
             reader.wait(self._load)
 
     @property
-    def _waits(self) -> bool:
+    def _has_unread(self) -> bool:
         return any(isinstance(item, Media) for item in self._items)
 
     def __await__(self) -> Generator[Any, None, list[ModelItem]]:
@@ -149,45 +147,45 @@ class ModelContent(Sequence[ModelItem]):
     async def _load(self) -> list[ModelItem]:
         for index, item in enumerate(self._items):
             if isinstance(item, Media):
-                self._items[index] = await self._loaded(item)
-        return self._ready()
+                self._items[index] = await self._read(item)
+        return self._loaded()
 
-    async def _loaded(self, media: Media) -> ModelItem:
+    async def _read(self, media: Media) -> ModelItem:
         assert media.artifact is not None
         if self._reader is None:
-            return _note(media, "which was kept for the client that called")
+            return _describe(media, "which was kept for the client that called")
         try:
             content = await self._reader.load(self._session, media.artifact)
         except ArtifactLost:
-            return _note(media, "which is no longer kept")
+            return _describe(media, "which is no longer kept")
         encoded = await asyncio.to_thread(base64.b64encode, content)
         return ImageItem(type="image", mime_type=media.mime_type, data=encoded.decode())
 
-    def _ready(self) -> list[ModelItem]:
-        ready: list[ModelItem] = []
+    def _loaded(self) -> list[ModelItem]:
+        loaded: list[ModelItem] = []
         for item in self._items:
             if isinstance(item, Media):
                 raise RuntimeError(
-                    "The images of this result are still to be read: await result.for_model()."
+                    "The images of this result are not read yet: await result.for_model()."
                 )
-            ready.append(item)
-        return ready
+            loaded.append(item)
+        return loaded
 
     @overload
     def __getitem__(self, index: int) -> ModelItem: ...
     @overload
     def __getitem__(self, index: slice) -> list[ModelItem]: ...
     def __getitem__(self, index: int | slice) -> ModelItem | list[ModelItem]:
-        return self._ready()[index]
+        return self._loaded()[index]
 
     def __iter__(self) -> Iterator[ModelItem]:
-        return iter(self._ready())
+        return iter(self._loaded())
 
     def __len__(self) -> int:
         return len(self._items)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self._ready() == list(other)
+        return isinstance(other, Sequence) and self._loaded() == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -196,58 +194,56 @@ class ModelContent(Sequence[ModelItem]):
 
 
 def model_content(result: dict[str, Any]) -> list[ModelItem | Media]:
-    """Return what a model can be shown of an MCP result; images that are to be read as `Media`."""
+    """Convert an MCP result for a model; images that are artifacts stay `Media`."""
     content = result.get("content")
-    shown = model_items(content if isinstance(content, list) else [])
-    if not shown and result.get("structuredContent") is not None:
-        text = json.dumps(result["structuredContent"], ensure_ascii=False)
-        return [TextItem(type="text", text=text)]
-    return shown
+    items = model_items(content if isinstance(content, list) else [])
+    if not items and result.get("structuredContent") is not None:
+        return [_text(json.dumps(result["structuredContent"], ensure_ascii=False))]
+    return items
 
 
 def model_items(items: Iterable[object]) -> list[ModelItem | Media]:
-    """Return what a model can be shown of content items, in the same way."""
-    return [_shown(item) for item in items if isinstance(item, dict)]
+    """Convert content items for a model; images that are artifacts stay `Media`."""
+    return [_model_item(item) for item in items if isinstance(item, dict)]
 
 
-def content_of_resources(parts: Iterable[dict[str, Any]]) -> list[ModelItem | Media]:
-    """Return what a model can be shown of a resource's parts, none of which is to be read."""
-    return [_shown_resource(part) for part in parts]
+def resource_items(parts: Iterable[dict[str, Any]]) -> list[ModelItem | Media]:
+    """Convert the parts of a resource for a model; none of them is an artifact."""
+    return [_resource_item(part) for part in parts]
 
 
-def _shown(item: dict[str, Any]) -> ModelItem | Media:
+def _model_item(item: dict[str, Any]) -> ModelItem | Media:
     kind = item.get("type")
     if kind == "text":
         return _text(str(item.get("text", "")))
     if kind in ("image", "audio"):
-        return _shown_media(_media_of(item), kind)
+        return _media_item(_media(item), kind)
     if kind == "resource_link":
-        return _text(_link(item))
+        name, uri, about = item.get("name"), item.get("uri"), item.get("description")
+        return _text(f"A resource, {name}: {uri}" + (f" ({about})" if about else ""))
     resource = item.get("resource")
     if kind == "resource" and isinstance(resource, dict):
-        return _shown_resource(resource)
+        return _resource_item(resource)
     return _text(f"Content of a kind that cannot be shown here: {kind!r:.80}.")
 
 
-def _shown_media(media: Media | None, kind: str) -> ModelItem | Media:
+def _media_item(media: Media | None, kind: str) -> ModelItem | Media:
     if media is None:
         return _text(f"{_KINDS[kind]} that cannot be read.")
     if media.kind == "audio" or media.mime_type not in MODEL_IMAGES:
-        return _note(media, "which cannot be shown here")
+        return _describe(media, "which cannot be shown here")
     if media.data is None:
         return media
-    data = base64.b64encode(media.data).decode()
-    return ImageItem(type="image", mime_type=media.mime_type, data=data)
+    return _image(media.mime_type, media.data)
 
 
-def _shown_resource(resource: dict[str, Any]) -> ModelItem:
+def _resource_item(resource: dict[str, Any]) -> ModelItem:
     text = resource.get("text")
     if isinstance(text, str):
         return _text(text)
-    mime_type, content = _blob_of(resource)
+    mime_type, content = _decode_blob(resource)
     if content is not None and mime_type in MODEL_IMAGES:
-        data = base64.b64encode(content).decode()
-        return ImageItem(type="image", mime_type=mime_type, data=data)
+        return _image(mime_type, content)
     size = f", {len(content)} bytes" if content is not None else ""
     return _text(
         f"A resource ({mime_type or 'of unknown type'}{size}), which cannot be shown here: "
@@ -255,23 +251,23 @@ def _shown_resource(resource: dict[str, Any]) -> ModelItem:
     )
 
 
-def _blob_of(resource: dict[str, Any]) -> tuple[str, bytes | None]:
-    """Return the MIME type of a resource's bytes, and those where they can be read."""
-    said, blob = resource.get("mimeType"), resource.get("blob")
-    mime_type = media_type(said) if isinstance(said, str) else ""
-    return mime_type, _decoded(blob) if isinstance(blob, str) else None
+def _decode_blob(resource: dict[str, Any]) -> tuple[str, bytes | None]:
+    """Return the MIME type and the bytes of a resource; None if its blob is missing or invalid."""
+    declared, blob = resource.get("mimeType"), resource.get("blob")
+    mime_type = media_type(declared) if isinstance(declared, str) else ""
+    return mime_type, _decode(blob) if isinstance(blob, str) else None
 
 
-def _link(item: dict[str, Any]) -> str:
-    name, uri, about = item.get("name"), item.get("uri"), item.get("description")
-    return f"A resource, {name}: {uri}" + (f" ({about})" if about else "")
-
-
-def _note(media: Media, why: str) -> TextItem:
-    where = f": {media.artifact}" if media.artifact is not None else ""
+def _describe(media: Media, why: str) -> TextItem:
+    reference = f": {media.artifact}" if media.artifact is not None else ""
     kind = media.mime_type or "of unknown type"
-    return _text(f"{_KINDS[media.kind]} ({kind}, {media.byte_length} bytes), {why}{where}")
+    return _text(f"{_KINDS[media.kind]} ({kind}, {media.byte_length} bytes), {why}{reference}")
 
 
 def _text(text: str) -> TextItem:
     return TextItem(type="text", text=text)
+
+
+def _image(mime_type: str, content: bytes) -> ImageItem:
+    data = base64.b64encode(content).decode()
+    return ImageItem(type="image", mime_type=mime_type, data=data)

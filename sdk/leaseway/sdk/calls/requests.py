@@ -1,7 +1,4 @@
-"""Requests other than tool calls, as a `CallRunner` sends them: MCP's own params, by name or URI.
-
-Arguments of a call as JSON bytes, encoded with the standard library's own machinery.
-"""
+"""Requests about prompts and resources, and the JSON encoding of arguments."""
 
 from __future__ import annotations
 
@@ -20,9 +17,10 @@ _plain: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators
 
 
 def _make_encoder() -> Callable[[Any, int], Iterable[str]]:
-    """Return what `JSONEncoder.encode` uses, made once and not anew for each object.
+    """Return the encoder that `JSONEncoder.encode` would create for every object.
 
-    That is two thirds of the time of a small one. Circular arguments end as RecursionError.
+    Creating it takes two thirds of the time for a small object. Circular arguments raise
+    RecursionError.
     """
     make = getattr(encoder, "c_make_encoder", None)
     if make is None:  # not CPython
@@ -40,12 +38,12 @@ def encode_arguments(tool: str, arguments: Mapping[str, Any] | None, encoded: by
     """Return the arguments of a call as one JSON object in UTF-8.
 
     Args:
-        tool: What is called, for messages.
+        tool: The called tool, for messages.
         arguments: The arguments by name.
-        encoded: The same as somebody else has written them; then `arguments` is not looked at.
+        encoded: The arguments as JSON; if given, `arguments` is ignored.
 
     Raises:
-        Fault: JSON cannot hold them, or they are larger than 4 MiB.
+        Fault: JSON cannot represent the arguments, or they are larger than 4 MiB.
     """
     if not arguments and not encoded:
         return b"{}"
@@ -53,7 +51,7 @@ def encode_arguments(tool: str, arguments: Mapping[str, Any] | None, encoded: by
     if len(payload) > MAX_ARGUMENTS:
         raise Fault(
             Reason.INVALID_ARGUMENTS,
-            f"The arguments of '{tool}' take {len(payload)} bytes as JSON; at most "
+            f"The arguments of '{tool}' have {len(payload)} bytes as JSON; at most "
             f"{MAX_ARGUMENTS} are allowed.",
         )
     return payload
@@ -64,7 +62,7 @@ def _encode(tool: str, arguments: Mapping[str, Any]) -> bytes:
         value = arguments if type(arguments) is dict else dict(arguments)
         return "".join(_chunks(value, 0)).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        # The text of these errors may quote a value, so it is not passed on.
+        # The error's text may quote a value, so it is left out.
         raise Fault(
             Reason.INVALID_ARGUMENTS,
             f"The arguments of '{tool}' cannot be written as JSON ({type(error).__name__}); pass "
@@ -81,8 +79,8 @@ class McpRequest:
 
     Attributes:
         method: The MCP method.
-        item: What it is about, as callers name it.
-        target: Where it led at the last try, or None before the first.
+        item: The prompt or resource, as the caller names it.
+        target: The resolved target of the last try, or None before the first.
     """
 
     def __init__(self, method: str, item: PromptOrResource, params: Mapping[str, Any]) -> None:
@@ -92,10 +90,10 @@ class McpRequest:
         self._params = params
 
     def complete(self, target: Target) -> tuple[bytes, bytes]:
-        """Return what a call of it says beside what the target does, and its params as JSON.
+        """Return the request's fields as a serialized `Call`, and its params as JSON.
 
         Raises:
-            Fault: The params are none that JSON can hold, or too large.
+            Fault: JSON cannot represent the params, or they are too large.
         """
         self.target = target
         by_name = self.item.kind == _PROMPT
@@ -112,70 +110,70 @@ class McpRequest:
 def get(name: str, arguments: Mapping[str, Any] | None, server: str | None) -> McpRequest:
     """Return the request for a prompt."""
     check_text("name", name)
-    params = {} if arguments is None else {"arguments": _texts("arguments", arguments)}
-    return McpRequest("prompts/get", _offer(_PROMPT, name, server), params)
+    params = {} if arguments is None else {"arguments": _string_dict("arguments", arguments)}
+    return McpRequest("prompts/get", _item(_PROMPT, name, server), params)
 
 
 def read(uri: str, server: str | None) -> McpRequest:
     """Return the request for the content of a resource."""
-    return _about("resources/read", uri, server)
+    return _resource_request("resources/read", uri, server)
 
 
 def subscribe(uri: str, server: str | None) -> McpRequest:
-    """Return the request to be told of a resource's changes."""
-    return _about("resources/subscribe", uri, server)
+    """Return the request to subscribe to a resource's changes."""
+    return _resource_request("resources/subscribe", uri, server)
 
 
 def complete_prompt(name: str, params: Mapping[str, Any], server: str | None) -> McpRequest:
     """Return the request to complete an argument of a prompt."""
     check_text("prompt", name)
-    return McpRequest("completion/complete", _offer(_PROMPT, name, server), params)
+    return McpRequest("completion/complete", _item(_PROMPT, name, server), params)
 
 
 def complete_template(uri: str, params: Mapping[str, Any], server: str | None) -> McpRequest:
     """Return the request to complete a variable of a template."""
     check_text("template", uri)
-    whole = {"ref": {"type": "ref/resource", "uri": uri}, **params}
-    return McpRequest("completion/complete", _offer(_RESOURCE, uri, server), whole)
+    params = {"ref": {"type": "ref/resource", "uri": uri}, **params}
+    return McpRequest("completion/complete", _item(_RESOURCE, uri, server), params)
 
 
 def completion_params(
     argument: str, value: str, context: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return what the requests to complete have in common."""
+    """Return the params that all completion requests have."""
     check_text("argument", argument)
     check_text("value", value)
     params: dict[str, Any] = {"argument": {"name": argument, "value": value}}
     if context is not None:
-        params["context"] = {"arguments": _texts("context", context)}
+        params["context"] = {"arguments": _string_dict("context", context)}
     return params
 
 
-def _about(method: str, uri: str, server: str | None) -> McpRequest:
+def _resource_request(method: str, uri: str, server: str | None) -> McpRequest:
     check_text("uri", uri)
-    return McpRequest(method, _offer(_RESOURCE, uri, server), {"uri": uri})
+    return McpRequest(method, _item(_RESOURCE, uri, server), {"uri": uri})
 
 
-def _offer(kind: catalog_pb2.NameKind.ValueType, name: str, server: str | None) -> PromptOrResource:
+def _item(kind: catalog_pb2.NameKind.ValueType, name: str, server: str | None) -> PromptOrResource:
     if server is not None:
         check_text("server", server)
     if not 0 < len(name) <= MAX_URI:
-        what = "prompt's name" if kind == _PROMPT else "URI"
+        noun = "prompt's name" if kind == _PROMPT else "URI"
         raise Fault(
             Reason.INVALID_REQUEST,
-            f"A {what} has 1 to {MAX_URI} characters, this one {len(name)}.",
+            f"A {noun} has 1 to {MAX_URI} characters, this one {len(name)}.",
         )
     return PromptOrResource(kind, name, server or "")
 
 
-def _texts(parameter: str, values: object) -> dict[str, str]:
-    """Return arguments of a prompt, which MCP says are texts."""
+def _string_dict(parameter: str, values: object) -> dict[str, str]:
+    """Check that the names and values of prompt arguments are strings, as MCP requires."""
     if not isinstance(values, Mapping):
         raise TypeError(f"{parameter} is a mapping of texts by name, not {type(values).__name__}.")
     for name, value in values.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(
-                f"{parameter} maps names to texts, as MCP has it; {name!r} is a "
+                f"{parameter} maps names to texts, as MCP requires; {name!r} is a "
                 f"{type(value).__name__}. Convert it with str()."
             )
     return dict(values)

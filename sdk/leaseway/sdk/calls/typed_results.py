@@ -1,13 +1,8 @@
-"""Results as instances of a type: what `result_type` does.
+"""Converts results to instances of a type: the option `result_type`.
 
-pydantic validates where it is installed and knows the type, else msgspec; neither is loaded before
-it is needed.
-Values are validated as JSON, so that dates, enumerations and the like are read from text.
-
-How a call with `result_type` fails although the tool returned something.
-
-Both hold that result, and both have the reason SERVER_ERROR: what the server returned is not
-what the caller asked for.
+pydantic validates if it is installed and supports the type, otherwise msgspec; each is imported on
+first use. Values are validated as JSON, so that dates, enumerations and the like are read from
+strings.
 """
 
 from __future__ import annotations
@@ -25,8 +20,8 @@ from leaseway.sdk.errors import LeasewayError
 from leaseway.wire.errors import Reason
 
 
-class _WithResult(LeasewayError):
-    """A failure that leaves a result.
+class _ResultError(LeasewayError):
+    """A failed conversion of a result.
 
     Attributes:
         result: What the tool returned.
@@ -37,102 +32,103 @@ class _WithResult(LeasewayError):
         self.result = result
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A lease belongs to the client that holds it and does not travel.
+        # Without the lease, which belongs to the client that holds it.
         result = ToolResult(self.result.payload, self.result.is_error)
         return partial(type(self), self.message, result), ()
 
 
-class ToolError(_WithResult):
-    """The tool said that it failed (`is_error`), so there is nothing to convert.
+class ToolError(_ResultError):
+    """The tool reported an error (`is_error`), so there is no result to convert.
 
-    Only `result_type` makes this an exception: `.result.text` is what the tool said.
+    This is an exception only with `result_type`; `.result.text` is the tool's error text.
     """
 
     reason = Reason.SERVER_ERROR
 
 
-class ResultTypeError(_WithResult, ValueError):
-    """The result has not the shape of `result_type`; the text names the first three faults."""
+class ResultTypeError(_ResultError, ValueError):
+    """The result does not match `result_type`; the message names the first three errors."""
 
     reason = Reason.SERVER_ERROR
 
 
-_KEPT: Final = 256
-_MOST_FAULTS: Final = 3
-_MOST_TEXT: Final = 500
+_MAX_CACHED: Final = 256
+_MAX_ERRORS: Final = 3
+_MAX_TEXT: Final = 500
 _WRAPPER: Final = "result"
-"""The member in which servers put structured results that are no objects."""
+"""The member in which servers wrap structured results that are not objects."""
 
-Reader = Callable[[bytes], Any]
-"""Makes an instance of JSON; raises `_Faults`."""
+Decoder = Callable[[bytes], Any]
+"""Decodes JSON to an instance of a type; raises `_ValidationError`."""
 
 
 class _OldTypedDict(TypeError):
-    """Before Python 3.12, pydantic takes no `typing.TypedDict`; msgspec does."""
+    """Before Python 3.12, pydantic does not support `typing.TypedDict`; msgspec does."""
 
 
-class _Faults(Exception):
-    """Why JSON is no instance of a type; one sentence, without a full stop, each."""
+class _ValidationError(Exception):
+    """Why JSON is not an instance of a type: clauses without a full stop."""
 
-    def __init__(self, faults: list[str]) -> None:
-        super().__init__("; ".join(faults))
-        self.faults = faults
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__("; ".join(errors))
+        self.errors = errors
 
 
-def reader_of(result_type: object) -> Reader:
-    """Return what makes instances of a type; made once for each type.
+def decoder_for(result_type: object) -> Decoder:
+    """Return the decoder of a type, from the cache if the type is hashable.
 
     Raises:
         ImportError: Neither pydantic nor msgspec is installed.
-        TypeError: It is no type that they can validate.
+        TypeError: The type cannot be validated.
     """
     try:
         hash(result_type)
     except TypeError:
-        return _make_reader(result_type)
-    return _kept_reader(result_type)
+        return _build_decoder(result_type)
+    return _cached_decoder(result_type)
 
 
-def typed_result(tool: str, result: ToolResult, result_type: object, read: Reader) -> Any:
-    """Return a result as an instance of a type.
+def typed_result(tool: str, result: ToolResult, result_type: object, decode: Decoder) -> Any:
+    """Convert a result to an instance of a type.
 
-    The structured content is converted, or what its only member `result` holds, in which servers
-    wrap what is no object; where there is none, the text is read as JSON. A `str` may be any text.
+    The structured content is converted, or the value of its only member `result`, in which servers
+    wrap values that are not objects. Without structured content the text is read as JSON, except
+    for the type `str`, for which any text is valid.
 
     Args:
-        tool: Which tool returned it, for messages.
+        tool: The tool, for messages.
         result: The result.
         result_type: The type.
-        read: Its `reader_of`.
+        decode: The type's `decoder_for`.
 
     Raises:
-        ToolError: The tool said that it failed.
-        ResultTypeError: The result has another shape.
+        ToolError: The tool reported an error.
+        ResultTypeError: The result does not match the type.
     """
     if result.is_error:
         text = result.text
-        said = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}…"
-        raise ToolError(f"Tool '{tool}' failed: {said or 'it did not say why'}", result)
+        shown = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
+        raise ToolError(f"Tool '{tool}' failed: {shown or 'it gave no reason'}", result)
     if "structuredContent" in result.raw:
-        return _from_structured(tool, result, result_type, read)
-    return _from_text(tool, result, result_type, read)
+        return _from_structured(tool, result, result_type, decode)
+    return _from_text(tool, result, result_type, decode)
 
 
-def _from_structured(tool: str, result: ToolResult, result_type: object, read: Reader) -> Any:
+def _from_structured(tool: str, result: ToolResult, result_type: object, decode: Decoder) -> Any:
     value = result.structured
     try:
-        return read(json.dumps(value).encode())
-    except _Faults as error:
-        faults = error
+        return decode(json.dumps(value).encode())
+    except _ValidationError as caught:
+        error = caught
     if isinstance(value, dict) and value.keys() == {_WRAPPER}:
         try:
-            return read(json.dumps(value[_WRAPPER]).encode())
-        except _Faults as error:
-            faults = error
-    raise _wrong(tool, result, result_type, faults)
+            return decode(json.dumps(value[_WRAPPER]).encode())
+        except _ValidationError as caught:
+            error = caught
+    raise _type_error(tool, result, result_type, error)
 
 
-def _from_text(tool: str, result: ToolResult, result_type: object, read: Reader) -> Any:
+def _from_text(tool: str, result: ToolResult, result_type: object, decode: Decoder) -> Any:
     text = result.text
     if result_type is str:
         return text
@@ -141,23 +137,26 @@ def _from_text(tool: str, result: ToolResult, result_type: object, read: Reader)
     except (ValueError, RecursionError):
         kind = "no text" if not text else "text that is not JSON"
         raise ResultTypeError(
-            f"Tool '{tool}' returned no structured content and {kind}, so there is no "
-            f"{_name(result_type)} to make of it; call it without result_type.",
+            f"Tool '{tool}' returned no structured content and {kind}, which "
+            f"cannot be converted to {_name(result_type)}; call it without result_type.",
             result,
         ) from None
     try:
-        return read(text.encode())
-    except _Faults as faults:
-        raise _wrong(tool, result, result_type, faults) from None
+        return decode(text.encode())
+    except _ValidationError as error:
+        raise _type_error(tool, result, result_type, error) from None
 
 
-def _wrong(tool: str, result: ToolResult, result_type: object, error: _Faults) -> ResultTypeError:
-    named = error.faults[:_MOST_FAULTS]
-    more = len(error.faults) - len(named)
+def _type_error(
+    tool: str, result: ToolResult, result_type: object, error: _ValidationError
+) -> ResultTypeError:
+    shown = error.errors[:_MAX_ERRORS]
+    more = len(error.errors) - len(shown)
     if more:
-        named.append(f"and {more} more")
+        shown.append(f"and {more} more")
     return ResultTypeError(
-        f"What tool '{tool}' returned is no {_name(result_type)}: {'; '.join(named)}.", result
+        f"The result of tool '{tool}' does not match {_name(result_type)}: {'; '.join(shown)}.",
+        result,
     )
 
 
@@ -167,35 +166,35 @@ def _name(result_type: object) -> str:
     return str(result_type)
 
 
-def _make_reader(result_type: Any) -> Reader:
-    makers = []
+def _build_decoder(result_type: Any) -> Decoder:
+    builders = []
     if _is_installed("pydantic") and not _is_struct(result_type):
-        makers.append(_pydantic_reader)
+        builders.append(_pydantic_decoder)
     if _is_installed("msgspec"):
-        makers.append(_msgspec_reader)
-    if not makers:
+        builders.append(_msgspec_decoder)
+    if not builders:
         raise ImportError(
             "result_type needs pydantic, or msgspec, and neither is installed: "
             "pip install 'leaseway[typed]'."
         )
-    for make in makers[:-1]:
+    for build in builders[:-1]:
         with contextlib.suppress(_OldTypedDict):
-            return make(result_type)
-    return makers[-1](result_type)
+            return build(result_type)
+    return builders[-1](result_type)
 
 
-_kept_reader: Final = lru_cache(_KEPT)(_make_reader)
+_cached_decoder: Final = lru_cache(_MAX_CACHED)(_build_decoder)
 
 
 def _is_installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
-    except ValueError:  # what is loaded under that name is no package
+    except ValueError:  # a module without a spec is loaded under that name
         return False
 
 
 def _is_struct(result_type: object) -> bool:
-    """Return whether a type is msgspec's own, which only an import of it can have made."""
+    """Return whether a type is a msgspec struct, without importing msgspec."""
     msgspec = sys.modules.get("msgspec")
     return (
         msgspec is not None
@@ -204,50 +203,52 @@ def _is_struct(result_type: object) -> bool:
     )
 
 
-def _pydantic_reader(result_type: Any) -> Reader:
+def _pydantic_decoder(result_type: Any) -> Decoder:
     import pydantic
 
     try:
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(result_type)
-        if not adapter.pydantic_complete:  # a name in it leads nowhere; else the call would tell
+        if not adapter.pydantic_complete:  # raises for unresolved names now, not in the call
             adapter.rebuild(raise_errors=True)
     except (pydantic.errors.PydanticUserError, NameError, TypeError) as error:
         old = getattr(error, "code", None) == "typed-dict-version"
-        raise (_OldTypedDict if old else TypeError)(_no_type(result_type, error)) from None
+        raise (_OldTypedDict if old else TypeError)(_invalid_type(result_type, error)) from None
 
-    def read(value: bytes) -> Any:
+    def decode(value: bytes) -> Any:
         try:
             return adapter.validate_json(value)
         except pydantic.ValidationError as error:
             details = error.errors(include_url=False, include_context=False, include_input=False)
-            raise _Faults([_fault(one["loc"], one["msg"]) for one in details]) from None
+            raise _ValidationError(
+                [_clause(item["loc"], item["msg"]) for item in details]
+            ) from None
 
-    return read
+    return decode
 
 
-def _msgspec_reader(result_type: Any) -> Reader:
+def _msgspec_decoder(result_type: Any) -> Decoder:
     import msgspec
 
     try:
         decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(result_type)
     except (TypeError, NameError) as error:
-        raise TypeError(_no_type(result_type, error)) from None
+        raise TypeError(_invalid_type(result_type, error)) from None
 
-    def read(value: bytes) -> Any:
+    def decode(value: bytes) -> Any:
         try:
             return decoder.decode(value)
         except msgspec.DecodeError as error:
-            raise _Faults([str(error)]) from None
+            raise _ValidationError([str(error)]) from None
 
-    return read
-
-
-def _fault(where: tuple[int | str, ...], what: str) -> str:
-    path = ".".join(str(part) for part in where)
-    return f"{path}: {what}" if path else what
+    return decode
 
 
-def _no_type(result_type: object, error: Exception) -> str:
+def _clause(location: tuple[int | str, ...], message: str) -> str:
+    path = ".".join(str(part) for part in location)
+    return f"{path}: {message}" if path else message
+
+
+def _invalid_type(result_type: object, error: Exception) -> str:
     first = str(error).partition("\n")[0]
     return (
         "result_type is a dataclass, a TypedDict, a pydantic model or another type that can be "

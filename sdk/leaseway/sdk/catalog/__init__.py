@@ -1,4 +1,4 @@
-"""What there is and where it leads: lists, names resolved, versions, providers' forms.
+"""The catalog: lists of tools, prompts and resources, resolved names, formats of model providers.
 
 Imports transport.
 """

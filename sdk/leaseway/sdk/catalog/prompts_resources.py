@@ -1,7 +1,4 @@
-"""Resources, and templates of them, as callers see them.
-
-Prompts as callers see them.
-"""
+"""Prompts, resources and templates of resources."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ class Resource:
     """One resource that its server lists.
 
     Attributes:
-        uri: What to read it by, unique in its server.
-        server_id: The server that offers it.
-        name: The server's name for it.
+        uri: The URI to read it by, unique in its server.
+        server_id: The server of the resource.
+        name: The server's name for the resource.
         title: A name for people, or empty.
-        description: What it is, in the server's words.
-        mime_type: The MIME type of its content, or empty where it is not known.
-        extra: Every other member of the server's definition, such as `size` and `annotations`.
+        description: The server's description of the resource.
+        mime_type: The MIME type of its content, or empty if unknown.
+        extra: The other members of the server's definition, such as `size` and `annotations`.
         shared: Whether callers share one client (True) or each session leases its own (False).
     """
 
@@ -41,16 +38,16 @@ class Resource:
 
 @dataclass(frozen=True)
 class ResourceTemplate:
-    """A template of resources: filled in, it is the URI of one.
+    """A template for the URIs of resources.
 
     Attributes:
         uri_template: The template (RFC 6570), such as `file:///{path}`; unique in its server.
-        server_id: The server that offers it.
-        name: The server's name for it.
+        server_id: The server of the template.
+        name: The server's name for the template.
         title: A name for people, or empty.
-        description: What it stands for, in the server's words.
-        mime_type: The MIME type of all that it stands for, or empty.
-        extra: Every other member of the server's definition.
+        description: The server's description of the resources.
+        mime_type: The MIME type of all resources, or empty.
+        extra: The other members of the server's definition.
         shared: Whether callers share one client (True) or each session leases its own (False).
     """
 
@@ -65,64 +62,48 @@ class ResourceTemplate:
 
 
 class ResourceList(CatalogList[Resource]):
-    """Resources, ordered by server and URI.
-
-    Attributes:
-        registry_version: The version that they were read at; it only grows.
-        pending: Ids of servers that have no first result yet, so that theirs are missing.
-    """
+    """Resources, ordered by server and URI; with the attributes of a `ToolList`."""
 
     __slots__ = ()
 
 
 class ResourceTemplateList(CatalogList[ResourceTemplate]):
-    """Templates of resources, ordered by server and template.
-
-    Attributes:
-        registry_version: The version that they were read at; it only grows.
-        pending: Ids of servers that have no first result yet, so that theirs are missing.
-    """
+    """Templates, ordered by server and template; with the attributes of a `ToolList`."""
 
     __slots__ = ()
 
 
 def resource_from_wire(message: catalog_pb2.Resource) -> Resource:
-    """Return a resource of the catalog."""
-    return Resource(
-        uri=message.uri,
-        server_id=message.server_id,
-        name=message.name,
-        title=message.title,
-        description=message.description,
-        mime_type=message.mime_type,
-        extra=json_object(message.extra),
-        shared=message.shared,
-    )
+    """Convert a resource of the catalog."""
+    return Resource(uri=message.uri, **_members(message))
 
 
 def template_from_wire(message: catalog_pb2.Resource) -> ResourceTemplate:
-    """Return a template of the catalog."""
-    return ResourceTemplate(
-        uri_template=message.uri,
-        server_id=message.server_id,
-        name=message.name,
-        title=message.title,
-        description=message.description,
-        mime_type=message.mime_type,
-        extra=json_object(message.extra),
-        shared=message.shared,
-    )
+    """Convert a template of the catalog."""
+    return ResourceTemplate(uri_template=message.uri, **_members(message))
+
+
+def _members(message: catalog_pb2.Resource) -> dict[str, Any]:
+    return {
+        "server_id": message.server_id,
+        "name": message.name,
+        "title": message.title,
+        "description": message.description,
+        "mime_type": message.mime_type,
+        "extra": json_object(message.extra),
+        "shared": message.shared,
+    }
 
 
 @dataclass(frozen=True)
 class PromptArgument:
-    """One argument of a prompt; its value is a text.
+    """One argument of a prompt; its value is a string.
 
     Attributes:
-        name: Its name.
+        name: The name.
         title: A name for people, or empty.
-        description: What it is for, in the server's words, or empty.
-        required: Whether the prompt cannot be had without it.
+        description: The server's description, or empty.
+        required: Whether the argument must be given.
     """
 
     name: str
@@ -136,13 +117,13 @@ class Prompt:
     """One prompt.
 
     Attributes:
-        name: The name to get it by, unique among all prompts that the caller sees.
-        server_id: The server that offers it.
-        original_name: The name that the server gave it.
+        name: The name to get it by, unique among the visible prompts.
+        server_id: The server of the prompt.
+        original_name: The server's name for the prompt.
         title: A name for people, or empty.
-        description: What it is for, in the server's words.
-        arguments: Its arguments, in the server's order.
-        extra: Every other member of the server's definition.
+        description: The server's description of the prompt.
+        arguments: The arguments, in the server's order.
+        extra: The other members of the server's definition.
         shared: Whether callers share one client (True) or each session leases its own (False).
     """
 
@@ -157,23 +138,18 @@ class Prompt:
 
     @property
     def qualified_name(self) -> str:
-        """`server_id:original_name`, which it can be got by, too."""
+        """`server_id:original_name`, which also works as a name."""
         return qualified(self.server_id, self.original_name)
 
 
 class PromptList(CatalogList[Prompt]):
-    """Prompts, ordered by name.
-
-    Attributes:
-        registry_version: The version that they were read at; it only grows.
-        pending: Ids of servers that have no first result yet, so that their prompts are missing.
-    """
+    """Prompts, ordered by name; with the attributes of a `ToolList`."""
 
     __slots__ = ()
 
 
 def prompt_from_wire(message: catalog_pb2.Prompt) -> Prompt:
-    """Return a prompt of the catalog."""
+    """Convert a prompt of the catalog."""
     arguments = json.loads(message.arguments) if message.arguments else []
     return Prompt(
         name=message.name,
@@ -181,7 +157,7 @@ def prompt_from_wire(message: catalog_pb2.Prompt) -> Prompt:
         original_name=message.original_name,
         title=message.title,
         description=message.description,
-        arguments=tuple(_argument(one) for one in arguments if isinstance(one, dict)),
+        arguments=tuple(_argument(raw) for raw in arguments if isinstance(raw, dict)),
         extra=json_object(message.extra),
         shared=message.shared,
     )

@@ -1,7 +1,7 @@
-"""Finding tools by what they are for, so that a model need not be given hundreds of definitions.
+"""Search for tools by their purpose, so that a model need not get hundreds of definitions.
 
-Ranked by BM25 over a tool's names, description and parameters, in memory and without a network. It
-needs the package `rank-bm25`, which is imported when the first index is made.
+Tools are ranked with BM25 over their names, descriptions and parameters, in memory. This needs the
+package `rank-bm25`, which is imported when the first index is built.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from leaseway.sdk.catalog.tools import Tool
 
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
 _NAME_WEIGHT: Final = 3
-"""How often a word of the name counts; a tool is mostly named for what it does."""
-_LONGEST_QUERY: Final = 2_000
+"""Weight of the words in a name, which usually state what the tool does."""
+_MAX_QUERY: Final = 2_000
 _ENDINGS: Final = ("ing", "ies", "es", "ed", "s", "e")
-_SHORTEST: Final = 3
-_PARAMETERS: Final = 64
-"""Parameters of a tool that are looked at."""
+_MIN_STEM: Final = 3
+_MAX_PARAMETERS: Final = 64
+"""Parameters of a tool that are indexed."""
 
 
 class ToolIndex:
-    """Tools that can be searched.
+    """A search index of tools.
 
     Args:
-        tools: All that there are to find, in any order.
+        tools: The tools, in any order.
 
     Raises:
         ImportError: `rank-bm25` is not installed.
@@ -37,24 +37,26 @@ class ToolIndex:
 
         self._tools = tuple(tools)
         corpus = [_words_of(tool) for tool in self._tools]
-        self._known = {word for words in corpus for word in words}
-        self._ranking = BM25Plus(corpus) if self._known else None
+        self._vocabulary = {word for words in corpus for word in words}
+        self._ranking = BM25Plus(corpus) if self._vocabulary else None
 
     def search(self, query: str, limit: int = 5) -> list[Tool]:
-        """Return the tools that fit a query best, the best first.
+        """Return the tools that match a query best, best first.
 
         Args:
-            query: What the tool is to do, in words; its first 2,000 characters count.
-            limit: The most tools.
+            query: The purpose of the tool in words; at most 2,000 characters are used.
+            limit: Maximum number of tools.
         """
-        words = [word for word in _words(query[:_LONGEST_QUERY]) if word in self._known]
+        words = [word for word in _words(query[:_MAX_QUERY]) if word in self._vocabulary]
         if not words or self._ranking is None:
             return []
         scores: Sequence[float] = self._ranking.get_scores(words)
-        # Of a tool that has none of the words BM25+ says the same as of any other such.
-        least = min(scores) if len(self._tools) > 1 else -1.0
-        ranked = sorted(range(len(self._tools)), key=lambda at: (-scores[at], self._tools[at].name))
-        return [self._tools[at] for at in ranked[:limit] if scores[at] > least]
+        # BM25+ gives all tools without a matching word the same score, the lowest.
+        lowest = min(scores) if len(self._tools) > 1 else -1.0
+        ranked = sorted(
+            range(len(self._tools)), key=lambda index: (-scores[index], self._tools[index].name)
+        )
+        return [self._tools[index] for index in ranked[:limit] if scores[index] > lowest]
 
 
 def _words_of(tool: Tool) -> list[str]:
@@ -62,7 +64,7 @@ def _words_of(tool: Tool) -> list[str]:
     parameters = tool.input_schema.get("properties")
     described = [tool.server_id, tool.description]
     if isinstance(parameters, dict):
-        for name, schema in list(parameters.items())[:_PARAMETERS]:
+        for name, schema in list(parameters.items())[:_MAX_PARAMETERS]:
             described += [name, _description(schema)]
     return names + _words(" ".join(described))
 
@@ -77,8 +79,8 @@ def _words(text: str) -> list[str]:
 
 
 def _stem(word: str) -> str:
-    """Return a word without its commonest ending, so that 'files' finds 'file'."""
+    """Remove a common ending from a word, so that 'files' finds 'file'."""
     for ending in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= _SHORTEST:
+        if word.endswith(ending) and len(word) - len(ending) >= _MIN_STEM:
             return word.removesuffix(ending)
     return word

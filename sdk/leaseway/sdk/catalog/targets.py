@@ -1,4 +1,4 @@
-"""What can be called or asked for, and where that leads."""
+"""Names that can be called or requested, and their resolved targets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from leaseway.wire.timing.durations import seconds
 
 
 class PromptOrResource(NamedTuple):
-    """A prompt or a resource, as callers name it; a tool is named by its name alone.
+    """A prompt or a resource, as the caller names it; a tool is named by a string.
 
     Attributes:
         kind: `NAME_KIND_PROMPT` or `NAME_KIND_RESOURCE`.
         name: A prompt's exposed or qualified name, or a resource's URI.
-        server: The server that is meant, or empty for whichever offers it.
+        server: The server's id, or empty for any server.
     """
 
     kind: catalog_pb2.NameKind.ValueType
@@ -29,27 +29,27 @@ class PromptOrResource(NamedTuple):
 
 
 NameOrItem = str | PromptOrResource
-"""What can be asked for: a tool's exposed or qualified name, or an offer."""
+"""A tool's exposed or qualified name, or a prompt or resource."""
 
 Domain = tuple[catalog_pb2.NameKind.ValueType, str]
-"""Of what kind, and of which server, names are that can be asked for together."""
+"""Kind and server; names with the same ones can be resolved in one request."""
 
 _TOOLS: Final = (catalog_pb2.NAME_KIND_TOOL, "")
 _NOUNS: Final = {catalog_pb2.NAME_KIND_PROMPT: "prompt", catalog_pb2.NAME_KIND_RESOURCE: "resource"}
 
 
 class Target:
-    """Where one name leads, as of one registry version.
+    """The resolved target of one name, at one registry version.
 
     Attributes:
-        asked: What it was asked for as.
-        original_name: What the server calls it: a name, or a resource's URI.
-        repeatable: Whether a second call changes nothing more, as the server says of a tool;
-            getting a prompt or reading a resource never does.
-        head: What every call of it says, as a serialized `Call`.
-        what: Server and tool, prompt or resource, for messages.
-        stale: Whether it is to be asked again before it is used.
-        refused: Whether all that it leads to has refused or failed since it was resolved.
+        asked: The name that was resolved.
+        original_name: The server's own name, or a resource's URI.
+        repeatable: Whether a second call has no further effect, as the server declares for a tool;
+            always true for reading a prompt or a resource.
+        head: The fields that all calls to the target share, as a serialized `Call`.
+        what: The server and the tool, prompt or resource, for messages.
+        stale: Whether the name must be resolved again before its next use.
+        refused: Whether all workers rejected calls or failed since the name was resolved.
     """
 
     __slots__ = (
@@ -78,8 +78,7 @@ class Target:
         self.shared = tool.shared
         self.releases = tool.server_id == ADMIN_TOOLSET and tool.original_name == RELEASE_TOOL
         self.repeatable = tool.idempotent or tool.read_only
-        given = seconds(tool.call_timeout)
-        self.call_timeout = given or CALL_TIMEOUT
+        self.call_timeout = seconds(tool.call_timeout) or CALL_TIMEOUT
         self.workers = tuple(worker_from_wire(worker) for worker in tool.workers)
         self.registry_version = version
         self.head = execution_pb2.Call(
@@ -93,5 +92,5 @@ class Target:
 
 
 def domain(asked: NameOrItem) -> Domain:
-    """Return what the request for a name is about."""
+    """Return the kind and the server of a name."""
     return _TOOLS if isinstance(asked, str) else (asked.kind, asked.server)

@@ -1,17 +1,14 @@
-"""Tools as callers see them.
-
-What lists of tools, prompts and resources have in common.
-"""
+"""Tools, and what lists of tools, prompts and resources have in common."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar, overload
 
-from leaseway.sdk.catalog import providers as projection
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.names import qualified
 
@@ -19,11 +16,11 @@ ItemT = TypeVar("ItemT")
 
 
 class CatalogList(Sequence[ItemT]):
-    """Items as they were at one registry version.
+    """The items of the catalog at one registry version.
 
     Attributes:
-        registry_version: The version that they were read at; it only grows.
-        pending: Ids of servers that have no first result yet, so that theirs are missing.
+        registry_version: The version at which the items were read; it only increases.
+        pending: Ids of servers that have not listed their items yet.
     """
 
     __slots__ = ("_items", "pending", "registry_version")
@@ -52,7 +49,7 @@ class CatalogList(Sequence[ItemT]):
 
 
 def json_object(data: bytes) -> dict[str, Any]:
-    """Return an object of the catalog; an empty one for none."""
+    """Decode a JSON object of the catalog; empty for anything else."""
     value = json.loads(data) if data else {}
     return value if isinstance(value, dict) else {}
 
@@ -62,15 +59,15 @@ class Tool:
     """One tool.
 
     Attributes:
-        name: The name to call it by, unique among all tools that the caller sees.
-        server_id: The server that offers it.
-        original_name: The name that the server gave it.
+        name: The name for calls, unique among the visible tools.
+        server_id: The server of the tool.
+        original_name: The server's name for the tool.
         title: A name for people, or empty.
-        description: What it does, in the server's words.
-        input_schema: The JSON Schema of its arguments.
-        output_schema: The JSON Schema of its structured results, or None.
+        description: The server's description of the tool.
+        input_schema: The JSON Schema of the arguments.
+        output_schema: The JSON Schema of the structured results, or None.
         annotations: The server's hints, such as `readOnlyHint`.
-        extra: Every other member of the server's definition.
+        extra: The other members of the server's definition.
         shared: Whether calls share one client (True) or each session leases its own (False).
     """
 
@@ -87,11 +84,11 @@ class Tool:
 
     @property
     def qualified_name(self) -> str:
-        """`server_id:original_name`, which can be called too."""
+        """`server_id:original_name`, which also works as a name for calls."""
         return qualified(self.server_id, self.original_name)
 
     def definition(self) -> dict[str, Any]:
-        """Return it as MCP's `tools/list` has it, by the name to call it by, less what is empty."""
+        """Return the definition as in MCP's `tools/list`, without empty members."""
         members = {
             "name": self.name,
             "title": self.title,
@@ -100,25 +97,34 @@ class Tool:
             "outputSchema": self.output_schema,
             "annotations": self.annotations,
         }
-        given = {name: value for name, value in members.items() if value or name == "inputSchema"}
-        return {**self.extra, **given}
+        present = {name: value for name, value in members.items() if value or name == "inputSchema"}
+        return {**self.extra, **present}
 
     def to_openai(self) -> dict[str, Any]:
-        """Return it as OpenAI's chat completions take it; see `project_tools` for many."""
-        return projection.to_openai(self)
+        """Return the tool in OpenAI's chat completions format; see `project_tools` for many."""
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": deepcopy(self.input_schema),
+        }
+        return {"type": "function", "function": function}
 
     def to_anthropic(self) -> dict[str, Any]:
-        """Return it as Anthropic's messages take it; see `project_tools` for many."""
-        return projection.to_anthropic(self)
+        """Return the tool in Anthropic's messages format; see `project_tools` for many."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "input_schema": deepcopy(self.input_schema),
+        }
 
 
 class ToolList(CatalogList[Tool]):
     """Tools, ordered by name.
 
     Attributes:
-        registry_version: The version that they were read at; it only grows.
-        pending: Ids of servers that have no first result yet, so that their tools are missing.
-        config_loaded_at: When the configuration in force was loaded, or None where none was.
+        registry_version: The version at which the tools were read; it only increases.
+        pending: Ids of servers that have not listed their tools yet.
+        config_loaded_at: When the current configuration was loaded, or None without one.
     """
 
     __slots__ = ("config_loaded_at",)
@@ -135,7 +141,7 @@ class ToolList(CatalogList[Tool]):
 
 
 def tool_from_wire(message: catalog_pb2.Tool) -> Tool:
-    """Return a tool of the catalog."""
+    """Convert a tool of the catalog."""
     return Tool(
         name=message.name,
         server_id=message.server_id,
@@ -153,7 +159,7 @@ def tool_from_wire(message: catalog_pb2.Tool) -> Tool:
 def tools_from_wire(
     tools: Iterable[catalog_pb2.Tool], last: catalog_pb2.ListToolsResponse
 ) -> ToolList:
-    """Return the tools of all pages; the last page says what holds for all."""
+    """Build the list from the tools of all pages and the last page's other fields."""
     loaded = (
         last.config_loaded_at.ToDatetime(tzinfo=UTC) if last.HasField("config_loaded_at") else None
     )

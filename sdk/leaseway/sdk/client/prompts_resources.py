@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 from leaseway.sdk.calls import requests
 from leaseway.sdk.calls.prompt_results import (
     Completion,
-    McpResult,
     PromptResult,
     ResourceResult,
 )
 from leaseway.sdk.calls.requests import McpRequest
-from leaseway.sdk.calls.results import ToolResult
+from leaseway.sdk.calls.results import McpResult, ToolResult
 from leaseway.sdk.client.options import Callbacks
 from leaseway.sdk.client.streams import AsyncToolStream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
@@ -164,13 +163,13 @@ class AsyncPromptsResources(ABC):
         if self._handlers is not None:
             stream = self._stream(make, timeout, self._handlers, inline_media, tasks=True)
             answer = await stream.run(Callbacks())
-            return result._of(answer)
+            return result._from_result(answer)
         events = CallEvents(inline_media=True) if inline_media else None
         try:
             answer = await runtime.caller.request(session, make(), timeout, events)
         except Fault as fault:
             raise error_from_fault(fault) from None
-        return result._of(answer)
+        return result._from_result(answer)
 
     def _stream(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from leaseway.sdk.calls.results import ToolResult
-from leaseway.sdk.calls.typed_results import reader_of, typed_result
+from leaseway.sdk.calls.typed_results import decoder_for, typed_result
 from leaseway.sdk.client.approvals import OnApproval, decide, waiting
 from leaseway.sdk.client.options import (
     CallOptions,
@@ -109,7 +109,7 @@ class AsyncToolCalls(ABC):
             TypeError: A parameter is of the wrong type, or there is none of that name.
         """
         runtime, session = self._at()
-        read = reader_of(result_type) if result_type is not None else None
+        read = decoder_for(result_type) if result_type is not None else None
         timeout, inline_media, callbacks, on_approval = None, False, None, self._on_approval
         if options:  # most calls have none, and make no objects for them
             timeout = options.pop("timeout", None)

@@ -1,4 +1,4 @@
-"""Leases of one client: hold, renew, notice the loss.
+"""The lease client: acquire, keep alive, release, and detect lost leases.
 
-Imports transport; knows no tool.
+Imports transport; does not depend on tools.
 """

@@ -1,4 +1,4 @@
-"""Streams and channels to the planes: the exchange, requests of servers, errors from gRPC.
+"""Connections to the planes: exchange streams, requests, server requests, faults from gRPC errors.
 
-The only folder of the SDK that imports gRPC and protobuf.
+Imports only validation and errors of the SDK.
 """

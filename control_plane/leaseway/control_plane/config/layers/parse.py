@@ -45,12 +45,12 @@ ReaderOf = Callable[[Table, Layer], DocumentReader]
 """Tells what reads a file, from its root."""
 
 
-def parse_layers(layers: Sequence[Layer], reader_of: ReaderOf) -> ParsedConfig:
+def parse_layers(layers: Sequence[Layer], decoder_for: ReaderOf) -> ParsedConfig:
     """Parse the files of a configuration, the lowest layer first.
 
     Args:
         layers: The files.
-        reader_of: Tells what reads a file.
+        decoder_for: Tells what reads a file.
     """
     log = IssueLog(
         layers[0].path if layers else "",
@@ -62,7 +62,7 @@ def parse_layers(layers: Sequence[Layer], reader_of: ReaderOf) -> ParsedConfig:
         own = IssueLog(layer.path)
         where = Where(own)
         root = read_root(layer.text, where, layer.path)
-        document = None if root is None else reader_of(root, layer)(root, where)
+        document = None if root is None else decoder_for(root, layer)(root, where)
         log.absorb(own, layer.tenant)
         log.failed -= own.failed
         log.broken = log.broken or own.broken or document is None
