@@ -4,6 +4,7 @@
 #   make test     every check, then all tests, three files at a time (20 minutes on two processors)
 #   make soak     the long tests: edits under load, random kills (LEASEWAY_SOAK_SECONDS, 600), 500 servers
 #   make bench    measure calls, leases, memory and reloads (20 minutes; PEERS=--peers: peers too)
+#   make bench-against  compare the speed of this checkout with that of BASE=HEAD~50, side by side
 #   make check    every check without the tests
 #   make docs     the documentation site, in .build/docs
 #   make conformance  the official MCP conformance suite, before the front and behind the worker
@@ -20,9 +21,10 @@ KUBERNETES := .build/kubernetes/bin
 SOURCES := sdk control_plane data_plane tests tools deploy benchmarks docs
 PEERS ?=
 SKEW ?= HEAD~50
+BASE ?= HEAD~50
 PYTEST_ARGS ?=
 
-.PHONY: demo docs test soak skew bench check fmt fmt-check lint types imports rooms protos generate runbook record-faults \
+.PHONY: demo docs test soak skew bench bench-against check fmt fmt-check lint types imports rooms protos generate runbook record-faults \
         legacy-servers npm-servers frameworks k8s k8s-api clean
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
@@ -49,6 +51,9 @@ skew: .venv/dev.stamp
 
 bench: .venv/bench.stamp
 	$(BIN)/python -m benchmarks $(PEERS) --json benchmarks/results/figures.json
+
+bench-against: .venv/bench.stamp
+	$(BIN)/python -m benchmarks.against $(BASE)
 
 check: fmt-check lint types imports rooms protos
 

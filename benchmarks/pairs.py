@@ -30,13 +30,14 @@ async def paired(
 
 
 def compared(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return how calls/s and processor time of the first relate to the second's.
+    """Return how calls/s and CPU time of the first, of planes and client, relate to the second's.
 
     Each is the geometric mean of the pairs' ratios, with the bounds of its 95 % interval.
     """
     return {
         **_mean("rate_ratio", [one.rate / other.rate for one, other in pairs]),
         **_mean("cpu_ratio", [one.worker_cpu / other.worker_cpu for one, other in pairs]),
+        **_mean("client_cpu_ratio", [one.client_cpu / other.client_cpu for one, other in pairs]),
         "calls_s": statistics.median(one.rate for one, _ in pairs),
         "other_calls_s": statistics.median(other.rate for _, other in pairs),
         "cpu_us": statistics.median(one.worker_cpu for one, _ in pairs),
