@@ -109,7 +109,7 @@ async def test_a_subscription_goes_on_beside_other_calls_and_over_a_servers_repl
             assert (await client.read_resource("note://a")).text == "first"
             await write(client, "two")
             assert await changed(updates) == "note://a"
-        with pytest.raises(RuntimeError, match="was left"):
+        with pytest.raises(RuntimeError, match="ended with its"):
             await updates.next()
         with pytest.raises(RuntimeError, match="used before"):
             await updates.__aenter__()

@@ -368,8 +368,8 @@ async def test_the_loss_of_a_worker_is_told_or_made_good_by_what_the_tool_allows
 
 async def kill_the_busy_worker(system: System, client: AsyncClient) -> None:
     """SIGKILL the worker that the client's only call in flight is on."""
-    assert client._made is not None
-    links = client._made.pool._links.items()
+    assert client._open_runtime is not None
+    links = client._open_runtime.pool._links.items()
     (busy,) = [worker.id for worker, link in links if link.load]
     await system.workers.pop(busy).end(signal.SIGKILL)
 

@@ -126,7 +126,7 @@ class CatalogCache:
 
     async def _await_first_starts(self, kind: str, items: Collection[Any]) -> Collection[Any]:
         """Wait, within a limit, for servers that start for the first time, and list again."""
-        runtime, _ = self._client._at()
+        runtime, _ = self._client._scope()
         version = runtime.resolver.watch()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_START_WAIT):
@@ -153,7 +153,7 @@ class CatalogCache:
 
     async def _watch_registry(self) -> None:
         """Read all cached lists again at every new registry version."""
-        runtime, _ = self._client._at()
+        runtime, _ = self._client._scope()
         version = runtime.resolver.watch()
         read_version, attempt = version.version, 0
         while True:

@@ -11,9 +11,8 @@
 import leaseway.wire.forking  # noqa: F401 - has to come before gRPC is loaded
 
 # isort: split
-from leaseway.sdk.blocking.artifacts import Artifact
 from leaseway.sdk.blocking.client import Client, Session
-from leaseway.sdk.blocking.streams import ResourceUpdates, ToolStream, ToolWatch
+from leaseway.sdk.blocking.streams import Artifact, ResourceUpdates, ToolStream, ToolWatch
 from leaseway.sdk.calls.media import Media, ModelContent
 from leaseway.sdk.calls.prompt_results import Completion, PromptResult, ResourceResult
 from leaseway.sdk.calls.results import ToolResult

@@ -1,9 +1,9 @@
-"""Forks: a client that was not used before the fork works in the child; any other is refused there.
+"""Clients in forked processes: they work unless the parent had used a client before the fork.
 
-gRPC does not survive a fork: its threads are gone in the child, where new channels hang or crash
-even after all old ones were closed. So the first use of gRPC marks the process. Children that it
-forks afterwards get an error from every client that says what to do, and leave what their parent
-holds alone (prefork servers, Celery, `multiprocessing`). The parent notices nothing.
+gRPC does not survive a fork: its threads do not exist in the child, where new channels hang or
+crash even if all old ones were closed. So the first use of gRPC marks the process. In children
+forked afterwards every client raises an error with advice, and leaves the parent's leases and
+connections alone. The parent is not affected. Prefork servers, Celery and `multiprocessing` fork.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REFUSAL: Final = (
     "This process was forked from one that had used a leaseway client before. gRPC, which carries "
     "the calls, does not survive that, so no client works here. Use clients after the fork only, "
     "for example in gunicorn's post_fork hook or Celery's worker_process_init signal, or start "
-    "processes with multiprocessing's 'spawn'. To make a client before the fork is fine."
+    "processes with multiprocessing's 'spawn'. Creating a client before the fork is fine."
 )
 
 _locks: Final[weakref.WeakSet[ThreadLock]] = weakref.WeakSet()
@@ -27,7 +27,9 @@ _refusal: str | None = None
 
 
 class ThreadLock:
-    """A lock among threads, free in each child: a thread that held it at the fork is not there.
+    """A lock between threads that is unlocked in each forked child.
+
+    The thread that held it at the fork does not exist in the child, and cannot unlock it.
 
     Attributes:
         current: The lock of this process.
@@ -38,15 +40,15 @@ class ThreadLock:
         _locks.add(self)
 
     def after_in_child(self) -> None:
-        """Be free; whoever holds it in this very thread goes on with the old one."""
+        """Replace the lock; a `with` block of the forking thread keeps the old one."""
         self.current = threading.Lock()
 
 
-def begin_use() -> None:
-    """Note that this process uses gRPC from now on; to be called before it does.
+def mark_grpc_used() -> None:
+    """Record that this process uses gRPC; call it before the first use.
 
     Raises:
-        RuntimeError: It was forked from one that had used it.
+        RuntimeError: This process was forked from one that had used gRPC.
     """
     global _used
     check_fork()
@@ -54,11 +56,7 @@ def begin_use() -> None:
 
 
 def check_fork() -> None:
-    """Check that gRPC can be used in this process.
-
-    Raises:
-        RuntimeError: It was forked from one that had used it.
-    """
+    """Raise a RuntimeError if this process was forked from one that had used gRPC."""
     if _refusal is not None:
         raise RuntimeError(_refusal)
 
@@ -69,7 +67,7 @@ def refused() -> bool:
 
 
 def register(after_in_child: Callable[[], None]) -> None:
-    """Call a function in each forked child, once it is known whether clients are refused."""
+    """Call a function in each forked child, after `refused` and the locks are set."""
 
     def in_child() -> None:
         global _refusal

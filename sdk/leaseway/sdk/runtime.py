@@ -1,4 +1,4 @@
-"""The working parts of one client, made together in its event loop and ended together."""
+"""The connections, caches and tasks of one client, opened and closed together in its event loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from leaseway.sdk.calls.caller import CallRunner
 from leaseway.sdk.catalog.resolver import Resolver
-from leaseway.sdk.forks import begin_use
+from leaseway.sdk.forks import mark_grpc_used
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.identity import Identity
@@ -19,23 +19,27 @@ from leaseway.sdk.transport.server_requests import Handlers
 from leaseway.sdk.transport.workers import WorkerPool
 from leaseway.wire.errors import Fault
 
-_CLOSE_BOUND = 10.0
-_SETTLE_BOUND = 0.2
-"""Seconds that gRPC is given to tell a loop the last of what was cancelled."""
+_RELEASE_TIMEOUT = 10.0
+_CANCEL_TIMEOUT = 0.2
+"""Seconds that gRPC gets to report the end of cancelled RPCs to a loop."""
+
+GetScope = Callable[[], "tuple[Runtime, str]"]
+"""Returns a client's runtime and the key of the session to call in, or raises a RuntimeError."""
 
 _open: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakSet[Runtime]] = WeakKeyDictionary()
-"""What is open in each loop."""
+"""The open runtimes of each loop."""
 
 
 class RuntimeOwner(Protocol):
-    """A client, as its sessions and results need it: what opens its working parts."""
+    """An `AsyncClient`, as its sessions, watches and results use it."""
 
+    _closed: bool
     _handlers: Handlers | None
     _on_approval: Callable[[Any], object] | None
-    _made: Runtime | None
+    _open_runtime: Runtime | None
 
     def _runtime(self) -> Runtime:
-        """Return the working parts, opened at the first use.
+        """Return the runtime, which the first use opens.
 
         Raises:
             RuntimeError: The client is closed, or used from another event loop or process.
@@ -43,18 +47,18 @@ class RuntimeOwner(Protocol):
 
 
 class Runtime:
-    """What an `AsyncClient` consists of behind its surface.
+    """The parts of one `AsyncClient`.
 
-    The client owns it and nothing in it refers to the client: one that is dropped unclosed is
-    collected and takes its tasks along, so that nobody renews leases that nobody can use.
+    Nothing in it refers to the client. So a client that is dropped without `close` is collected,
+    and its tasks stop renewing leases that no caller can use.
 
     Attributes:
-        loop: The event loop that all parts live in.
-        own_session: The session of calls made outside of one, with a random name.
+        loop: The event loop of all parts.
+        own_session: The random key of the session for calls outside a session.
     """
 
     def __init__(self, identity: Identity) -> None:
-        begin_use()
+        mark_grpc_used()
         self.loop = asyncio.get_running_loop()
         self.identity = identity
         self._siblings().add(self)
@@ -66,12 +70,12 @@ class Runtime:
         self.caller = CallRunner(identity, self.resolver, self.pool, self.leases, self.own_session)
 
     async def close(self) -> None:
-        """Release what this client acquired, then end all tasks, streams and channels."""
+        """Release the leases that this client acquired, then close all tasks and channels."""
         try:
-            async with asyncio.timeout(_CLOSE_BOUND):
+            async with asyncio.timeout(_RELEASE_TIMEOUT):
                 await self.leases.release_owned()
         except TimeoutError:
-            pass  # each lease that could not be released ends by itself
+            pass  # a lease that is not renewed expires
         finally:
             await self.leases.close()
             await self.resolver.close()
@@ -80,15 +84,15 @@ class Runtime:
             siblings = self._siblings()
             siblings.discard(self)
             if not siblings:
-                await _settled()
+                await _wait_for_cancelled_rpcs()
 
     def abort(self) -> None:
-        """End all tasks without waiting for anybody; safe from any thread."""
+        """Cancel all tasks without waiting for them. Thread-safe."""
         if not self.loop.is_closed():
             try:
                 self.loop.call_soon_threadsafe(self._abort)
             except RuntimeError:
-                return  # the loop was closed in between: its tasks are gone
+                return  # the loop was closed meanwhile, and its tasks with it
 
     def _siblings(self) -> WeakSet[Runtime]:
         return _open.setdefault(self.loop, WeakSet())
@@ -101,11 +105,8 @@ class Runtime:
 
 
 def forget_frames(task: asyncio.Task[Any]) -> None:
-    """Let a task that has ended keep nothing alive: neither its client's channels nor its owner.
-
-    Its fault has a traceback, and that all that it was raised in.
-    """
-    # Asked for its result, a task gives away the traceback that it keeps.
+    """Drop the traceback of an ended task, whose frames keep the client's channels alive."""
+    # A task drops the traceback that it keeps when its result is read.
     with contextlib.suppress(Exception, asyncio.CancelledError):
         task.result()
     error = None if task.cancelled() else task.exception()
@@ -113,16 +114,16 @@ def forget_frames(task: asyncio.Task[Any]) -> None:
         error.__traceback__ = error.__context__ = None
 
 
-async def _settled() -> None:
-    """Wait until gRPC has nothing to tell this loop any more.
+async def _wait_for_cancelled_rpcs() -> None:
+    """Wait until gRPC has reported the end of all RPCs to this loop.
 
-    The loop may be closed next (`asyncio.run`), and what came for it after that would be an error
-    in whatever loop runs by then: they share one queue.
+    The loop may be closed next, for example by `asyncio.run`. gRPC has one queue for all loops: a
+    later report would raise an error in the loop that runs then.
     """
-    ending = [task for task in asyncio.all_tasks() if _is_end_of_call(task)]
+    ending = [task for task in asyncio.all_tasks() if _is_end_of_rpc(task)]
     if ending:
-        await asyncio.wait(ending, timeout=_SETTLE_BOUND)
+        await asyncio.wait(ending, timeout=_CANCEL_TIMEOUT)
 
 
-def _is_end_of_call(task: asyncio.Task[Any]) -> bool:
+def _is_end_of_rpc(task: asyncio.Task[Any]) -> bool:
     return getattr(task.get_coro(), "__qualname__", "") == "_AioCall._handle_status_once_received"

@@ -16,7 +16,7 @@ import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, never, text_result, until
 
 from leaseway.sdk import Client, DeadlineExceeded, LeaseLost, ToolNotFound
-from leaseway.sdk.blocking.loop_thread import background
+from leaseway.sdk.blocking.loop_thread import LOOP_THREAD
 from leaseway.sdk.leases.book import ClientLease, LeaseBook
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.v1 import execution_pb2
@@ -90,7 +90,7 @@ async def test_what_is_known_of_leases_is_read_and_changed_in_the_loops_thread_o
             with client.session("dialog") as session:
                 session.acquire("desk")
                 assert len(session.leases()) == 1
-            with pytest.raises(RuntimeError, match="was left"):
+            with pytest.raises(RuntimeError, match="is closed"):
                 session.call_tool("desk_open")
             again = client.session("dialog")
             assert again is session
@@ -178,7 +178,7 @@ def test_a_call_from_the_loop_itself_is_refused() -> None:
         Client("127.0.0.1:1").call_tool("time_now")
 
     with pytest.raises(RuntimeError, match="its own event loop"):
-        background().run(inside)
+        LOOP_THREAD.run(inside)
 
 
 SCRIPT = """

@@ -181,7 +181,7 @@ def test_the_synchronous_client_releases_too() -> None:
             assert len(worker.released) == 2
             with client.session("job") as session:
                 session.call_tool("desk_open")
-            with pytest.raises(RuntimeError, match="was left"):
+            with pytest.raises(RuntimeError, match="is closed"):
                 session.call_tool("desk_open")
             assert client.session("job").call_tool("desk_open").new_lease is not None
 
@@ -235,9 +235,9 @@ async def test_a_session_that_was_left_says_so(client: AsyncClient, worker: Fake
         session.call_tool("time_now"),
         session.release("desk"),
     ):
-        with pytest.raises(RuntimeError, match="Session 'job' was left"):
+        with pytest.raises(RuntimeError, match="Session 'job' is closed"):
             await use
-    with pytest.raises(RuntimeError, match="was left"):
+    with pytest.raises(RuntimeError, match="is closed"):
         session.stream_tool("time_now")
     assert worker.leases == {}
     async with client.session("job") as session:
@@ -251,7 +251,7 @@ async def test_a_session_entered_twice_is_left_with_its_last_block(client: Async
         async with client.session("job"):
             pass
         await outer.call_tool("desk_open")
-    with pytest.raises(RuntimeError, match="was left"):
+    with pytest.raises(RuntimeError, match="is closed"):
         await outer.call_tool("desk_open")
 
 

@@ -144,7 +144,7 @@ async def test_a_closed_client_says_so(plane: FakeControlPlane) -> None:
 
 async def test_a_client_of_another_loop_says_so(client: AsyncClient, worker: FakeWorker) -> None:
     await client.call_tool("time_now")
-    with pytest.raises(RuntimeError, match="another event loop"):
+    with pytest.raises(RuntimeError, match="second event loop"):
         await asyncio.to_thread(lambda: asyncio.run(client.call_tool("time_now")))
 
 

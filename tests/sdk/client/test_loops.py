@@ -40,10 +40,10 @@ async def test_a_client_that_is_closed_is_gone_at_once(plane: FakeControlPlane) 
     gc.disable()
     try:
         async with AsyncClient(plane.address) as client:
-            assert client._made is not None
+            assert client._open_runtime is not None
             parts: list[weakref.ref[Any]] = [
-                weakref.ref(client._made),
-                weakref.ref(client._made.leases),
+                weakref.ref(client._open_runtime),
+                weakref.ref(client._open_runtime.leases),
             ]
             await client.list_tools()
         assert [part() for part in parts] == [None, None]

@@ -217,7 +217,7 @@ async def test_a_subscription_holds_in_its_block_and_no_longer(
             break
     await until(lambda: not followed)
     assert len(offers.cancels) == 1
-    with pytest.raises(RuntimeError, match="was left"):
+    with pytest.raises(RuntimeError, match="ended with its"):
         await updates.next(timeout=1)
     with pytest.raises(RuntimeError, match="used before"):
         await updates.__aenter__()
@@ -374,7 +374,7 @@ async def test_a_subscription_that_was_never_left_ends_with_a_warning_and_no_tra
     task = updates._task
     assert task is not None
     await asyncio.wait([task])
-    with pytest.warns(ResourceWarning, match="'notes://a' was never left"):
+    with pytest.warns(ResourceWarning, match="'notes://a' was never ended"):
         del task, updates  # the last of it: nothing else refers to it
     gc.collect()
     assert said == []

@@ -100,7 +100,7 @@ async def call_tool(
     session: AsyncSession | AsyncClient, name: str, arguments: bytes, listener: Listener
 ) -> ToolResult:
     """Call a tool with JSON arguments; raises `LeasewayError`."""
-    runtime, key = session._at()
+    runtime, key = session._scope()
     call = runtime.caller.relay(key, name, arguments, None, listener)
     return await _finish(runtime, key, listener, call)
 
@@ -109,14 +109,14 @@ async def send_request(
     session: AsyncSession | AsyncClient, request: McpRequest, listener: Listener
 ) -> ToolResult:
     """Send a request about a prompt or a resource; raises `LeasewayError`."""
-    runtime, key = session._at()
+    runtime, key = session._scope()
     call = runtime.caller.request(key, request, None, listener)
     return await _finish(runtime, key, listener, call)
 
 
 def stop_renewing_leases(session: AsyncSession) -> None:
     """Stop renewing a session's leases; they expire unless another front renews them."""
-    runtime, key = session._at()
+    runtime, key = session._scope()
     for held in runtime.leases.book.held_leases(key):
         runtime.leases.book.forget(held.key)
     runtime.leases.book.forget_session(key)

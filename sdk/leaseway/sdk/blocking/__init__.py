@@ -1,4 +1,4 @@
-"""The synchronous face: twins of the asynchronous classes, and the one thread that runs them.
+"""The synchronous client: twins of the asynchronous classes, and the thread that runs their loop.
 
 Imports `client`; no asynchronous module imports this folder.
 """

@@ -1,7 +1,7 @@
-"""The one event-loop thread behind all synchronous clients of a process.
+"""The event-loop thread that all synchronous clients of a process share.
 
-A call costs no thread: the caller leaves a ticket, wakes the loop at most once for all tickets
-left at that moment, and sleeps on a lock of its own until its ticket is done.
+A call needs no thread of its own: the caller puts a ticket into the loop's inbox, wakes the loop
+unless another caller has just done so, and waits on the ticket's lock until the work is done.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any, Final, Self, TypeVar
 
 from leaseway.sdk.forks import check_fork, refused, register
 
-_STOP_BOUND: Final = 2.0
-_WORK: Final = "leaseway work"
-"""The name of every task that somebody waits for."""
+_JOIN_TIMEOUT: Final = 2.0
+_TASK_NAME: Final = "leaseway work"
+"""The name of every task that a calling thread waits for."""
 
 ResultT = TypeVar("ResultT")
 
 
 class _Ticket:
-    """One piece of work for the loop, and what came of it."""
+    """A coroutine to run in the loop, and its result or error."""
 
     __slots__ = ("_done", "abandoned", "context", "error", "make", "result", "task")
 
     def __init__(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         self.make = make
-        self.context: Context = copy_context()  # the caller's trace context goes along
+        self.context: Context = copy_context()  # includes the caller's trace context
         self.task: asyncio.Task[Any] | None = None
         self.abandoned = False
         self.result: Any = None
@@ -44,7 +44,7 @@ class _Ticket:
     def finish(self, task: asyncio.Task[Any]) -> None:
         self.task = None
         if task.cancelled():
-            self.error = RuntimeError("The event loop behind the synchronous clients has ended.")
+            self.error = RuntimeError("The event loop of the synchronous clients has ended.")
         else:
             self.error = task.exception()
             if self.error is None:
@@ -60,10 +60,7 @@ class _Ticket:
 
 
 class LoopThread:
-    """An event loop in a thread of its own, and the way into it.
-
-    The thread begins at the first use, in a forked child at the first use there.
-    """
+    """An event loop in its own thread, which starts at the first use in each process."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -71,77 +68,79 @@ class LoopThread:
         self._thread_id: int | None = None
         self._inbox: deque[_Ticket] = deque()
         self._awake = False
-        self._ending: str | None = None
-        self._lock = threading.Lock()  # held to begin a loop
-        self._parents: list[asyncio.AbstractEventLoop] = []
+        self._stopped_because: str | None = None
+        self._lock = threading.Lock()  # held to start a loop
+        self._parent_loops: list[asyncio.AbstractEventLoop] = []
         atexit.register(self._stop)
 
     def run(self, make: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-        """Run a coroutine in the loop and return its result.
+        """Run a coroutine in the loop, wait for it, and return its result.
 
         An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
 
         Raises:
-            RuntimeError: The process was forked from one that had used gRPC, or is ending.
+            RuntimeError: The process was forked from one that had used gRPC, or is exiting, or
+                this is the loop's own thread.
         """
         check_fork()
-        if self._ending is not None:
-            raise RuntimeError(self._ending)
+        if self._stopped_because is not None:
+            raise RuntimeError(self._stopped_because)
         if threading.get_ident() == self._thread_id:
             raise RuntimeError(
-                "leaseway.sdk.Client was called from its own event loop, which would wait for "
+                "leaseway.sdk.Client was called in its own event loop, which would wait for "
                 "itself; use AsyncClient there."
             )
         ticket = _Ticket(make)
         try:
             self._inbox.append(ticket)
-            # Whoever finds the flag set knows that the loop has yet to empty the inbox.
+            # If the flag is set, the loop has been woken but has not emptied the inbox yet.
             if not self._awake:
                 self._wake()
             ticket.wait()
         except BaseException:
-            # An interrupt may strike between any two of these steps, the wake-up included.
+            # An interrupt may occur between any two of these steps, and during the wake-up.
             ticket.abandoned = True
-            self._tell(self._drain)
-            self._tell(partial(self._cancel, ticket))
+            self._schedule(self._drain)
+            self._schedule(partial(self._cancel, ticket))
             raise
         if ticket.error is not None:
             raise ticket.error
         return ticket.result  # type: ignore[no-any-return]
 
-    def leave(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def run_exit(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run the end of a `with` block in the loop.
 
-        In a child that is refused there is nothing to end, what was open is its parent's; and an
-        error that leaves the block there is not to be hidden by another one.
+        No-op in a child forked after the first use: the connections belong to the parent, and an
+        error here would hide the error that ended the block.
         """
         if not refused():
             self.run(make)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop that work under way runs in."""
+        """The running loop."""
         assert self._loop is not None
         return self._loop
 
     def after_in_child(self) -> None:
-        """Forget the parent's thread and what its other threads waited for."""
+        """Forget the parent's thread, and the tickets of its other threads."""
         self._lock = threading.Lock()
         self._inbox.clear()
         self._awake = False
         self._thread = self._thread_id = None
         if self._loop is not None:
-            # Kept, as its end would take the parent's wake-ups out of what both processes poll.
-            self._parents.append(self._loop)
+            # Not dropped: closing it would remove the parent's file descriptors from the poll set
+            # that both processes share.
+            self._parent_loops.append(self._loop)
             self._loop = None
 
     def _wake(self) -> None:
         self._awake = True
-        if not self._tell(self._drain):
-            self._begin()
+        if not self._schedule(self._drain):
+            self._start()
 
-    def _tell(self, callback: Callable[[], object]) -> bool:
-        """Call something in the loop; return whether there is a loop."""
+    def _schedule(self, callback: Callable[[], object]) -> bool:
+        """Call back in the loop; return whether a loop is open."""
         loop = self._loop
         if loop is None:
             return False
@@ -151,8 +150,8 @@ class LoopThread:
             return False  # it is closed
         return True
 
-    def _begin(self) -> None:
-        """Start a loop, unless another thread was faster, and have it empty the inbox."""
+    def _start(self) -> None:
+        """Start a loop, unless another thread just did, and make it empty the inbox."""
         with self._lock:
             if self._loop is None or self._loop.is_closed():
                 self._loop = asyncio.new_event_loop()
@@ -164,10 +163,10 @@ class LoopThread:
             self._loop.call_soon_threadsafe(self._drain)
 
     def _stop(self) -> None:
-        """End the loop and its thread, since the process ends; work under way is cancelled."""
-        self._ending = "The process is ending; leaseway.sdk.Client cannot be used."
-        if self._loop is not None and self._thread is not None and self._tell(self._loop.stop):
-            self._thread.join(_STOP_BOUND)
+        """Stop the loop and its thread when the process exits; running work is cancelled."""
+        self._stopped_because = "The process is exiting; leaseway.sdk.Client cannot be used."
+        if self._loop is not None and self._thread is not None and self._schedule(self._loop.stop):
+            self._thread.join(_JOIN_TIMEOUT)
 
     def _drain(self) -> None:
         self._awake = False
@@ -177,7 +176,7 @@ class LoopThread:
             if ticket.abandoned:
                 continue
             try:
-                task = self.loop.create_task(ticket.make(), name=_WORK, context=ticket.context)
+                task = self.loop.create_task(ticket.make(), name=_TASK_NAME, context=ticket.context)
             except Exception as error:
                 ticket.fail(error)
                 continue
@@ -202,22 +201,19 @@ class LoopThread:
             loop.close()
 
 
-_shared: Final = LoopThread()
-register(_shared.after_in_child)
+LOOP_THREAD: Final = LoopThread()
+"""The loop thread of this process."""
+
+register(LOOP_THREAD.after_in_child)
 
 
-def background() -> LoopThread:
-    """Return the process's loop thread, which starts at the first use."""
-    return _shared
-
-
-class Blocking:
-    """A `with` block whose asynchronous twin is entered and left on the one loop."""
+class BlockingContext:
+    """A `with` block that enters and exits its asynchronous twin in the loop thread."""
 
     _inner: AbstractAsyncContextManager[object, None]
 
     def __enter__(self) -> Self:
-        background().run(self._inner.__aenter__)
+        LOOP_THREAD.run(self._inner.__aenter__)
         return self
 
     def __exit__(
@@ -226,4 +222,4 @@ class Blocking:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        background().leave(lambda: self._inner.__aexit__(kind, error, trace))
+        LOOP_THREAD.run_exit(lambda: self._inner.__aexit__(kind, error, trace))

@@ -1,31 +1,30 @@
-"""Calls, resource updates and tool lists followed by a synchronous client."""
+"""What a synchronous client iterates: call events, resource updates, tool lists, artifacts."""
 
 from __future__ import annotations
 
-from abc import ABC
-from collections.abc import Sequence
 from typing import Self
 
-from leaseway.sdk.blocking.loop_thread import Blocking, background
+from leaseway.sdk.blocking.loop_thread import LOOP_THREAD, BlockingContext
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.tools import ToolList
+from leaseway.sdk.client.artifacts import AsyncArtifact
 from leaseway.sdk.client.options import Callbacks
 from leaseway.sdk.client.streams import AsyncToolStream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
-from leaseway.sdk.client.watches import AsyncToolWatch, AsyncToolWatches
+from leaseway.sdk.client.watches import AsyncToolWatch
 from leaseway.sdk.transport.events import LogMessage, Progress
 from leaseway.sdk.transport.server_requests import Handlers, ServerRequest
 
 
-class ToolStream(Blocking):
-    """One call with what its server says on the way; see `AsyncToolStream`.
+class ToolStream(BlockingContext):
+    """A running call and its events; made by `stream_tool`. See `AsyncToolStream`.
 
         with client.stream_tool("build", {"target": "all"}) as stream:
             for event in stream:
                 ...
         print(stream.result.text)
 
-    What the server asks is answered in the thread that reads the events, while it waits for one.
+    Handlers of server requests run in the thread that reads the events, while it waits for one.
     """
 
     _inner: AsyncToolStream
@@ -39,34 +38,34 @@ class ToolStream(Blocking):
 
     def __next__(self) -> Progress | LogMessage:
         while True:
-            event = background().run(self._inner._next)
+            event = LOOP_THREAD.run(self._inner._next)
             if event is None:
                 raise StopIteration
             if not isinstance(event, ServerRequest):
                 return event
-            event.answer_in(background().loop)
+            event.answer_in(LOOP_THREAD.loop)
             self._handlers.answer_sync(self._inner._name, event)
 
     @property
     def result(self) -> ToolResult:
-        """The call's result, once all events were read; see `AsyncToolStream.result`."""
+        """The call's result, after all events were read; see `AsyncToolStream.result`."""
         return self._inner.result
 
     @property
     def dropped(self) -> int:
-        """Events that had to make room for newer ones, as nobody took them."""
+        """The number of events that were dropped because they were not read in time."""
         return self._inner.dropped
 
     def run(self, callbacks: Callbacks) -> ToolResult:
-        """Tell callbacks all events, in this thread, and return the result."""
+        """Pass all events to callbacks, in this thread, and return the result."""
         with self:
             for event in self:
                 callbacks.notify(event)
             return self.result
 
 
-class ResourceUpdates(Blocking):
-    """Changes of one resource; see `AsyncResourceUpdates`.
+class ResourceUpdates(BlockingContext):
+    """A subscription to a resource's changes; see `AsyncResourceUpdates`.
 
     with client.subscribe_resource(uri) as updates:
         for changed in updates:
@@ -86,13 +85,13 @@ class ResourceUpdates(Blocking):
 
     def next(self, timeout: float | None = None) -> str:
         """Wait for the next change; see `AsyncResourceUpdates.next`."""
-        return background().run(lambda: self._inner.next(timeout))
+        return LOOP_THREAD.run(lambda: self._inner.next(timeout))
 
 
 class ToolWatch:
-    """The tools that a tenant sees, as often as they change: an iterator that blocks.
+    """The tools that a tenant sees, as they change: an iterator that blocks.
 
-    Otherwise the same as `AsyncToolWatch`; another thread may close the client to end it.
+    See `AsyncToolWatch`. To end it, close the client from another thread.
     """
 
     def __init__(self, inner: AsyncToolWatch) -> None:
@@ -102,26 +101,55 @@ class ToolWatch:
         return self
 
     def __next__(self) -> ToolList:
-        tools = background().run(self._next)
+        tools = LOOP_THREAD.run(self._next)
         if tools is None:
             raise StopIteration
         return tools
 
     async def _next(self) -> ToolList | None:
-        # A StopAsyncIteration that left the coroutine would become a RuntimeError.
+        # A StopAsyncIteration raised in a coroutine would become a RuntimeError.
         return await anext(self._inner, None)
 
 
-class ToolWatches(ABC):
-    """The part of `Client` that watches tools."""
+class Artifact:
+    """An image or sound; made by `read_artifact`. Iterate it for parts of at most 256 KiB.
 
-    _inner: AsyncToolWatches
+    It can be read once. Reading may stop early without clean-up. See `AsyncArtifact`.
 
-    def watch_tools(self, servers: Sequence[str] | None = None) -> ToolWatch:
-        """Watch the tools that the tenant sees; see `AsyncClient.watch_tools`."""
-        inner = self._inner
+    Attributes:
+        ref: The reference.
+    """
 
-        async def make() -> AsyncToolWatch:  # in the loop, which the client belongs to
-            return inner.watch_tools(servers)
+    def __init__(self, inner: AsyncArtifact) -> None:
+        self._inner = inner
+        self.ref = inner.ref
 
-        return ToolWatch(background().run(make))
+    @property
+    def mime_type(self) -> str:
+        """The MIME type; raises a RuntimeError before the first part was read."""
+        return self._inner.mime_type
+
+    @property
+    def byte_length(self) -> int:
+        """The size in bytes; raises a RuntimeError before the first part was read."""
+        return self._inner.byte_length
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        part = LOOP_THREAD.run(self._next)
+        if part is None:
+            raise StopIteration
+        return part
+
+    async def _next(self) -> bytes | None:
+        return await anext(self._inner, None)
+
+    def read(self) -> bytes:
+        """Return all bytes that were not read yet; see `AsyncArtifact.read`."""
+        return LOOP_THREAD.run(self._inner.read)
+
+    def close(self) -> None:
+        """Stop reading and end the stream."""
+        LOOP_THREAD.run(self._inner.close)

@@ -1,4 +1,4 @@
-"""The asynchronous client and its session: what services use.
+"""The asynchronous client and its sessions: what services use.
 
-Thin: each method makes one request and hands it to `calls`, `leases` or `catalog`.
+Each method builds one request and passes it to `calls`, `leases`, `catalog` or `operators`.
 """

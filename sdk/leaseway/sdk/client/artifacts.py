@@ -1,14 +1,14 @@
 """Artifacts: images and sounds that a worker keeps for the session whose call returned them.
 
-Their bytes are streamed from that worker, found by the reference alone: from those that the client
-has met, or by asking the control plane once. A stream that breaks goes on where it was.
+Their bytes are streamed from that worker. The reference identifies it among the workers that the
+client is connected to; if it is none of them, the control plane is asked. A stream that breaks is
+resumed at the same offset.
 """
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import aclosing
 from functools import lru_cache
@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.operators.operations import fetch_workers
-from leaseway.sdk.runtime import Runtime, RuntimeOwner
+from leaseway.sdk.runtime import GetScope, Runtime, RuntimeOwner
 from leaseway.sdk.transport.workers import WorkerRun
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.v1 import execution_pb2
@@ -24,31 +24,35 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.artifact_refs import MAX_REFERENCE, incarnation_mark, reference_mark
 from leaseway.wire.timing.backoff import Backoff
 
-_SILENCE: Final = 30.0
-"""Seconds that a worker may take for one part, unless it is told otherwise."""
-_TRIES: Final = 5
+_PART_TIMEOUT: Final = 30.0
+"""Default of the seconds that a worker may take for one part."""
+_MAX_FAILURES: Final = 5
+"""Limit of failed tries in a row."""
 _RETRY: Final = Backoff(initial=0.1, maximum=2.0)
-_PASSING: Final = frozenset({Reason.WORKER_LOST, Reason.OVERLOADED, Reason.CANCELLED})
-"""Why a stream may have broken that is worth another try."""
+_TRANSIENT: Final = frozenset({Reason.WORKER_LOST, Reason.OVERLOADED, Reason.CANCELLED})
+"""Reasons after which a broken stream is resumed."""
 
-At = Callable[[], tuple[Runtime, str]]
 _mark_of: Final = lru_cache(1024)(incarnation_mark)
 
 
 class AsyncArtifact:
-    """One artifact; made by `read_artifact`. Awaited it is all bytes, iterated its parts.
+    """An image or sound; made by `read_artifact`. Await it for all bytes, or iterate its parts.
 
         content = await client.read_artifact(ref)
         async for part in client.read_artifact(ref):
             ...  # at most 256 KiB
 
-    It is read once. Breaking off needs no clean-up.
+    It can be read once. Reading may stop early without clean-up. Reading raises `ArtifactLost` if
+    the artifact no longer exists or belongs to another session, or another `LeasewayError`.
+
+    Attributes:
+        ref: The reference.
     """
 
-    def __init__(self, owner: object, at: At, ref: str, timeout: float | None) -> None:
-        self._owner = owner  # a client that is collected would end the stream
-        self._at = at
-        self._timeout = _SILENCE if timeout is None else timeout
+    def __init__(self, owner: object, get_scope: GetScope, ref: str, timeout: float | None) -> None:
+        self._owner = owner  # keeps the client alive, whose collection would end the stream
+        self._get_scope = get_scope
+        self._timeout = _PART_TIMEOUT if timeout is None else timeout
         self._mime_type = ""
         self._byte_length: int | None = None
         self._received = 0
@@ -57,19 +61,19 @@ class AsyncArtifact:
 
     @property
     def mime_type(self) -> str:
-        """Its MIME type, once its first part was read; a RuntimeError before."""
-        self._check_begun()
+        """The MIME type; raises a RuntimeError before the first part was read."""
+        self._check_started()
         return self._mime_type
 
     @property
     def byte_length(self) -> int:
-        """How many bytes it has, once its first part was read; a RuntimeError before."""
-        self._check_begun()
+        """The size in bytes; raises a RuntimeError before the first part was read."""
+        self._check_started()
         return self._byte_length or 0
 
-    def _check_begun(self) -> None:
+    def _check_started(self) -> None:
         if self._byte_length is None:
-            raise RuntimeError("An artifact is described once its first part was read.")
+            raise RuntimeError("Read the artifact's first part before its type and size.")
 
     def __aiter__(self) -> Self:
         return self
@@ -84,21 +88,21 @@ class AsyncArtifact:
         """Return all bytes that were not read yet.
 
         Raises:
-            RuntimeError: They cannot be read any more: that failed before, or it was closed.
+            RuntimeError: The artifact was closed, or reading it failed before.
         """
         rest = b"".join([part async for part in self._parts])
         if self._byte_length is None or self._received < self._byte_length:
             raise RuntimeError(
-                "This artifact was closed, or reading it failed before; read_artifact begins anew."
+                "This artifact was closed, or reading it failed before; call read_artifact again."
             )
         return rest
 
     async def close(self) -> None:
-        """End the stream now; nothing more can be read."""
+        """Stop reading and end the stream."""
         await self._parts.aclose()
 
     async def _read(self) -> AsyncGenerator[bytes]:
-        failed = 0
+        failures = 0
         while self._byte_length is None or self._received < self._byte_length:
             before = self._received
             try:
@@ -106,17 +110,17 @@ class AsyncArtifact:
                     async for part in parts:
                         yield part
             except Fault as fault:
-                failed = 1 if self._received > before else failed + 1
-                await self._recover(fault, failed)
+                failures = 1 if self._received > before else failures + 1
+                await self._wait_to_retry(fault, failures)
 
     async def _stream(self) -> AsyncGenerator[bytes]:
-        """Yield parts from where the last stream broke.
+        """Yield the parts after those received.
 
         Raises:
-            Fault: It broke, or cannot begin.
+            Fault: The stream broke or could not be opened.
         """
-        runtime, session = self._at()
-        worker = await self._worker(runtime)
+        runtime, session = self._get_scope()
+        worker = await self._find_worker(runtime)
         request = execution_pb2.ReadArtifactRequest(
             client=runtime.identity.client_info,
             tenant=runtime.identity.tenant,
@@ -135,69 +139,47 @@ class AsyncArtifact:
         if self._byte_length is None or self._received < self._byte_length:
             raise Fault(Reason.WORKER_LOST, f"Worker '{worker.id}' ended the artifact early.")
 
-    async def _worker(self, runtime: Runtime) -> WorkerRun:
+    async def _find_worker(self, runtime: Runtime) -> WorkerRun:
         mark = reference_mark(self.ref)
         if mark is None:
-            raise _lost(self.ref, "that is no reference of an artifact")
+            raise _lost(self.ref, "it is not the reference of an artifact")
         for worker in runtime.pool.workers:
             if _mark_of(worker.incarnation) == mark:
                 return worker
-        return await self._listed(runtime, mark)
+        return await self._find_listed_worker(runtime, mark)
 
-    async def _listed(self, runtime: Runtime, mark: str) -> WorkerRun:
+    async def _find_listed_worker(self, runtime: Runtime, mark: str) -> WorkerRun:
         deadline = runtime.loop.time() + self._timeout
         for info in await fetch_workers(runtime, deadline):
             if info.state != "lost" and _mark_of(info.incarnation) == mark:
                 return WorkerRun(info.id, info.incarnation, info.address)
-        raise _lost(self.ref, "the run of the worker that kept it has ended")
+        raise _lost(self.ref, "the worker that kept it has exited")
 
-    async def _recover(self, fault: Fault, failed: int) -> None:
-        """Wait before another try, or raise why there is none."""
-        if fault.reason not in _PASSING or failed >= _TRIES:
+    async def _wait_to_retry(self, fault: Fault, failures: int) -> None:
+        """Wait before another try; raise the fault as an error if there must be none."""
+        if fault.reason not in _TRANSIENT or failures >= _MAX_FAILURES:
             raise error_from_fault(fault) from None
-        await asyncio.sleep(fault.retry_delay or _RETRY.delay(failed - 1))
+        await asyncio.sleep(fault.retry_delay or _RETRY.delay(failures - 1))
         if fault.reason is Reason.WORKER_LOST:
-            await self._check_run()
+            await self._check_worker()
 
-    async def _check_run(self) -> None:
-        """Raise `ArtifactLost` where the control plane knows that the worker's run has ended."""
+    async def _check_worker(self) -> None:
+        """Raise `ArtifactLost` if the control plane reports that the worker has exited."""
         mark = reference_mark(self.ref)
         assert mark is not None
         try:
-            await self._listed(self._at()[0], mark)
+            await self._find_listed_worker(self._get_scope()[0], mark)
         except Fault as fault:
             if fault.reason is Reason.ARTIFACT_LOST:
                 raise error_from_fault(fault) from None
 
 
-class AsyncArtifacts(ABC):
-    """The part of `AsyncClient` and `AsyncSession` that reads artifacts."""
-
-    @abstractmethod
-    def _at(self) -> tuple[Runtime, str]: ...
-
-    def read_artifact(self, ref: str, *, timeout: float | None = None) -> AsyncArtifact:
-        """Read an image or a sound that a call of this session returned by reference.
-
-        Args:
-            ref: The `artifact` of a content item.
-            timeout: Seconds that the worker may take for each part; None means 30.
-
-        Returns:
-            What can be awaited, for all bytes, or iterated with `async for`, for parts of them;
-            that raises `ArtifactLost` where there is no such artifact any more, or not in this
-            session.
-        """
-        _check(ref, timeout)
-        return AsyncArtifact(self, self._at, ref, timeout)
-
-
 class ClientMedia:
-    """Reads artifacts for the results of a client, as long as that is there and open.
+    """Reads the artifacts in the results of a client, as long as the client is open.
 
     Attributes:
-        wait: Waits for a coroutine in the calling thread, where the client is used from other
-            threads than its loop's; else None.
+        wait: Runs a coroutine and waits for it in the calling thread, if the client is a
+            synchronous one; otherwise None.
     """
 
     def __init__(self, client: RuntimeOwner) -> None:
@@ -208,22 +190,20 @@ class ClientMedia:
         """Read the artifact of a call in a session."""
         client = self._client()
         if client is None:
-            raise RuntimeError("The client that made the call is gone; keep it to read images.")
+            raise RuntimeError("The client of this result was dropped; keep it to read images.")
 
-        def at() -> tuple[Runtime, str]:
-            return client._runtime(), session
-
-        return await AsyncArtifact(client, at, ref, None).read()
+        return await AsyncArtifact(client, lambda: (client._runtime(), session), ref, None).read()
 
 
-def _check(ref: object, timeout: object) -> None:
+def check_artifact(ref: object, timeout: object) -> None:
+    """Raise a TypeError, ValueError or InvalidRequest for parameters of the wrong type."""
     check_text("ref", ref)
     if timeout is not None:
         check_seconds("timeout", timeout)
 
 
-def _lost(ref: str, why: str) -> Fault:
+def _lost(ref: str, cause: str) -> Fault:
     return Fault(
         Reason.ARTIFACT_LOST,
-        f"There is no artifact {ref[:MAX_REFERENCE]!r}: {why}. Repeat the call that returned it.",
+        f"There is no artifact {ref[:MAX_REFERENCE]!r}: {cause}. Repeat the call that returned it.",
     )

@@ -1,4 +1,4 @@
-"""The asynchronous client: the surface; the work is done below it."""
+"""The asynchronous client."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any, Self, TypeVar
 
 from leaseway.sdk.catalog.providers import describe_refusal
 from leaseway.sdk.catalog.tools import Tool
-from leaseway.sdk.client.approvals import OnApproval, decide
-from leaseway.sdk.client.artifacts import AsyncArtifacts, ClientMedia
-from leaseway.sdk.client.listings import AsyncCatalog
-from leaseway.sdk.client.prompts_resources import AsyncPromptsResources
+from leaseway.sdk.client.artifacts import ClientMedia
+from leaseway.sdk.client.calls import AsyncCalls
+from leaseway.sdk.client.listings import AsyncListings
+from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.client.session import AsyncSession, acquire_lease, release_lease
-from leaseway.sdk.client.tools import AsyncToolCalls
-from leaseway.sdk.client.watches import AsyncToolWatches
+from leaseway.sdk.client.watches import AsyncToolWatch
 from leaseway.sdk.errors import InvalidRequest
 from leaseway.sdk.forks import check_fork, refused
 from leaseway.sdk.leases.book import Lease
@@ -44,38 +43,36 @@ from leaseway.sdk.validation import (
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import LEASE_TTL
 
-AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("ResultT")
 
 
-class AsyncClient(
-    AsyncCatalog, AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts, AsyncToolWatches
-):
-    """Lists and calls tools, and holds leases, from one event loop.
+class AsyncClient(AsyncListings, AsyncCalls):
+    """Lists and calls tools, and holds leases, in one event loop.
 
-    A server that is leased runs calls made outside any session in this client's own; its lease is
-    released by `release`, or when the client is closed. Where it is lost, one call raises that;
-    the next one acquires another.
+    The client connects at its first use. Close it, or use it as `async with AsyncClient() as
+    client`, to release its leases at once. All methods raise a `LeasewayError` if a request fails,
+    and a RuntimeError if the client is closed or used in a second event loop.
 
-    It connects when it is first used. Close it, or use it as `async with AsyncClient() as
-    client`, so that the leases that it acquired are given back at once. All methods raise
-    `LeasewayError`s and a RuntimeError where the client is closed or used from another event
-    loop than before.
+    Calls outside a session to a leased server run in a session of the client itself. Its leases
+    end with `release` or when the client is closed. After the loss of such a lease, one call
+    raises a `LeaseError`, and the next call acquires a new lease.
 
     Args:
-        address: The control plane as HOST:PORT; None means LEASEWAY_ADDRESS, or 127.0.0.1:7600.
-        agent: Which agent of the tenant calls; it shows in leases and traces.
-        tenant: Whose tools to see; None means the default tenant.
-        key: The shared key; None means LEASEWAY_KEY, or none.
-        on_elicitation: Answers what servers want to know of a person, in every call that names
-            no other, and while prompts and resources are got; see `call_tool`.
-        on_sampling: Answers what servers ask of a model, likewise.
-        roots: What servers may work on, likewise.
-        on_approval: Asks a person about calls of tools that need one; see `call_tool`.
+        address: The control plane's HOST:PORT; None means LEASEWAY_ADDRESS, or 127.0.0.1:7600.
+        agent: The tenant's agent that calls; shown in leases and traces.
+        tenant: The tenant whose tools to use; None means the default tenant.
+        key: The shared key; None means LEASEWAY_KEY, or no key.
+        on_elicitation: Asks a person for a server; used by all calls, prompts and resources
+            unless a call has its own handler; see `CallOptions`.
+        on_sampling: Asks a model for a server, in the same way.
+        roots: Directories and files that servers may use, in the same way.
+        on_approval: Asks a person to approve calls, unless a call has its own callback; see
+            `CallOptions`.
 
     Raises:
-        ValueError: The address is not HOST:PORT, the key cannot be sent, or a root is no
-            `file://` URI.
-        TypeError: A parameter is of the wrong type.
+        ValueError: The address is not HOST:PORT, the key contains characters that cannot be sent,
+            or a root is not a `file://` URI.
+        TypeError: A parameter has the wrong type.
     """
 
     def __init__(
@@ -97,7 +94,7 @@ class AsyncClient(
         handlers.check(may_be_async=True)
         self._handlers = handlers or None
         self._media = ClientMedia(self)
-        self._made: Runtime | None = None
+        self._open_runtime: Runtime | None = None
         self._closed = False
         self._sessions: weakref.WeakValueDictionary[str, AsyncSession] = (
             weakref.WeakValueDictionary()
@@ -111,37 +108,37 @@ class AsyncClient(
         await self.close()
 
     async def close(self) -> None:
-        """Release the leases that this client acquired and end all connections.
+        """Release the leases that this client acquired and close all connections.
 
         Calls in flight fail with `Cancelled`. Closing twice is allowed.
         """
         self._closed = True
         if refused():
-            return  # what it had open is its parent's
-        made, self._made = self._made, None
-        if made is not None:
+            return  # the connections belong to the parent process
+        runtime, self._open_runtime = self._open_runtime, None
+        if runtime is not None:
             self._finalizer.detach()
-            if made.loop is asyncio.get_running_loop():
-                await made.close()
+            if runtime.loop is asyncio.get_running_loop():
+                await runtime.close()
             else:
-                made.abort()
+                runtime.abort()
 
     def session(self, key: str, *, idle: float | None = None) -> AsyncSession:
-        """Return the session of a key: one conversation or job, named by the caller.
+        """Return the session with a key: one conversation or job, named by the caller.
 
-        The same key gives the same session, here and in other processes of the tenant.
+        The same key names the same session in all processes of the tenant.
 
         Args:
-            key: Its name.
-            idle: Seconds without a call after which a lease of the session is given back, so that
-                what nobody uses any more ends; `math.inf` for never. None leaves it as it is: at
-                first 600, and never in a `with` block, whose end gives everything back. Calls that
-                come later raise `LeaseReleased`, until `acquire` or `release`.
+            key: The session's name.
+            idle: Seconds without a call after which the client releases a lease of the session;
+                `math.inf` for never. None keeps the current value, which is first 600, or never
+                inside a `with` block. Later calls raise `LeaseReleased` until `acquire` or
+                `release`.
 
         Raises:
-            InvalidRequest: The key is empty, longer than 256 characters or has control characters,
-                or `idle` is not more than 0.
-            TypeError: It is no text, or `idle` no number.
+            InvalidRequest: The key is empty, has more than 256 characters or control characters,
+                or `idle` is not positive.
+            TypeError: The key is not a str, or `idle` not a number.
         """
         return self._session(key, idle)._reopen()
 
@@ -150,11 +147,11 @@ class AsyncClient(
         if idle is not None:
             check_seconds("idle", idle)
             if idle <= 0:
-                raise InvalidRequest(f"idle={idle:g} leaves no time for a call; give more than 0.")
+                raise InvalidRequest(f"idle={idle:g} leaves no time for a call; pass more than 0.")
         session = self._sessions.get(key)
         if session is None:
             if not key:
-                raise InvalidRequest("A session key is not empty.")
+                raise InvalidRequest("A session key must not be empty.")
             session = self._sessions[key] = AsyncSession(self, key)
         if idle is not None:
             session._idle = idle
@@ -168,12 +165,28 @@ class AsyncClient(
         return await acquire_lease(runtime, runtime.own_session, server, ttl, wait)
 
     async def release(self, server: str | Lease) -> bool:
-        """Give back the lease that calls outside any session run on; see `AsyncSession.release`."""
+        """Release a server's lease of calls outside any session; see `AsyncSession.release`."""
         runtime = self._runtime()
         return await release_lease(runtime, runtime.own_session, server)
 
+    def watch_tools(self, servers: Sequence[str] | None = None) -> AsyncToolWatch:
+        """Watch the tools that the tenant sees: the current list, then a new one at each change.
+
+        Args:
+            servers: Only tools of these server ids; None means all servers.
+
+        Returns:
+            An asynchronous iterator of `ToolList`s, which ends when the client is closed.
+        """
+        self._runtime()  # raises if the client is closed
+        return AsyncToolWatch(self, servers)
+
     async def servers(self, *, timeout: float | None = None) -> list[ServerInfo]:
-        """List the configured servers with their state, ordered by id."""
+        """List the configured servers with their state, ordered by id.
+
+        Here and in the methods below, `timeout` is the number of seconds until the request fails;
+        None means 30.
+        """
         return await self._ask(operations.fetch_servers, timeout)
 
     async def workers(self, *, timeout: float | None = None) -> list[WorkerInfo]:
@@ -184,16 +197,16 @@ class AsyncClient(
         """List the leases of all clients of the tenant, ordered by id.
 
         Args:
-            idle: Whether workers are asked for how long no call has run on each.
-            timeout: Seconds until it is given up.
+            idle: Whether to ask the workers how long each lease has been idle.
+            timeout: As for `servers`.
         """
         return await self._ask(partial(operations.fetch_leases, idle=idle), timeout)
 
     async def lease_ends(self, *, timeout: float | None = None) -> dict[str, str]:
-        """Ask how leases of the tenant ended within the last minute, by lease id.
+        """Return how the tenant's leases ended within the last minute, by lease id.
 
-        `released`, `revoked`, `expired` or `lost`, as their workers said; nobody says it of the
-        leases of a worker that is lost.
+        Each value is `released`, `revoked`, `expired` or `lost`, as the worker reported it. Leases
+        of a lost worker are not included.
         """
         return await self._ask(operations.fetch_lease_ends, timeout)
 
@@ -202,7 +215,7 @@ class AsyncClient(
         return await self._ask(operations.fetch_problems, timeout)
 
     async def status(self, *, timeout: float | None = None) -> Status:
-        """Ask how far the system is."""
+        """Return the state of the control plane and the number of its servers and workers."""
         return await self._ask(operations.fetch_status, timeout)
 
     async def logs(
@@ -212,8 +225,8 @@ class AsyncClient(
 
         Args:
             server: The server's id.
-            lines: The most lines wanted of each instance.
-            timeout: Seconds until the request is given up; None means 30.
+            lines: The maximum number of lines of each instance.
+            timeout: As for `servers`.
         """
         check_text("server", server)
         check_count("lines", lines)
@@ -223,12 +236,12 @@ class AsyncClient(
     async def find_lease(
         self, session: str, server: str, *, timeout: float | None = None
     ) -> str | None:
-        """Return the id of a session's lease of a server, whoever holds it; None without one.
+        """Return the id of a session's lease of a server, or None; any client may hold it.
 
         Args:
             session: The session's key.
             server: The server's id.
-            timeout: Seconds until the request is given up; None means 30.
+            timeout: As for `servers`.
         """
         check_key("session", session)
         check_text("server", server)
@@ -238,19 +251,19 @@ class AsyncClient(
     async def revoke_lease(
         self, lease: str, reason: str = "", *, timeout: float | None = None
     ) -> bool:
-        """End a lease against its holder's will, as an operator.
+        """Revoke a lease of any client, as an operator.
 
         Args:
             lease: The lease's id, as `leases` lists it.
-            reason: Why, for its holder.
-            timeout: Seconds until the request is given up; None means 30.
+            reason: The reason, shown to the lease's holder.
+            timeout: As for `servers`.
 
         Returns:
-            Whether its worker has confirmed the end; False where it was told and has not answered
+            Whether the worker has confirmed the end of the lease; False if it has not answered
             yet.
 
         Raises:
-            LeaseLost: No worker holds such a lease.
+            LeaseLost: No worker holds this lease.
         """
         check_text("lease", lease)
         check_text("reason", reason)
@@ -258,13 +271,13 @@ class AsyncClient(
         return await self._ask(revoke, timeout)
 
     async def drain_worker(self, worker: str, *, timeout: float | None = None) -> None:
-        """Have a worker finish its calls, revoke its leases and end, as an operator.
+        """Make a worker finish its calls, revoke its leases and exit, as an operator.
 
-        It gets no new work from now on; this does not wait for its end, which `workers` shows.
+        The worker receives no new calls. This does not wait for its exit, which `workers` shows.
 
         Args:
             worker: The worker's id.
-            timeout: Seconds until the request is given up; None means 30.
+            timeout: As for `servers`.
 
         Raises:
             InvalidRequest: No such worker is connected.
@@ -273,44 +286,44 @@ class AsyncClient(
         await self._ask(partial(operations.drain_worker, worker_id=worker), timeout)
 
     async def approvals(self, *, timeout: float | None = None) -> list[Approval]:
-        """List calls that need a person, the newest first."""
+        """List the calls that need a person's approval, the newest first."""
         return await self._ask(operations.fetch_approvals, timeout)
 
     async def approve(self, approval: str, note: str = "") -> Approval:
-        """Agree to a call that waits for a person; it runs when its caller makes it again.
+        """Approve a call; it runs when its caller repeats it.
 
         Args:
-            approval: Its id, as `approvals` and `ConfirmationRequired.confirmation_id` say.
-            note: Why, for the history.
+            approval: The id, from `approvals` or `ConfirmationRequired.confirmation_id`.
+            note: A reason, kept with the approval.
 
         Raises:
-            InvalidRequest: There is no such approval, or it was decided on already.
-            PermissionDenied: This client's credential may not agree.
+            InvalidRequest: There is no such approval, or it is already decided.
+            PermissionDenied: This client's credential may not approve the call.
         """
-        return await decide(self._at, approval, note, approve=True)
+        return await operations.decide_approval(self._scope, approval, note, approve=True)
 
     async def deny(self, approval: str, note: str = "") -> Approval:
-        """Refuse a call that waits for a person; the same call is refused until that expires.
+        """Deny a call; the same call is denied until the approval expires.
 
         Args:
             approval: As for `approve`.
             note: As for `approve`.
 
         Raises:
-            InvalidRequest: There is no such approval, or it was decided on already.
-            PermissionDenied: This client's credential may not refuse.
+            InvalidRequest: There is no such approval, or it is already decided.
+            PermissionDenied: This client's credential may not deny the call.
         """
-        return await decide(self._at, approval, note, approve=False)
+        return await operations.decide_approval(self._scope, approval, note, approve=False)
 
     async def report_problem(
         self, reason: str, message: str, *, server: str = "", severity: str = "warning"
     ) -> None:
-        """Report a problem that this caller met, for operators to see.
+        """Report a problem of this client to operators.
 
         Args:
-            reason: One of the runbook (docs/runbook.md), such as `PROVIDER_REFUSED`.
+            reason: A reason from the runbook (docs/runbook.md), such as `PROVIDER_REFUSED`.
             message: What happened, where, and what to do; no secrets.
-            server: The server's id, where it is about one.
+            server: The server's id, or empty if the problem is not about one server.
             severity: `error` or `warning`.
         """
         texts = {"reason": reason, "message": message, "server": server, "severity": severity}
@@ -330,22 +343,23 @@ class AsyncClient(
         offered: Sequence[Tool | Mapping[str, Any]] = (),
         session: str = "",
     ) -> None:
-        """Report that a model's provider refused a request because of its tools.
+        """Report that a model provider refused a request because of the tools in it.
 
-        Operators see it as the problem PROVIDER_REFUSED. The same request would be refused again,
-        so do not repeat it.
+        Operators see the problem PROVIDER_REFUSED. Do not repeat the request: the provider would
+        refuse it again.
 
         Args:
-            provider: Who refused, as for `project_tools`.
-            error_text: What the provider said; 2,000 characters of it are kept.
-            tool: The tool that it refused, where that is known.
-            offered: What the request offered, in its order, as Tools or as `project_tools` made
-                them; those that the text names are reported. Of Tools the server is known, too.
-            session: The conversation that the request was made for.
+            provider: The provider, as for `project_tools`.
+            error_text: The provider's error message; the first 2,000 characters are kept.
+            tool: The refused tool, if it is known.
+            offered: The tools in the request, in order, as `Tool`s or as `project_tools` returned
+                them. Those that `error_text` names are reported, with their servers if they are
+                `Tool`s.
+            session: The key of the conversation's session, or empty.
 
         Raises:
-            ValueError: The provider is not known.
-            TypeError: A parameter is of the wrong type.
+            ValueError: There is no such provider.
+            TypeError: A parameter has the wrong type.
         """
         refusal = describe_refusal(provider, error_text, tool, offered, session)
         problem = admin_pb2.Problem(
@@ -359,42 +373,42 @@ class AsyncClient(
         await self._ask(partial(operations.send_problem, problem=problem), None)
 
     async def _ask(
-        self, operation: Callable[[Runtime, float], Awaitable[AnswerT]], timeout: float | None
-    ) -> AnswerT:
-        return await operations.perform(self._at, operation, timeout)
+        self, operation: Callable[[Runtime, float], Awaitable[ResultT]], timeout: float | None
+    ) -> ResultT:
+        return await operations.perform(self._scope, operation, timeout)
 
-    def _at(self) -> tuple[Runtime, str]:
+    def _scope(self) -> tuple[Runtime, str]:
         runtime = self._runtime()
         return runtime, runtime.own_session
 
     def _runtime(self) -> Runtime:
-        made = self._made
-        if made is not None:
+        runtime = self._open_runtime
+        if runtime is not None:
             try:
-                if asyncio.get_running_loop() is made.loop:
-                    return made
+                if asyncio.get_running_loop() is runtime.loop:
+                    return runtime
             except RuntimeError:
-                check_fork()  # a coroutine that forked goes on in the child without its loop
+                check_fork()  # a coroutine that forked continues in the child without a loop
                 raise
             check_fork()
             raise RuntimeError(
-                "This AsyncClient is used from another event loop than before; make one client "
-                "for each loop, or use leaseway.sdk.Client, which works from any thread."
+                "This AsyncClient is used in a second event loop; make one client for each loop, "
+                "or use leaseway.sdk.Client, which works from any thread."
             )
         if self._closed:
             raise RuntimeError("This client is closed; make a new one.")
-        made = self._made = Runtime(self._identity)
-        made.caller.media = self._media
-        self._finalizer = weakref.finalize(self, _dropped, made, repr(self))
+        runtime = self._open_runtime = Runtime(self._identity)
+        runtime.caller.media = self._media
+        self._finalizer = weakref.finalize(self, _on_dropped, runtime, repr(self))
         self._finalizer.atexit = False
-        return made
+        return runtime
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._identity.address}>"
 
 
-def _dropped(runtime: Runtime, name: str) -> None:
+def _on_dropped(runtime: Runtime, name: str) -> None:
     if refused():
-        return  # it is its parent's
+        return  # the runtime belongs to the parent process
     warnings.warn(f"unclosed {name}", ResourceWarning, stacklevel=2)
     runtime.abort()

@@ -1,12 +1,9 @@
-"""Reading the control plane's lists, page by page, at one registry version each.
-
-What a tenant sees: the parts of the clients that list tools, prompts and resources.
-"""
+"""The client's lists of tools, prompts and resources, each read at one registry version."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -20,7 +17,6 @@ from leaseway.sdk.catalog.prompts_resources import (
 )
 from leaseway.sdk.catalog.search import ToolIndex
 from leaseway.sdk.catalog.tools import Tool, ToolList, tools_from_wire
-from leaseway.sdk.client import listings as listing
 from leaseway.sdk.errors import ToolNotFound
 from leaseway.sdk.operators.operations import perform
 from leaseway.sdk.runtime import Runtime
@@ -49,60 +45,60 @@ _Request: TypeAlias = (
 async def fetch_tools(
     runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
 ) -> ToolList:
-    """List the tools that the tenant sees, all pages at one registry version.
+    """List the tools that the tenant sees.
 
     Raises:
-        Fault: The control plane cannot be reached, or the registry moves faster than its pages
-            can be read.
+        Fault: The control plane cannot be reached, or the registry changes faster than all pages
+            of one version can be read.
     """
     catalog = runtime.control.catalog
     request = catalog_pb2.ListToolsRequest(servers=check_ids("servers", servers))
     pages = await _all_pages(runtime, catalog.ListTools, request, deadline)
-    return tools_from_wire((tool for each in pages for tool in each.tools), pages[-1])
+    return tools_from_wire((tool for page in pages for tool in page.tools), pages[-1])
 
 
 async def fetch_prompts(
     runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
 ) -> PromptList:
-    """List the prompts in the same way."""
+    """List the prompts that the tenant sees; raises as `fetch_tools`."""
     catalog = runtime.control.catalog
     request = catalog_pb2.ListPromptsRequest(servers=check_ids("servers", servers))
     pages = await _all_pages(runtime, catalog.ListPrompts, request, deadline)
-    prompts = (prompt_from_wire(prompt) for each in pages for prompt in each.prompts)
+    prompts = (prompt_from_wire(prompt) for page in pages for prompt in page.prompts)
     return PromptList(prompts, pages[-1].registry_version, pages[-1].pending)
 
 
 async def fetch_resources(
     runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
 ) -> ResourceList:
-    """List the resources in the same way."""
-    pages = await _resource_pages(runtime, deadline, servers)
-    found = (one for each in pages for one in each.resources if not one.is_template)
-    last = pages[-1]
-    return ResourceList(map(resource_from_wire, found), last.registry_version, last.pending)
+    """List the resources that the tenant sees; raises as `fetch_tools`."""
+    messages, last = await _fetch_resources(runtime, deadline, servers)
+    resources = (resource_from_wire(message) for message in messages if not message.is_template)
+    return ResourceList(resources, last.registry_version, last.pending)
 
 
 async def fetch_templates(
     runtime: Runtime, deadline: float, *, servers: Sequence[str] | None
 ) -> ResourceTemplateList:
-    """List the templates of resources in the same way."""
-    pages = await _resource_pages(runtime, deadline, servers)
-    found = (one for each in pages for one in each.resources if one.is_template)
-    last = pages[-1]
-    return ResourceTemplateList(map(template_from_wire, found), last.registry_version, last.pending)
+    """List the resource templates that the tenant sees; raises as `fetch_tools`."""
+    messages, last = await _fetch_resources(runtime, deadline, servers)
+    templates = (template_from_wire(message) for message in messages if message.is_template)
+    return ResourceTemplateList(templates, last.registry_version, last.pending)
 
 
-async def _resource_pages(
+async def _fetch_resources(
     runtime: Runtime, deadline: float, servers: Sequence[str] | None
-) -> list[catalog_pb2.ListResourcesResponse]:
+) -> tuple[Iterator[catalog_pb2.Resource], catalog_pb2.ListResourcesResponse]:
+    """Return the resources and templates of all pages, and the last page."""
     request = catalog_pb2.ListResourcesRequest(servers=check_ids("servers", servers))
-    return await _all_pages(runtime, runtime.control.catalog.ListResources, request, deadline)
+    pages = await _all_pages(runtime, runtime.control.catalog.ListResources, request, deadline)
+    return (message for page in pages for message in page.resources), pages[-1]
 
 
 async def _all_pages(
     runtime: Runtime, rpc: Rpc[PageT], request: _Request, deadline: float
 ) -> list[PageT]:
-    """Read all pages of a list; begin anew where the registry moves meanwhile."""
+    """Read all pages of a list; start again if the registry changes meanwhile."""
     request.client.CopyFrom(runtime.identity.client_info)
     request.tenant = runtime.identity.tenant
 
@@ -122,15 +118,15 @@ async def _all_pages(
     )
 
 
-class AsyncCatalog(ABC):
-    """The part of `AsyncClient` that lists."""
+class AsyncListings(ABC):
+    """The methods of `AsyncClient` that list tools, prompts and resources."""
 
     _index: tuple[tuple[int, tuple[str, ...] | None], ToolIndex] | None = None
-    """What was searched last, with the registry version and the servers that it is of."""
+    """The last search index, after the registry version and server ids that it was built from."""
 
     @abstractmethod
-    def _at(self) -> tuple[Runtime, str]:
-        """Return the client's working parts and its own session.
+    def _scope(self) -> tuple[Runtime, str]:
+        """Return the client's runtime and its own session.
 
         Raises:
             RuntimeError: The client is closed.
@@ -142,14 +138,14 @@ class AsyncCatalog(ABC):
         """List the tools that the tenant sees, ordered by name.
 
         Args:
-            servers: Only tools of these server ids; None means all.
-            timeout: Seconds until the request is given up; None means 30.
+            servers: Only tools of these server ids; None means all servers.
+            timeout: Seconds until the request fails; None means 30.
 
         Raises:
-            ToolNotFound: There is no server of such an id; the message names the nearest.
-            LeasewayError: It failed otherwise.
+            ToolNotFound: One of the servers does not exist; the message names the nearest ids.
+            LeasewayError: The request failed otherwise.
         """
-        return await perform(self._at, partial(listing.fetch_tools, servers=servers), timeout)
+        return await perform(self._scope, partial(fetch_tools, servers=servers), timeout)
 
     async def search_tools(
         self,
@@ -159,41 +155,41 @@ class AsyncCatalog(ABC):
         servers: Sequence[str] | None = None,
         timeout: float | None = None,
     ) -> list[Tool]:
-        """Find tools by what they are for, the best first.
+        """Search the tools by their purpose; return the best matches first.
 
-        Ranked by BM25 over names, descriptions and parameters. Needs the package `rank-bm25`
-        (the extra `search`). With `describe_tool` and `call_tool` a model can do with three
-        definitions instead of all.
+        Tools are ranked by BM25 over names, descriptions and parameters, which needs the package
+        `rank-bm25` (the extra `search`). A model that is offered this method, `describe_tool` and
+        `call_tool` needs three definitions instead of those of all tools.
 
         Args:
-            query: What the tool is to do, in words; its first 2,000 characters count.
-            limit: The most tools.
-            servers: Only tools of these server ids; None means all.
-            timeout: Seconds until the request is given up; None means 30.
+            query: What the tool must do, in words; the first 2,000 characters are used.
+            limit: The maximum number of tools.
+            servers: As for `list_tools`.
+            timeout: As for `list_tools`.
 
         Raises:
-            ToolNotFound: There is no server of such an id; the message names the nearest.
+            ToolNotFound: One of the servers does not exist; the message names the nearest ids.
             ImportError: `rank-bm25` is not installed.
-            LeasewayError: It failed otherwise.
+            LeasewayError: The request failed otherwise.
         """
         check_text("query", query)
         check_count("limit", limit)
         tools = await self.list_tools(servers, timeout=timeout)
-        of = (tools.registry_version, tuple(servers) if servers is not None else None)
-        if self._index is None or self._index[0] != of:
-            self._index = (of, ToolIndex(tools))
+        source = (tools.registry_version, tuple(servers) if servers is not None else None)
+        if self._index is None or self._index[0] != source:
+            self._index = (source, ToolIndex(tools))
         return self._index[1].search(query, limit)
 
     async def describe_tool(self, name: str, *, timeout: float | None = None) -> dict[str, Any]:
-        """Return a tool's definition as MCP has it, without empty members.
+        """Return a tool's MCP definition, without empty members.
 
         Args:
             name: The tool's name, or its qualified name (`server:tool`).
-            timeout: Seconds until the request is given up; None means 30.
+            timeout: As for `list_tools`.
 
         Raises:
             ToolNotFound: There is no such tool.
-            LeasewayError: It failed otherwise.
+            LeasewayError: The request failed otherwise.
         """
         check_text("name", name)
         for tool in await self.list_tools(timeout=timeout):
@@ -206,44 +202,25 @@ class AsyncCatalog(ABC):
     ) -> PromptList:
         """List the prompts that the tenant sees, ordered by name.
 
-        Args:
-            servers: Only prompts of these server ids; None means all.
-            timeout: Seconds until the request is given up; None means 30.
-
-        Raises:
-            ToolNotFound: There is no server of such an id; the message names the nearest.
-            LeasewayError: It failed otherwise.
+        The parameters and errors are those of `list_tools`.
         """
-        return await perform(self._at, partial(listing.fetch_prompts, servers=servers), timeout)
+        return await perform(self._scope, partial(fetch_prompts, servers=servers), timeout)
 
     async def list_resources(
         self, servers: Sequence[str] | None = None, *, timeout: float | None = None
     ) -> ResourceList:
         """List the resources that the tenant sees, ordered by server and URI.
 
-        Servers may have resources that they do not list; see `list_resource_templates`.
-
-        Args:
-            servers: Only resources of these server ids; None means all.
-            timeout: Seconds until the request is given up; None means 30.
-
-        Raises:
-            ToolNotFound: There is no server of such an id; the message names the nearest.
-            LeasewayError: It failed otherwise.
+        Servers may have resources that they do not list; see `list_resource_templates`. The
+        parameters and errors are those of `list_tools`.
         """
-        return await perform(self._at, partial(listing.fetch_resources, servers=servers), timeout)
+        return await perform(self._scope, partial(fetch_resources, servers=servers), timeout)
 
     async def list_resource_templates(
         self, servers: Sequence[str] | None = None, *, timeout: float | None = None
     ) -> ResourceTemplateList:
-        """List the templates of resources that the tenant sees, ordered by server and template.
+        """List the resource templates that the tenant sees, ordered by server and template.
 
-        Args:
-            servers: Only templates of these server ids; None means all.
-            timeout: Seconds until the request is given up; None means 30.
-
-        Raises:
-            ToolNotFound: There is no server of such an id; the message names the nearest.
-            LeasewayError: It failed otherwise.
+        The parameters and errors are those of `list_tools`.
         """
-        return await perform(self._at, partial(listing.fetch_templates, servers=servers), timeout)
+        return await perform(self._scope, partial(fetch_templates, servers=servers), timeout)

@@ -1,9 +1,6 @@
-"""What a call takes beside its tool, its arguments and the type of its result: said once.
+"""The options of `call_tool` and `stream_tool`, and the callbacks and handlers among them.
 
-Both clients and their sessions take these as keyword arguments. A function that passes them on
-can be declared in the same way: `**options: Unpack[CallOptions]`.
-
-Whom a caller wants told or asked during a call.
+A function that passes the options on can be declared with `**options: Unpack[CallOptions]`.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self, TypedDict
 
-from leaseway.sdk.client.approvals import OnApproval
+from leaseway.sdk.operators.views import Approval
 from leaseway.sdk.transport.events import BufferedEvents, LogMessage, Progress
 from leaseway.sdk.transport.server_requests import (
     AnswerTasks,
@@ -25,21 +22,22 @@ from leaseway.sdk.validation import check_callback, check_level
 from leaseway.wire.names import nearest
 
 OnProgress = Callable[[float, float | None, str | None], object]
-"""Told progress, total and message, like the official package's `ProgressFnT`; may be async."""
+"""Called with progress, total and message, like the MCP package's `ProgressFnT`; may be async."""
 
 OnLog = Callable[[str, str | None, Any], object]
-"""Told level, logger and data of a server's log message; may be async."""
+"""Called with the level, logger and data of a server's log message; may be async."""
+
+OnApproval = Callable[[Approval], object]
+"""Asks a person to approve a call: returns True to approve, False to deny, None to leave it."""
 
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Whom to tell what a server says during a call, and who answers what it asks.
+    """The callbacks and handlers of one call.
 
     Attributes:
-        on_progress: Told of progress, or None.
-        on_log: Told of log messages, or None.
-        log_level: The least level for `on_log`.
-        handlers: Answer what the server asks.
+        log_level: The minimum level of messages for `on_log`.
+        handlers: Answer the server's requests.
     """
 
     on_progress: OnProgress | None = None
@@ -51,14 +49,14 @@ class Callbacks:
         return self.on_progress is not None or self.on_log is not None or bool(self.handlers)
 
     def check(self, *, may_be_async: bool) -> None:
-        """Raise a TypeError or ValueError where they cannot be what was meant."""
+        """Raise a TypeError or ValueError if a callback, handler or the level is unusable."""
         check_callback("on_progress", self.on_progress, may_be_async=may_be_async)
         check_callback("on_log", self.on_log, may_be_async=may_be_async)
         check_level(self.log_level)
         self.handlers.check(may_be_async=may_be_async)
 
     def notify(self, event: Progress | LogMessage) -> object:
-        """Tell of one event; return what the callback returned, something to await perhaps."""
+        """Call the event's callback; return what it returned, which may be awaitable."""
         if isinstance(event, LogMessage):
             return self.on_log(event.level, event.logger, event.data) if self.on_log else None
         if self.on_progress is None:
@@ -68,16 +66,14 @@ class Callbacks:
 
 @dataclass(frozen=True)
 class CallOrder:
-    """One call and what it asks for beside its result.
+    """One tool call, and what it requests besides its result.
 
     Attributes:
-        name: The tool's name.
-        arguments: Its arguments.
-        timeout: Seconds until the call is given up, or None for the server's own.
-        progress: Whether progress is wanted.
-        log_level: The least level of log messages wanted, or empty for none.
-        handlers: Answer what the server asks.
-        inline_media: Whether images and sounds are wanted in place.
+        timeout: Seconds, retries included; None means the server's `call_timeout`.
+        progress: Whether the server is asked to report progress.
+        log_level: The minimum level of log messages, or empty for none.
+        handlers: Answer the server's requests.
+        inline_media: Whether images and sounds are returned in place.
     """
 
     name: str
@@ -97,14 +93,17 @@ class CallOrder:
         callbacks: Callbacks,
         inline_media: bool,
     ) -> Self:
-        """Return the order of a call that asks for what its callbacks want."""
+        """Return a call that requests the events for which there are callbacks."""
         progress = callbacks.on_progress is not None
         log_level = callbacks.log_level if callbacks.on_log is not None else ""
         handlers = callbacks.handlers
         return cls(name, arguments, timeout, progress, log_level, handlers, inline_media)
 
     def events(self, *, tasks: bool) -> BufferedEvents:
-        """Return room for what the server says; `tasks` answer what it asks, or the consumer."""
+        """Return the buffer for the call's events.
+
+        With `tasks`, server requests are answered in tasks; otherwise they are events, too.
+        """
         answering = AnswerTasks(self.handlers, self.name) if tasks and self.handlers else None
         return BufferedEvents(
             wants_progress=self.progress,
@@ -116,64 +115,66 @@ class CallOrder:
 
 
 class StreamOptions(TypedDict, total=False):
-    """The options of `stream_tool`; each may be left out, and None is the same."""
+    """The options of `stream_tool`. All are optional, and None is the same as absent."""
 
     timeout: float | None
-    """Seconds until the call is given up, retries included; None means the server's
-    `call_timeout`, 60 unless it is configured."""
+    """Seconds until the call fails with DeadlineExceeded, retries included. None means the
+    server's `call_timeout`, which is 60 by default."""
 
     log_level: str | None
-    """The least level of log messages wanted. None means `info` for `on_log` of `call_tool`, and
-    that `stream_tool` gives none."""
+    """The minimum level of log messages. None means `info` for `on_log` of `call_tool`, and no log
+    messages for `stream_tool`."""
 
     on_elicitation: OnElicitation | None
-    """Answers what the server wants to know of a person: given the params of `elicitation/create`,
-    it returns an MCP ElicitResult (`{"action": "accept", "content": {…}}`, `decline` or `cancel`)
-    as a dict or a pydantic model. None means the client's own. In `AsyncClient` it may be async,
-    and each question runs in a task of its own, at most 16 at a time; in `Client` it runs in the
-    thread that waits for the call. Where it raises, that is logged, the server gets an error and
-    the call goes on."""
+    """Asks a person for the server: called with the params of `elicitation/create`, it returns an
+    MCP ElicitResult (`{"action": "accept", "content": {…}}`, `decline` or `cancel`) as a dict or a
+    pydantic model. None means the client's handler. In `AsyncClient` it may be async, and each
+    request runs in its own task, at most 16 at a time; in `Client` it runs in the thread that
+    waits for the call. If it raises, the error is logged, the server receives an error, and the
+    call continues."""
 
     on_sampling: OnSampling | None
-    """Answers what the server asks of a model, in the same way: given the params of
+    """Asks a model for the server, in the same way: called with the params of
     `sampling/createMessage`, it returns a CreateMessageResult."""
 
     roots: Roots | None
-    """What the server may work on, should it ask: `file://` URIs, or mappings with `uri` and
-    `name`. None means the client's own."""
+    """Directories and files that the server may use, if it asks: `file://` URIs, or mappings with
+    `uri` and `name`. None means the client's roots."""
 
     inline_media: bool
-    """Whether images and sounds come in place, not as references to artifacts."""
+    """Whether images and sounds are returned in place instead of as references to artifacts."""
 
 
 class CallOptions(StreamOptions, total=False):
-    """The options of `call_tool`; each may be left out, and None is the same."""
+    """The options of `call_tool`. All are optional, and None is the same as absent."""
 
     on_progress: OnProgress | None
-    """Told (progress, total or None, message or None) as the server reports it; see `stream_tool`
-    for what comes faster than it returns. Async in `AsyncClient` only, as `on_log`."""
+    """Called with (progress, total or None, message or None) when the server reports progress. If
+    reports arrive faster than it returns, the newest 64 are kept. May be async in `AsyncClient`."""
 
     on_log: OnLog | None
-    """Told (level, logger or None, data) of what the server logs meanwhile."""
+    """Called with (level, logger or None, data) for the server's log messages, of which the newest
+    256 are kept. May be async in `AsyncClient`."""
 
     on_approval: OnApproval | None
-    """Asks a person, where the call needs one and the client's credential may agree: given the
-    `Approval`, it returns True (the call is made again), False (it is refused) or None (it waits
-    for somebody else, and the call fails with ConfirmationRequired). None means the client's own.
-    The time that a person takes is not part of the timeout. Async in `AsyncClient` only."""
+    """Asks a person if the call needs an approval that the client's credential may give: called
+    with the `Approval`, it returns True (the call is repeated), False (the call is denied) or None
+    (the approval stays open, and the call fails with ConfirmationRequired). None means the
+    client's callback. The timeout does not include the person's time. May be async in
+    `AsyncClient`."""
 
 
-def callbacks_of(options: CallOptions, defaults: Handlers | None) -> Callbacks:
-    """Return whom the options of a call name to be told and asked.
+def build_callbacks(options: CallOptions, defaults: Handlers | None) -> Callbacks:
+    """Return the callbacks of `call_tool`.
 
     Args:
-        options: What was passed, less `timeout` and `inline_media`.
-        defaults: The client's own handlers.
+        options: The options passed, except `timeout`, `inline_media` and `on_approval`.
+        defaults: The client's handlers.
 
     Raises:
         TypeError: There is no such option.
     """
-    _refuse_unknown("call_tool", options, CallOptions.__optional_keys__)
+    _reject_unknown("call_tool", options, CallOptions.__optional_keys__)
     return Callbacks(
         options.get("on_progress"),
         options.get("on_log"),
@@ -182,25 +183,19 @@ def callbacks_of(options: CallOptions, defaults: Handlers | None) -> Callbacks:
     )
 
 
-def stream_order(
+def build_stream_order(
     name: str,
     arguments: Mapping[str, Any] | None,
     options: StreamOptions,
     defaults: Handlers | None,
 ) -> CallOrder:
-    """Return the call that `stream_tool` makes.
-
-    Args:
-        name: The tool's name.
-        arguments: Its arguments.
-        options: What was passed beside them.
-        defaults: The client's own handlers.
+    """Return the call of `stream_tool`; `defaults` are the client's handlers.
 
     Raises:
         TypeError: There is no such option.
-        ValueError: The level is none of MCP's.
+        ValueError: The level is not one of MCP's.
     """
-    _refuse_unknown("stream_tool", options, StreamOptions.__optional_keys__)
+    _reject_unknown("stream_tool", options, StreamOptions.__optional_keys__)
     level = options.get("log_level")
     if level is not None:
         check_level(level)
@@ -220,11 +215,11 @@ def _handlers(options: StreamOptions, defaults: Handlers | None) -> Handlers:
     return own.with_defaults(defaults)
 
 
-def _refuse_unknown(method: str, options: Mapping[str, object], known: frozenset[str]) -> None:
+def _reject_unknown(method: str, options: Mapping[str, object], known: frozenset[str]) -> None:
     for name in options:
         if name not in known:
             near = nearest(name, sorted(known), limit=1)
-            meant = f"; '{near[0]}' may be meant" if near else ""
+            hint = f" Did you mean '{near[0]}'?" if near else ""
             raise TypeError(
-                f"{method} takes no parameter '{name}'{meant}. It takes {', '.join(sorted(known))}."
+                f"{method} has no parameter '{name}'.{hint} It has {', '.join(sorted(known))}."
             )

@@ -1,13 +1,11 @@
-"""Sessions of the asynchronous client: calls and leases under one key."""
+"""The sessions of the asynchronous client: calls and leases under one key."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Self
 
-from leaseway.sdk.client.artifacts import AsyncArtifacts
-from leaseway.sdk.client.prompts_resources import AsyncPromptsResources
-from leaseway.sdk.client.tools import AsyncToolCalls
+from leaseway.sdk.client.calls import AsyncCalls
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import refused
 from leaseway.sdk.leases.book import Lease, SessionLeaseKey
@@ -19,19 +17,20 @@ if TYPE_CHECKING:
     from leaseway.sdk.runtime import Runtime, RuntimeOwner
 
 
-class AsyncSession(AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts):
-    """One conversation or job; its leases are found by its key.
+class AsyncSession(AsyncCalls):
+    """One conversation or job, which holds leases; made by `AsyncClient.session`.
 
-    The first call of a server that is leased acquires its lease: the result has `new_lease` and a
-    `reminder` to release it. After a lease was lost, calls fail until `acquire` or `release`.
+    The first call to a leased server acquires a lease: the result has `new_lease`, and a
+    `reminder` to release it. After a lease is lost, calls to its server fail with a `LeaseError`
+    until `acquire` or `release`.
 
-    Use it as `async with client.session(key) as session` to give back what it acquired at the
-    end of the block, or without, to keep that until no call has run on it for 10 minutes
-    (`client.session(key, idle=...)`) or the client is closed. Outside of such a block that has
-    ended it cannot be used; `client.session(key)` gives it anew.
+    Used as `async with client.session(key) as session`, the session releases its leases at the end
+    of the block; call `client.session(key)` to use it again. Used without a block, it keeps a
+    lease until no call has run on it for 10 minutes (see `idle` of `AsyncClient.session`) or the
+    client is closed.
 
     Attributes:
-        key: Its name, unique in the tenant.
+        key: The session's name, unique in the tenant.
     """
 
     def __init__(self, client: RuntimeOwner, key: str) -> None:
@@ -39,37 +38,32 @@ class AsyncSession(AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts):
         self._handlers = client._handlers
         self._on_approval = client._on_approval
         self._entered = 0
-        self._left = False
+        self._closed = False
         self._idle: float | None = None
         self.key = key
 
     def _reopen(self) -> Self:
-        made = self._client._made
-        if self._left and made is not None:
-            made.leases.reopen_session(self.key)
-        self._left = False
+        runtime = self._client._open_runtime
+        if self._closed and runtime is not None:
+            runtime.leases.reopen_session(self.key)
+        self._closed = False
         return self
 
-    def _use(self) -> Runtime:
-        """Return the client's parts.
-
-        Raises:
-            RuntimeError: The session was left, or the client is closed.
-        """
-        if self._left:
+    def _runtime(self) -> Runtime:
+        if self._closed:
             raise RuntimeError(
-                f"Session {self.key!r} was left: its `with` block has ended and what it held was "
-                "given back. client.session(key) gives it anew, with nothing of what it knew."
+                f"Session {self.key!r} is closed: its `with` block has ended, and its leases were "
+                "released. Call client.session(key) to use it again, with new leases."
             )
         runtime = self._client._runtime()
         if self._idle is not None:
             runtime.leases.set_idle_limit(self.key, self._idle)
         elif self._entered:
-            runtime.leases.set_idle_limit(self.key, math.inf)  # the block says when it ends
+            runtime.leases.set_idle_limit(self.key, math.inf)  # the end of the block releases
         return runtime
 
-    def _at(self) -> tuple[Runtime, str]:
-        return self._use(), self.key
+    def _scope(self) -> tuple[Runtime, str]:
+        return self._runtime(), self.key
 
     async def __aenter__(self) -> Self:
         self._client._runtime()
@@ -79,41 +73,55 @@ class AsyncSession(AsyncToolCalls, AsyncPromptsResources, AsyncArtifacts):
 
     async def __aexit__(self, *_: object) -> None:
         self._entered -= 1
-        made = self._client._made
+        runtime = self._client._open_runtime
         if self._entered == 0:
-            self._left = True
-            if made is not None and not refused():  # else what is held is its parent's
-                await made.leases.close_session(self.key, self)
+            self._closed = True
+            # After a fork, the leases belong to the parent process.
+            if runtime is not None and not refused():
+                await runtime.leases.close_session(self.key, self)
 
     async def acquire(
         self, server: str, ttl: float = LEASE_TTL, wait: float | None = None
     ) -> Lease:
         """Acquire the lease of a server, or renew the one that the session holds.
 
-        The lease is kept alive until it is released.
+        The client renews the lease in the background until it is released.
 
         Args:
             server: The server's id.
-            ttl: Seconds that it outlives this client's silence, 1 to 86,400.
-            wait: Seconds to wait for room, 0 or more; None raises `Capacity` at once.
+            ttl: Seconds that the lease lives without a renewal, 1 to 86,400.
+            wait: Seconds to wait for capacity, 0 or more; None raises `Capacity` at once.
+
+        Raises:
+            Capacity: No worker has capacity for another lease.
+            NotLeasable: The server is shared; call it without a lease.
+            ToolNotFound: There is no such server.
+            LeasewayError: The request failed otherwise.
         """
-        return await acquire_lease(self._use(), self.key, server, ttl, wait)
+        return await acquire_lease(self._runtime(), self.key, server, ttl, wait)
 
     async def release(self, server: str | Lease) -> bool:
-        """Give a lease back; its client is closed. A lost one is forgotten.
+        """Release a lease; its instance of the server is closed.
+
+        Releasing a lost lease clears its error, so that the next call acquires a new lease.
 
         Args:
             server: The server's id, or the lease.
 
         Returns:
-            Whether this ended a lease; False where there was none any more.
+            Whether this ended a lease; False if the session held none.
+
+        Raises:
+            LeasewayError: The request failed.
         """
-        return await release_lease(self._use(), self.key, server)
+        return await release_lease(self._runtime(), self.key, server)
 
     def leases(self) -> list[Lease]:
         """Return the leases that this client holds in the session."""
-        made = self._client._made
-        return [Lease(held) for held in made.leases.book.held_leases(self.key)] if made else []
+        runtime = self._client._open_runtime
+        if runtime is None:
+            return []
+        return [Lease(held) for held in runtime.leases.book.held_leases(self.key)]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r}>"
@@ -135,7 +143,7 @@ async def acquire_lease(
 
 
 async def release_lease(runtime: Runtime, session: str, server: str | Lease) -> bool:
-    """Give the lease of a session for a server back; say whether this ended one."""
+    """Release the lease of a session for a server; return whether this ended one."""
     server_id = server.server_id if isinstance(server, Lease) else server
     check_text("server", server_id)
     try:

@@ -1,13 +1,12 @@
-"""Tools as they change: the list now, then a new one whenever something in it differs.
+"""The tool list as it changes: the current list, then a new one after each change.
 
-Nothing is queued: a change is read when the caller asks for the next list, so that a slow caller
-gets the newest one and skips those between.
+Nothing is queued: a list is fetched when the caller asks for the next one, so a slow caller gets
+the newest list and skips those between.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final, Self
 
@@ -16,26 +15,26 @@ import grpc
 from leaseway.sdk.catalog.tools import ToolList
 from leaseway.sdk.client.listings import fetch_tools
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.runtime import Runtime
+from leaseway.sdk.runtime import Runtime, RuntimeOwner
 from leaseway.wire.bounds import STARTUP_TIMEOUT
 from leaseway.wire.errors import SETTLING, UNANSWERED, Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
 
 _RETRY: Final = Backoff(initial=0.1, maximum=2.0)
-_PASSING: Final = UNANSWERED | SETTLING | {Reason.DRAINING, Reason.OVERLOADED}
-"""Why a list may be missing for a while only, as when the control plane restarts."""
+_TRANSIENT: Final = UNANSWERED | SETTLING | {Reason.DRAINING, Reason.OVERLOADED}
+"""Reasons for which a list is missing for a while only, for example during a restart."""
 
 
 class AsyncToolWatch:
-    """The tools that a tenant sees, as often as they change: for `async for`.
+    """The tools that a tenant sees, as they change: an asynchronous iterator of `ToolList`s.
 
-    The first list comes at once, or its error is raised; each later one differs from the one
-    before in its tools or in `pending`. A control plane that is gone is waited for, and a server
-    that is removed has no tools until it is back. It ends when the client is closed. Breaking off
-    needs no clean-up.
+    The first list is returned at once, or its error is raised. Each later list differs from the
+    one before in its tools or in `pending`. While the control plane is unreachable, the watch
+    waits; a server that is removed has no tools until it is added again. The iterator ends when
+    the client is closed. Iterating may stop early without clean-up.
     """
 
-    def __init__(self, client: AsyncToolWatches, servers: Sequence[str] | None) -> None:
+    def __init__(self, client: RuntimeOwner, servers: Sequence[str] | None) -> None:
         self._client = client
         self._servers = list(servers) if servers is not None else None
         self._last: ToolList | None = None
@@ -47,7 +46,7 @@ class AsyncToolWatch:
     async def __anext__(self) -> ToolList:
         if self._client._closed:
             raise StopAsyncIteration
-        runtime, _ = self._client._at()
+        runtime = self._client._runtime()
         registry_version = runtime.resolver.watch()
         while not registry_version.ended:
             if self._last is not None:
@@ -62,7 +61,7 @@ class AsyncToolWatch:
         raise StopAsyncIteration
 
     async def _read(self, runtime: Runtime) -> ToolList | None:
-        """Return the list as it is now, or None where the client was closed meanwhile."""
+        """Return the current list, or None if the client was closed meanwhile."""
         attempt = 0
         registry_version = runtime.resolver.registry_version
         while True:
@@ -72,11 +71,11 @@ class AsyncToolWatch:
             except Fault as fault:
                 if registry_version.ended:
                     return None
-                if self._last is None or fault.reason not in _PASSING:
+                if self._last is None or fault.reason not in _TRANSIENT:
                     raise error_from_fault(fault) from None
             except (asyncio.CancelledError, grpc.aio.BaseError):
-                # What waits on a channel that is closed ends in one of these ways.
-                if registry_version.ended and not _cancelling():
+                # A request on a channel that is closed ends with one of these.
+                if registry_version.ended and not _is_cancelling():
                     return None
                 raise
             await asyncio.sleep(_RETRY.delay(attempt))
@@ -88,36 +87,15 @@ class AsyncToolWatch:
         except Fault as fault:
             if self._last is None or fault.reason is not Reason.TOOL_NOT_FOUND:
                 raise
-        # One of the servers was removed: what is left of them is in the list of all.
+        # One of the servers was removed: select the tools of the others from the whole list.
         tools = await fetch_tools(runtime, deadline, servers=None)
         wanted = [tool for tool in tools if tool.server_id in (self._servers or ())]
         return ToolList(wanted, tools.registry_version, tools.pending, tools.config_loaded_at)
 
 
-def _cancelling() -> bool:
+def _is_cancelling() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-class AsyncToolWatches(ABC):
-    """The part of `AsyncClient` that watches tools."""
-
-    _closed: bool
-
-    @abstractmethod
-    def _at(self) -> tuple[Runtime, str]: ...
-
-    def watch_tools(self, servers: Sequence[str] | None = None) -> AsyncToolWatch:
-        """Watch the tools that the tenant sees: the list now, then a new one at each change.
-
-        Args:
-            servers: Only tools of these server ids; None means all.
-
-        Returns:
-            What `async for` reads lists from, until the client is closed.
-        """
-        self._at()  # which says where the client is closed
-        return AsyncToolWatch(self, servers)
 
 
 def _differs(before: ToolList, after: ToolList) -> bool:

@@ -1,1 +1,1 @@
-"""What operators ask: servers, workers, leases, problems, logs, drain and revoke."""
+"""Requests of operators: servers, workers, leases, problems, logs, approvals, drain and revoke."""

@@ -1,4 +1,4 @@
-"""What operators watch: events, calls that workers remember, traffic."""
+"""The live state that operators watch: events, recent calls, traffic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.grpc_errors import fault_of_control_plane
 from leaseway.v1 import admin_pb2
 
-AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("ResultT")
 
 Selection = Literal["recent", "slow", "failed"]
 
@@ -24,21 +24,21 @@ _SELECTIONS: Final = {
     "slow": admin_pb2.CALL_SELECTION_SLOW,
     "failed": admin_pb2.CALL_SELECTION_FAILED,
 }
-_HISTORY_WITHIN: Final = 30.0
-_AGAIN_AFTER: Final = 1.0
+_HISTORY_TIMEOUT: Final = 30.0
+_RECONNECT_DELAY: Final = 1.0
 
 
-class Asker(Protocol):
-    """What a client does for an operation: an `AsyncClient`."""
+class OperatorClient(Protocol):
+    """An `AsyncClient`, as far as these functions use it."""
 
     async def _ask(
-        self, operation: Callable[[Runtime, float], Awaitable[AnswerT]], timeout: float | None
-    ) -> AnswerT: ...
+        self, operation: Callable[[Runtime, float], Awaitable[ResultT]], timeout: float | None
+    ) -> ResultT: ...
 
 
 @dataclass(frozen=True, slots=True)
 class EventInfo:
-    """Something that has happened; the fields are those of the message `Event`."""
+    """An event of the system; the fields are those of the message `Event`."""
 
     number: int
     time: datetime
@@ -58,7 +58,7 @@ class EventInfo:
 
 @dataclass(frozen=True, slots=True)
 class PhaseInfo:
-    """A part of a call, in seconds from its start."""
+    """A phase of a call; `offset` and `duration` are seconds, from the start of the call."""
 
     name: str
     offset: float
@@ -67,7 +67,7 @@ class PhaseInfo:
 
 @dataclass(frozen=True, slots=True)
 class CallInfo:
-    """A call that a worker remembers; the fields are those of the message `CallRecord`."""
+    """A recent call of a worker; the fields are those of the message `CallRecord`."""
 
     id: str
     trace_id: str
@@ -89,7 +89,7 @@ class CallInfo:
 
 @dataclass(frozen=True, slots=True)
 class TrafficInfo:
-    """What a server of one worker had to do since that worker started."""
+    """The calls of a server on one worker since that worker started."""
 
     worker: str
     incarnation: str
@@ -103,7 +103,7 @@ class TrafficInfo:
 
 @dataclass(frozen=True, slots=True)
 class TrafficReport:
-    """The traffic at one moment, and the workers that did not say theirs."""
+    """The traffic at one moment, and the workers that did not report theirs."""
 
     time: float
     traffic: tuple[TrafficInfo, ...]
@@ -111,41 +111,41 @@ class TrafficReport:
 
 
 async def fetch_events(
-    client: Asker, *, server_id: str = "", kinds: Sequence[str] = (), last: int = 0
+    client: OperatorClient, *, server_id: str = "", kinds: Sequence[str] = (), last: int = 0
 ) -> list[EventInfo]:
-    """Return what has happened, the oldest first.
+    """Return the recorded events, the oldest first; the newest `last` of them, or all if it is 0.
 
     Raises:
-        LeasewayError: The control plane could not be reached, or refused.
+        LeasewayError: The request failed.
     """
 
     async def operation(runtime: Runtime, _deadline: float) -> list[EventInfo]:
         request = admin_pb2.WatchEventsRequest(
             client=runtime.identity.client_info, server_id=server_id, kinds=kinds, last=last
         )
-        return [event async for event in _stream(runtime, request, _HISTORY_WITHIN)]
+        return [event async for event in _stream(runtime, request, _HISTORY_TIMEOUT)]
 
-    await client._ask(_status, None)  # it waits for a control plane that is just starting
+    await client._ask(_reach, None)  # this waits for a control plane that is starting
     return await client._ask(operation, None)
 
 
 async def follow_events(
-    client: Asker,
+    client: OperatorClient,
     *,
     server_id: str = "",
     kinds: Sequence[str] = (),
     last: int = 0,
     on_lost: Callable[[], None],
 ) -> AsyncIterator[EventInfo]:
-    """Yield what has happened, then what happens, until closed.
+    """Yield the recorded events, then new events, until closed.
 
-    A control plane that goes away after its first answer is waited for, and followed from where the
-    stream ended.
+    After the first answer, a lost control plane is waited for, and the events continue where they
+    stopped; `on_lost` is called each time.
 
     Raises:
-        LeasewayError: It could not be reached at first, or refused.
+        LeasewayError: The control plane could not be reached at first, or rejected the request.
     """
-    runtime = await client._ask(_status, None)
+    runtime = await client._ask(_reach, None)
     seen = 0
     while True:
         request = admin_pb2.WatchEventsRequest(
@@ -165,21 +165,21 @@ async def follow_events(
                 fault = fault_of_control_plane(error, runtime.identity.address)
                 raise error_from_fault(fault) from None
         on_lost()
-        await asyncio.sleep(_AGAIN_AFTER)
+        await asyncio.sleep(_RECONNECT_DELAY)
 
 
 async def fetch_calls(
-    client: Asker,
+    client: OperatorClient,
     selection: Selection,
     *,
     name: str = "",
     server_id: str = "",
     limit: int = 0,
 ) -> tuple[list[CallInfo], tuple[str, ...]]:
-    """Return calls that workers remember, and the workers that did not answer.
+    """Return recent calls of all workers, and the ids of workers that did not answer.
 
     Raises:
-        LeasewayError: The control plane could not be reached, or refused.
+        LeasewayError: The request failed.
     """
 
     async def operation(runtime: Runtime, deadline: float) -> admin_pb2.ListCallsResponse:
@@ -196,11 +196,11 @@ async def fetch_calls(
     return [_call(call) for call in answer.calls], tuple(answer.silent_workers)
 
 
-async def fetch_traffic(client: Asker) -> TrafficReport:
-    """Return how many calls there were since the workers started.
+async def fetch_traffic(client: OperatorClient) -> TrafficReport:
+    """Return the number of calls since the workers started.
 
     Raises:
-        LeasewayError: The control plane could not be reached, or refused.
+        LeasewayError: The request failed.
     """
 
     async def operation(runtime: Runtime, deadline: float) -> admin_pb2.GetTrafficResponse:
@@ -210,12 +210,12 @@ async def fetch_traffic(client: Asker) -> TrafficReport:
     answer = await client._ask(operation, None)
     return TrafficReport(
         answer.time.ToNanoseconds() / 1e9,
-        tuple(_traffic(one) for one in answer.traffic),
+        tuple(_traffic(traffic) for traffic in answer.traffic),
         tuple(answer.silent_workers),
     )
 
 
-async def _status(runtime: Runtime, deadline: float) -> Runtime:
+async def _reach(runtime: Runtime, deadline: float) -> Runtime:
     request = admin_pb2.GetStatusRequest(client=runtime.identity.client_info)
     await runtime.control.ask(runtime.control.admin.GetStatus, request, deadline)
     return runtime
@@ -279,14 +279,14 @@ def _call(call: admin_pb2.CallRecord) -> CallInfo:
     )
 
 
-def _traffic(one: admin_pb2.Traffic) -> TrafficInfo:
+def _traffic(traffic: admin_pb2.Traffic) -> TrafficInfo:
     return TrafficInfo(
-        one.worker_id,
-        one.incarnation,
-        one.server_id,
-        one.calls,
-        one.failed,
-        one.seconds,
-        tuple(one.buckets),
-        one.in_flight,
+        traffic.worker_id,
+        traffic.incarnation,
+        traffic.server_id,
+        traffic.calls,
+        traffic.failed,
+        traffic.seconds,
+        tuple(traffic.buckets),
+        traffic.in_flight,
     )

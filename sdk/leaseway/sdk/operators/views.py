@@ -1,4 +1,4 @@
-"""What operators see of a running system, as plain values."""
+"""The state of a running system as plain values: servers, workers, leases, problems, approvals."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from leaseway.wire.timing.durations import seconds
 
 @dataclass(frozen=True)
 class InstanceInfo:
-    """One live MCP client, as its worker last reported it.
+    """One instance of a server (an MCP client and its process), as its worker last reported it.
 
-    A server of which a worker has none now has one in the state `backoff` where starts failed,
-    or `idle` where nobody called for its `idle_timeout`.
+    If a worker has no instance of a server, it reports one in the state `backoff` (starts failed)
+    or `idle` (the server was not called for its `idle_timeout`).
 
     Attributes:
-        worker: The worker that holds it.
-        id: Its id, unique in that worker's run.
+        worker: The id of the instance's worker.
+        id: The instance's id, unique until the worker restarts.
         state: `starting`, `ready`, `draining`, `backoff`, `idle`, `disconnected` or `closed`.
-        lease_id: The lease that it is bound to; empty means shared or spare.
-        pid: Its process on the worker, or None where there is none.
-        starts: Starts so far, the first one included.
-        launch_hash: What it was started from.
-        role: What it is for: `shared`, `leased` or `spare`.
-        failures: Failures in a row of its server on that worker.
-        circuit: `closed`, `open` (after five failures in a row nothing is started before
-            `next_start_at`) or `half_open` (the one try that this allows is under way).
-        next_start_at: From when on the server may be started again; None where nothing failed.
+        lease_id: The lease that the instance belongs to; empty if it is shared or spare.
+        pid: The id of the process on the worker, or None if the server is not a process.
+        starts: The number of starts, including the first one.
+        launch_hash: A hash of the configuration that the instance was started with.
+        role: `shared`, `leased` or `spare`.
+        failures: The number of consecutive failures of the server on this worker.
+        circuit: `closed`, `open` (after five consecutive failures, no start is tried before
+            `next_start_at`) or `half_open` (one start is being tried).
+        next_start_at: The earliest time of the next start; None if the last start succeeded.
     """
 
     worker: str
@@ -53,26 +53,26 @@ class ServerInfo:
     """One configured server.
 
     Attributes:
-        id: Its key in the configuration.
-        tenant: The tenant of its variant, or empty for the common one.
+        id: The server's key in the configuration.
+        tenant: The tenant of an override, or empty for the common configuration.
         state: `pending`, `ready`, `degraded`, `failing`, `starting` or `failed`.
-        transport: How it is reached.
-        shared: Whether calls share an instance.
-        tool_count: How many of its tools are exposed.
-        description: What it is for, in the operator's words.
-        problem: Its newest open problem in a sentence, or empty.
-        protocol_version: The MCP version that was negotiated, or empty.
-        launch_hash: Of what needs a new process when it changes.
-        exposure_hash: Of what does not.
-        workers: Ids of the workers that have it.
-        instances: Its live instances on all workers.
-        failures: How often in a row its newest configuration was tried and did not come up.
-        next_try_at: When it is tried again; None where that is not awaited or is under way.
-        prompt_count: How many of its prompts are exposed.
-        resource_count: How many of its resources are, and templates of them.
-        wanted_launch_hash: What the newest configuration wants where that has not come up, or
-            empty; `launch_hash` is what serves meanwhile.
-        worker_labels: Labels that its workers must have.
+        transport: The transport, such as `stdio`.
+        shared: Whether all callers share an instance; if not, the server is leased.
+        tool_count: The number of exposed tools.
+        description: The operator's description of the server.
+        problem: The newest open problem in a sentence, or empty.
+        protocol_version: The negotiated MCP version, or empty.
+        launch_hash: A hash of the settings whose change needs a new process.
+        exposure_hash: A hash of the other settings.
+        workers: The ids of the workers that run the server.
+        instances: The instances on all workers.
+        failures: How many times in a row the newest configuration failed to start.
+        next_try_at: When it is tried next; None if no try is scheduled.
+        prompt_count: The number of exposed prompts.
+        resource_count: The number of exposed resources and resource templates.
+        wanted_launch_hash: The hash of the newest configuration if it has not started yet, or
+            empty; `launch_hash` is that of the running one.
+        worker_labels: The labels that a worker must have to run the server.
     """
 
     id: str
@@ -98,21 +98,21 @@ class ServerInfo:
 
 @dataclass(frozen=True)
 class ProblemInfo:
-    """Something for an operator to know or to mend.
+    """A problem that operators should know or fix.
 
     Attributes:
         scope: `workspace`, `server`, `worker` or `client`.
         server_id: The server, or empty.
-        tenant: The tenant of the variant, or empty.
+        tenant: The tenant of the server's override, or empty.
         worker: The worker, or empty.
-        reason: A constant that programs can compare.
+        reason: A constant for programs; docs/runbook.md explains it.
         message: What happened, where, and what to do.
         severity: `error` or `warning`.
-        count: How often it was seen.
-        first_seen: Since it was last cleared; None where the control plane does not say.
-        last_seen: When it was last seen, likewise.
-        subject: Tells several problems of one place and reason apart, such as a tool's name; or
-            empty.
+        count: How many times it occurred since it was last cleared.
+        first_seen: The time of the first of these, or None if unknown.
+        last_seen: The time of the last one, or None if unknown.
+        subject: Distinguishes problems of the same place and reason, for example by a tool's
+            name; may be empty.
     """
 
     scope: str
@@ -133,19 +133,19 @@ class WorkerInfo:
     """One worker.
 
     Attributes:
-        id: Its id, stable over restarts.
-        incarnation: One run of it.
-        address: Where callers reach it, as HOST:PORT.
+        id: The worker's id, the same after restarts.
+        incarnation: The id of the current run, new after each restart.
+        address: The HOST:PORT that callers connect to.
         state: `connected`, `draining` or `lost`.
-        capacity: The most leases that it takes.
-        leases: The leases that it holds.
-        instances: Its live instances.
-        sent_version: The newest registry version sent to it.
-        acked_version: The newest one that it acknowledged.
-        last_error: Its last refusal in a sentence, or empty.
-        package_version: Its package and version.
-        labels: What it says of itself; servers ask for them with `worker_labels`.
-        servers: Patterns over the ids of the servers that it takes; none: any.
+        capacity: The limit of held leases.
+        leases: The number of held leases.
+        instances: The number of instances.
+        sent_version: The newest registry version sent to the worker.
+        acked_version: The newest registry version that the worker has acknowledged.
+        last_error: The last update that the worker rejected, in a sentence, or empty.
+        package_version: The worker's package and version.
+        labels: The worker's labels, which `worker_labels` of a server selects.
+        servers: Patterns of the ids of servers that the worker accepts; empty accepts all.
     """
 
     id: str
@@ -168,18 +168,18 @@ class LeaseInfo:
     """A lease of any client, as its worker reported it.
 
     Attributes:
-        id: Names it for good.
-        server_id: The server that the leased client is connected to.
-        worker: The worker that holds it.
-        tenant: Whose it is.
-        session: The session that holds it.
-        agent: The agent that took it, or empty.
-        ttl: Seconds that were granted at its last renewal.
-        age: Seconds that it has been held.
-        instance_id: The instance behind it.
-        launch_hash: What that instance was started from.
-        idle: Seconds for which no call has run on it, or None where that was not asked for or its
-            worker did not answer.
+        id: The lease's id, which is never reused.
+        server_id: The leased server.
+        worker: The worker that holds the lease.
+        tenant: The tenant of the session.
+        session: The key of the session that holds the lease.
+        agent: The agent that acquired the lease, or empty.
+        ttl: Seconds that the last renewal granted.
+        age: Seconds since the lease was acquired.
+        instance_id: The instance of the server that belongs to the lease.
+        launch_hash: A hash of the configuration that the instance was started with.
+        idle: Seconds since the last call on the lease; None if not requested, or if the worker did
+            not answer.
     """
 
     id: str
@@ -197,20 +197,21 @@ class LeaseInfo:
 
 @dataclass(frozen=True)
 class Status:
-    """How far the system is.
+    """The state of the control plane, with the number of servers and workers.
 
     Attributes:
-        ready: Whether every server has a first result and a worker is connected.
-        registry_version: The version in force.
-        config_loaded_at: When the configuration in force was loaded, or None.
-        pending: Servers without a first result.
-        workers: Connected workers.
-        package_version: The control plane's.
-        protocol_version: The control plane's.
-        epoch: Fences control planes of the past.
-        settling: Whether it still waits for workers to say what they hold.
-        servers_up: How many configured servers are up on some worker.
-        servers: How many are configured.
+        ready: Whether every server has been started or has failed once, and a worker is connected.
+        registry_version: The current registry version.
+        config_loaded_at: When the current configuration was loaded, or None.
+        pending: The ids of servers that have neither started nor failed yet.
+        workers: The number of connected workers.
+        package_version: The version of the control plane's package.
+        protocol_version: The version of the control plane's protocol.
+        epoch: Rises with each start of a control plane; workers ignore lower ones.
+        settling: Whether the control plane, after its start, still waits for workers to report
+            their leases.
+        servers_up: The number of servers that run on at least one worker.
+        servers: The number of configured servers.
     """
 
     ready: bool
@@ -228,15 +229,15 @@ class Status:
 
 @dataclass(frozen=True)
 class InstanceLog:
-    """What one instance wrote to stderr.
+    """The last stderr lines of one instance.
 
     Attributes:
-        worker: The worker that holds it.
-        instance_id: Its id; empty where the worker could not be asked.
-        state: `running`, how it ended, or `unreachable` where the worker could not be asked.
-        pid: Its process on the worker, or None.
-        lines: The last lines, the oldest first, secrets redacted; why the worker could not be
-            asked where it is unreachable.
+        worker: The id of the instance's worker.
+        instance_id: The instance's id; empty if the worker is unreachable.
+        state: `running`, how the instance ended, or `unreachable` if the worker is.
+        pid: The id of the process on the worker, or None.
+        lines: The last lines, the oldest first, with secrets redacted; the reason if the worker is
+            unreachable.
     """
 
     worker: str
@@ -248,26 +249,26 @@ class InstanceLog:
 
 @dataclass(frozen=True)
 class Approval:
-    """A call that needs a person's agreement.
+    """A call that needs a person's approval.
 
-    It is bound to its tenant, agent, tool and exact arguments, and to its session where the
-    server keeps state for that. It counts for one call.
+    An approval is valid for one call, with the same tenant, agent, tool and arguments, and on a
+    leased server the same session.
 
     Attributes:
-        id: Names it.
+        id: The approval's id.
         state: `waiting`, `approved`, `denied`, `used` or `expired`.
-        tenant: Whose call it is.
-        agent: Which of the tenant's agents calls, or empty.
-        session: The session that it was asked in, or empty.
-        server_id: The server.
-        tool: The tool by the server's own name for it.
-        arguments: The arguments as JSON, secrets redacted and long texts cut.
-        asked_by: The credential that asked.
-        asked_at: When it was asked first.
-        expires_at: When it ends.
-        decided_by: The credential that has decided, or empty.
-        note: What that one has to say, or empty.
-        digest: SHA-256 over the exact arguments, in hexadecimal digits.
+        tenant: The tenant that calls.
+        agent: The tenant's agent that calls, or empty.
+        session: The key of the caller's session, or empty.
+        server_id: The tool's server.
+        tool: The server's name of the tool, without a prefix.
+        arguments: The arguments as JSON, with secrets redacted and long texts cut.
+        asked_by: The credential of the caller.
+        asked_at: When the call was made first.
+        expires_at: When the approval expires.
+        decided_by: The credential of the person who decided, or empty.
+        note: That person's note, or empty.
+        digest: The SHA-256 of the exact arguments, in hexadecimal.
     """
 
     id: str
@@ -286,8 +287,8 @@ class Approval:
     digest: str = ""
 
 
-def server_from_wire(message: catalog_pb2.ServerStatus) -> ServerInfo:
-    """Return a server of the catalog."""
+def server_from_proto(message: catalog_pb2.ServerStatus) -> ServerInfo:
+    """Return a server from its message."""
     state = catalog_pb2.ServerState.Name(message.state)
     return ServerInfo(
         id=message.server_id,
@@ -328,8 +329,8 @@ def _instance(message: catalog_pb2.InstanceStatus) -> InstanceInfo:
     )
 
 
-def problem_from_wire(message: admin_pb2.Problem) -> ProblemInfo:
-    """Return a problem of the control plane."""
+def problem_from_proto(message: admin_pb2.Problem) -> ProblemInfo:
+    """Return a problem from its message."""
     return ProblemInfo(
         scope=message.scope,
         server_id=message.server_id,
@@ -345,8 +346,8 @@ def problem_from_wire(message: admin_pb2.Problem) -> ProblemInfo:
     )
 
 
-def worker_info_from_wire(message: admin_pb2.WorkerStatus) -> WorkerInfo:
-    """Return a worker of the control plane."""
+def worker_from_proto(message: admin_pb2.WorkerStatus) -> WorkerInfo:
+    """Return a worker from its message."""
     return WorkerInfo(
         id=message.worker.id,
         incarnation=message.worker.incarnation,
@@ -364,8 +365,8 @@ def worker_info_from_wire(message: admin_pb2.WorkerStatus) -> WorkerInfo:
     )
 
 
-def lease_from_wire(message: leases_pb2.Lease) -> LeaseInfo:
-    """Return a lease that a worker reported."""
+def lease_from_proto(message: leases_pb2.Lease) -> LeaseInfo:
+    """Return a lease from its message."""
     return LeaseInfo(
         id=message.id,
         server_id=message.server_id,
@@ -381,8 +382,8 @@ def lease_from_wire(message: leases_pb2.Lease) -> LeaseInfo:
     )
 
 
-def status_from_wire(message: admin_pb2.GetStatusResponse) -> Status:
-    """Return how far the control plane says that the system is."""
+def status_from_proto(message: admin_pb2.GetStatusResponse) -> Status:
+    """Return a status from its message."""
     return Status(
         ready=message.ready,
         registry_version=message.registry_version,
@@ -401,12 +402,12 @@ def status_from_wire(message: admin_pb2.GetStatusResponse) -> Status:
 def _time(message: Any, field: str) -> datetime | None:
     if not message.HasField(field):
         return None
-    stamp: Timestamp = getattr(message, field)
-    return stamp.ToDatetime(tzinfo=UTC)
+    timestamp: Timestamp = getattr(message, field)
+    return timestamp.ToDatetime(tzinfo=UTC)
 
 
-def approval_from_wire(message: admin_pb2.Approval) -> Approval:
-    """Return an approval of the control plane."""
+def approval_from_proto(message: admin_pb2.Approval) -> Approval:
+    """Return an approval from its message."""
     return Approval(
         id=message.id,
         state=message.state,

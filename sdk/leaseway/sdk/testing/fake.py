@@ -9,18 +9,18 @@ from typing import Final, Self, TypedDict, TypeVar, Unpack
 
 from leaseway.data_plane.core.leases.table import LeaseOutcome
 from leaseway.sdk.blocking.client import Client
-from leaseway.sdk.blocking.loop_thread import background
+from leaseway.sdk.blocking.loop_thread import LOOP_THREAD
 from leaseway.sdk.catalog.tools import Tool, tool_from_wire
-from leaseway.sdk.client.approvals import OnApproval
 from leaseway.sdk.client.client import AsyncClient
+from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.errors import LeasewayError
-from leaseway.sdk.forks import begin_use
+from leaseway.sdk.forks import mark_grpc_used
 from leaseway.sdk.leases.book import Lease
 from leaseway.sdk.operators.views import (
     LeaseInfo,
     ProblemInfo,
-    lease_from_wire,
-    problem_from_wire,
+    lease_from_proto,
+    problem_from_proto,
 )
 from leaseway.sdk.testing.behaviour import Hold
 from leaseway.sdk.testing.instance import FunctionServers, RecordedCall
@@ -87,14 +87,14 @@ class FakeLeaseway:
         self.resource_template = tools.resource_template
 
     def __enter__(self) -> Self:
-        begin_use()
-        background().run(self._start)
+        mark_grpc_used()
+        LOOP_THREAD.run(self._start)
         return self
 
     def __exit__(self, *_: object) -> None:
         for client in self._clients:
             client.close()
-        background().run(self._stop)
+        LOOP_THREAD.run(self._stop)
 
     def server(self, server_id: str, *, stateful: bool = False, prefix: str = "") -> FakeServer:
         """Add a server; add tools with its `tool`.
@@ -160,12 +160,12 @@ class FakeLeaseway:
     @property
     def leases(self) -> list[LeaseInfo]:
         """The held leases, the oldest first."""
-        return [lease_from_wire(message) for message in self._run(self._running().leases)]
+        return [lease_from_proto(message) for message in self._run(self._running().leases)]
 
     @property
     def problems(self) -> list[ProblemInfo]:
         """The problems that clients have reported, the least recently seen first."""
-        return [problem_from_wire(message) for message in self._run(self._running().problems)]
+        return [problem_from_proto(message) for message in self._run(self._running().problems)]
 
     def fail_next(self, tool: str, error: LeasewayError, times: int = 1) -> None:
         """Make the next calls of a tool fail without running its function.
@@ -274,7 +274,7 @@ class FakeLeaseway:
         if planes is None:
             return
         if threading.get_ident() != self._loop_thread:
-            background().run(planes.reconcile)
+            LOOP_THREAD.run(planes.reconcile)
             return
         task = asyncio.get_running_loop().create_task(planes.reconcile())
         self._reconciling.add(task)
@@ -291,7 +291,7 @@ class FakeLeaseway:
         async def run() -> WorkT:
             return work()
 
-        return background().run(run)
+        return LOOP_THREAD.run(run)
 
     def _running(self) -> Planes:
         if self._planes is None:
