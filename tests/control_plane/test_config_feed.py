@@ -13,7 +13,7 @@ from tests.conftest import BOUND
 
 from leaseway.control_plane import config_feed
 from leaseway.control_plane.config.layers.sources import Source
-from leaseway.control_plane.config.loading import FileContent, parse_found
+from leaseway.control_plane.config.loading import FileContent, parse_contents
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.tree.read_file import Unreadable
 from leaseway.control_plane.config_feed import load_config
@@ -69,9 +69,9 @@ async def test_a_slow_parse_is_off_the_loop_and_never_overtaken(
         texts.append(*found.values())
         going_on.set()
         assert may_end.wait(60)
-        return parse_found(found)
+        return parse_contents(found)
 
-    monkeypatch.setattr(config_feed, "parse_found", slowly)
+    monkeypatch.setattr(config_feed, "parse_contents", slowly)
     plane = Plane(epoch=1)
     following = asyncio.create_task(config_feed.follow_config(plane, path))
     async with asyncio.timeout(BOUND):
@@ -108,10 +108,10 @@ async def test_a_file_that_is_written_slowly_removes_no_server(
     def parse(found: Mapping[Source, FileContent]) -> ParsedConfig:
         (text,) = found.values()
         loop.call_soon_threadsafe(parsed.put_nowait, text)
-        return parse_found(found)
+        return parse_contents(found)
 
     taken: list[frozenset[str]] = []
-    monkeypatch.setattr(config_feed, "parse_found", parse)
+    monkeypatch.setattr(config_feed, "parse_contents", parse)
     monkeypatch.setattr(config_feed, "REMOVAL", BOUND)
     monkeypatch.setattr(config_feed, "LONGEST_REMOVAL", BOUND)
     plane = Plane(epoch=1)

@@ -14,7 +14,7 @@ from opentelemetry.trace import Span
 
 from leaseway.control_plane.config.kubernetes.resources import resource_path
 from leaseway.control_plane.config.layers.sources import Source, parse_sources
-from leaseway.control_plane.config.loading import FileContent, parse_found
+from leaseway.control_plane.config.loading import FileContent, parse_contents
 from leaseway.control_plane.config.schema.issues import (
     ConfigIssue,
     IssueReason,
@@ -172,7 +172,7 @@ async def load_config(
         "config reload", attributes={Attr.CONFIG_PATH: files}
     ) as span:
         with tracer(__name__).start_as_current_span("parse"):
-            parsed = await asyncio.to_thread(parse_found, found)
+            parsed = await asyncio.to_thread(parse_contents, found)
         if outdated is not None and await outdated(found, parsed):
             return None
         for issue in parsed.issues:

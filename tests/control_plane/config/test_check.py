@@ -64,7 +64,7 @@ def test_what_a_sandbox_lacks_here_is_a_warning() -> None:
                 " workers run: without it the server is not started."
             ),
         ),
-        ("MISSING_FILE", 65, "The sandbox is to write to /gone, which is not there."),
+        ("MISSING_FILE", 65, "The sandbox makes /gone writable, which does not exist here."),
     ]
     assert warnings("command: x, sandbox: true", {}, "x", "bwrap") == []
 
@@ -87,12 +87,12 @@ def test_an_unset_variable_without_a_default_is_a_warning_at_its_place() -> None
     ("value", "reason", "message"),
     [
         ("{env: B}", "UNSET_VARIABLE",
-         "'env.A' takes B from the environment, where it is not set here."),
+         "'env.A' needs the environment variable B, which is not set here."),
         ("{secret: B}", "UNKNOWN_SECRET",
-         ("'env.A' takes the secret B, which neither the environment nor the vault here has; run"
-         " `leaseway vault set B` where workers run.")),
+         ("'env.A' needs the secret B, which is neither in the environment nor in the vault here;"
+         " run `leaseway vault set B` where workers run.")),
         ("{file: /gone}", "MISSING_FILE",
-         "'env.A' takes the content of /gone, which is not there."),
+         "'env.A' needs the file /gone, which does not exist here."),
     ],
 )  # fmt: skip
 def test_a_reference_that_this_machine_lacks_is_a_warning(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from leaseway.control_plane.config.exporting import native_text
 from leaseway.control_plane.config.formats.detection import parse_config, parse_text
 from leaseway.control_plane.config.formats.native import parse_native
-from leaseway.control_plane.config.layers.parse import Layer, LayerKind
+from leaseway.control_plane.config.layers.document import Layer, LayerKind
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS
 from leaseway.control_plane.config.tree.json_tree import BadJson, load_json

@@ -184,7 +184,7 @@ def test_a_file_without_any_known_key_is_named_as_none_and_not_repeated(text: st
     parsed = parse(text)
     assert parsed.issues == (
         ConfigIssue(PATH, 1, 1, "", "error", "WRONG_TYPE",
-                    "This is no configuration: it has none of the keys 'version', 'servers' and"
+                    "This is not a configuration: it has none of the keys 'version', 'servers' and"
                     " 'defaults'. Name another file, or begin it with 'version: 1'."),
     )  # fmt: skip
     assert parsed.broken

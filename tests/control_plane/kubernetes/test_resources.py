@@ -18,7 +18,7 @@ from leaseway.control_plane.config.kubernetes.resources import (
     parse_resource,
     resource_text,
 )
-from leaseway.control_plane.config.layers.parse import Layer
+from leaseway.control_plane.config.layers.document import Layer
 
 _ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -113,5 +113,5 @@ servers:
     assert [each["metadata"]["name"] for each in documents] == ["time"]
     assert documents[0]["kind"] == "MCPServer"
     assert documents[0]["spec"]["transform"] == [{"prefix": "x_"}]
-    assert "The id 'Big_One' is no name of a resource" in written
+    assert "The id 'Big_One' can't be the name of a" in written
     assert parsed.rejected == {"wrong"}

@@ -1,1 +1,1 @@
-"""Configuration: from a file's text to typed specs, and the watch over that file (DESIGN §§2–3)."""
+"""Configuration: from files and resources to typed server specs, and the watch (DESIGN §§2-3)."""

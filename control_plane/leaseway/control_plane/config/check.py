@@ -1,13 +1,13 @@
-"""What `leaseway check` says of a file: the parser's issues, and what this machine lacks.
+"""The issues of `leaseway check`: the parser's, and references that this machine lacks.
 
-References are resolved on workers (DESIGN §2), so what is missing here is a warning only.
+Workers resolve references (DESIGN §2), so a missing one here is only a warning.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from leaseway.control_plane.config.layers.sources import Source
@@ -20,7 +20,7 @@ from leaseway.vault.file import read_vault
 from leaseway.vault.key import VaultError, find_vault
 
 Which = Callable[[str], str | None]
-"""From a command to the program that it would start, or None."""
+"""Returns the path of a command's program, or None."""
 
 
 def check_sources(
@@ -32,9 +32,9 @@ def check_sources(
     """Return every issue of a configuration, in the order of its files.
 
     Args:
-        sources: The files; one that is missing is an error here.
-        environ: The environment that references are looked up in; this process's if None.
-        which: How commands are found; on this process's PATH unless told otherwise.
+        sources: The files; a missing one is an error here.
+        environ: The environment for references; this process's if None.
+        which: Finds commands; by default on this process's PATH.
     """
     environ = os.environ if environ is None else environ
     parsed = load_sources(sources)
@@ -46,17 +46,14 @@ def check_sources(
         secrets = {}
         at = file, 1, 1, ""
         issues.append(ConfigIssue(*at, "warning", IssueReason.VAULT_UNREADABLE, str(error)))
-    here = unresolved_here(parsed, file, environ, which, os.path.exists, secrets)
-    order = {name: number for number, name in enumerate(_files([*issues, *here]))}
-    return sorted([*issues, *here], key=lambda issue: (order[issue.file], issue.line, issue.column))
-
-
-def _files(issues: Iterable[ConfigIssue]) -> list[str]:
-    return list(dict.fromkeys(issue.file for issue in issues))
+    issues += unresolved_here(parsed, file, environ, which, os.path.exists, secrets)
+    files = dict.fromkeys(issue.file for issue in issues)
+    order = {name: number for number, name in enumerate(files)}
+    return sorted(issues, key=lambda issue: (order[issue.file], issue.line, issue.column))
 
 
 def _as_checked(issue: ConfigIssue) -> ConfigIssue:
-    # A running system waits for a missing file; whoever checks one wanted it to be there.
+    # A running system waits for a missing file; a check expects it to exist.
     if issue.reason != IssueReason.MISSING_CONFIG:
         return issue
     message = f"There is no file {issue.file}."
@@ -73,20 +70,19 @@ def unresolved_here(
 ) -> list[ConfigIssue]:
     """Return a warning for each reference and command that this machine can't resolve.
 
-    `secrets` are the names that its vault has.
-
-    What a tenant's variant shares with the common one is said once.
+    A reference that a tenant's variant shares with the common one is reported once. `secrets` are
+    the names in the machine's vault.
     """
     issues: list[ConfigIssue] = []
-    said: set[tuple[str, Position, str]] = set()
+    reported: set[tuple[str, Position, str]] = set()
     for key, spec in parsed.servers.items():
         origins = parsed.origins.get(key, {})
-        for name, reason, message in _missing(spec, environ, which, exists, secrets):
+        for name, reason, message in _warnings(spec, environ, which, exists, secrets):
             at = origins.get(name, START)
             path = f"servers.{key.server_id}.{name}"
-            if (path, at, at.file) in said:
+            if (path, at, at.file) in reported:
                 continue
-            said.add((path, at, at.file))
+            reported.add((path, at, at.file))
             place = at.file or file, at.line, at.column, path
             issues.append(
                 ConfigIssue(*place, "warning", reason, message, key.server_id, key.tenant)
@@ -98,10 +94,10 @@ _Warning = tuple[str, IssueReason, str]
 
 
 def _vault_names(parsed: ParsedConfig, environ: Mapping[str, str]) -> Container[str]:
-    """Return the names that the vault of this machine has, where any server takes a secret.
+    """Return the names in this machine's vault, which is read only if a server needs a secret.
 
     Raises:
-        VaultError: It cannot be read.
+        VaultError: The vault cannot be read.
     """
     values = [value for spec in parsed.servers.values() for value in spec.values.values()]
     if all(value.kind != "secret" or value.text in environ for value in values):
@@ -109,7 +105,7 @@ def _vault_names(parsed: ParsedConfig, environ: Mapping[str, str]) -> Container[
     return read_vault(find_vault(environ))
 
 
-def _missing(
+def _warnings(
     spec: ServerSpec,
     environ: Mapping[str, str],
     which: Which,
@@ -123,7 +119,7 @@ def _missing(
             continue
         yield from _value(key, value, environ, exists)
     if spec.image:
-        return  # where its container runs is not seen from here
+        return  # a container's files are unknown here
     if spec.command:
         yield from _command(spec.command, environ, which)
     if spec.sandbox.enabled:
@@ -159,16 +155,16 @@ def _value(
         case "literal":
             yield from _unset(key, value.text, environ)
         case "env" if value.text not in environ:
-            message = f"'{key}' takes {value.text} from the environment, where it is not set here."
+            message = f"'{key}' needs the environment variable {value.text}, which is not set here."
             yield f"{key}.env", IssueReason.UNSET_VARIABLE, message
         case "secret" if value.text not in environ:
             message = (
-                f"'{key}' takes the secret {value.text}, which neither the environment nor the"
-                f" vault here has; run `leaseway vault set {value.text}` where workers run."
+                f"'{key}' needs the secret {value.text}, which is neither in the environment nor in"
+                f" the vault here; run `leaseway vault set {value.text}` where workers run."
             )
             yield f"{key}.secret", IssueReason.UNKNOWN_SECRET, message
         case "file" if not exists(value.text):
-            message = f"'{key}' takes the content of {value.text}, which is not there."
+            message = f"'{key}' needs the file {value.text}, which does not exist here."
             yield f"{key}.file", IssueReason.MISSING_FILE, message
 
 
@@ -194,5 +190,5 @@ def _sandbox(sandbox: Sandbox, which: Which, exists: Callable[[str], bool]) -> I
         yield "sandbox", IssueReason.COMMAND_NOT_FOUND, message
     for index, path in enumerate(sandbox.writable_paths):
         if not exists(path):
-            message = f"The sandbox is to write to {path}, which is not there."
+            message = f"The sandbox makes {path} writable, which does not exist here."
             yield f"sandbox.writable[{index}]", IssueReason.MISSING_FILE, message

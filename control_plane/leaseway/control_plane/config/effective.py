@@ -1,4 +1,4 @@
-"""What a configuration comes to, value by value, each with the layer and the line it is from."""
+"""The effective values of a configuration, each with its layer, file and line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leaseway.control_plane.config.tree.yaml_tree import START, Position
 from leaseway.spec.model import Credential, ServerSpec, Value, walk_config
 
 MASK: Final = "***"
-"""Shown for a literal that looks like a credential."""
+"""Replaces a literal that looks like a credential."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class EffectiveValue:
 
     Attributes:
         server: The server's id.
-        tenant: Whose variant it is of, or empty for the common one.
+        tenant: The tenant of its variant, or empty for the common one.
         key: Its key, such as `env.MODE`.
-        value: As it is in force, references unresolved.
-        layer: Which layer it is from: `native`, `global`, `system`, `domain` or `session`.
-        file: The file that it is in.
+        value: The value, with unresolved references.
+        layer: The layer that sets it: `native`, `global`, `system`, `domain` or `session`.
+        file: The file that sets it.
         line: Its line there, counted from 1.
     """
 
@@ -44,25 +44,25 @@ class EffectiveValue:
 
 
 def effective_values(parsed: ParsedConfig, sources: Sequence[Source]) -> list[EffectiveValue]:
-    """Return what is configured, by server and tenant; what is not written is not there."""
+    """Return the configured values by server and tenant, without defaults."""
     layers = {str(source.path): source.kind for source in sources}
-    found: list[EffectiveValue] = []
+    values: list[EffectiveValue] = []
     for spec in parsed.servers.values():
         origins = dict(parsed.origins.get(spec.key, {}))
         if "transform" not in origins and "defaults.transform" in parsed.places:
             origins["transform"] = parsed.places["defaults.transform"]
         for key, value in _values(spec, origins):
             at = origins.get(key, START)
-            layer = layers.get(at.file) or _of_folder(at, sources)
-            found.append(
+            layer = layers.get(at.file) or _folder_layer(at, sources)
+            values.append(
                 EffectiveValue(
                     spec.key.server_id, spec.key.tenant, key, value, layer, at.file, at.line
                 )
             )
-    return found
+    return values
 
 
-def _of_folder(at: Position, sources: Sequence[Source]) -> str:
+def _folder_layer(at: Position, sources: Sequence[Source]) -> str:
     folder = str(PurePath(at.file).parent)
     return next((each.kind for each in sources if str(each.path) == folder), "native")
 
@@ -78,10 +78,10 @@ def _values(spec: ServerSpec, origins: Mapping[str, Position]) -> Iterator[tuple
         match value:
             case Mapping():
                 yield from (
-                    (f"{key.name}.{name}", _shown(name, one)) for name, one in value.items()
+                    (f"{key.name}.{name}", _masked(name, each)) for name, each in value.items()
                 )
             case _:
-                yield key.name, _plain(key.name, value)
+                yield key.name, _masked_plain(key.name, value)
 
 
 def _field(spec: ServerSpec, key: Key) -> Any:
@@ -95,9 +95,9 @@ def _field(spec: ServerSpec, key: Key) -> Any:
     return value
 
 
-def _shown(name: str, value: Value | Credential) -> Any:
+def _masked(name: str, value: Value | Credential) -> Any:
     if isinstance(value, Credential):
-        written = {"type": value.kind, "name": value.name, "value": _shown("token", value.value)}
+        written = {"type": value.kind, "name": value.name, "value": _masked("token", value.value)}
         return {key: text for key, text in written.items() if text}
     name = name.rpartition(".")[2]
     if value.kind != "literal":
@@ -105,7 +105,7 @@ def _shown(name: str, value: Value | Credential) -> Any:
     return MASK if credentials.credential_kind(name, value.text) else value.text
 
 
-def _plain(name: str, value: Any) -> Any:
+def _masked_plain(name: str, value: Any) -> Any:
     if name == "args":
         before = ["", *value]
         return [
@@ -113,7 +113,7 @@ def _plain(name: str, value: Any) -> Any:
             for each, last in zip(value, before, strict=False)
         ]
     if name in ("config", "podTemplate"):
-        return walk_config(json.loads(value), _shown)
+        return walk_config(json.loads(value), _masked)
     if name in ("url", "base_url"):
         return MASK if credentials.credential_in_url(value) else value
     return value

@@ -1,9 +1,8 @@
-"""A file of any format as a native one, or as resources, with comments on what is left out."""
+"""Converts a file of any format to a native one or to resources; omissions become comments."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import yaml
@@ -11,104 +10,98 @@ import yaml
 from leaseway.control_plane.config.formats.detection import parse_text, read_document
 from leaseway.control_plane.config.kubernetes.resources import GROUP, VERSION
 from leaseway.control_plane.config.layers.document import Document
-from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
-from leaseway.control_plane.config.tree.yaml_tree import TableEntry, plain_value
+from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.control_plane.config.tree.yaml_tree import plain_value
 from leaseway.spec.model import Transform
 
 _RESOURCE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
 
 
 def native_text(text: str, path: str, *, bare: bool = False) -> tuple[str, ParsedConfig]:
-    """Return a configuration file's content as a native file, and what was found in it.
+    """Return a configuration file's content as a native file, and the parsed configuration.
 
-    A server whose entry has an error is there as a comment. A broken file gives an empty text.
+    A server with an error becomes a comment. A broken file becomes an empty text.
 
     Args:
         text: The file's content.
         path: Its name, for the issues and the format; it is not opened.
-        bare: Whether tools get no prefix where the format cannot state one.
+        bare: Whether tools get no prefix if the format cannot state one.
     """
-    parsed, document, lines = _begin(text, path, bare)
+    parsed, document, lines = _parse(text, path, bare)
     if document is None:
         return "", parsed
     lines.append("version: 1")
-    steps = _steps(document)
+    steps = _default_transforms(document)
     if steps:
-        lines += _block({"defaults": {"transform": steps}})
-    live = [entry for entry in document.servers if entry.name not in parsed.rejected]
-    lines.append("servers:" if live else "servers: {}")
+        lines += _yaml({"defaults": {"transform": steps}})
+    has_servers = any(entry.name not in parsed.rejected for entry in document.servers)
+    lines.append("servers:" if has_servers else "servers: {}")
     for entry in document.servers:
-        about = [issue for issue in parsed.issues if issue.server_id == entry.name]
-        lines += [f"  {line}" for line in _server(entry, about, entry.name in parsed.rejected)]
+        block = _yaml({entry.name: plain_value(entry.value)})
+        if entry.name in parsed.rejected:
+            block = [f"# {line}" for line in block]
+        lines += [f"  {line}" for line in (*_comments(parsed, entry.name), *block)]
     return "\n".join(lines) + "\n", parsed
 
 
 def kubernetes_text(text: str, path: str, *, bare: bool = False) -> tuple[str, ParsedConfig]:
-    """Return a configuration file's servers as MCPServer resources, and what was found in it.
+    """Return a file's servers as MCPServer resources, and the parsed configuration.
 
-    A server whose entry has an error, or whose id is no name of a resource, is a comment.
-
-    Args:
-        text: The file's content.
-        path: Its name, for the issues and the format; it is not opened.
-        bare: Whether tools get no prefix where the format cannot state one.
+    A server with an error, or with an id that no resource can have, becomes a comment. The
+    arguments are those of `native_text`.
     """
-    parsed, document, lines = _begin(text, path, bare)
+    parsed, document, lines = _parse(text, path, bare)
     if document is None:
         return "", parsed
-    steps = _steps(document)
+    steps = _default_transforms(document)
     for entry in document.servers:
         spec = plain_value(entry.value)
         if steps and isinstance(spec, dict):
             spec.setdefault("transform", steps)
         head = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "MCPServer"}
-        block = _block({**head, "metadata": {"name": entry.name}, "spec": spec})
-        about = _comments(issue for issue in parsed.issues if issue.server_id == entry.name)
-        named = _RESOURCE_NAME.fullmatch(entry.name) is not None
-        if not named:
-            about.append(
-                f"# error, line {entry.at.line}: The id {entry.name!r} is no name of a resource:"
-                " use a-z, 0-9 and '-'."
+        block = _yaml({**head, "metadata": {"name": entry.name}, "spec": spec})
+        comments = _comments(parsed, entry.name)
+        has_name = _RESOURCE_NAME.fullmatch(entry.name) is not None
+        if not has_name:
+            comments.append(
+                f"# error, line {entry.at.line}: The id {entry.name!r} can't be the name of a"
+                " resource: use a-z, 0-9 and '-'."
             )
-        if not named or entry.name in parsed.rejected:
+        if not has_name or entry.name in parsed.rejected:
             block = [f"# {line}" for line in block]
-        lines += ["---", *about, *block]
+        lines += ["---", *comments, *block]
     return "\n".join(lines) + "\n", parsed
 
 
-def _begin(text: str, path: str, bare: bool) -> tuple[ParsedConfig, Document | None, list[str]]:
-    """Return what a file holds, None where it is broken, and the first lines of what it becomes."""
+def _parse(text: str, path: str, bare: bool) -> tuple[ParsedConfig, Document | None, list[str]]:
+    """Return a parsed file, its document (None if broken) and the head of the converted file."""
     parsed = parse_text(text, path, bare=bare)
     document = read_document(text, path, bare=bare)
     if parsed.broken or document is None:
         return parsed, None, []
-    lines = [f"# Taken over from {ascii(path)[1:-1]} ({document.form})."]
-    lines += _comments(issue for issue in parsed.issues if issue.server_id is None)
-    return parsed, document, lines
+    head = f"# Taken over from {ascii(path)[1:-1]} ({document.form})."
+    return parsed, document, [head, *_comments(parsed, None)]
 
 
-def _server(entry: TableEntry, issues: Sequence[ConfigIssue], rejected: bool) -> list[str]:
-    block = _block({entry.name: plain_value(entry.value)})
-    if rejected:
-        block = [f"# {line}" for line in block]
-    return [*_comments(issues), *block]
+def _comments(parsed: ParsedConfig, server_id: str | None) -> list[str]:
+    return [
+        f"# {issue.severity}, line {issue.line}: {issue.message}"
+        for issue in parsed.issues
+        if issue.server_id == server_id
+    ]
 
 
-def _comments(issues: Iterable[ConfigIssue]) -> list[str]:
-    return [f"# {issue.severity}, line {issue.line}: {issue.message}" for issue in issues]
-
-
-def _block(content: dict[str, Any]) -> list[str]:
+def _yaml(content: dict[str, Any]) -> list[str]:
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100).splitlines()
 
 
-def _steps(document: Document) -> list[dict[str, Any]]:
-    """Return what is done to names of servers that do not say it."""
+def _default_transforms(document: Document) -> list[dict[str, Any]]:
+    """Return the transforms of servers without their own, as in a native file."""
     defaults = document.defaults if document.defaults.given else document.implied
-    return [_step(step) for step in defaults.transforms]
+    return [_transform(step) for step in defaults.transforms]
 
 
-def _step(step: Transform) -> dict[str, Any]:
+def _transform(step: Transform) -> dict[str, Any]:
     if step.kind == "prefix" and step.remove:
         return {"prefix": {"remove": step.remove, "add": step.add}}
     return {step.kind: step.add}

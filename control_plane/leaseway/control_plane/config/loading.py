@@ -1,4 +1,4 @@
-"""From the files of a configuration, as they were found, to what they say together."""
+"""Parses the files of a configuration together, from their contents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from leaseway.control_plane.config.formats.detection import parse_config
-from leaseway.control_plane.config.layers.parse import Layer
+from leaseway.control_plane.config.layers.document import Layer
 from leaseway.control_plane.config.layers.sources import (
     Source,
     files_in,
@@ -19,14 +19,15 @@ from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
 from leaseway.wire.names import is_valid_name
 
 FileContent = str | Unreadable | None
-"""What was found at a path: its text, why it can't be read, or nothing."""
+"""A file's text, why it can't be read, or None if it is missing."""
 
 
 def load_sources(sources: Sequence[Source]) -> ParsedConfig:
-    return parse_found({source: look(source.path) for source in _files(sources)})
+    """Read and parse a configuration's files; resources of Kubernetes are not read."""
+    return parse_contents({source: _read(source.path) for source in _files(sources)})
 
 
-def look(path: Path) -> FileContent:
+def _read(path: Path) -> FileContent:
     try:
         return read_config(path)
     except FileNotFoundError:
@@ -35,25 +36,24 @@ def look(path: Path) -> FileContent:
         return error
 
 
-def parse_found(found: Mapping[Source, FileContent]) -> ParsedConfig:
+def parse_contents(contents: Mapping[Source, FileContent]) -> ParsedConfig:
     """Parse a configuration.
 
-    A file that can't be read, or is broken, refuses all of it. One that is missing says nothing,
-    which is a warning.
+    A file that can't be read, or is broken, rejects all of it. A missing file is only a warning.
 
     Args:
-        found: What was found of each file, the lowest layer first; folders are not among them.
+        contents: The content of each file, the lowest layer first; without folders.
     """
-    twice = _twice(found)
-    unread = [*_unread(found), *(_second_domain(source) for source in twice)]
+    duplicates = _duplicate_domains(contents)
+    unread = [*_unread(contents), *(_second_domain(source) for source in duplicates)]
     layers = [
         Layer(source.kind, str(source.path), content, source.tenant, source.bare)
-        for source, content in found.items()
-        if isinstance(content, str) and _names_a_tenant(source) and source not in twice
+        for source, content in contents.items()
+        if isinstance(content, str) and _names_a_tenant(source) and source not in duplicates
     ]
     parsed = parse_config(layers)
     issues = (*unread, *parsed.issues)
-    if parsed.broken or any(isinstance(content, Unreadable) for content in found.values()):
+    if parsed.broken or any(isinstance(content, Unreadable) for content in contents.values()):
         return ParsedConfig({}, frozenset(), issues, broken=True, places=parsed.places)
     return replace(parsed, issues=issues)
 
@@ -61,7 +61,7 @@ def parse_found(found: Mapping[Source, FileContent]) -> ParsedConfig:
 def _files(sources: Iterable[Source]) -> Iterable[Source]:
     for source in sources:
         if source.namespace:
-            continue  # only a running control plane asks an API
+            continue  # only a running control plane uses the API
         if not source.folder:
             yield source
             continue
@@ -72,14 +72,14 @@ def _files(sources: Iterable[Source]) -> Iterable[Source]:
         yield from (tenant_file(source, path) for path in paths)
 
 
-def _unread(found: Mapping[Source, FileContent]) -> Iterable[ConfigIssue]:
-    for source, content in found.items():
+def _unread(contents: Mapping[Source, FileContent]) -> Iterable[ConfigIssue]:
+    for source, content in contents.items():
         if isinstance(content, Unreadable) and source.namespace:
             yield _issue(source, "error", IssueReason.UNREADABLE, str(content))
         elif isinstance(content, Unreadable):
             message = f"The file {source.path} can't be read: {content}"
             yield _issue(source, "error", IssueReason.UNREADABLE, message)
-        elif content is None and not source.optional and not _stands_in(source, found):
+        elif content is None and not source.optional and not _has_global(source, contents):
             yield _issue(source, "warning", IssueReason.MISSING_CONFIG, _missing(source))
         elif not _names_a_tenant(source):
             message = (
@@ -89,25 +89,25 @@ def _unread(found: Mapping[Source, FileContent]) -> Iterable[ConfigIssue]:
             yield _issue(source, "error", IssueReason.BAD_VALUE, message)
 
 
-def _stands_in(source: Source, found: Mapping[Source, FileContent]) -> bool:
-    """Return whether the file of the same name in the user's home is there for one that is not."""
+def _has_global(source: Source, contents: Mapping[Source, FileContent]) -> bool:
+    """Return whether the file of the same name in the user's home exists."""
     return source.kind == "native" and any(
-        other.kind == "global" and isinstance(content, str) for other, content in found.items()
+        other.kind == "global" and isinstance(content, str) for other, content in contents.items()
     )
 
 
-def _twice(found: Mapping[Source, FileContent]) -> frozenset[Source]:
-    """Return the tenants' resources that a file of the same tenant lies beside."""
-    files = {source.tenant for source in found if source.tenant and source.resource is None}
+def _duplicate_domains(contents: Mapping[Source, FileContent]) -> frozenset[Source]:
+    """Return the tenants' resources whose tenant also has a domain file."""
+    files = {source.tenant for source in contents if source.tenant and source.resource is None}
     return frozenset(
-        source for source in found if source.resource is not None and source.tenant in files
+        source for source in contents if source.resource is not None and source.tenant in files
     )
 
 
 def _second_domain(source: Source) -> ConfigIssue:
     message = (
-        f"The tenant '{source.tenant}' has a file among the layers, too; each has one domain. This"
-        " resource is left out: remove it, or the file."
+        f"The tenant '{source.tenant}' has a domain file, too. This resource is ignored: remove it,"
+        " or the file."
     )
     return _issue(source, "error", IssueReason.DUPLICATE_KEY, message)
 
@@ -120,13 +120,13 @@ def _missing(source: Source) -> str:
     if source.kind == "domain":
         return (
             f"There is no file {source.path}: the tenant '{source.tenant}' has no overrides and"
-            " sees what everyone sees."
+            " gets the common servers."
         )
     if source.kind == "session":
         return f"There is no file {source.path}: nothing is overridden for this session."
     return (
-        f"There is no file {source.path}: no servers are configured. Write one, which is taken when"
-        " it comes, or pass --config."
+        f"There is no file {source.path}: no servers are configured. Write one, which is loaded"
+        " without a restart, or pass --config."
     )
 
 

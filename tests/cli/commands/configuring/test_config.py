@@ -15,7 +15,7 @@ from tests.cli.memory import answering
 from leaseway.cli.commands.configuring import config as configuration
 from leaseway.cli.commands.configuring.config_diff import compared
 from leaseway.control_plane.config.formats.detection import parse_config
-from leaseway.control_plane.config.layers.parse import Layer
+from leaseway.control_plane.config.layers.document import Layer
 from leaseway.sdk import ControlPlaneUnavailable, ServerInfo
 
 Run = Callable[..., Result]

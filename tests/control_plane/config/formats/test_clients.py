@@ -150,7 +150,7 @@ def test_a_name_with_other_characters_becomes_an_id() -> None:
     }
     renamed = [issue for issue in parsed.issues if issue.reason == "SERVER_RENAMED"]
     assert [issue.server_id for issue in renamed] == ["Brave_Search", "io_github_acme_mail-mcp"]
-    assert "'Brave Search' is called 'Brave_Search' here" in renamed[0].message
+    assert "'Brave Search' gets the id 'Brave_Search'" in renamed[0].message
     # One whose id another has, or that leaves nothing, is refused by its own name.
     assert parsed.rejected == {"docs!", "\N{GRINNING FACE}"}
 

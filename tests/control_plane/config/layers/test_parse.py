@@ -3,7 +3,7 @@
 import pytest
 
 from leaseway.control_plane.config.formats.detection import parse_config
-from leaseway.control_plane.config.layers.parse import Layer
+from leaseway.control_plane.config.layers.document import Layer
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import Value, VariantKey, hidden_from
 

@@ -169,8 +169,8 @@ servers:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ("kit: {tools: [read_file, write_file]}", "A domain can't switch on 'write_file'"),
-        ("kit: {tools: {whitelist: ['*_file']}}", "A domain can't switch on 'write_file'"),
+        ("kit: {tools: [read_file, write_file]}", "A domain can't enable 'write_file'"),
+        ("kit: {tools: {whitelist: ['*_file']}}", "A domain can't enable 'write_file'"),
         ("kit: {roots: [/]}", "A domain can't set 'roots'"),
         ("kit: {commands: [sh]}", "A domain can't set 'commands'"),
         ("kit: {hosts: [a]}", "A domain can't set 'hosts'"),

@@ -1,5 +1,4 @@
-"""Other clients' configuration files, put into native keys before anything is read.
+"""Readers of other clients' configuration files, which translate them into native keys.
 
-Each format yields a tree with positions; `detection` says which one a file is in. Imports `tree`
-and `schema`.
+`detection` chooses the format of a file. Imports `layers`, `schema` and `tree`.
 """

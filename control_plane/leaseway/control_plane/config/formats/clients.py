@@ -1,7 +1,7 @@
 """Files of MCP clients, all JSON: `mcpServers`, VS Code's `servers`, Claude's local settings.
 
-What a client says of a server is put into native keys. What has no meaning here is a warning,
-because the file belongs to the client; what the server cannot run without is an error.
+A server's keys are translated into native ones. Keys without a meaning here cause a warning,
+because the file belongs to the client; if the server cannot run without them, an error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from leaseway.control_plane.config.formats.variables import is_of_client, rewired
+from leaseway.control_plane.config.formats.variables import is_of_client, with_native_variables
 from leaseway.control_plane.config.layers.document import (
     Document,
     DocumentReader,
@@ -19,6 +19,8 @@ from leaseway.control_plane.config.layers.document import (
     is_implied,
     repeated_root,
     server_entries,
+    transport_entry,
+    whitelist,
 )
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults
 from leaseway.control_plane.config.schema.filters import SERVER_PLACEHOLDER
@@ -28,7 +30,6 @@ from leaseway.control_plane.config.schema.tables import unique_entries
 from leaseway.control_plane.config.tree.yaml_tree import (
     Items,
     Leaf,
-    Position,
     Table,
     TableEntry,
     Tree,
@@ -52,14 +53,14 @@ _TRANSPORTS: Final[Mapping[str, str]] = {
     "ws": "websocket",
     "local": "stdio",
 }
-_REWIRED: Final = frozenset({"command", "args", "env", "url", "headers", "cwd"})
+_WITH_VARIABLES: Final = frozenset({"command", "args", "env", "url", "headers", "cwd"})
 _NO_ID: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _MILLISECONDS: Final = 1_000.0
-"""From here on a `timeout` counts them, as some clients write; below, seconds."""
+"""A `timeout` from here on counts milliseconds, as some clients do; a smaller one seconds."""
 
 
 _PREFIXED: Final = Defaults((Transform("prefix", f"{SERVER_PLACEHOLDER}_"),))
-"""What these formats cannot state: without it, servers that name a tool alike would clash."""
+"""These formats cannot state a prefix; without one, equal tool names of servers would clash."""
 
 
 def read_clients(
@@ -68,10 +69,10 @@ def read_clients(
     """Return a reader of the servers under a dotted path, such as `mcpServers`.
 
     Args:
-        root: Where the servers are; a file without it has none.
-        form: What the format is called.
-        implied: When an entry that names no transport has one.
-        bare: Whether tools keep their names without the server's id before them.
+        root: The path; a file without it has no servers.
+        form: The format's name.
+        implied: When an entry without `transport` implies one.
+        bare: Whether tools keep their names, without the server's id as a prefix.
     """
     names = NO_DEFAULTS if bare else _PREFIXED
 
@@ -93,25 +94,25 @@ def read_clients(
 
 
 def read_claude_settings(implied: Implied = "always", *, bare: bool = False) -> DocumentReader:
-    """Return a reader of `.claude/settings.local.json`: servers, and which others are on or off."""
+    """Return a reader of `.claude/settings.local.json`: servers, and switches of other servers."""
     read_servers = read_clients("mcpServers", "Claude settings", implied, bare=bare)
 
     def read(table: Table, where: Where) -> Document | None:
         document = read_servers(table, where)
-        # Alone, the file switches servers that nothing declares: they are left out.
-        lower = implied != "always"
-        return None if document is None else _with_switches(document, table, where, lower)
+        # A file alone may switch servers that no file declares; these switches are ignored.
+        is_overlay = implied != "always"
+        return None if document is None else _with_switches(document, table, where, is_overlay)
 
     return read
 
 
-def _with_switches(document: Document, table: Table, where: Where, lower: bool) -> Document:
+def _with_switches(document: Document, table: Table, where: Where, is_overlay: bool) -> Document:
     switches = dict(_switches(table, where))
     servers = [_switched(entry, switches.pop(entry.name, None)) for entry in document.servers]
     servers += [
         TableEntry(name, leaf.at, Table(leaf.at, (TableEntry("enabled", leaf.at, leaf),)))
         for name, leaf in switches.items()
-        if lower
+        if is_overlay
     ]
     return replace(document, servers=tuple(servers))
 
@@ -128,7 +129,7 @@ def _find(table: Table, path: list[str], where: Where) -> tuple[Tree | None, Whe
 
 
 def _report_repeated(table: Table, path: list[str], where: Where) -> None:
-    """Report that the servers are there twice; what else a client's file repeats is its own."""
+    """Report a repeated key of the path; other repeated keys are the client's business."""
     node: Tree = table
     for name in path:
         entries = node.entries if isinstance(node, Table) else ()
@@ -148,7 +149,7 @@ def _report_inputs(table: Table, root: str, where: Where) -> None:
         names = ", ".join(quoted(name) for name in _input_names(node)) or "none by name"
         message = (
             f"The file has inputs that its client asks a person for ({names}); Leaseway asks"
-            " nobody. Servers that use them need ${NAME} from the workers' environment instead."
+            " no one. Servers that use them need ${NAME} from the workers' environment instead."
         )
         place.warning(node.at, IssueReason.CLIENT_INPUT, message)
         return
@@ -162,16 +163,16 @@ def _input_names(node: Tree) -> Iterator[str]:
 
 
 def _with_ids(entries: Sequence[TableEntry], servers: Where) -> Iterator[TableEntry]:
-    """Yield servers by names that are ids here; clients write spaces, dots and slashes, too."""
-    taken = {entry.name for entry in entries}
+    """Yield servers by valid ids; clients also allow spaces, dots and slashes in names."""
+    ids = {entry.name for entry in entries}
     for entry in entries:
         made = _id_of(entry.name)
-        if is_valid_name(entry.name) or not is_valid_name(made) or made in taken:
+        if is_valid_name(entry.name) or not is_valid_name(made) or made in ids:
             yield entry
             continue
-        taken.add(made)
+        ids.add(made)
         place = replace(servers.at_key(made, entry.value.at), server_id=made)
-        message = f"The server {quoted(entry.name)} is called {quoted(made)} here, as ids are made."
+        message = f"The server {quoted(entry.name)} gets the id {quoted(made)}."
         place.warning(entry.at, IssueReason.SERVER_RENAMED, message)
         yield replace(entry, name=made)
 
@@ -191,8 +192,8 @@ def _server(entry: TableEntry, servers: Where, implied: Implied) -> TableEntry:
             translated.append(native)
     names = {each.name for each in translated}
     if "transport" not in names and is_implied(implied, names):
-        translated += _implied_transport(entry, translated)
-    return replace(entry, value=replace(entry.value, entries=tuple(translated)))
+        translated.append(_implied_transport(entry, translated))
+    return entry.with_members(translated)
 
 
 def _translated(entry: TableEntry, where: Where) -> TableEntry | None:
@@ -215,10 +216,10 @@ def _why_not(entry: TableEntry) -> str:
 
 def _value(entry: TableEntry, name: str, where: Where) -> Tree:
     node = entry.value
-    if name in _REWIRED:
-        return rewired(node, where)
-    if name in ("tools", "prompts", "resources") and isinstance(node, Items):
-        return Table(node.at, (TableEntry("whitelist", entry.at, node),))
+    if name in _WITH_VARIABLES:
+        return with_native_variables(node, where)
+    if name in ("tools", "prompts", "resources"):
+        return whitelist(entry).value
     if isinstance(node, Leaf):
         if name == "transport" and isinstance(node.value, str):
             return replace(node, value=_TRANSPORTS.get(node.value, node.value))
@@ -230,20 +231,15 @@ def _value(entry: TableEntry, name: str, where: Where) -> Tree:
     return node
 
 
-def _implied_transport(server: TableEntry, keys: list[TableEntry]) -> list[TableEntry]:
+def _implied_transport(server: TableEntry, keys: list[TableEntry]) -> TableEntry:
     for each in keys:
         if each.name == "command":
-            return [_transport("stdio", each.at)]
+            return transport_entry("stdio", each.at)
         if each.name == "url" and isinstance(each.value, Leaf):
             path = str(each.value.value).partition("?")[0].rstrip("/")
-            sse = path.endswith("/sse")
-            return [_transport("sse" if sse else "streamable_http", each.at)]
-    # Without either, the server lacks what nearly all have: a command.
-    return [_transport("stdio", server.at)]
-
-
-def _transport(name: str, at: Position) -> TableEntry:
-    return TableEntry("transport", at, Leaf(at, name, name))
+            is_sse = path.endswith("/sse")
+            return transport_entry("sse" if is_sse else "streamable_http", each.at)
+    return transport_entry("stdio", server.at)  # then the missing command is reported
 
 
 def _switches(table: Table, where: Where) -> Iterator[tuple[str, Leaf]]:
@@ -257,8 +253,5 @@ def _switches(table: Table, where: Where) -> Iterator[tuple[str, Leaf]]:
 def _switched(entry: TableEntry, switch: Leaf | None) -> TableEntry:
     if switch is None or not isinstance(entry.value, Table):
         return entry
-    kept = [each for each in entry.value.entries if each.name != "enabled"]
-    return replace(
-        entry,
-        value=replace(entry.value, entries=(*kept, TableEntry("enabled", switch.at, switch))),
-    )
+    kept = [each for each in entry.members if each.name != "enabled"]
+    return entry.with_members((*kept, TableEntry("enabled", switch.at, switch)))

@@ -1,4 +1,4 @@
-"""Which format a file is in: by what it says, then by what it is called."""
+"""Chooses the format of a file, by its keys and then by its name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Final
 from leaseway.control_plane.config.formats.clients import read_claude_settings, read_clients
 from leaseway.control_plane.config.formats.native import read_native
 from leaseway.control_plane.config.formats.three_layer import read_three_layer
+from leaseway.control_plane.config.layers.combine import parse_layers
 from leaseway.control_plane.config.layers.document import (
     Document,
     DocumentReader,
     Implied,
+    Layer,
+    LayerKind,
     read_root,
 )
-from leaseway.control_plane.config.layers.parse import Layer, LayerKind, parse_layers
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, ParsedConfig, Where
 from leaseway.control_plane.config.tree.load import is_json
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table
@@ -28,23 +30,23 @@ _IMPLIED: Final[Mapping[LayerKind, Implied]] = {"domain": "never", "session": "i
 
 
 def parse_config(layers: Sequence[Layer]) -> ParsedConfig:
-    """Parse the files of a configuration, each in the format that it is in, the lowest first."""
+    """Parse the files of a configuration, each in its own format, the lowest layer first."""
     return parse_layers(layers, _reader_of)
 
 
 def parse_text(text: str, path: str, *, bare: bool = False) -> ParsedConfig:
-    """Parse one file in whatever format it is in.
+    """Parse one file of any format.
 
     Args:
         text: The file's content.
         path: Its name, for the issues and the format; it is not opened.
-        bare: Whether tools get no prefix where the format cannot state one.
+        bare: Whether tools get no prefix if the format cannot state one.
     """
     return parse_config([Layer("native", path, text, bare=bare)])
 
 
 def read_document(text: str, path: str, *, bare: bool = False) -> Document | None:
-    """Return what a file says in native keys, or None where it is broken."""
+    """Return a file's servers in native keys, or None if it is broken."""
     layer = Layer("native", path, text, bare=bare)
     where = Where(IssueLog(path))
     root = read_root(text, where, path)
@@ -80,7 +82,7 @@ def _reader_of(root: Table, layer: Layer) -> DocumentReader:
 
 def _refuse_openapi(root: Table, where: Where) -> None:
     message = (
-        "This is an OpenAPI document and no configuration: name it under 'openapi' of a server with"
+        "This is an OpenAPI document, not a configuration: name it under 'openapi' of a server with"
         " 'transport: http_api', or write such a server by `leaseway import openapi FILE`."
     )
     where.fatal(root.at, IssueReason.BAD_VALUE, message)

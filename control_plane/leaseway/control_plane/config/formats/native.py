@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
 
+from leaseway.control_plane.config.layers.combine import parse_layers
 from leaseway.control_plane.config.layers.document import (
     Document,
+    Layer,
     repeated_root,
     server_entries,
 )
-from leaseway.control_plane.config.layers.parse import Layer, parse_layers
 from leaseway.control_plane.config.schema.entries import read_defaults
 from leaseway.control_plane.config.schema.issues import IssueReason, ParsedConfig, Where
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS
@@ -26,10 +27,10 @@ from leaseway.control_plane.config.tree.yaml_tree import START, Table, TableEntr
 from leaseway.wire.names import nearest
 
 _MISSPELT: Final = 0.8
-"""How much a key is like a known one that was meant to be it; in a file that has none at all."""
+"""Similarity from which an unknown key counts as a misspelt one, in a file without known keys."""
 
 _NO_CONFIGURATION: Final = (
-    "This is no configuration: it has none of the keys 'version', 'servers' and 'defaults'. Name"
+    "This is not a configuration: it has none of the keys 'version', 'servers' and 'defaults'. Name"
     " another file, or begin it with 'version: 1'."
 )
 
@@ -69,9 +70,9 @@ def read_native(root: Table, where: Where) -> Document | None:
 
 
 def _is_foreign(root: Table) -> bool:
-    """Return whether a file has keys, and none that is known or meant to be.
+    """Return whether a file has keys, but no known or misspelt one.
 
-    Its content is repeated nowhere: whoever names a wrong file may have named a secret one.
+    The file's content appears in no message: it may be a secret file, named by mistake.
     """
     return bool(root.entries) and not any(
         get_close_matches(entry.name, ROOT_KEYS, 1, _MISSPELT) for entry in root.entries
@@ -79,7 +80,7 @@ def _is_foreign(root: Table) -> bool:
 
 
 def _require_tenants(entries: Sequence[TableEntry], where: Where) -> None:
-    """Refuse a file whose grants are not read as they were meant: it would grant too much."""
+    """Reject a file with a mistake in its grants: without them it would grant too much."""
     unknown = [entry.name for entry in entries if entry.name not in ROOT_KEYS]
     misspelt = any(nearest(name, ROOT_KEYS, 1) == ["tenants"] for name in unknown)
     issues = where.log.issues()

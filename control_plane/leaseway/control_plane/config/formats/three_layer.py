@@ -1,8 +1,8 @@
 """Three-layer YAML (`schema: mcp-config-v5`): a system file, and domain files that inherit it.
 
-`config` and `override` are a server's parameters; an override replaces them by name. A Python
-class is handed them. Of any other server each becomes a variable of the environment, named in
-capitals (`collection` is `COLLECTION`).
+`config` and `override` are a server's parameters; `override` replaces them by name. They become
+the `config` of a Python class, and variables of the environment of any other server, in capitals
+(`collection` becomes `COLLECTION`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,20 @@ from leaseway.control_plane.config.layers.document import (
     is_implied,
     repeated_root,
     server_entries,
+    transport_entry,
+    whitelist,
 )
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS
 from leaseway.control_plane.config.schema.tables import Key, keyed, read_table, unique_entries
-from leaseway.control_plane.config.schema.values import choice, kind_of, plain_text, reader
-from leaseway.control_plane.config.tree.yaml_tree import START, Items, Leaf, Table, TableEntry, Tree
+from leaseway.control_plane.config.schema.values import (
+    BadValue,
+    choice,
+    kind_of,
+    plain_text,
+    reader,
+)
+from leaseway.control_plane.config.tree.yaml_tree import START, Leaf, Table, TableEntry, Tree
 
 SCHEMA: Final = "mcp-config-v5"
 
@@ -37,12 +45,12 @@ _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 @reader({"const": "1.0"})
-def _version(node: Tree, where: Where) -> str | None:
+def _version(node: Tree, where: Where) -> str:
     if isinstance(node, Leaf) and node.text == "1.0":
         return node.text
     message = 'The version of a three-layer file must be "1.0"; write \'version: "1.0"\'.'
     where.fatal(node.at, IssueReason.UNSUPPORTED_VERSION, message)
-    return None
+    raise BadValue  # already reported
 
 
 _ROOT: Final = keyed(
@@ -54,10 +62,10 @@ _ROOT: Final = keyed(
 
 
 def read_three_layer(implied: Implied = "always") -> DocumentReader:
-    """Return a reader of a system file, or of one that goes over it and need not be whole.
+    """Return a reader of a system file, or of an incomplete one that overlays it.
 
     Args:
-        implied: When an entry that names no transport has one; a whole file always implies it.
+        implied: When an entry without `transport` implies one: in a system file always.
     """
     partial = implied != "always"
 
@@ -99,30 +107,28 @@ def _server(entry: TableEntry, servers: Where, implied: Implied) -> TableEntry:
     if is_class and implied != "never":
         at = next(each.at for each in entries if each.name in (*_OF_CLASSES, "type"))
         native = [each for each in native if each.name != "transport"]
-        native.append(TableEntry("transport", at, Leaf(at, "python", "python")))
+        native.append(transport_entry("python", at))
     elif "transport" not in names and is_implied(implied, names):
-        native.append(TableEntry("transport", entry.at, Leaf(entry.at, "stdio", "stdio")))
+        native.append(transport_entry("stdio", entry.at))
     parameters = [each for each in entries if each.name in _PARAMETERS]
     if parameters and is_class:
-        native.append(_handed(parameters, "config"))
+        native.append(_class_config(parameters, "config"))
     elif parameters:
         native = _with_parameters(native, parameters, where)
-        if implied != "always" and not runs:  # what lies below may be a class
-            native.append(_handed(parameters, CONFIG_OF_CLASS))
-    return replace(entry, value=replace(entry.value, entries=tuple(native)))
+        if implied != "always" and not runs:  # the server below may be a class
+            native.append(_class_config(parameters, CONFIG_OF_CLASS))
+    return entry.with_members(native)
 
 
-def _handed(parameters: Sequence[TableEntry], name: str) -> TableEntry:
-    """Return what a class is handed, `override` over `config`."""
-    head = next((each for each in parameters if not isinstance(each.value, Table)), None)
-    if head is not None:
-        return replace(head, name=name)  # no mapping, which its reader reports
-    kept: dict[str, TableEntry] = {}
-    for each in sorted(parameters, key=lambda one: _PARAMETERS.index(one.name)):
-        if isinstance(each.value, Table):
-            kept.update((one.name, one) for one in each.value.entries)
-    at = parameters[0].at
-    return TableEntry(name, at, Table(parameters[0].value.at, tuple(kept.values())))
+def _class_config(parameters: Sequence[TableEntry], name: str) -> TableEntry:
+    """Return a class's configuration: `override` over `config`."""
+    bad = next((each for each in parameters if not isinstance(each.value, Table)), None)
+    if bad is not None:
+        return replace(bad, name=name)  # the reader of the key reports it
+    merged: dict[str, TableEntry] = {}
+    for each in sorted(parameters, key=lambda each: _PARAMETERS.index(each.name)):
+        merged.update((member.name, member) for member in each.members)
+    return replace(parameters[0], name=name).with_members(merged.values())
 
 
 def _native(entry: TableEntry, where: Where, is_class: bool) -> Iterator[TableEntry]:
@@ -135,8 +141,8 @@ def _native(entry: TableEntry, where: Where, is_class: bool) -> Iterator[TableEn
             yield entry
         case "module" | "class" | "config" | "override":
             return
-        case "tools" | "prompts" | "resources" if isinstance(node, Items):
-            yield replace(entry, value=Table(node.at, (TableEntry("whitelist", entry.at, node),)))
+        case "tools" | "prompts" | "resources":
+            yield whitelist(entry)
         case "transport" if isinstance(node, Leaf) and node.value in _TRANSPORTS:
             yield replace(entry, value=replace(node, value=_TRANSPORTS[str(node.value)]))
         case _:
@@ -146,16 +152,15 @@ def _native(entry: TableEntry, where: Where, is_class: bool) -> Iterator[TableEn
 def _with_parameters(
     native: Sequence[TableEntry], parameters: Sequence[TableEntry], where: Where
 ) -> list[TableEntry]:
-    # What `env` says itself wins over `override`, and that over `config`.
+    # `env` overrides `override`, which overrides `config`.
     variables: dict[str, TableEntry] = {}
     for each in parameters:
-        place = where.child(each)
-        variables.update((one.name, one) for one in _variables(each, place))
+        variables.update((made.name, made) for made in _variables(each, where.child(each)))
     given = next((each for each in native if each.name == "env"), None)
-    own = given.value.entries if given and isinstance(given.value, Table) else ()
     if given is not None and not isinstance(given.value, Table):
         return list(native)
-    kept = [one for name, one in variables.items() if name not in {each.name for each in own}]
+    own = given.members if given is not None else ()
+    kept = [each for name, each in variables.items() if name not in {one.name for one in own}]
     if not kept:
         return list(native)
     head = parameters[0]

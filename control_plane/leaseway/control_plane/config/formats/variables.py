@@ -1,4 +1,4 @@
-"""Texts of other clients: their variables in our spelling, and what has no counterpart here."""
+"""Translates the variables of other clients' files into `${NAME}`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_CLIENTS: Final = frozenset(
         "extensionInstallFolder",
     }
 )
-"""Names that VS Code and Cursor fill in from the editor's window."""
+"""Variables that VS Code and Cursor fill in from the editor's window."""
 
 
 def is_of_client(node: Tree) -> bool:
@@ -38,36 +38,37 @@ def is_of_client(node: Tree) -> bool:
     return bool(names & (_OF_CLIENTS | {"input"}))
 
 
-def rewired(node: Tree, where: Where) -> Tree:
+def with_native_variables(node: Tree, where: Where) -> Tree:
     """Return a value with variables as `${NAME}` and numbers as text.
 
-    Reports an input and a variable that only the client can fill in, each an error by name.
+    Inputs and variables that only the client can fill in are reported as errors.
     """
     match node:
         case Leaf(value=str() as text):
-            return replace(node, value=_rewired_text(text, node, where))
+            return replace(node, value=_text(text, node, where))
         case Leaf(value=int() | float() as number) if not isinstance(number, bool):
             return replace(node, value=node.text)
         case Items():
             items = (
-                rewired(item, where.item(index, item.at)) for index, item in enumerate(node.items)
+                with_native_variables(item, where.item(index, item.at))
+                for index, item in enumerate(node.items)
             )
             return replace(node, items=tuple(items))
         case Table():
-            return replace(node, entries=tuple(_rewired_entries(node, where)))
+            return replace(node, entries=tuple(_entries(node, where)))
     return node
 
 
-def _rewired_entries(table: Table, where: Where) -> list[TableEntry]:
+def _entries(table: Table, where: Where) -> list[TableEntry]:
     return [
-        replace(entry, value=rewired(entry.value, where.child(entry)))
+        replace(entry, value=with_native_variables(entry.value, where.child(entry)))
         for entry in table.entries
-        # A null unsets a variable for VS Code; here what is not set is left out.
+        # A null unsets a variable for VS Code; here an unset variable is omitted.
         if not (isinstance(entry.value, Leaf) and entry.value.value is None)
     ]
 
 
-def _rewired_text(text: str, node: Leaf, where: Where) -> str:
+def _text(text: str, node: Leaf, where: Where) -> str:
     def spelling(match: re.Match[str]) -> str:
         name, argument = match[1], match[2]
         if name == "env" and argument and _NAME.fullmatch(argument):
@@ -76,11 +77,11 @@ def _rewired_text(text: str, node: Leaf, where: Where) -> str:
             return "${HOME}"
         if name == "input":
             _report_input(argument or "", node, where)
-            return "${INPUT}"  # said once; nothing more is found wrong with it
+            return "${INPUT}"  # so that no other mistake is reported for it
         if name in _OF_CLIENTS:
             message = (
-                f"{quoted(where.key)} uses {quoted(match[0])}, which only the client that this file"
-                " was written for can fill in; write the value itself."
+                f"{quoted(where.key)} uses {quoted(match[0])}, which only the client of this file"
+                " can fill in; write the value itself."
             )
             where.error(node.at, IssueReason.CLIENT_VARIABLE, message)
         return match[0]
@@ -91,7 +92,7 @@ def _rewired_text(text: str, node: Leaf, where: Where) -> str:
 def _report_input(name: str, node: Leaf, where: Where) -> None:
     message = (
         f"{quoted(where.key)} needs the input {quoted(name)}, which a client asks a person for and"
-        " Leaseway asks nobody. Set an environment variable where workers run and write"
+        " Leaseway asks no one. Set an environment variable where workers run and write"
         " ${NAME} instead."
     )
     where.error(node.at, IssueReason.CLIENT_INPUT, message)

@@ -1,20 +1,31 @@
-"""The documents of all layers, combined into variants: a common one and those of tenants.
+"""Combines the files of all layers into variants: a common one and those of tenants (DESIGN §2).
+
+The *system* layer declares servers. A *domain* may enable, disable and parametrise them for its
+tenant. A *session* layer may change anything.
 
 Entries are merged key by key in their native spelling before they are read, so each value keeps
-the place that it came from.
-
-One server's entry on top of another's, key by key (DESIGN §2).
+the position that it came from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from leaseway.control_plane.config.layers.document import CONFIG_OF_CLASS, Document
-from leaseway.control_plane.config.layers.domain_references import Reference, not_granted
-from leaseway.control_plane.config.layers.grants import unknown_grants, with_grants
+from leaseway.control_plane.config.layers.document import (
+    CONFIG_OF_CLASS,
+    Document,
+    Layer,
+    ReaderOf,
+    read_root,
+)
+from leaseway.control_plane.config.layers.grants import (
+    Reference,
+    references_not_granted,
+    unknown_grants,
+    with_grants,
+)
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults, read_entry
 from leaseway.control_plane.config.schema.issues import (
     ConfigIssue,
@@ -39,108 +50,92 @@ from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.names import nearest
 
 _BY_NAME: Final = frozenset({"env", "headers", "config"})
-"""Keys whose mappings are merged name by name; of all others the upper value is taken whole."""
-
-
-def merged(below: TableEntry, above: TableEntry) -> TableEntry:
-    """Return an entry with what another says put over it.
-
-    What either repeats stays repeated, for the reader to report. A transport of another kind
-    takes along the keys below that it has no use for.
-    """
-    if not isinstance(below.value, Table) or not isinstance(above.value, Table):
-        return replace(below, value=above.value)
-    above = _for_class(above, _transport(below.value.entries) == "python")
-    assert isinstance(above.value, Table)
-    entries = _usable(below.value.entries, above.value)
-    upper = {entry.name: entry for entry in above.value.entries}
-    kept = [_under(entry, upper.pop(entry.name, None)) for entry in entries]
-    taken = {entry.name for entry in kept if entry.name in _BY_NAME}
-    names = {entry.name for entry in above.value.entries}
-    lower = [entry for entry in kept if entry.name not in names or entry.name in taken]
-    added = [entry for entry in above.value.entries if entry.name not in taken]
-    return replace(below, value=replace(below.value, entries=(*lower, *added)))
-
-
-def _for_class(above: TableEntry, is_class: bool) -> TableEntry:
-    """Return an entry with what is meant for a class as its `config`, or without it."""
-    if not isinstance(above.value, Table):
-        return above
-    entries = [
-        replace(each, name="config") if each.name == CONFIG_OF_CLASS else each
-        for each in above.value.entries
-        if is_class or each.name != CONFIG_OF_CLASS
-    ]
-    return replace(above, value=replace(above.value, entries=tuple(entries)))
-
-
-def _under(below: TableEntry, above: TableEntry | None) -> TableEntry:
-    if above is None or below.name not in _BY_NAME:
-        return below
-    if not isinstance(below.value, Table) or not isinstance(above.value, Table):
-        return above
-    names = {entry.name for entry in above.value.entries}
-    kept = (entry for entry in below.value.entries if entry.name not in names)
-    return replace(below, value=replace(below.value, entries=(*kept, *above.value.entries)))
-
-
-def _usable(entries: Iterable[TableEntry], above: Table) -> list[TableEntry]:
-    transport = _transport(above.entries)
-    if transport is None or transport == _transport(entries := list(entries)):
-        return list(entries)
-    return [
-        entry
-        for entry in entries
-        if (key := SERVER_KEYS.get(entry.name)) is None or key.is_for(str(transport))
-    ]
-
-
-def _transport(entries: Iterable[TableEntry]) -> object:
-    for entry in entries:
-        if entry.name == "transport" and isinstance(entry.value, Leaf):
-            return entry.value.value
-    return None
-
+"""Keys whose mappings are merged name by name; the upper layer replaces all other values."""
 
 DOMAIN_KEYS: Final = frozenset(
     {"enabled", "env", "headers", "config", "tools", "prompts", "resources"}
 )
-"""What a domain may set of any server; the server's `domain_may` opens more of it.
+"""Keys that a domain may set for any server; the server's `domain_may` opens more.
 
-Of `env` and `headers` these are the names that the layer below states. Filters only narrow.
+In `env` and `headers` it may set the names that the layer below has. Filters only narrow.
 """
 
+_STRICT_LAYERS: Final = frozenset({"system", "kubernetes", "domain"})
+"""Layers in which a literal credential is an error."""
+
 _FILTERS: Final = ("tools", "prompts", "resources")
+_REFERENCE_NOUNS: Final = {"env": "variable", "secret": "secret", "file": "file"}
 
 
-def opened_by(entry: TableEntry) -> frozenset[str]:
-    """Return what a server's entry lets domains set, beyond what they may of any."""
-    entries = entry.value.entries if isinstance(entry.value, Table) else ()
-    opened = next((each.value for each in entries if each.name == "domain_may"), None)
+def merged(below: TableEntry, above: TableEntry) -> TableEntry:
+    """Return an entry overlaid with the same server's entry of an upper layer.
+
+    Repeated keys of either stay repeated, for the reader to report. If the upper layer changes the
+    transport, keys below that the new transport does not accept are dropped.
+    """
+    if not isinstance(below.value, Table) or not isinstance(above.value, Table):
+        return replace(below, value=above.value)
+    above = _for_class(above, is_class=_transport(below) == "python")
+    upper = {entry.name: entry for entry in above.members}
+    kept = [_merged_value(entry, upper.pop(entry.name, None)) for entry in _usable(below, above)]
+    by_name = {entry.name for entry in kept if entry.name in _BY_NAME}
+    names = {entry.name for entry in above.members}
+    lower = [entry for entry in kept if entry.name not in names or entry.name in by_name]
+    added = [entry for entry in above.members if entry.name not in by_name]
+    return below.with_members((*lower, *added))
+
+
+def _for_class(above: TableEntry, *, is_class: bool) -> TableEntry:
+    """Return an entry with its parameters for a class as `config`, or without them."""
+    return above.with_members(
+        replace(each, name="config") if each.name == CONFIG_OF_CLASS else each
+        for each in above.members
+        if is_class or each.name != CONFIG_OF_CLASS
+    )
+
+
+def _merged_value(below: TableEntry, above: TableEntry | None) -> TableEntry:
+    if above is None or below.name not in _BY_NAME:
+        return below
+    if not isinstance(below.value, Table) or not isinstance(above.value, Table):
+        return above
+    names = {entry.name for entry in above.members}
+    kept = (entry for entry in below.members if entry.name not in names)
+    return below.with_members((*kept, *above.members))
+
+
+def _usable(below: TableEntry, above: TableEntry) -> Iterator[TableEntry]:
+    """Yield the keys of the lower entry that the upper entry's transport accepts."""
+    transport = _transport(above)
+    is_changed = transport is not None and transport != _transport(below)
+    for entry in below.members:
+        key = SERVER_KEYS.get(entry.name)
+        if not is_changed or key is None or key.is_for(str(transport)):
+            yield entry
+
+
+def _transport(server: TableEntry) -> object:
+    return next(
+        (
+            each.value.value
+            for each in server.members
+            if each.name == "transport" and isinstance(each.value, Leaf)
+        ),
+        None,
+    )
+
+
+def opened_keys(entry: TableEntry) -> frozenset[str]:
+    """Return the keys that a server's `domain_may` opens to domains."""
+    opened = entry.member("domain_may")
     items = opened.items if isinstance(opened, Items) else ()
     return frozenset(item.text for item in items if isinstance(item, Leaf))
-
-
-def _has(entry: TableEntry, name: str) -> bool:
-    entries = entry.value.entries if isinstance(entry.value, Table) else ()
-    return any(each.name == name for each in entries)
-
-
-def _names_a_class(entry: TableEntry) -> bool:
-    return isinstance(entry.value, Table) and _transport(entry.value.entries) == "python"
-
-
-def _names_in(entry: TableEntry, key: str) -> frozenset[str]:
-    entries = entry.value.entries if isinstance(entry.value, Table) else ()
-    table = next((each.value for each in entries if each.name == key), None)
-    return frozenset(one.name for one in table.entries) if isinstance(table, Table) else frozenset()
 
 
 def _without(entry: TableEntry, names: Collection[str]) -> TableEntry:
     if not isinstance(entry.value, Table) or not names:
         return entry
-    kept = tuple(each for each in entry.value.entries if each.name not in names)
-    return replace(entry, value=replace(entry.value, entries=kept))
+    return entry.with_members(each for each in entry.members if each.name not in names)
 
 
 @dataclass(frozen=True)
@@ -148,11 +143,11 @@ class LayerDocument:
     """One layer's document.
 
     Attributes:
-        kind: Which layer.
+        kind: The kind of layer.
         path: The file.
-        tenant: Whose domain it is, or empty.
-        document: What it says.
-        failed: The servers that have an error in this file already.
+        tenant: The tenant of a domain, else empty.
+        document: The file's servers.
+        failed: The servers that already have an error in this file.
     """
 
     kind: str
@@ -164,14 +159,53 @@ class LayerDocument:
     def where(self, log: IssueLog) -> Where:
         return Where(log).at_key(self.document.root, replace(self.document.at, file=self.path))
 
-    def about(
-        self, name: str, at: Position, reason: IssueReason, message: str, server: str | None = None
+    def error(
+        self,
+        key: str,
+        at: Position,
+        message: str,
+        *,
+        reason: IssueReason = IssueReason.KEY_NOT_FOR_LAYER,
+        server: str | None = None,
     ) -> ConfigIssue:
-        """Return an error in this file."""
-        key = name if name.isprintable() else ascii(name)
+        """Return an error in this file; an error in a server is every tenant's."""
+        key = key if key.isprintable() else ascii(key)
+        tenant = "" if server is not None else self.tenant
         return ConfigIssue(
-            self.path, at.line, at.column, key, "error", reason, message, server, self.tenant
+            self.path, at.line, at.column, key, "error", reason, message, server, tenant
         )
+
+
+def parse_layers(layers: Sequence[Layer], reader_of: ReaderOf) -> ParsedConfig:
+    """Parse the files of a configuration.
+
+    Args:
+        layers: The files, the lowest layer first.
+        reader_of: Returns the reader of a file.
+    """
+    log = IssueLog(
+        layers[0].path if layers else "",
+        frozenset(layer.path for layer in layers if layer.kind in _STRICT_LAYERS),
+        list(dict.fromkeys(layer.path for layer in layers)),
+    )
+    documents: list[LayerDocument] = []
+    for layer in layers:
+        own = IssueLog(layer.path)
+        where = Where(own)
+        root = read_root(layer.text, where, layer.path)
+        document = None if root is None else reader_of(root, layer)(root, where)
+        log.absorb(own, layer.tenant)
+        log.failed -= own.failed
+        log.broken = log.broken or own.broken or document is None
+        if document is not None:
+            documents.append(
+                LayerDocument(layer.kind, layer.path, layer.tenant, document, own.failed)
+            )
+    if not log.broken:
+        return combine(documents, log)
+    if len(documents) == len(layers):
+        combine(documents, log)  # to list the other mistakes, too
+    return ParsedConfig({}, frozenset(), log.issues(), broken=True, places=log.places)
 
 
 @dataclass(frozen=True)
@@ -184,20 +218,25 @@ def combine(documents: Sequence[LayerDocument], log: IssueLog) -> ParsedConfig:
     """Combine documents, the lowest layer first.
 
     Args:
-        documents: What the files say; none of them is broken.
-        log: What was found in them so far; takes the rest.
+        documents: The documents, none of them broken.
+        log: The issues so far; further issues are added.
     """
-    combination = _Combination(log, _last_defaults(documents), _last_tenants(documents))
+    common = [each.document for each in documents if each.kind != "domain"]
+    defaults = [each.defaults for each in common if each.defaults.given]
+    tenants = [each.tenants for each in common if each.tenants is not None]
+    combination = _Combination(
+        log, defaults[-1] if defaults else NO_DEFAULTS, tenants[-1] if tenants else None
+    )
     base: dict[str, _Declared] = {}
-    for one in documents:
-        if one.kind in ("global", "native", "system", "kubernetes"):
-            # A file over a global one replaces its servers one by one, whole; so do resources.
-            base.update((entry.name, _Declared(entry, one)) for entry in one.document.servers)
-    sessions = [one for one in documents if one.kind == "session"]
-    combination.common(base, sessions)
-    for one in documents:
-        if one.kind == "domain":
-            combination.domain(one, base, sessions)
+    for layer in documents:
+        if layer.kind in ("global", "native", "system", "kubernetes"):
+            # A file over a global one replaces whole servers; so do resources.
+            base.update((entry.name, _Declared(entry, layer)) for entry in layer.document.servers)
+    sessions = [each for each in documents if each.kind == "session"]
+    combination.add_common(base, sessions)
+    for layer in documents:
+        if layer.kind == "domain":
+            combination.add_domain(layer, base, sessions)
     return combination.result()
 
 
@@ -232,56 +271,56 @@ class _Combination:
 
     def _check_grants(self) -> None:
         known = frozenset(key.server_id for key in self.specs) | self.log.failed
-        for place, server_id in unknown_grants(self.tenants or {}, known):
-            near = nearest(server_id, known, 1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
+        for path, server_id in unknown_grants(self.tenants or {}, known):
+            hint = _did_you_mean(server_id, known)
             message = f"There is no server {quoted(server_id)} to grant.{hint}"
-            at = self.log.places.get(f"{place}.{server_id}") or self.log.places.get(place, START)
-            where = Where(self.log).at_key(place, at)
+            at = self.log.places.get(f"{path}.{server_id}") or self.log.places.get(path, START)
+            where = Where(self.log).at_key(path, at)
             where.warning(at, IssueReason.UNDECLARED_SERVER, message)
 
-    def common(self, base: Mapping[str, _Declared], sessions: Sequence[LayerDocument]) -> None:
-        """Read what everyone gets."""
+    def add_common(self, base: Mapping[str, _Declared], sessions: Sequence[LayerDocument]) -> None:
+        """Read the common variants."""
         servers = dict(base)
         for session in sessions:
             for entry in session.document.servers:
-                if entry.name not in servers and not _switches_only(entry):
+                if entry.name in servers:
+                    continue
+                if isinstance(entry.value, Table) and _names(entry) <= {"enabled"}:
+                    self._report_undeclared(session, entry, servers)
+                else:
                     servers[entry.name] = _Declared(entry, session)
-                elif entry.name not in servers:
-                    self._undeclared(session, entry, servers)
         self.servers = servers.keys()
         for declared in servers.values():
-            overlaid, failed = self._overlaid(declared, sessions)
-            own = self.log.fresh()
-            spec = self._read(overlaid, own, failed, VariantKey(declared.entry.name))
-            self.log.absorb(own)
+            log = self.log.fresh()
+            spec = self._read(declared, sessions, log, VariantKey(declared.entry.name))
+            self.log.absorb(log)
             if spec is not None:
                 self.specs[spec.key] = spec
 
-    def domain(
+    def add_domain(
         self,
         domain: LayerDocument,
         base: Mapping[str, _Declared],
         sessions: Sequence[LayerDocument],
     ) -> None:
-        """Read what one tenant gets of the servers that its domain names."""
+        """Read one tenant's variants of the servers in its domain."""
         if domain.document.defaults.given:
-            message = "A domain sets no 'defaults'; set 'transform' on its servers, or in system."
-            at = domain.document.defaults.at
-            reason = IssueReason.KEY_NOT_FOR_LAYER
-            self.log.add(domain.about("defaults", at, reason, message))
+            message = (
+                "A domain can't set 'defaults'; set 'transform' on its servers, or 'defaults' in"
+                " the system layer."
+            )
+            self.log.add(domain.error("defaults", domain.document.defaults.at, message))
         if domain.document.tenants is not None:
-            message = "A domain grants nothing; write 'tenants' in the system layer."
-            reason = IssueReason.KEY_NOT_FOR_LAYER
-            self.log.add(domain.about("tenants", domain.document.at, reason, message))
+            message = "A domain can't grant anything; write 'tenants' in the system layer."
+            self.log.add(domain.error("tenants", domain.document.at, message))
         for entry in domain.document.servers:
             declared = base.get(entry.name)
             if declared is None:
-                self._undeclared(domain, entry, base)
+                self._report_undeclared(domain, entry, base)
             else:
-                self._variant(domain, declared, entry, sessions)
+                self._add_variant(domain, declared, entry, sessions)
 
-    def _variant(
+    def _add_variant(
         self,
         domain: LayerDocument,
         declared: _Declared,
@@ -289,23 +328,25 @@ class _Combination:
         sessions: Sequence[LayerDocument],
     ) -> None:
         common, key = VariantKey(entry.name), VariantKey(entry.name, domain.tenant)
-        opened = opened_by(declared.entry)
-        if _names_a_class(declared.entry) and _has(entry, CONFIG_OF_CLASS):
-            entry = _without(entry, {"env"})  # the same parameters once more, for other servers
-        narrows = self._narrowing(declared, sessions, opened)
-        over = merged(declared.entry, _without(entry, narrows))
-        overlaid, failed = self._overlaid(replace(declared, entry=over), sessions)
-        own = self.log.fresh()
-        for issue in self._foreign(domain, declared.entry, entry, opened):
-            own.add(issue)
-        spec = self._read(overlaid, own, failed or entry.name in domain.failed, key)
-        spec = _narrowed(spec, domain, entry, narrows, own)
-        for issue in self._switched_on(domain, entry, spec):
-            own.add(issue)
-        for reference in not_granted(entry, declared.entry, domain.tenant, self.tenants):
-            own.add(_not_granted(domain, entry, reference))
-        self.log.absorb(own, domain.tenant)
-        if entry.name in own.failed:
+        opened = opened_keys(declared.entry)
+        is_class = _transport(declared.entry) == "python"
+        if is_class and entry.member(CONFIG_OF_CLASS) is not None:
+            entry = _without(entry, {"env"})  # the same parameters, for servers of other kinds
+        narrowing = _narrowing_filters(declared, sessions, opened)
+        over = merged(declared.entry, _without(entry, narrowing))
+        log = self.log.fresh()
+        for issue in _closed_keys(domain, declared.entry, entry, opened):
+            log.add(issue)
+        if entry.name in domain.failed:
+            log.failed.add(entry.name)
+        spec = self._read(replace(declared, entry=over), sessions, log, key)
+        spec = _narrowed(spec, domain, entry, narrowing, log)
+        for issue in self._newly_enabled_tools(domain, entry, spec):
+            log.add(issue)
+        for reference in references_not_granted(entry, declared.entry, domain.tenant, self.tenants):
+            log.add(_not_granted(domain, entry, reference))
+        self.log.absorb(log, domain.tenant)
+        if entry.name in log.failed:
             self.refused.add(key)
         elif spec is None:
             if common in self.specs or entry.name in self.log.failed:
@@ -313,105 +354,104 @@ class _Combination:
         elif replace(spec, key=common) != self.specs.get(common):
             self.specs[key] = spec
 
-    def _foreign(
-        self, domain: LayerDocument, declared: TableEntry, entry: TableEntry, opened: Set[str]
-    ) -> Iterable[ConfigIssue]:
-        for each in entry.value.entries if isinstance(entry.value, Table) else ():
-            if each.name not in SERVER_KEYS or each.name in opened:
-                continue
-            path = f"{domain.document.root}.{entry.name}.{each.name}"
-            if each.name not in DOMAIN_KEYS:
-                yield _not_opened(domain, entry, each, path, each.name)
-            elif each.name in ("env", "headers") and isinstance(each.value, Table):
-                stated = _names_in(declared, each.name)
-                for one in each.value.entries:
-                    word = f"{each.name}.{one.name}"
-                    if one.name not in stated and word not in opened:
-                        yield _not_opened(domain, entry, one, f"{path}.{one.name}", word)
-
-    def _narrowing(
-        self, declared: _Declared, sessions: Sequence[LayerDocument], opened: Set[str]
-    ) -> list[str]:
-        """Return the filters of a domain that narrow what is below, and take no place of it."""
-        entry = declared.entry
-        if _transport(entry.value.entries if isinstance(entry.value, Table) else ()) == "builtin":
-            return []  # its tools are switched on by name
-        over = {
-            each.name
-            for session in sessions
-            for one in session.document.servers
-            if one.name == entry.name and isinstance(one.value, Table)
-            for each in one.value.entries
-        }
-        return [name for name in _FILTERS if name not in opened and name not in over]
-
-    def _switched_on(
+    def _newly_enabled_tools(
         self, domain: LayerDocument, entry: TableEntry, spec: ServerSpec | None
-    ) -> Iterable[ConfigIssue]:
-        """Refuse tools of a builtin server that are on for the tenant alone."""
+    ) -> Iterator[ConfigIssue]:
+        """Yield an error if a domain enables tools of a builtin server that are off below."""
         common = self.specs.get(VariantKey(entry.name))
-        if spec is None or spec.transport != "builtin" or not isinstance(entry.value, Table):
+        if spec is None or spec.transport != "builtin":
             return
         on = set(common.builtin.tools) if common is not None else set[str]()
         more = [name for name in spec.builtin.tools if name not in on]
-        at = next((each.at for each in entry.value.entries if each.name == "tools"), None)
+        at = next((each.at for each in entry.members if each.name == "tools"), None)
         if more and at is not None:
             message = (
-                f"A domain can't switch on {quoted(more[0])} of the server {quoted(entry.name)}:"
-                " only the system layer does. Remove it, or name it there."
+                f"A domain can't enable {quoted(more[0])} of the server {quoted(entry.name)}: only"
+                " the system layer can. Remove it, or enable it there."
             )
-            name = f"{domain.document.root}.{entry.name}.tools"
-            reason = IssueReason.KEY_NOT_FOR_LAYER
-            yield replace(domain.about(name, at, reason, message, entry.name), tenant="")
-
-    def _overlaid(
-        self, declared: _Declared, sessions: Sequence[LayerDocument]
-    ) -> tuple[_Declared, bool]:
-        name = declared.entry.name
-        failed = name in declared.by.failed
-        for session in sessions:
-            failed = failed or name in session.failed
-            for entry in session.document.servers:
-                if entry.name == name and session is not declared.by:
-                    declared = replace(declared, entry=merged(declared.entry, entry))
-        return declared, failed
+            key = f"{domain.document.root}.{entry.name}.tools"
+            yield domain.error(key, at, message, server=entry.name)
 
     def _read(
-        self, declared: _Declared, own: IssueLog, failed: bool, key: VariantKey
+        self,
+        declared: _Declared,
+        sessions: Sequence[LayerDocument],
+        log: IssueLog,
+        key: VariantKey,
     ) -> ServerSpec | None:
-        if failed:
-            own.failed.add(key.server_id)
+        """Read a server's entry, overlaid with those of session layers."""
+        name, entry = declared.entry.name, declared.entry
+        for session in sessions:
+            for each in session.document.servers:
+                if each.name == name and session is not declared.by:
+                    entry = merged(entry, each)
+        if any(name in layer.failed for layer in (declared.by, *sessions)):
+            log.failed.add(name)
         defaults = self.defaults if self.defaults.given else declared.by.document.implied
-        spec = read_entry(declared.entry, declared.by.where(own), defaults)
-        prefix = f"{declared.by.document.root}.{key.server_id}."
+        spec = read_entry(entry, declared.by.where(log), defaults)
+        prefix = f"{declared.by.document.root}.{name}."
         self.origins[key] = {
-            name.removeprefix(prefix): at
-            for name, at in own.places.items()
-            if name.startswith(prefix)
+            path.removeprefix(prefix): at
+            for path, at in log.places.items()
+            if path.startswith(prefix)
         }
         return spec if spec is None or spec.key == key else replace(spec, key=key)
 
-    def _undeclared(
+    def _report_undeclared(
         self, layer: LayerDocument, entry: TableEntry, declared: Mapping[str, _Declared]
     ) -> None:
-        near = nearest(entry.name, declared, 1)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
-        who = f"domain of tenant '{layer.tenant}'" if layer.tenant else f"{layer.kind} layer"
+        noun = f"domain of tenant '{layer.tenant}'" if layer.tenant else f"{layer.kind} layer"
         message = (
-            f"The {who} names the server {quoted(entry.name)}, which no layer below declares;"
-            f" there will be none of that name.{hint}"
+            f"The {noun} names the server {quoted(entry.name)}, which no layer below declares;"
+            f" it is ignored.{_did_you_mean(entry.name, declared)}"
         )
-        name = f"{layer.document.root}.{entry.name}"
-        self.log.add(layer.about(name, entry.at, IssueReason.UNDECLARED_SERVER, message))
+        key = f"{layer.document.root}.{entry.name}"
+        reason = IssueReason.UNDECLARED_SERVER
+        self.log.add(layer.error(key, entry.at, message, reason=reason))
 
 
-def _last_tenants(documents: Sequence[LayerDocument]) -> Tenants | None:
-    given = [
-        one.document.tenants
-        for one in documents
-        if one.kind != "domain" and one.document.tenants is not None
-    ]
-    return given[-1] if given else None
+def _did_you_mean(name: str, known: Collection[str]) -> str:
+    near = nearest(name, known, 1)
+    return f" Did you mean '{near[0]}'?" if near else ""
+
+
+def _names(entry: TableEntry) -> set[str]:
+    return {each.name for each in entry.members}
+
+
+def _narrowing_filters(
+    declared: _Declared, sessions: Sequence[LayerDocument], opened: Set[str]
+) -> list[str]:
+    """Return the filters that a domain can only narrow, not replace."""
+    if _transport(declared.entry) == "builtin":
+        return []  # its `tools` name the enabled tools
+    in_sessions = {
+        name
+        for session in sessions
+        for entry in session.document.servers
+        if entry.name == declared.entry.name
+        for name in _names(entry)
+    }
+    return [name for name in _FILTERS if name not in opened and name not in in_sessions]
+
+
+def _closed_keys(
+    domain: LayerDocument, declared: TableEntry, entry: TableEntry, opened: Set[str]
+) -> Iterator[ConfigIssue]:
+    """Yield an error for each key or name that a domain sets and may not."""
+    for each in entry.members:
+        if each.name not in SERVER_KEYS or each.name in opened:
+            continue
+        path = f"{domain.document.root}.{entry.name}.{each.name}"
+        if each.name not in DOMAIN_KEYS:
+            yield _not_opened(domain, entry, each, path, each.name)
+        elif each.name in ("env", "headers"):
+            below = declared.member(each.name)
+            stated = {one.name for one in below.entries} if isinstance(below, Table) else set()
+            for name in each.members:
+                word = f"{each.name}.{name.name}"
+                if name.name not in stated and word not in opened:
+                    yield _not_opened(domain, entry, name, f"{path}.{name.name}", word)
 
 
 def _not_opened(
@@ -419,26 +459,21 @@ def _not_opened(
 ) -> ConfigIssue:
     message = (
         f"A domain can't set {quoted(word)} of the server {quoted(server.name)}: the system layer"
-        " says what runs, where, and how. Remove it, or open it there with"
+        " decides what runs, where, and how. Remove it, or open it there with"
         f" 'domain_may: [{word if word.isprintable() else each.name}]'."
     )
-    reason = IssueReason.KEY_NOT_FOR_LAYER
-    return replace(domain.about(path, each.at, reason, message, server.name), tenant="")
+    return domain.error(path, each.at, message, server=server.name)
 
 
 def _not_granted(domain: LayerDocument, server: TableEntry, reference: Reference) -> ConfigIssue:
-    name = quoted(reference.name)
     message = (
-        f"The domain of tenant '{domain.tenant}' reads the {_READS[reference.kind]} {name} for the"
-        f" server {quoted(server.name)}, which the system layer does not grant to it. Remove it, or"
-        f" grant it there with 'tenants: {{ {domain.tenant}: {{ secrets: [...] }} }}'."
+        f"The domain of tenant '{domain.tenant}' reads the {_REFERENCE_NOUNS[reference.kind]}"
+        f" {quoted(reference.name)} for the server {quoted(server.name)}, which the system layer"
+        " does not grant to it. Remove it, or grant it there with"
+        f" 'tenants: {{ {domain.tenant}: {{ secrets: [...] }} }}'."
     )
-    where = f"{domain.document.root}.{server.name}"
-    issue = domain.about(where, reference.at, IssueReason.KEY_NOT_FOR_LAYER, message, server.name)
-    return replace(issue, tenant="")
-
-
-_READS: Final = {"env": "variable", "secret": "secret", "file": "file"}
+    key = f"{domain.document.root}.{server.name}"
+    return domain.error(key, reference.at, message, server=server.name)
 
 
 def _narrowed(
@@ -446,14 +481,11 @@ def _narrowed(
     domain: LayerDocument,
     entry: TableEntry,
     names: Collection[str],
-    own: IssueLog,
+    log: IssueLog,
 ) -> ServerSpec | None:
-    """Return a spec with the filters of a domain on top of its own."""
-    place = replace(
-        Where(own).at_key(domain.document.root, replace(domain.document.at, file=domain.path)),
-        server_id=entry.name,
-    ).child(entry)
-    for each in entry.value.entries if isinstance(entry.value, Table) else ():
+    """Return a spec with a domain's filters on top of its own."""
+    place = replace(domain.where(log), server_id=entry.name).child(entry)
+    for each in entry.members:
         if each.name not in names:
             continue
         rules = SERVER_KEYS[each.name].read(each.value, place.child(each))
@@ -461,17 +493,3 @@ def _narrowed(
             below: NameFilter = getattr(spec, each.name)
             spec = replace(spec, **{each.name: below.narrowed(rules)})  # type: ignore[arg-type]
     return spec
-
-
-def _last_defaults(documents: Sequence[LayerDocument]) -> Defaults:
-    given = [
-        one.document.defaults
-        for one in documents
-        if one.kind != "domain" and one.document.defaults.given
-    ]
-    return given[-1] if given else NO_DEFAULTS
-
-
-def _switches_only(entry: TableEntry) -> bool:
-    table = entry.value
-    return isinstance(table, Table) and {each.name for each in table.entries} <= {"enabled"}

@@ -1,13 +1,9 @@
-"""What a configuration file says before it means anything: entries in native keys, with places.
-
-Each format's reader makes one of these; `layers` puts several on top of each other and has the
-entries read.
-"""
+"""The common form of configuration files: servers' entries in native keys, with positions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults
@@ -16,27 +12,57 @@ from leaseway.control_plane.config.schema.policy import Tenants
 from leaseway.control_plane.config.schema.tables import unique_entries
 from leaseway.control_plane.config.tree.json_tree import BadJson
 from leaseway.control_plane.config.tree.load import load_file
-from leaseway.control_plane.config.tree.yaml_tree import START, BadText, Position, Table, TableEntry
+from leaseway.control_plane.config.tree.yaml_tree import (
+    START,
+    BadText,
+    Items,
+    Leaf,
+    Position,
+    Table,
+    TableEntry,
+)
 from leaseway.wire.bounds import MAX_CONFIG, MAX_SERVERS, MIB
 
 CONFIG_OF_CLASS: Final = "config, if a class"
-"""In an entry that goes over another: what it is to be handed in case it is a Python class."""
+"""In an overlaying entry: the `config` if the server turns out to be a Python class."""
+
+LayerKind = Literal["global", "native", "system", "kubernetes", "domain", "session"]
+"""The kind of a layer: `native` is a file alone, `global` lies below one, and `kubernetes` is a
+resource that declares a server, above the files that declare servers."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One file of a configuration.
+
+    Attributes:
+        kind: The kind of layer.
+        path: The file's name, for issues.
+        text: The file's content.
+        tenant: The tenant of a domain, else empty.
+        bare: Whether its tools get no prefix if its format cannot state one.
+    """
+
+    kind: LayerKind
+    path: str
+    text: str
+    tenant: str = ""
+    bare: bool = False
 
 
 @dataclass(frozen=True)
 class Document:
-    """One file's servers.
+    """One file's servers in native keys, with positions. Every format's reader makes one.
 
     Attributes:
-        form: The format's name, such as `native`, as people get to read it.
-        root: The dotted path of the key that the servers are under.
-        at: Where its value is.
+        form: The format's name for people, such as `native`.
+        root: The dotted path of the key that contains the servers.
+        at: The position of its value.
         servers: The ids with their keys, in native spelling.
-        defaults: What the file says for every server.
-        tenants: What it grants to whom; None where it does not say, which grants everything.
-        inherit: The system file that the file says it was written for, or empty.
-        implied: What holds for its servers where nobody says anything for every server: the file
-            has no way to.
+        defaults: The file's defaults for all servers.
+        tenants: The file's grants; None grants everything to everyone.
+        inherit: The system file that the file was written for, or empty.
+        implied: The defaults of a format that cannot state any.
     """
 
     form: str
@@ -50,21 +76,36 @@ class Document:
 
 
 DocumentReader = Callable[[Table, Where], Document | None]
-"""From a file's root to what it says; None, and a fatal issue, where it cannot be used."""
+"""Returns the document of a file's root; None, after a fatal issue, if it is unusable."""
+
+ReaderOf = Callable[[Table, Layer], DocumentReader]
+"""Returns the reader of a file, from its root."""
 
 Implied = Literal["always", "if_it_runs", "never"]
-"""When an entry that names no transport means one: where others lie below it, not always."""
+"""When an entry without `transport` implies one: not always if it overlays other layers."""
 
 
 def is_implied(implied: Implied, names: Collection[str]) -> bool:
-    """Return whether an entry with these keys, and no `transport`, means one all the same."""
+    """Return whether an entry with these keys, and no `transport`, implies one."""
     return implied == "always" or (
         implied == "if_it_runs" and ("command" in names or "url" in names)
     )
 
 
+def transport_entry(name: str, at: Position) -> TableEntry:
+    return TableEntry("transport", at, Leaf(at, name, name))
+
+
+def whitelist(entry: TableEntry) -> TableEntry:
+    """Return a filter that is written as a list of names as one with a whitelist."""
+    if not isinstance(entry.value, Items):
+        return entry
+    at = entry.value.at
+    return replace(entry, value=Table(at, (TableEntry("whitelist", entry.at, entry.value),)))
+
+
 def read_root(text: str, where: Where, file: str = "") -> Table | None:
-    """Return a file's mapping, or report why it has none."""
+    """Return a file's mapping, or report why there is none."""
     if len(text) > MAX_CONFIG or len(text.encode(errors="replace")) > MAX_CONFIG:
         message = f"The file is larger than {MAX_CONFIG // MIB} MiB."
         where.fatal(START, IssueReason.TOO_LARGE, message)

@@ -1,18 +1,38 @@
-"""From what `tenants:` says to the policy of each server. Pure."""
+"""The grants of `tenants:`: what each tenant may use of a server, and which references. Pure.
+
+A worker resolves references with its own environment, vault and files, which it shares between
+tenants. So a domain may only use references that the layer below has in the same server, or that
+`secrets` grants.
+"""
 
 from __future__ import annotations
 
+import posixpath
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final, NamedTuple
 
+from leaseway.control_plane.config.schema.fields import REFERENCE_KINDS
 from leaseway.control_plane.config.schema.policy import TenantConfig, Tenants
+from leaseway.control_plane.config.tree.yaml_tree import (
+    Items,
+    Leaf,
+    Position,
+    Table,
+    TableEntry,
+    Tree,
+)
 from leaseway.spec.model import ServerSpec
-from leaseway.spec.name_filters import NO_FILTER, NameFilter
+from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
 from leaseway.spec.permissions import EVERYTHING
-from leaseway.spec.policy import Grant
+from leaseway.spec.policy import OTHERS, Grant
+from leaseway.spec.references import references
+
+_BY_NAME: Final = frozenset({"env", "headers", "config"})
 
 
 def with_grants(spec: ServerSpec, tenants: Tenants | None) -> ServerSpec:
-    """Return a spec with what each tenant may use of it; without `tenants:` it stays as it is."""
+    """Return a spec with each tenant's grant and limits; unchanged without `tenants:`."""
     if tenants is None:
         return spec
     server_id = spec.key.server_id
@@ -42,12 +62,75 @@ def _tools(server_id: str, config: TenantConfig) -> NameFilter | None:
 
 
 def unknown_grants(tenants: Tenants, server_ids: frozenset[str]) -> list[tuple[str, str]]:
-    """Return (place, server id) of each grant of a server that nobody declares."""
-    found = []
+    """Return (key path, server id) of each grant of a server that is not declared."""
+    unknown = []
     for name, tenant in tenants.items():
-        places = {f"tenants.{name}.servers": tenant}
-        places |= {f"tenants.{name}.agents.{a}.servers": c for a, c in tenant.agents.items()}
-        for place, config in places.items():
+        configs = {f"tenants.{name}.servers": tenant}
+        configs |= {f"tenants.{name}.agents.{a}.servers": c for a, c in tenant.agents.items()}
+        for path, config in configs.items():
             ids = config.servers or {}
-            found += [(place, each) for each in ids if each not in server_ids]
-    return found
+            unknown += [(path, server_id) for server_id in ids if server_id not in server_ids]
+    return unknown
+
+
+class Reference(NamedTuple):
+    """A reference in a server's entry."""
+
+    kind: str
+    name: str
+    at: Position
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Equal for references that a worker looks up alike: `env` and `secret` are."""
+        return ("file" if self.kind == "file" else "name", self.name)
+
+
+def references_in(entry: TableEntry) -> Iterator[Reference]:
+    """Yield every reference in a server's entry."""
+    for each in entry.members:
+        if each.name in _BY_NAME and isinstance(each.value, Table):
+            for value in each.members:  # a variable may have the name `env`
+                yield from _references_in(value.value)
+        else:
+            yield from _references_in(each.value)
+
+
+def references_not_granted(
+    entry: TableEntry, below: TableEntry, tenant: str, tenants: Tenants | None
+) -> Iterator[Reference]:
+    """Yield the references of a domain's entry that its tenant may not use.
+
+    Args:
+        entry: The domain's entry.
+        below: The same server's entry in the layer below.
+        tenant: The domain's tenant.
+        tenants: The grants.
+    """
+    allowed = {reference.target for reference in references_in(below)}
+    config = (tenants or {}).get(tenant) or (tenants or {}).get(OTHERS)
+    patterns = config.secrets if config is not None else ()
+    for reference in references_in(entry):
+        if reference.target in allowed:
+            continue
+        path = reference.name
+        is_odd_path = reference.kind == "file" and posixpath.normpath(path) != path
+        if is_odd_path or not patterns or not passes(reference.name, patterns, ()):
+            yield reference
+
+
+def _references_in(tree: Tree) -> Iterator[Reference]:
+    match tree:
+        case Leaf():
+            for name, _ in references(tree.text if isinstance(tree.value, str) else ""):
+                yield Reference("env", name, tree.at)
+        case Items():
+            for item in tree.items:
+                yield from _references_in(item)
+        case Table():
+            for each in tree.entries:
+                is_reference = len(tree.entries) == 1 and each.name in REFERENCE_KINDS
+                if is_reference and isinstance(each.value, Leaf):
+                    yield Reference(each.name, each.value.text, each.at)
+                else:
+                    yield from _references_in(each.value)

@@ -1,4 +1,4 @@
-"""Which files a configuration is made of: what `--config` says, word by word (DESIGN §2)."""
+"""The files of a configuration, from the `--config` options (DESIGN §2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.control_plane.config.kubernetes.resources import CustomResource, resource_path
-from leaseway.control_plane.config.layers.parse import LayerKind
+from leaseway.control_plane.config.layers.document import LayerKind
 from leaseway.control_plane.config.tree.load import load_file
 from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
 from leaseway.control_plane.config.tree.yaml_tree import BadText, Leaf, Table
@@ -18,7 +18,7 @@ from leaseway.wire.names import is_valid_name
 DEFAULT_CONFIG: Final = Path(".minds/mcp.yaml")
 
 MAX_TENANTS: Final = 1_000
-"""Files of a domain folder that are read."""
+"""Files that are read from a domain folder."""
 
 _KIND: Final = re.compile(r"(system|domain|session|kubernetes)=(.*)", re.DOTALL)
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -34,7 +34,7 @@ _RANK: Final[dict[LayerKind, int]] = {
 
 
 class BadSources(ValueError):
-    """What `--config` says makes no configuration; the message is why, as a sentence."""
+    """The `--config` options make no valid configuration; the message is a sentence."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Source:
     """One file of a configuration, or a folder with a domain for each tenant.
 
     Attributes:
-        kind: Which layer it is.
-        path: Where it is.
-        tenant: Whose domain a file is.
-        folder: Whether it is a folder: each file's stem is a tenant.
-        optional: Whether it may be missing without a word.
-        resource: The custom resource that it is, and no file; its path is a name only.
-        bare: Whether its tools get no prefix where its format cannot state one.
+        kind: The kind of layer.
+        path: The file or folder.
+        tenant: The tenant of a domain file.
+        folder: Whether it is a folder; each file's stem is a tenant.
+        optional: Whether it may be missing without a warning.
+        resource: The custom resource, if it is not a file; then `path` is only a name.
+        bare: Whether its tools get no prefix if its format cannot state one.
     """
 
     kind: LayerKind
@@ -61,23 +61,23 @@ class Source:
 
     @property
     def namespace(self) -> str:
-        """The namespace whose resources it stands for; empty for a file and for one resource."""
+        """The namespace of a source of resources; empty for a file and for a single resource."""
         return self.path.name if self.kind == "kubernetes" and self.resource is None else ""
 
 
 def parse_sources(
     words: Sequence[str], *, home: Path | None = None, bare: bool = False
 ) -> tuple[Source, ...]:
-    """Return what `--config` options name, the lowest layer first.
+    """Return the sources that `--config` options name, the lowest layer first.
 
-    A domain that inherits a file is put over that file where no other lies below it; a
+    If no layer below a domain is named, the file that the domain inherits is added. A
     `.kode.json` lies over the one in the user's home.
 
     Args:
         words: `PATH`, `system=PATH`, `domain=TENANT:PATH`, `domain=FOLDER`, `session=PATH` or
             `kubernetes=NAMESPACE`.
-        home: The user's home, where it is not the process's.
-        bare: Whether tools get no prefix where a file's format cannot state one.
+        home: The user's home; by default the process's.
+        bare: Whether tools get no prefix if a file's format cannot state one.
 
     Raises:
         BadSources: They do not fit together, or a word has none of these forms.
@@ -97,10 +97,10 @@ def parse_sources(
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the files of a folder that are tenants' domains, by name; at most `MAX_TENANTS`.
+    """Return the domain files of a folder, by name; at most `MAX_TENANTS`.
 
     Raises:
-        OSError: It cannot be listed.
+        OSError: The folder cannot be listed.
     """
     found = (
         path
@@ -163,21 +163,23 @@ def _check(sources: Sequence[Source]) -> None:
     if len(bases) > 1:
         named = " and ".join(str(source.path) for source in bases)
         raise BadSources(
-            f"--config names two files that declare servers, {named}; one can lie below the"
-            " others. Say which of them are domain=TENANT:PATH or session=PATH."
+            f"--config names two files that declare servers, {named}; only one may. Mark the"
+            " others as domain=TENANT:PATH or session=PATH."
         )
     if sum(source.kind == "kubernetes" for source in sources) > 1:
-        raise BadSources("--config names two namespaces; ids of servers are unique in one only.")
+        raise BadSources(
+            "--config names two namespaces; server ids are unique only within one. Keep one."
+        )
     if sum(source.kind == "session" for source in sources) > 1:
-        raise BadSources("--config names two session layers; there is one.")
+        raise BadSources("--config names two session layers; keep one.")
     tenants = [source.tenant for source in sources if source.tenant]
     twice = next((tenant for tenant in tenants if tenants.count(tenant) > 1), None)
     if twice is not None:
-        raise BadSources(f"--config names two domains of the tenant '{twice}'; each has one.")
+        raise BadSources(f"--config names two domains of the tenant '{twice}'; keep one.")
 
 
 def _inherited(sources: Iterable[Source]) -> Source | None:
-    """Return the system file that the domains say they inherit."""
+    """Return the system file that the domains inherit."""
     domains = [source for source in sources if source.kind == "domain"]
     files = [path for each in domains for path in _paths(each)]
     found = {path: inherit for path in files if (inherit := _inherit(path)) is not None}
@@ -202,7 +204,7 @@ def _inherit(path: Path) -> Path | None:
     try:
         root = load_file(read_config(path), str(path))
     except (OSError, Unreadable, BadText):
-        return None  # said when the file is read as a layer
+        return None  # reported when the file is read as a layer
     for entry in root.entries if isinstance(root, Table) else ():
         if entry.name == "inherit" and isinstance(entry.value, Leaf) and entry.value.text:
             named = Path(entry.value.text)

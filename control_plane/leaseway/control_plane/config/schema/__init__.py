@@ -1,7 +1,7 @@
-"""What an entry may say: keys, values, filters and credentials, and every mistake with its place.
+"""The keys, values, filters and credentials of an entry, and every mistake with its position.
 
-Pure. Imports `tree` and the server specification; knows neither formats nor layers. Each key has a
-reader, which also says in JSON Schema what it takes. They are not pydantic's models: there, one
-wrong value refuses its neighbours, which layers and the last good entry need, nothing is a mere
-warning, and errors know no lines of a file.
+Pure. Imports `tree` and the server specification, but neither formats nor layers. Each key has a
+reader, which also describes its values in JSON Schema. They are not pydantic models: there, one
+wrong value rejects its neighbours, which layers and the last good entry need, nothing is a mere
+warning, and errors have no line numbers.
 """

@@ -8,8 +8,8 @@ tag asks for. What keys mean is not its business.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 import yaml
@@ -61,6 +61,20 @@ class TableEntry:
     name: str
     at: Position
     value: Tree
+
+    @property
+    def members(self) -> tuple[TableEntry, ...]:
+        """The entries of the value if it is a mapping, else none."""
+        return self.value.entries if isinstance(self.value, Table) else ()
+
+    def member(self, name: str) -> Tree | None:
+        """Return the value of a member, or None if there is no such member."""
+        return next((each.value for each in self.members if each.name == name), None)
+
+    def with_members(self, members: Iterable[TableEntry]) -> TableEntry:
+        """Return the entry of a mapping with other members."""
+        assert isinstance(self.value, Table)
+        return replace(self, value=Table(self.value.at, tuple(members)))
 
 
 @dataclass(frozen=True)
