@@ -334,7 +334,7 @@ async def test_a_key_is_asked_for_and_opens_the_page(page: Page, tmp_path: Path)
         async with System(tmp_path, {}, environment={"LEASEWAY_KEY": key}, console=True) as system:
             await page.open(system.console)
             await page.until("!!document.querySelector('input[type=password]')")
-            for tried, words in (("wrong", "What was sent"), (key, "Nothing is configured yet")):
+            for tried, words in (("wrong", "not accepted"), (key, "Nothing is configured yet")):
                 await page.run(
                     "(() => { const field = document.querySelector('input[type=password]');"
                     f" field.value = {json.dumps(tried)};"

@@ -1,4 +1,4 @@
-"""Who sent a request: by keys, tokens and certificates, while their files change."""
+"""Authentication by keys, tokens and certificates, while their files change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey
 
 from leaseway.identity.authenticator import Authenticator, authenticator_for
-from leaseway.identity.certificates import CertificateRule, principal_of
+from leaseway.identity.certificates import CertificateRule, principal_for_names
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import LOOPBACK, SHARED_KEY, Role
 from leaseway.identity.settings import IdentityFileError, read_identity_file
@@ -62,8 +62,8 @@ def token(key: Any, algorithm: str = "ES256", **changes: object) -> str:
         "azp": "billing",
     }
     claims.update(changes)
-    kept = {name: value for name, value in claims.items() if value is not None}
-    return jwt.encode({"alg": algorithm, "kid": key.kid}, kept, key, algorithms=[algorithm])
+    present = {name: value for name, value in claims.items() if value is not None}
+    return jwt.encode({"alg": algorithm, "kid": key.kid}, present, key, algorithms=[algorithm])
 
 
 @pytest.fixture
@@ -89,16 +89,16 @@ async def refused(auth: Authenticator, credential: str | None) -> str:
     return raised.value.message
 
 
-async def test_without_any_credential_configured_everybody_is_taken() -> None:
+async def test_without_configured_credentials_all_senders_are_accepted() -> None:
     auth = Authenticator()
     assert auth.is_open
     assert await auth.principal(None) is LOOPBACK
 
 
-async def test_with_a_worker_key_nobody_else_joins_even_where_callers_need_none() -> None:
+async def test_with_a_worker_key_only_its_senders_join_even_if_callers_need_no_credential() -> None:
     auth = authenticator_for(None, worker_key="the key of workers")
     assert auth.is_open
-    assert not auth.checks_nobody
+    assert not auth.allows_all
     for authorization in (None, "Bearer wrong"):
         who = await auth.principal(authorization)
         assert who.has({Role.CALLER})
@@ -106,7 +106,7 @@ async def test_with_a_worker_key_nobody_else_joins_even_where_callers_need_none(
     assert (await auth.principal("Bearer the key of workers")).roles == {Role.PLANE}
 
 
-async def test_with_a_worker_key_the_shared_key_lets_in_no_worker() -> None:
+async def test_with_a_worker_key_the_shared_key_does_not_let_workers_join() -> None:
     auth = authenticator_for("the shared key", worker_key="the key of workers")
     assert not (await auth.principal("Bearer the shared key")).has({Role.PLANE})
     assert (await auth.principal("Bearer the key of workers")).roles == {Role.PLANE}
@@ -121,7 +121,7 @@ async def test_the_shared_key_may_speak_for_every_tenant() -> None:
         await auth.principal("Basic czNjcmV0")
 
 
-async def test_a_token_says_tenant_agent_and_roles(
+async def test_a_token_has_a_tenant_an_agent_and_roles(
     issued: tuple[Authenticator, ECKey],
 ) -> None:
     auth, key = issued
@@ -145,7 +145,7 @@ async def test_a_token_says_tenant_agent_and_roles(
         {"roles": ["king"]},
     ],
 )
-async def test_a_token_whose_claims_are_not_good_is_refused(
+async def test_a_token_with_invalid_claims_is_refused(
     issued: tuple[Authenticator, ECKey], changes: dict[str, Any]
 ) -> None:
     auth, key = issued
@@ -165,7 +165,7 @@ async def test_a_token_of_another_key_or_algorithm_is_refused(
     await refused(auth, f"{head}.{body}.")
 
 
-async def test_keys_are_read_again_when_a_token_names_a_new_one(
+async def test_keys_are_read_again_for_an_unknown_key_id(
     issued: tuple[Authenticator, ECKey], tmp_path: Path, clock: Clock
 ) -> None:
     auth, old = issued
@@ -177,7 +177,7 @@ async def test_keys_are_read_again_when_a_token_names_a_new_one(
     assert (await auth.principal(f"Bearer {token(old)}")).tenant == "acme"
 
 
-async def test_a_key_that_was_taken_away_is_not_believed_after_the_next_reading(
+async def test_a_removed_key_is_not_trusted_after_the_next_read(
     issued: tuple[Authenticator, ECKey], tmp_path: Path, clock: Clock
 ) -> None:
     auth, old = issued
@@ -188,7 +188,7 @@ async def test_a_key_that_was_taken_away_is_not_believed_after_the_next_reading(
     await refused(auth, signed)
 
 
-async def test_keys_that_cannot_be_read_again_are_believed_for_a_day_and_no_longer(
+async def test_keys_that_cannot_be_read_again_are_trusted_for_a_day(
     issued: tuple[Authenticator, ECKey], tmp_path: Path, clock: Clock
 ) -> None:
     auth, key = issued
@@ -201,21 +201,21 @@ async def test_keys_that_cannot_be_read_again_are_believed_for_a_day_and_no_long
     assert "cannot be read" in await refused(auth, lasting)
 
 
-async def test_a_revoked_key_ends_its_streams_and_a_new_one_is_taken(tmp_path: Path) -> None:
+async def test_a_revoked_key_ends_its_streams_and_a_new_key_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     key, record = make_key(roles=[Role.CALLER], tenant="acme", agent=None, now=NOW)
     add_key(path, record)
     auth = Authenticator(keys=path)
     who = await auth.principal(f"Bearer {key}")
     other, another = make_key(roles=[Role.OPERATOR], tenant=None, agent=None, now=NOW)
-    with auth.watch(f"Bearer {key}", None, who) as no_longer:
+    with auth.watch(f"Bearer {key}", None, who) as revoked:
         add_key(path, another)
-        await auth.look()
-        assert not no_longer.done()
+        await auth.refresh()
+        assert not revoked.done()
         assert (await auth.principal(f"Bearer {other}")).roles == {Role.OPERATOR}
         revoke_key(path, record.id, NOW)
-        await auth.look()
-        assert "revoked" in no_longer.result().message
+        await auth.refresh()
+        assert "revoked" in revoked.result().message
     await refused(auth, key)
 
 
@@ -227,31 +227,31 @@ async def test_an_expired_credential_ends_its_streams(tmp_path: Path, clock: Clo
     add_key(path, record)
     auth = Authenticator(keys=path, now=clock, clock=clock)
     who = await auth.principal(f"Bearer {key}")
-    with auth.watch(f"Bearer {key}", None, who) as no_longer:
-        await auth.look()
-        assert not no_longer.done()
+    with auth.watch(f"Bearer {key}", None, who) as revoked:
+        await auth.refresh()
+        assert not revoked.done()
         clock.at += 5
-        await auth.look()
-        assert no_longer.done()
+        await auth.refresh()
+        assert revoked.done()
 
 
-async def test_a_file_that_breaks_keeps_what_was_in_force(tmp_path: Path) -> None:
+async def test_an_invalid_file_keeps_the_previous_credentials(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     key, record = make_key(roles=[Role.CALLER], tenant="acme", agent=None, now=NOW)
     add_key(path, record)
     auth = Authenticator(keys=path)
     path.write_text("{")
-    await auth.look()
-    assert "stays" in auth.problem
+    await auth.refresh()
+    assert "stay in force" in auth.problem
     assert (await auth.principal(f"Bearer {key}")).tenant == "acme"
 
 
-async def test_an_empty_identity_file_does_not_let_everybody_in(tmp_path: Path) -> None:
+async def test_an_empty_identity_file_does_not_allow_all_senders(tmp_path: Path) -> None:
     path = tmp_path / "identity.toml"
     path.write_text('keys = "keys.json"\n')
     auth = Authenticator(identity=path)
     path.write_text("# nothing any more\n")
-    await auth.look()
+    await auth.refresh()
     assert not auth.is_open
     await refused(auth, None)
 
@@ -276,7 +276,7 @@ def certificate(common_name: str, *uris: str) -> bytes:
     return made.public_bytes(serialization.Encoding.PEM)
 
 
-async def test_a_spiffe_id_or_a_subject_leads_to_a_tenant(tmp_path: Path) -> None:
+async def test_a_spiffe_id_or_a_common_name_maps_to_a_principal(tmp_path: Path) -> None:
     path = tmp_path / "identity.toml"
     path.write_text(
         '[[mtls]]\nmatch = "spiffe://prod/ns/{tenant}/sa/{agent}"\n'
@@ -292,17 +292,17 @@ async def test_a_spiffe_id_or_a_subject_leads_to_a_tenant(tmp_path: Path) -> Non
         assert raised.value.reason is Reason.UNAUTHENTICATED
 
 
-def test_a_name_matches_a_rule_as_a_whole_only() -> None:
+def test_a_rule_matches_only_whole_names() -> None:
     rules = [CertificateRule("spiffe://prod/ns/{tenant}/sa/x")]
-    assert principal_of(["spiffe://prod/ns/acme/sa/x"], rules) is not None
+    assert principal_for_names(["spiffe://prod/ns/acme/sa/x"], rules) is not None
     for near in ("spiffe://prod/ns/acme/sa/xy", "aspiffe://prod/ns/acme/sa/x", "spiffe://prodxns"):
-        assert principal_of([near], rules) is None
+        assert principal_for_names([near], rules) is None
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
-        ("keys = 3", "no path"),
+        ("keys = 3", "write a path"),
         ("[[jwt]]\nissuer = 'x'", "audience is missing"),
         ("[[jwt]]\nissuer='i'\naudience='a'\njwks='http://a.example/k'", "use https"),
         ("[[jwt]]\nissuer='i'\naudience='a'\njwks='j'\ntenant='t'\ntenant_claim='c'", "either"),
@@ -314,31 +314,31 @@ def test_a_name_matches_a_rule_as_a_whole_only() -> None:
         ("key = ", "not TOML"),
     ],
 )
-def test_a_mistake_in_the_identity_file_is_told_with_its_place(
-    tmp_path: Path, text: str, says: str
+def test_an_error_in_the_identity_file_names_the_file_and_the_place(
+    tmp_path: Path, text: str, message: str
 ) -> None:
     path = tmp_path / "identity.toml"
     path.write_text(text)
-    with pytest.raises(IdentityFileError, match=says) as raised:
+    with pytest.raises(IdentityFileError, match=message) as raised:
         read_identity_file(path)
     assert str(path) in str(raised.value)
 
 
-async def test_many_unknown_keys_cause_few_readings(
+async def test_many_unknown_key_ids_cause_few_reads(
     issued: tuple[Authenticator, ECKey], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auth, key = issued
     await auth.principal(f"Bearer {token(key)}")
-    readings: list[str] = []
-    monkeypatch.setattr("leaseway.identity.tokens._load", _counting(readings))
+    reads: list[str] = []
+    monkeypatch.setattr("leaseway.identity.tokens._load", _counting(reads))
     tokens = [token(ec_key(f"unknown-{number}")) for number in range(20)]
-    await asyncio.gather(*(refused(auth, each) for each in tokens))
-    assert not readings
+    await asyncio.gather(*(refused(auth, sent) for sent in tokens))
+    assert not reads
 
 
-def _counting(readings: list[str]) -> Callable[[str], bytes]:
-    def load(place: str) -> bytes:
-        readings.append(place)
+def _counting(reads: list[str]) -> Callable[[str], bytes]:
+    def load(location: str) -> bytes:
+        reads.append(location)
         raise OSError("gone")
 
     return load

@@ -1,4 +1,4 @@
-"""Who may send which RPC: a table over every method that the protocol describes."""
+"""Authorization of every RPC of the protocol, for every role."""
 
 from __future__ import annotations
 
@@ -42,37 +42,37 @@ SHARED = "the-shared-key-of-this-test"
 
 @dataclass
 class System:
-    """A server on which every RPC answers, and credentials for it."""
+    """A server that implements every RPC, and credentials for it."""
 
     address: str
     path: Path
     authenticator: Authenticator
     keys: dict[str, str]
-    heard: list[tuple[str, Any, Principal]] = field(default_factory=list)
+    received: list[tuple[str, Any, Principal]] = field(default_factory=list)
 
 
-def handlers_of(service: Any, heard: list[tuple[str, Any, Principal]]) -> Any:
+def handlers_of(service: Any, received: list[tuple[str, Any, Principal]]) -> Any:
     handlers = {}
     for method in service.methods:
         full = f"/{service.full_name}/{method.name}"
-        handlers[method.name] = handler_of(full, method, heard)
+        handlers[method.name] = handler_of(full, method, received)
     return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
-def handler_of(full: str, method: Any, heard: list[tuple[str, Any, Principal]]) -> Any:
+def handler_of(full: str, method: Any, received: list[tuple[str, Any, Principal]]) -> Any:
     request_class = message_factory.GetMessageClass(method.input_type)
     response_class = message_factory.GetMessageClass(method.output_type)
 
     async def unary(request: Any, _context: Any) -> Any:
-        heard.append((full, request, caller()))
+        received.append((full, request, caller()))
         return response_class()
 
     async def streaming(request: Any, _context: Any) -> AsyncIterator[Any]:
-        heard.append((full, request, caller()))
+        received.append((full, request, caller()))
         yield response_class()
 
     async def exchanging(requests: Any, context: Any) -> None:
-        heard.append((full, None, caller()))
+        received.append((full, None, caller()))
         await context.write(response_class())
         async for _ in requests:
             pass
@@ -95,7 +95,7 @@ def handler_of(full: str, method: Any, heard: list[tuple[str, Any, Principal]]) 
 @pytest.fixture
 async def system(tmp_path: Path) -> AsyncIterator[System]:
     path = tmp_path / "keys.json"
-    wanted: dict[str, dict[str, Any]] = {
+    key_fields: dict[str, dict[str, Any]] = {
         "acme": {"roles": [Role.CALLER], "tenant": "acme", "agent": "billing"},
         "rival": {"roles": [Role.CALLER], "tenant": "rival"},
         "operator": {"roles": [Role.OPERATOR], "tenant": None},
@@ -106,29 +106,29 @@ async def system(tmp_path: Path) -> AsyncIterator[System]:
         "revoked": {"roles": [Role.CALLER], "tenant": "acme"},
     }
     keys = {"shared": SHARED, "wrong": "lwk_aaaaaaaa_" + "x" * 43}
-    for name, how in wanted.items():
-        keys[name], record = make_key(**{"agent": None, "now": 0.0, **how})
+    for name, fields in key_fields.items():
+        keys[name], record = make_key(**{"agent": None, "now": 0.0, **fields})
         add_key(path, record)
         if name == "revoked":
             revoke_key(path, record.id, 0.0)
     authenticator = authenticator_for(SHARED, keys=path)
     server = make_server(interceptors=(IdentityInterceptor(authenticator),))
-    heard: list[tuple[str, Any, Principal]] = []
+    received: list[tuple[str, Any, Principal]] = []
     for service in SERVICES:
-        server.add_generic_rpc_handlers((handlers_of(service, heard),))
+        server.add_generic_rpc_handlers((handlers_of(service, received),))
     health = HealthService(server)
     enable_reflection(server, [service.full_name for service in SERVICES])
     endpoint = bind(server, Endpoint("127.0.0.1", 0))
     await server.start()
     await health.set_serving("")
-    yield System(str(endpoint), path, authenticator, keys, heard)
+    yield System(str(endpoint), path, authenticator, keys, received)
     await server.stop(None)
 
 
 async def send(
     system: System, full: str, credential: str | None, tenant: str = ""
 ) -> grpc.aio.AioRpcError | None:
-    """Send one RPC; return how it was refused, or None."""
+    """Send one RPC; return its error, or None."""
     method = METHODS[full]
     request: Any = message_factory.GetMessageClass(method.input_type)()
     target = getattr(request, "call", request)
@@ -165,22 +165,22 @@ def reason_of(error: grpc.aio.AioRpcError | None) -> Reason | None:
     return fault.reason
 
 
-def test_every_rpc_of_the_protocol_has_a_row_and_every_row_an_rpc() -> None:
+def test_the_rules_list_exactly_the_rpcs_of_the_protocol() -> None:
     assert set(RULES) == set(METHODS)
 
 
 @pytest.mark.parametrize("full", sorted(METHODS))
 @pytest.mark.parametrize("credential", [None, "wrong", "expired", "revoked"])
-async def test_without_a_good_credential_nothing_is_answered(
+async def test_without_a_valid_credential_every_rpc_is_refused(
     system: System, full: str, credential: str | None
 ) -> None:
     error = await send(system, full, credential)
     assert reason_of(error) is Reason.UNAUTHENTICATED
-    assert not system.heard
+    assert not system.received
 
 
 READS = ("Find", "Get", "List", "Read", "Resolve", "Watch")
-"""What the names of RPCs begin with that change nothing."""
+"""Prefixes of the names of read-only RPCs."""
 ROLE_OF = {
     "acme": Role.CALLER,
     "operator": Role.OPERATOR,
@@ -191,7 +191,7 @@ ROLE_OF = {
 
 
 @pytest.mark.parametrize("full", sorted(METHODS))
-def test_every_rpc_reads_or_changes_and_a_viewer_sends_what_operators_read(full: str) -> None:
+def test_viewers_may_send_exactly_the_read_only_rpcs_of_operators(full: str) -> None:
     rule, name = RULES[full], METHODS[full].name
     assert rule.changes != name.startswith(READS)
     if rule.changes:
@@ -208,17 +208,15 @@ def roles_of(full: str) -> frozenset[Role]:
 @pytest.mark.parametrize(
     "credential", ["acme", "operator", "viewer", "approver", "worker", "shared"]
 )
-async def test_each_role_sends_what_is_its_and_nothing_else(
-    system: System, full: str, credential: str
-) -> None:
+async def test_each_role_may_send_only_its_rpcs(system: System, full: str, credential: str) -> None:
     role = ROLE_OF.get(credential)
     error = await send(system, full, credential)
     if role is None or role in roles_of(full):
         assert error is None
-        assert [name for name, _, _ in system.heard] == [full]
+        assert [name for name, _, _ in system.received] == [full]
     else:
         assert reason_of(error) is Reason.PERMISSION_DENIED
-        assert not system.heard
+        assert not system.received
 
 
 def names_tenant(full: str) -> bool:
@@ -226,7 +224,7 @@ def names_tenant(full: str) -> bool:
 
 
 @pytest.mark.parametrize("full", sorted(filter(names_tenant, METHODS)))
-async def test_a_caller_names_no_other_tenant_and_its_own_is_filled_in(
+async def test_a_caller_may_not_name_another_tenant_and_its_own_is_filled_in(
     system: System, full: str
 ) -> None:
     there, nowhere = [await send(system, full, "rival", tenant) for tenant in ("acme", "nobody")]
@@ -236,12 +234,12 @@ async def test_a_caller_names_no_other_tenant_and_its_own_is_filled_in(
     assert there.details() == nowhere.details()
     for tenant in ("", "acme"):
         assert await send(system, full, "acme", tenant) is None
-    for _, request, who in system.heard:
+    for _, request, who in system.received:
         assert getattr(request, "call", request).tenant == "acme"
         assert who.tenant == "acme"
 
 
-def test_every_request_that_names_a_tenant_has_it_checked() -> None:
+def test_the_tenant_of_every_request_is_checked() -> None:
     for full, method in METHODS.items():
         message = method.input_type
         inner = message.fields_by_name.get("call")
@@ -250,16 +248,16 @@ def test_every_request_that_names_a_tenant_has_it_checked() -> None:
             assert RULES[full].tenant in ("own", "filter"), full
 
 
-async def test_who_was_refused_what_is_noted(system: System) -> None:
-    told: list[tuple[str, str, str]] = []
-    system.authenticator.refusals.tell = lambda each, _: told.append(
-        (each.rpc, each.by, each.outcome)
+async def test_refused_rpcs_are_recorded(system: System) -> None:
+    reported: list[tuple[str, str, str]] = []
+    system.authenticator.refusals.on_refused = lambda refusal, _: reported.append(
+        (refusal.rpc, refusal.by, refusal.outcome)
     )
-    names = {each: f"key {system.keys[each][4:12]}" for each in ("acme", "viewer")}
+    names = {name: f"key {system.keys[name][4:12]}" for name in ("acme", "viewer")}
     drain, listing = "AdminService/DrainWorker", "CatalogService/ListTools"
     for rpc, credential, tenant in (
         (drain, None, ""),
-        (drain, "revoked", ""),  # as good as none, and so no other kind
+        (drain, "revoked", ""),  # same as no credential
         (drain, "acme", ""),
         (drain, "viewer", ""),
         (listing, "acme", "rival"),
@@ -272,7 +270,7 @@ async def test_who_was_refused_what_is_noted(system: System) -> None:
         guess: Any = channel.unary_unary("/leaseway.v1.CatalogService/Guess")
         with pytest.raises(grpc.aio.AioRpcError):
             await guess(b"")
-    assert told == [
+    assert reported == [
         (drain, "", "UNAUTHENTICATED"),
         (drain, names["acme"], "PERMISSION_DENIED"),
         (drain, names["viewer"], "PERMISSION_DENIED"),
@@ -282,17 +280,17 @@ async def test_who_was_refused_what_is_noted(system: System) -> None:
         ("", "", "UNAUTHENTICATED"),
     ]
     system.authenticator.refusals.flush()
-    assert told[-1] == (drain, "", "UNAUTHENTICATED")
+    assert reported[-1] == (drain, "", "UNAUTHENTICATED")
 
 
-async def test_the_agent_is_the_one_that_the_credential_names(system: System) -> None:
+async def test_the_agent_of_the_credential_is_filled_in(system: System) -> None:
     await send(system, "/leaseway.v1.CatalogService/ListTools", "acme")
-    [(_, request, who)] = system.heard
+    [(_, request, who)] = system.received
     assert request.client.agent == "billing"
     assert who.agent == "billing"
 
 
-async def test_health_answers_everybody_and_reflection_only_whom_it_knows(system: System) -> None:
+async def test_health_needs_no_credential_and_reflection_needs_one(system: System) -> None:
     async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(system.address) as channel:
         check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
         assert await check(b"") == b"\x08\x01"
@@ -310,7 +308,7 @@ async def test_health_answers_everybody_and_reflection_only_whom_it_knows(system
                 assert raised.value.code() is code
 
 
-async def test_an_unknown_method_is_unimplemented_for_those_who_are_known(system: System) -> None:
+async def test_an_unknown_method_is_unimplemented_only_with_a_credential(system: System) -> None:
     async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(system.address) as channel:
         for name, code in (
             (None, grpc.StatusCode.UNAUTHENTICATED),
@@ -333,7 +331,7 @@ async def test_an_open_stream_ends_when_its_key_is_revoked(system: System) -> No
         for stream in streams.values():
             assert await stream.read() == b""
         revoke_key(system.path, system.keys["acme"][4:12], 0.0)
-        await system.authenticator.look()
+        await system.authenticator.refresh()
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await streams["acme"].read()
         assert reason_of(raised.value) is Reason.UNAUTHENTICATED
@@ -342,7 +340,7 @@ async def test_an_open_stream_ends_when_its_key_is_revoked(system: System) -> No
         streams["rival"].cancel()
 
 
-async def test_a_handler_that_fails_as_its_caller_hangs_up_is_no_error_of_the_loop() -> None:
+async def test_a_handler_that_fails_after_its_caller_disconnected_is_no_error_of_the_loop() -> None:
     reached, failed = asyncio.Event(), asyncio.Event()
 
     async def failing(_request: Any, context: Any) -> None:
@@ -354,8 +352,10 @@ async def test_a_handler_that_fails_as_its_caller_hangs_up_is_no_error_of_the_lo
             failed.set()
             raise ConnectionError("The write failed.")
 
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: reported.append(context)
+    )
     server = make_server(interceptors=(IdentityInterceptor(authenticator_for(SHARED)),))
     service = catalog_pb2.DESCRIPTOR.services_by_name["CatalogService"].full_name
     method = next(name for name in METHODS if name.startswith(f"/{service}/Watch"))
@@ -374,4 +374,4 @@ async def test_a_handler_that_fails_as_its_caller_hangs_up_is_no_error_of_the_lo
             await failed.wait()
         await server.stop(None)
     gc.collect()
-    assert told == []
+    assert reported == []

@@ -1,4 +1,4 @@
-"""Certificates, API keys and issuers' keys are replaced under load: no call fails."""
+"""Replacing certificates, API keys and issuers' keys under load fails no call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLERS = 4
 
 
 class Load:
-    """Callers that open a connection for every few calls, with the credential of the moment."""
+    """Callers that open a connection for every few calls, with the current credential."""
 
     def __init__(self, address: str, credential: str) -> None:
         self.credential = credential
@@ -43,8 +43,8 @@ class Load:
                     assert answer == b"acme"
                     self.last[number] = credential
 
-    async def moved(self, task: asyncio.Future[list[None]]) -> None:
-        """Wait until each caller has made a call with the present credential."""
+    async def wait_all_switched(self, task: asyncio.Future[list[None]]) -> None:
+        """Wait until each caller has made a call with the current credential."""
         self.last.clear()
         await eventually(
             lambda: (
@@ -72,7 +72,7 @@ async def test_no_call_fails_while_certificates_and_credentials_are_replaced(
     async with serving(IdentityInterceptor(authenticator)) as address:
         loads = [Load(address, first), Load(address, token(signer))]
         running = asyncio.gather(
-            authenticator.run(), *(each.run(n) for each in loads for n in range(CALLERS))
+            authenticator.run(), *(load.run(n) for load in loads for n in range(CALLERS))
         )
         try:
             for number in range(1, ROTATIONS + 1):
@@ -80,14 +80,14 @@ async def test_no_call_fails_while_certificates_and_credentials_are_replaced(
                 new, record = make_key(roles=[Role.CALLER], tenant="acme", agent=None, now=0.0)
                 add_key(keys, record)
                 newer = ec_key(str(number))
-                publish(tmp_path, signer, newer)  # both, for tokens of before
+                publish(tmp_path, signer, newer)  # both, so that older tokens stay valid
                 old, loads[0].credential = loads[0].credential, new
                 loads[1].credential, signer = token(newer), newer
-                for each in loads:
-                    await each.moved(running)
+                for load in loads:
+                    await load.wait_all_switched(running)
                 revoke_key(keys, old[4:12], 0.0)
-                for each in loads:
-                    await each.moved(running)
+                for load in loads:
+                    await load.wait_all_switched(running)
             if running.done():
                 await running
         finally:

@@ -144,7 +144,7 @@ class _Process:
         self._authenticator = authenticator
         self._listen = options.listen
         self.plane = Plane(epoch=int(time.time() * 1e6), expected_workers=options.expect_workers)
-        authenticator.refusals.tell = OperatorCommands(self.plane).record_refusals
+        authenticator.refusals.on_refused = OperatorCommands(self.plane).record_refusals
 
     async def run(
         self, meter: Meter | None, stopping: asyncio.Event, ready: Callable[[str], None]

@@ -114,7 +114,7 @@ class PlaneMeters:
         """Note what became of a request for a worker to lease from."""
         if isinstance(outcome, Denial):
             self._placements.cell(outcome.reason.value).add()
-            self.limits.note(outcome.metadata)
+            self.limits.record(outcome.metadata)
         else:
             self._placements.cell(_EXISTING if outcome.lease_id else _OK).add()
 

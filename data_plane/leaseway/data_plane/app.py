@@ -93,7 +93,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
                         storage,
                         audit=audit,
                     )
-                    authenticator.refusals.tell = worker.refused
+                    authenticator.refusals.on_refused = worker.refused
                     background.spawn(_load_mcp_after(worker.sync.caught_up), "load MCP")
                     await serve(server, worker, background, stop, lambda: ready(str(bound)))
             finally:

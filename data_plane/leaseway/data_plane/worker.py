@@ -54,7 +54,7 @@ from leaseway.data_plane.sync.client import Recorded, SyncClient
 from leaseway.data_plane.sync.convert import LeaseMessages, instance_statuses
 from leaseway.data_plane.sync.status import Introduction, WorkerStatus
 from leaseway.identity.authenticator import Authenticator
-from leaseway.identity.refusals import Refusal
+from leaseway.identity.refusals import RpcRefusal
 from leaseway.telemetry.http_listener import ARTIFACTS_LABEL, ArtifactsListener
 from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.prometheus_http import MetricsListener
@@ -211,7 +211,7 @@ class Worker:
             self._recorder = Recorder(audit)
             self.executor.set_recorder(self._recorder)
         if meters is not None:
-            self.artifacts.on_refused = lambda fault: meters.limits.note(fault.metadata)
+            self.artifacts.on_refused = lambda fault: meters.limits.record(fault.metadata)
             StateMeters(meters, self._state_readers())
             QuotaMeters(meters.meter, self._quota_readers())
         self.execution = ExecutionService(
@@ -250,7 +250,7 @@ class Worker:
             self._record,
         )
 
-    def refused(self, refusal: Refusal, times: int) -> None:
+    def refused(self, refusal: RpcRefusal, times: int) -> None:
         """Record RPCs that were refused for what their sender proved to be."""
         if self._recorder is not None:
             self._recorder.record_refusal(refusal, times, "worker")
@@ -259,7 +259,7 @@ class Worker:
         if self._recorder is None:
             return
         if isinstance(what, sync_pb2.RefusedRpc):
-            refusal = Refusal(what.rpc, what.by, what.peer, what.outcome)
+            refusal = RpcRefusal(what.rpc, what.by, what.peer, what.outcome)
             self._recorder.record_refusal(refusal, what.times, "control-plane")
         elif isinstance(what, sync_pb2.OperatorAction):
             self._recorder.record_operator(what)

@@ -1,7 +1,7 @@
-"""Who calls: API keys, JSON web tokens and client certificates, each a way to one `Principal`.
+"""Authentication and authorization: API keys, JSON web tokens and client certificates.
 
-Both planes and every HTTP listener check with it: `Authenticator.principal` turns the headers and
-the certificate of a request into who sent it, `rules` says which RPC wants which role, and
-`interceptor` holds both for gRPC. It imports `wire` and `vault` (for files) only. The SDK never
-imports this package: it only sends what it was given.
+Both planes and every HTTP listener use it: `Authenticator.principal` turns the headers and the
+certificate of a request into a `Principal`, `rules` lists the roles for each RPC, and `interceptor`
+applies both to gRPC. It imports `wire`, `telemetry` and `vault` only. The SDK never imports it: the
+SDK only sends credentials.
 """

@@ -1,8 +1,8 @@
-"""From the headers and the certificate of a request to who sent it.
+"""Authenticates the sender of a request by its headers and its certificate.
 
-One object a process. Its files are followed: a key that is made or revoked, or an issuer that is
-added, counts within about a second, also for streams that are open (`watch`). A change that cannot
-be read keeps what was in force, and `problem` says so.
+One object for each process. It watches its files: a new or revoked key or issuer takes effect
+within about a second, also for open streams (`watch`). If a changed file is invalid, the last valid
+settings stay in force, and `problem` gives the reason.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from leaseway.identity.certificates import names_in, principal_of
-from leaseway.identity.keys import KeyFileError, Keys, check_key, is_api_key, read_key_file
+from leaseway.identity.certificates import certificate_names, principal_for_names
+from leaseway.identity.keys import KeyFileError, Keys, is_api_key, principal_for_key, read_key_file
 from leaseway.identity.principal import (
     LOOPBACK,
     SHARED_KEY,
@@ -28,44 +28,45 @@ from leaseway.identity.principal import (
     Role,
     unauthenticated,
 )
-from leaseway.identity.refusals import Refusals
+from leaseway.identity.refusals import RpcRefusals
 from leaseway.identity.settings import IdentityFileError, IdentitySettings, read_identity_file
-from leaseway.identity.tokens import KeysOfIssuer, check_token, looks_like_token
-from leaseway.wire.errors import Fault, Reason
+from leaseway.identity.tokens import IssuerKeys, looks_like_token, verify_token
+from leaseway.wire.errors import Fault
 
 _logger = logging.getLogger(__name__)
 _POLL: Final = 1.0
-_PAUSE: Final = 0.05
-"""Seconds between two looks that unknown keys cause: anybody can send such."""
-_CACHED: Final = 60.0
-"""Seconds for which a token that was good is taken for good, unless it expires before."""
-_MOST_CACHED: Final = 4_096
+_MIN_INTERVAL: Final = 0.05
+"""Seconds between two refreshes that unknown keys cause, because any client can send those."""
+_TOKEN_TTL: Final = 60.0
+"""Seconds for which a verified token is cached, unless it expires earlier."""
+_MAX_CACHED: Final = 4_096
 _SCHEME: Final = "bearer"
 
 
-class _Watch:
-    """A stream that is open, and what it was opened with."""
+class _StreamWatch:
+    """An open stream with its credential."""
 
-    def __init__(self, authorization: str | None, certificate: bytes | None, who: Principal):
+    def __init__(self, authorization: str | None, certificate: bytes | None, principal: Principal):
         self.authorization = authorization
         self.certificate = certificate
-        self.principal = who
-        self.ended: asyncio.Future[Fault] = asyncio.get_running_loop().create_future()
+        self.principal = principal
+        self.revoked: asyncio.Future[Fault] = asyncio.get_running_loop().create_future()
 
 
 class Authenticator:
-    """Says who sent a request.
+    """Authenticates requests.
 
     Args:
         identity: The identity file, or None.
-        keys: The file of API keys where no identity file names one, or None.
-        shared: Keys that planes and trusted services know, each with who that makes of them.
-        now: Seconds since 1970.
-        clock: Seconds, monotonic.
+        keys: The API key file if the identity file names none, or None.
+        shared: The shared keys, each with its principal.
+        worker_key: The key with which workers join, or None.
+        now: Returns seconds since 1970.
+        clock: Returns monotonic seconds.
 
     Attributes:
-        problem: Why the files as they are now cannot be used; empty while they can.
-        refusals: RPCs that were refused by what it says.
+        problem: Why the current files are invalid, or empty.
+        refusals: The refused RPCs.
 
     Raises:
         IdentityFileError, KeyFileError: A file cannot be used.
@@ -82,49 +83,49 @@ class Authenticator:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.problem = ""
-        self.refusals = Refusals()
+        self.refusals = RpcRefusals()
         self._identity_file = identity
         self._keys_file = keys
-        self._shared = tuple((key.encode(), who) for key, who in shared)
+        self._shared = tuple((key.encode(), principal) for key, principal in shared)
         self._worker_key = worker_key.encode() if worker_key else None
         self._now = now
         self._clock = clock
         self._settings = IdentitySettings()
-        self._issuers: dict[str, KeysOfIssuer] = {}
+        self._issuers: dict[str, IssuerKeys] = {}
         self._keys: Keys = {}
         self._tokens: dict[bytes, tuple[float, Principal]] = {}
-        self._watches: set[_Watch] = set()
-        self._looked_at = float("-inf")
-        self._looking = asyncio.Lock()
-        self._seen: object = self._files()
+        self._watches: set[_StreamWatch] = set()
+        self._refreshed_at = float("-inf")
+        self._refresh_lock = asyncio.Lock()
+        self._file_stamps: object = self._stamps()
         self._load()
 
     @property
-    def checks_nobody(self) -> bool:
-        """Whether everybody may do everything, joining as a worker included."""
+    def allows_all(self) -> bool:
+        """Whether all senders have all roles, so no checks are needed."""
         return self.is_open and self._worker_key is None
 
     @property
     def issuers(self) -> tuple[str, ...]:
-        """Whose tokens are believed at present."""
+        """The trusted token issuers."""
         return tuple(self._issuers)
 
     @property
     def is_open(self) -> bool:
-        """Whether no credential is wanted of callers, which is so on loopback only."""
+        """Whether callers need no credential, which is allowed on loopback only."""
         return not self._shared and not self._settings
 
     async def principal(
         self, authorization: str | None, certificate: bytes | None = None
     ) -> Principal:
-        """Return who sent a request.
+        """Return the principal of a request.
 
         Args:
-            authorization: Its `Authorization` header, or None.
-            certificate: The client certificate that TLS has checked, PEM or DER, or None.
+            authorization: The `Authorization` header, or None.
+            certificate: The client certificate that TLS has verified, PEM or DER, or None.
 
         Raises:
-            Fault: UNAUTHENTICATED: it proves nothing, or what it proves is not (any more) good.
+            Fault: UNAUTHENTICATED: the credential is missing, invalid, expired or revoked.
         """
         if self.is_open and self._worker_key is None:
             return LOOPBACK
@@ -135,35 +136,29 @@ class Authenticator:
         if authorization:
             scheme, _, credential = authorization.partition(" ")
             if scheme.lower() != _SCHEME or not credential:
-                raise unauthenticated(f"What was sent is no bearer credential. {_HOW}")
+                raise unauthenticated(f"The Authorization header has no bearer credential. {_HOW}")
             return await self._bearer(credential.strip())
         if certificate and self._settings.certificates:
-            found = principal_of(names_in(certificate), self._settings.certificates)
+            found = principal_for_names(certificate_names(certificate), self._settings.certificates)
             if found is not None:
                 return found
             raise unauthenticated(
-                "No rule of the identity file matches a name in this client certificate."
+                "No rule in the identity file matches a name in this client certificate."
             )
-        raise unauthenticated(f"This address wants {self._wanted()}. {_HOW}")
+        raise unauthenticated(f"This address requires {self._accepted()}. {_HOW}")
 
     def for_role(self, *roles: Role) -> Callable[[str | None], Awaitable[Principal]]:
-        """Return the check of a listener for HTTP that only some roles may use.
+        """Return a function that authenticates an `Authorization` header for one of the roles.
 
-        What it returns takes an `Authorization` header and raises a `Fault`: UNAUTHENTICATED or
-        PERMISSION_DENIED.
+        The function raises a `Fault`: UNAUTHENTICATED or PERMISSION_DENIED.
         """
 
-        async def admit(authorization: str | None) -> Principal:
-            who = await self.principal(authorization)
-            if not who.has(roles):
-                raise Fault(
-                    Reason.PERMISSION_DENIED,
-                    f"This address is for the role {' or '.join(sorted(roles))}; this "
-                    f"credential ({who.name}) has {', '.join(sorted(who.roles))}.",
-                )
-            return who
+        async def authenticate(authorization: str | None) -> Principal:
+            principal = await self.principal(authorization)
+            principal.check_roles(roles, "This address")
+            return principal
 
-        return admit
+        return authenticate
 
     def _is_worker(self, authorization: str | None) -> bool:
         if self._worker_key is None or not authorization:
@@ -173,40 +168,39 @@ class Authenticator:
 
     async def _bearer(self, credential: str) -> Principal:
         sent = credential.encode(errors="replace")
-        for key, who in self._shared:
+        for key, principal in self._shared:
             if hmac.compare_digest(key, sent):
-                return who
+                return principal
         if is_api_key(credential) and self._settings.keys is not None:
-            found = check_key(self._keys, credential, self._now())
+            found = principal_for_key(self._keys, credential, self._now())
             if found is None and self._may_have_changed():
-                await self.look()  # it may have been made a moment ago
-                found = check_key(self._keys, credential, self._now())
+                await self.refresh()  # the key may be new
+                found = principal_for_key(self._keys, credential, self._now())
             if found is None:
                 raise unauthenticated(
-                    "This key is not known here, has expired, or was revoked. Ask whoever runs "
-                    "this system for another one."
+                    "This API key is unknown, expired or revoked. Ask an operator for another one."
                 )
             return found
         if self._issuers and looks_like_token(credential):
             return await self._token(credential)
         raise unauthenticated(
-            f"What was sent is not {self._wanted()} that this address wants. {_HOW}"
+            f"This credential is not accepted: this address requires {self._accepted()}. {_HOW}"
         )
 
     async def _token(self, token: str) -> Principal:
         digest = hashlib.sha256(token.encode()).digest()
-        known = self._tokens.get(digest)
-        if known is not None and self._clock() < known[0]:
-            expires = known[1].expires_at
+        cached = self._tokens.get(digest)
+        if cached is not None and self._clock() < cached[0]:
+            expires = cached[1].expires_at
             if expires is None or self._now() < expires:
-                return known[1]
-        found = await check_token(token, self._issuers, self._now)
-        if len(self._tokens) >= _MOST_CACHED:
+                return cached[1]
+        principal = await verify_token(token, self._issuers, self._now)
+        if len(self._tokens) >= _MAX_CACHED:
             self._tokens.clear()
-        self._tokens[digest] = (self._clock() + _CACHED, found)
-        return found
+        self._tokens[digest] = (self._clock() + _TOKEN_TTL, principal)
+        return principal
 
-    def _wanted(self) -> str:
+    def _accepted(self) -> str:
         kinds = []
         if self._settings.keys is not None:
             kinds.append("an API key")
@@ -220,62 +214,64 @@ class Authenticator:
 
     @contextlib.contextmanager
     def watch(
-        self, authorization: str | None, certificate: bytes | None, who: Principal
+        self, authorization: str | None, certificate: bytes | None, principal: Principal
     ) -> Iterator[asyncio.Future[Fault]]:
-        """Yield a future that gets the reason when a credential is no longer good."""
-        watch = _Watch(authorization, certificate, who)
+        """Yield a future that gets a fault when the credential of a stream is no longer valid."""
+        watch = _StreamWatch(authorization, certificate, principal)
         self._watches.add(watch)
         try:
-            yield watch.ended
+            yield watch.revoked
         finally:
             self._watches.discard(watch)
-            watch.ended.cancel()
+            watch.revoked.cancel()
 
     async def run(self) -> None:
-        """Follow the files and the streams until cancelled."""
+        """Watch the files and the open streams until cancelled."""
         while True:
             await asyncio.sleep(_POLL)
-            await self.look()
+            await self.refresh()
 
-    async def look(self) -> None:
-        """Read what has changed, and end the watches of credentials that are not good any more."""
-        async with self._looking:  # who comes meanwhile waits for what is read, too
-            files = await asyncio.to_thread(self._files)
-            self._looked_at = self._clock()
-            changed = files != self._seen
+    async def refresh(self) -> None:
+        """Reload changed files, and revoke streams whose credentials are no longer valid."""
+        async with self._refresh_lock:  # concurrent callers wait for the same reload
+            files = await asyncio.to_thread(self._stamps)
+            self._refreshed_at = self._clock()
+            changed = files != self._file_stamps
             if changed:
-                self._seen = files
+                self._file_stamps = files
                 await asyncio.to_thread(self._reload)
         for watch in tuple(self._watches):
             expires = watch.principal.expires_at
             if changed or (expires is not None and expires <= self._now()):
-                await self._look_again(watch)
+                await self._check(watch)
 
     def _may_have_changed(self) -> bool:
-        looked_long_ago = self._clock() - self._looked_at > _PAUSE
-        return looked_long_ago or self._looking.locked() or self._files() != self._seen
+        is_due = self._clock() - self._refreshed_at > _MIN_INTERVAL
+        return is_due or self._refresh_lock.locked() or self._stamps() != self._file_stamps
 
-    async def _look_again(self, watch: _Watch) -> None:
+    async def _check(self, watch: _StreamWatch) -> None:
         try:
-            again = await self.principal(watch.authorization, watch.certificate)
+            principal = await self.principal(watch.authorization, watch.certificate)
         except Fault as fault:
             reason = fault
         else:
-            if again == watch.principal:
+            if principal == watch.principal:
                 return
-            reason = unauthenticated("What this credential stands for has changed; connect anew.")
-        if not watch.ended.done():
-            watch.ended.set_result(reason)
+            reason = unauthenticated(
+                "The tenant, agent or roles of this credential have changed; reconnect."
+            )
+        if not watch.revoked.done():
+            watch.revoked.set_result(reason)
 
     def _reload(self) -> None:
         try:
             self._load()
         except (IdentityFileError, KeyFileError) as error:
-            self.problem = f"{error} What was in force before stays so."
+            self.problem = f"{error} The previous credentials stay in force."
             _logger.error("%s", self.problem)
         else:
             self.problem = ""
-            _logger.info("credentials read again")
+            _logger.info("credentials reloaded")
 
     def _load(self) -> None:
         settings = (
@@ -288,17 +284,18 @@ class Authenticator:
         keys = read_key_file(settings.keys) if settings.keys is not None else {}
         if not settings and self._settings:
             raise IdentityFileError(
-                f"{self._identity_file} names no credential any more, which would let everybody in."
+                f"{self._identity_file} has no credentials any more, which would allow all senders."
             )
         issuers = {}
         for issuer in settings.issuers:
             known = self._issuers.get(issuer.issuer)
-            same = known is not None and known.issuer == issuer
-            issuers[issuer.issuer] = known if same and known else KeysOfIssuer(issuer, self._clock)
+            if known is None or known.issuer != issuer:
+                known = IssuerKeys(issuer, self._clock)
+            issuers[issuer.issuer] = known
         self._settings, self._keys, self._issuers = settings, keys, issuers
         self._tokens.clear()
 
-    def _files(self) -> tuple[object, ...]:
+    def _stamps(self) -> tuple[object, ...]:
         paths = {self._identity_file, self._keys_file, self._settings.keys} - {None}
         return tuple(_stamp(path) for path in sorted(paths, key=str) if path is not None)
 
@@ -310,36 +307,38 @@ def authenticator_for(
     keys: Path | None = None,
     worker_key: str | None = None,
 ) -> Authenticator:
-    """Return what a plane checks its callers by.
+    """Return the authenticator of a plane.
 
     Args:
-        key: What the process itself sends. If it is no API key or token, it is the shared key, and
-            whoever sends it is trusted.
+        key: The credential that the process itself sends. Unless it is an API key or a token, it is
+            the shared key, whose senders are trusted.
         identity: The identity file, or None.
-        keys: The file of API keys, or None.
-        worker_key: What workers join with. Where it is given, the shared key does not let in
-            workers; without one, it does, and where there is no credential at all, everybody.
+        keys: The API key file, or None.
+        worker_key: The key with which workers join. Without it, they join with the shared key or,
+            without any credential, freely.
 
     Raises:
         IdentityFileError, KeyFileError: A file cannot be used.
     """
-    own = key is None or is_api_key(key) or looks_like_token(key)
-    trusted = SHARED_KEY if worker_key is None else _no_plane(SHARED_KEY)
-    shared = () if own or key is None else ((key, trusted),)
-    made = Authenticator(identity=identity, keys=keys, shared=shared, worker_key=worker_key)
-    if made.is_open:
+    is_own = key is None or is_api_key(key) or looks_like_token(key)
+    trusted = SHARED_KEY if worker_key is None else _without_plane(SHARED_KEY)
+    shared = () if is_own or key is None else ((key, trusted),)
+    authenticator = Authenticator(
+        identity=identity, keys=keys, shared=shared, worker_key=worker_key
+    )
+    if authenticator.is_open:
         _logger.info(
-            "No credentials are configured: whoever is on this machine may call for every tenant "
-            "and operate this process."
+            "No credentials are configured: every process on this machine may call for every "
+            "tenant and operate this process."
         )
-    return made
+    return authenticator
 
 
-def _no_plane(principal: Principal) -> Principal:
+def _without_plane(principal: Principal) -> Principal:
     return replace(principal, roles=principal.roles - {Role.PLANE})
 
 
-_LOOPBACK_CALLER: Final = _no_plane(LOOPBACK)
+_LOOPBACK_CALLER: Final = _without_plane(LOOPBACK)
 
 
 def _stamp(path: Path) -> tuple[object, ...]:
@@ -350,4 +349,4 @@ def _stamp(path: Path) -> tuple[object, ...]:
     return str(path), status.st_mtime_ns, status.st_size, status.st_ino
 
 
-_HOW: Final = "Set LEASEWAY_KEY to it, or send it as: Authorization: Bearer."
+_HOW: Final = "Set LEASEWAY_KEY, or send the header Authorization: Bearer CREDENTIAL."

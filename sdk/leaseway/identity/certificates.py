@@ -1,6 +1,7 @@
-"""Client certificates: which names in one stand for which tenant and agent.
+"""Client certificates: rules that map their names to a tenant, an agent and roles.
 
-TLS has checked by then that a believed authority signed the certificate and that its key is there.
+TLS has already checked that a trusted authority signed the certificate and that the client has its
+private key.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from cryptography.x509.oid import NameOID
 
 from leaseway.identity.principal import Principal, Role, check_name
 
-_PLACE: Final = re.compile(r"\{(tenant|agent)\}|\*")
-_MOST_NAMES: Final = 64
+_PLACEHOLDER: Final = re.compile(r"\{(tenant|agent)\}|\*")
+_MAX_NAMES: Final = 64
 
 
 @dataclass(frozen=True)
 class CertificateRule:
-    """What a name in a certificate means.
+    """The principal for certificates with a matching name.
 
     Attributes:
-        match: A SPIFFE id or `CN=NAME`; `{tenant}` and `{agent}` take what stands there, `*` any
-            run of characters; none of them goes over a `/`.
-        roles: What its holder may ask for.
-        tenant: Its tenant; None where `match` has `{tenant}`, or where it is of none.
-        agent: Its agent; None where `match` has `{agent}`, or for none.
+        match: A SPIFFE id or `CN=NAME`. `{tenant}` and `{agent}` capture a name, `*` matches any
+            characters; none of them matches a `/`.
+        roles: The roles.
+        tenant: The tenant; None if `match` captures it, or for no tenant.
+        agent: The agent; None if `match` captures it, or for no agent.
     """
 
     match: str
@@ -38,9 +39,9 @@ class CertificateRule:
 
     @property
     def expression(self) -> re.Pattern[str]:
-        """The compiled form of `match`."""
+        """`match` as a regular expression."""
         text, end = "", 0
-        for place in _PLACE.finditer(self.match):
+        for place in _PLACEHOLDER.finditer(self.match):
             text += re.escape(self.match[end : place.start()])
             text += f"(?P<{place[1]}>[^/]+)" if place[1] else "[^/]*"
             end = place.end()
@@ -48,11 +49,7 @@ class CertificateRule:
 
 
 def check_rule(rule: CertificateRule) -> None:
-    """Refuse a rule that gives a caller no tenant.
-
-    Raises:
-        ValueError: The message says what is missing.
-    """
+    """Raise `ValueError` for an invalid rule, such as one that gives a caller no tenant."""
     if not rule.match.startswith(("spiffe://", "CN=")):
         raise ValueError(f"match '{rule.match[:200]}' is neither spiffe://… nor CN=NAME.")
     if rule.match.count("{tenant}") > 1 or rule.match.count("{agent}") > 1:
@@ -61,17 +58,14 @@ def check_rule(rule: CertificateRule) -> None:
         raise ValueError("a caller needs a tenant: set tenant, or write {tenant} in match.")
 
 
-def names_in(certificate: bytes) -> tuple[str, ...]:
-    """Return the names of a certificate (PEM or DER) that rules may match.
-
-    URIs come first, then the common name as `CN=NAME`.
-    """
+def certificate_names(certificate: bytes) -> tuple[str, ...]:
+    """Return the names of a certificate (PEM or DER): URIs first, then `CN=NAME`."""
     try:
         if certificate.lstrip().startswith(b"-----BEGIN"):
             parsed = x509.load_pem_x509_certificate(certificate)
         else:
             parsed = x509.load_der_x509_certificate(certificate)
-        common = [str(each.value) for each in parsed.subject.get_attributes_for_oid(_CN)]
+        common = [str(name.value) for name in parsed.subject.get_attributes_for_oid(_CN)]
     except ValueError:
         return ()
     try:
@@ -80,24 +74,24 @@ def names_in(certificate: bytes) -> tuple[str, ...]:
     except (x509.ExtensionNotFound, ValueError):
         uris = []
     names = [*uris, *(f"CN={name}" for name in common)]
-    return tuple(name for name in names[:_MOST_NAMES] if name.isprintable())
+    return tuple(name for name in names[:_MAX_NAMES] if name.isprintable())
 
 
 _CN: Final = NameOID.COMMON_NAME
 
 
-def principal_of(names: Iterable[str], rules: Iterable[CertificateRule]) -> Principal | None:
-    """Return whom the first rule that matches a name makes of its holder, or None."""
-    found = tuple(names)
+def principal_for_names(names: Iterable[str], rules: Iterable[CertificateRule]) -> Principal | None:
+    """Return the principal of the first rule that matches one of the names, or None."""
+    names = tuple(names)
     for rule in rules:
         expression = rule.expression
-        for name in found:
+        for name in names:
             match = expression.fullmatch(name)
             if match is None:
                 continue
-            places = match.groupdict()
-            tenant = rule.tenant if rule.tenant is not None else places.get("tenant")
-            agent = rule.agent if rule.agent is not None else places.get("agent")
+            captured = match.groupdict()
+            tenant = rule.tenant if rule.tenant is not None else captured.get("tenant")
+            agent = rule.agent if rule.agent is not None else captured.get("agent")
             try:
                 for what, value in (("tenant", tenant), ("agent", agent)):
                     if value is not None:

@@ -1,7 +1,7 @@
-"""The one hook of each gRPC server: who calls, may they, and for which tenant.
+"""The gRPC interceptor that authenticates and authorizes every RPC, and sets its tenant.
 
-`caller()` is who sent the RPC that is being served. Streams are cut off when their credential is
-revoked or expires.
+`caller()` is the principal of the current RPC. Streams are aborted when their credential is revoked
+or expires.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _caller: Final[ContextVar[Principal]] = ContextVar("leaseway-caller", default=LO
 
 
 def caller() -> Principal:
-    """Return who sent the RPC that is being served; everybody is `LOOPBACK` without credentials."""
+    """Return the principal of the current RPC; `LOOPBACK` if no credentials are configured."""
     return _caller.get()
 
 
 class IdentityInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses RPCs whose sender is not known or may not send them."""
+    """Refuses RPCs without a valid credential or an allowed role."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
@@ -45,21 +45,21 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler | None:
-        """Put the check in front of an RPC's handler."""
+        """Wrap the handler of an RPC in the check."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
         if method.startswith(HEALTH):
             return handler
-        if handler is None:  # nobody learns which RPCs there are without a credential
+        if handler is None:  # do not reveal unknown RPCs without a credential
             return self._checked(method, _UNKNOWN)
         known, checked = self._handlers.get(method, (None, None))
-        if known is not handler or checked is None:  # gRPC asks for each RPC anew
+        if known is not handler or checked is None:  # gRPC calls this for each RPC
             checked = self._checked(method, handler)
             self._handlers[method] = handler, checked
         return checked
 
     def _checked(self, method: str, handler: _Handler) -> _Handler:
-        make, behaviour = _kind(handler)
+        make_handler, behaviour = _kind(handler)
         one_request = not handler.request_streaming
 
         if handler.response_streaming:
@@ -72,7 +72,7 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
             async def checked(request: Any, context: Context) -> Any:
                 authorization, certificate = credentials_of(context)
                 try:
-                    who = await self._admit(
+                    principal = await self._authorize(
                         method,
                         authorization,
                         certificate,
@@ -81,10 +81,10 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
                     )
                 except Fault as fault:
                     await abort(context, fault)
-                _caller.set(who)
+                _caller.set(principal)
                 return await behaviour(request, context)
 
-        wrapped: _Handler = make(
+        wrapped: _Handler = make_handler(
             checked,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
@@ -95,30 +95,30 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         self, method: str, behaviour: Behaviour, one_request: bool, request: Any, context: Context
     ) -> None:
         authorization, certificate = credentials_of(context)
-        known = method if behaviour is not _unimplemented else ""
+        known_method = method if behaviour is not _unimplemented else ""
         try:
-            who = await self._admit(
-                known, authorization, certificate, request if one_request else None, context
+            principal = await self._authorize(
+                known_method, authorization, certificate, request if one_request else None, context
             )
         except Fault as fault:
             await abort(context, fault)
-        _caller.set(who)
-        with self._authenticator.watch(authorization, certificate, who) as no_longer:
-            serving = asyncio.ensure_future(_served(behaviour, request, context))
+        _caller.set(principal)
+        with self._authenticator.watch(authorization, certificate, principal) as revoked:
+            serving = asyncio.ensure_future(_run_streaming(behaviour, request, context))
             try:
-                ends: set[asyncio.Future[Any]] = {serving, no_longer}
+                ends: set[asyncio.Future[Any]] = {serving, revoked}
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 if not serving.done():
                     serving.cancel()
                     await asyncio.wait({serving})
                     if not serving.cancelled():
-                        serving.exception()  # nobody is there to be told: the peer hung up
-            if no_longer.done() and serving.cancelled():
-                await abort(context, no_longer.result())
+                        serving.exception()  # mark as retrieved; the peer has disconnected
+            if revoked.done() and serving.cancelled():
+                await abort(context, revoked.result())
             await serving
 
-    async def _admit(
+    async def _authorize(
         self,
         method: str,
         authorization: str | None,
@@ -126,33 +126,33 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         request: Any,
         context: Context,
     ) -> Principal:
-        """Return who sends an RPC, and may; `method` is empty for one that there is not.
+        """Return the principal of an RPC; `method` is empty for an unknown RPC.
 
         Raises:
-            Fault: It may not, which is noted.
+            Fault: The RPC is refused, which is recorded.
         """
-        by = ""
+        name = ""
         try:
-            who = await self._authenticator.principal(authorization, certificate)
-            by = who.name
+            principal = await self._authenticator.principal(authorization, certificate)
+            name = principal.name
             if method:
-                rule = authorize(who, method)
+                rule = authorize(principal, method)
                 if request is not None:
-                    scope_request(who, rule, request)
+                    scope_request(principal, rule, request)
         except Fault as fault:
             rpc = method.removeprefix(_PACKAGE)
-            self._authenticator.refusals.note(rpc, by, str(context.peer()), fault)
+            self._authenticator.refusals.record(rpc, name, str(context.peer()), fault)
             raise
-        return who
+        return principal
 
 
 def identity_interceptors(authenticator: Authenticator) -> tuple[IdentityInterceptor, ...]:
-    """Return what a server is made with; where everybody may do everything, nothing."""
-    return () if authenticator.checks_nobody else (IdentityInterceptor(authenticator),)
+    """Return the interceptors of a server: none if all senders may send all RPCs."""
+    return () if authenticator.allows_all else (IdentityInterceptor(authenticator),)
 
 
-async def _served(behaviour: Behaviour, request: Any, context: Context) -> None:
-    """Run a handler that streams, whichever way it is written."""
+async def _run_streaming(behaviour: Behaviour, request: Any, context: Context) -> None:
+    """Run a streaming handler: an asynchronous generator, or a coroutine that writes."""
     if inspect.isasyncgenfunction(behaviour):
         async for response in behaviour(request, context):
             await context.write(response)
@@ -184,8 +184,8 @@ def _kind(handler: Any) -> tuple[Callable[..., Any], Behaviour]:
 
 
 async def _unimplemented(_requests: Any, context: Context) -> None:
-    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "There is no such method.")
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Unknown method.")
 
 
-# On the wire a unary request is a stream of one message: this one handler answers every kind.
+# On the wire a unary request is a stream of one message, so this handler fits every kind.
 _UNKNOWN: Final[_Handler] = grpc.stream_stream_rpc_method_handler(_unimplemented)

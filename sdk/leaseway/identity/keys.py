@@ -1,17 +1,17 @@
-"""API keys: what one looks like, and the file that holds their salted hashes.
+"""API keys, and the file with their salted hashes.
 
-A key is `lwk_ID_SECRET`. The id finds the record and may be shown; the secret has 256 bits from
-the system's random source, so a fast hash with a salt of its own is enough, and checking one costs
-microseconds. The file never holds the secret.
+A key is `lwk_ID_SECRET`. The id finds the record and may be shown. The secret has 256 random bits,
+so a fast salted hash is enough, and a check costs microseconds. The file never contains the secret.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,38 +23,38 @@ from leaseway.wire import bounds
 
 PREFIX: Final = "lwk_"
 MAX_KEYS: Final = 10_000
-"""Keys that one file may hold, revoked ones too."""
+"""Keys in one file, including revoked ones."""
 MAX_KEY_FILE: Final = 16 * bounds.MIB
 DEFAULT_KEY_FILE: Final = "~/.leaseway/keys.json"
 KEYS_VARIABLE: Final = "LEASEWAY_KEYS"
 
-_ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"  # none that a person mixes up
+_ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"  # without similar characters
 _ID_LENGTH: Final = 8
-_LONGEST_KEY: Final = 256
-_LONGEST_NOTE: Final = 200
+_MAX_KEY_LENGTH: Final = 256
+_MAX_NOTE: Final = 200
 _VERSION: Final = 1
 _NO_SALT: Final = bytes(16)
 
 
 class KeyFileError(Exception):
-    """The file of keys cannot be used; the text is a sentence, and holds no secret."""
+    """The key file cannot be used; the message contains no secret."""
 
 
 @dataclass(frozen=True)
 class KeyRecord:
-    """What the file says of one key.
+    """The stored record of one key.
 
     Attributes:
-        id: Names it; not secret.
-        salt: Of its hash.
+        id: Its id; not secret.
+        salt: The salt of its hash.
         digest: SHA-256 of the salt and the secret.
-        roles: What it may ask for.
-        tenant: Whose it is, or None for no tenant in particular.
-        agent: Which agent of the tenant it is, or None.
-        created_at: When it was made, ISO 8601.
-        expires_at: When it ends, in seconds since 1970, or None for never.
-        revoked_at: When it was revoked, ISO 8601; empty while it is good.
-        note: What it is for, in its maker's words.
+        roles: Its roles.
+        tenant: Its tenant, or None.
+        agent: Its agent, or None.
+        created_at: When it was created, ISO 8601.
+        expires_at: When it expires, in seconds since 1970, or None for never.
+        revoked_at: When it was revoked, ISO 8601, or empty.
+        note: A free text about its use.
     """
 
     id: str
@@ -75,11 +75,11 @@ class KeyRecord:
 
 
 Keys = Mapping[str, KeyRecord]
-"""Records by id, in the order in which they were made."""
+"""Records by id, in order of creation."""
 
 
 def is_api_key(credential: str) -> bool:
-    """Return whether a credential is one of these keys, good or not."""
+    """Return whether a credential has the form of an API key."""
     return credential.startswith(PREFIX)
 
 
@@ -92,56 +92,56 @@ def make_key(
     expires_at: float | None = None,
     note: str = "",
 ) -> tuple[str, KeyRecord]:
-    """Return a new key, which nobody can show again, and its record.
+    """Create a key; return it, which cannot be shown again, and its record.
 
     Raises:
-        ValueError: The tenant, the agent or the note cannot be one, or the roles do not fit.
+        ValueError: The tenant, agent or note is invalid, or does not fit the roles.
     """
-    kept = frozenset(roles)
-    if not kept:
+    roles = frozenset(roles)
+    if not roles:
         raise ValueError("A key needs a role.")
-    if tenant is None and Role.CALLER in kept:
+    if tenant is None and Role.CALLER in roles:
         raise ValueError("A key of the role caller needs a tenant: add --tenant.")
-    if tenant is not None and kept & {*SEES_ALL, Role.PLANE}:
-        message = "A key of the role operator, viewer or plane is of no tenant: leave it out."
+    if tenant is not None and roles & {*SEES_ALL, Role.PLANE}:
+        message = "A key of the role operator, viewer or plane has no tenant: omit --tenant."
         raise ValueError(message)
     if tenant is not None:
         check_name("tenant", tenant)
     if agent is not None:
         check_name("agent", agent)
-    if len(note) > _LONGEST_NOTE:
-        raise ValueError(f"A note has at most {_LONGEST_NOTE} characters.")
+    if len(note) > _MAX_NOTE:
+        raise ValueError(f"A note has at most {_MAX_NOTE} characters.")
     key_id = "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_LENGTH))
     secret = secrets.token_urlsafe(32)
     salt = secrets.token_bytes(16)
     created = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
     record = KeyRecord(
-        key_id, salt, _digest(salt, secret), kept, tenant, agent, created, expires_at, note=note
+        key_id, salt, _digest(salt, secret), roles, tenant, agent, created, expires_at, note=note
     )
     return f"{PREFIX}{key_id}_{secret}", record
 
 
-def check_key(keys: Keys, credential: str, now: float) -> Principal | None:
-    """Return whose key this is, or None where it is not, or no longer, good.
+def principal_for_key(keys: Keys, credential: str, now: float) -> Principal | None:
+    """Return the principal of a valid key, or None.
 
-    An id that is not there costs the same as a wrong secret.
+    An unknown id takes as long as a wrong secret.
     """
-    if len(credential) > _LONGEST_KEY:
+    if len(credential) > _MAX_KEY_LENGTH:
         return None
     key_id, _, secret = credential.removeprefix(PREFIX).partition("_")
     record = keys.get(key_id)
     digest = _digest(record.salt if record is not None else _NO_SALT, secret)
-    good = hmac.compare_digest(digest, record.digest if record is not None else _NO_SALT * 2)
-    if record is None or not good or record.state(now) != "active":
+    matches = hmac.compare_digest(digest, record.digest if record is not None else _NO_SALT * 2)
+    if record is None or not matches or record.state(now) != "active":
         return None
     return Principal(f"key {key_id}", record.roles, record.tenant, record.agent, record.expires_at)
 
 
 def read_key_file(path: Path) -> Keys:
-    """Return the keys of a file; none where there is no file.
+    """Return the keys in a file, or no keys if the file does not exist.
 
     Raises:
-        KeyFileError: It cannot be read, or is no file of keys.
+        KeyFileError: It cannot be read, or is no key file.
     """
     try:
         with path.open("rb") as file:
@@ -151,61 +151,59 @@ def read_key_file(path: Path) -> Keys:
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {error.strerror}.") from None
     if len(content) > MAX_KEY_FILE:
-        raise KeyFileError(f"{path} is larger than {MAX_KEY_FILE} bytes; it is not one of ours.")
+        raise KeyFileError(f"{path} is larger than {MAX_KEY_FILE} bytes; it is no key file.")
     return parse_keys(content, str(path))
 
 
-def parse_keys(content: bytes, where: str) -> Keys:
-    """Return the keys that a file's content holds.
+def parse_keys(content: bytes, path: str) -> Keys:
+    """Return the keys in the content of a file.
 
     Raises:
-        KeyFileError: It is no file of keys; the message says where it breaks.
+        KeyFileError: It is no key file; the message names the invalid entry.
     """
     try:
         document = json.loads(content)
         entries = document["keys"]
         version = document["version"]
     except (ValueError, RecursionError, KeyError, TypeError):
-        raise KeyFileError(
-            f"{where} is no file of keys; `leaseway key create` makes one."
-        ) from None
+        raise KeyFileError(f"{path} is no key file; `leaseway key create` makes one.") from None
     if version != _VERSION or not isinstance(entries, list) or len(entries) > MAX_KEYS:
         raise KeyFileError(
-            f"{where} is of version {str(version)[:16]} or holds more than {MAX_KEYS} keys; this "
-            f"release reads version {_VERSION}."
+            f"{path} has version {str(version)[:16]} or more than {MAX_KEYS} keys; this release "
+            f"reads version {_VERSION}."
         )
     keys: dict[str, KeyRecord] = {}
     for number, entry in enumerate(entries, start=1):
         try:
             record = _record(entry)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise KeyFileError(f"Entry {number} of {where} is no record of a key.") from None
+            raise KeyFileError(f"Entry {number} of {path} is no valid key record.") from None
         keys[record.id] = record
     return keys
 
 
 def add_key(path: Path, record: KeyRecord) -> None:
-    """Add a record to a file, which is made where there is none.
+    """Add a record to a file; create the file if it does not exist.
 
     Raises:
         KeyFileError: It cannot be read or written, or is full.
     """
-    with _writing(path) as keys:
+    with _edited_keys(path) as keys:
         if len(keys) >= MAX_KEYS:
             raise KeyFileError(
-                f"{path} holds {MAX_KEYS} keys, the most that it may. Revoke and remove some: "
+                f"{path} has reached the limit of {MAX_KEYS} keys. Remove some: "
                 "leaseway key revoke --forget ID"
             )
         keys[record.id] = record
 
 
 def revoke_key(path: Path, key_id: str, now: float, *, forget: bool = False) -> None:
-    """Revoke a key; with `forget`, its record goes as well.
+    """Revoke a key; with `forget`, remove its record.
 
     Raises:
         KeyFileError: The file cannot be read or written, or has no such key.
     """
-    with _writing(path) as keys:
+    with _edited_keys(path) as keys:
         record = keys.get(key_id)
         if record is None:
             raise KeyFileError(f"{path} has no key {key_id[:64]}. See: leaseway key list")
@@ -216,36 +214,18 @@ def revoke_key(path: Path, key_id: str, now: float, *, forget: bool = False) -> 
             keys[key_id] = replace(record, revoked_at=moment)
 
 
-class _writing:  # noqa: N801 - read as a verb: with _writing(path) as keys
-    """Hold a file's lock, give its keys, and write them if the block succeeds."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = locked(path)
-
-    def __enter__(self) -> dict[str, KeyRecord]:
-        try:
-            self._lock.__enter__()
-        except PrivateFileError as error:
-            raise KeyFileError(str(error)) from None
-        try:
-            self._keys = dict(read_key_file(self._path))
-        except BaseException:
-            self._lock.__exit__(None, None, None)
-            raise
-        return self._keys
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            if kind is None:
-                entries = [_entry(record) for record in self._keys.values()]
-                document = {"version": _VERSION, "keys": entries}
-                content = json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
-                write_private(self._path, content)
-        except PrivateFileError as failure:
-            raise KeyFileError(str(failure)) from None
-        finally:
-            self._lock.__exit__(None, None, None)
+@contextlib.contextmanager
+def _edited_keys(path: Path) -> Iterator[dict[str, KeyRecord]]:
+    """Lock a file, yield its keys, and write them if the block succeeds."""
+    try:
+        with locked(path):
+            keys = dict(read_key_file(path))
+            yield keys
+            document = {"version": _VERSION, "keys": [_entry(record) for record in keys.values()]}
+            content = json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
+            write_private(path, content)
+    except PrivateFileError as error:
+        raise KeyFileError(str(error)) from None
 
 
 def _digest(salt: bytes, secret: str) -> bytes:

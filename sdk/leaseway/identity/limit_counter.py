@@ -1,4 +1,4 @@
-"""Counts how often callers reached a bound of what one of them may take."""
+"""The metric for limits that callers have reached."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from leaseway.wire.span_attributes import Attr
 
 
 class LimitCounter:
-    """The counter of all bounds of a plane.
-
-    Args:
-        meter: Where it is registered.
-    """
+    """Counts the limits that callers of a plane have reached."""
 
     def __init__(self, meter: Meter) -> None:
         self._reached = meter.counter(
@@ -26,8 +22,8 @@ class LimitCounter:
             Attr.SCOPE,
         )
 
-    def note(self, metadata: Mapping[str, str]) -> None:
-        """Count a refusal whose metadata name a bound; others are not counted."""
-        named = named_in(metadata)
-        if named is not None:
-            self._reached.cell(*named).add()
+    def record(self, metadata: Mapping[str, str]) -> None:
+        """Count an error whose metadata name a limit; ignore other errors."""
+        limit = named_in(metadata)
+        if limit is not None:
+            self._reached.cell(*limit).add()

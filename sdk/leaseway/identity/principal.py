@@ -1,4 +1,4 @@
-"""Who a caller is found to be: its tenant, its agent and what it may ask for."""
+"""The authenticated sender of a request: its tenant, its agent and its roles."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from leaseway.wire.names import DEFAULT_TENANT, is_valid_key
 
 
 class Role(StrEnum):
-    """What a credential is for; one may have several."""
+    """The role of a credential; a credential may have several."""
 
     CALLER = "caller"
-    """Lists, calls and leases for its tenant."""
+    """Lists tools, calls them and acquires leases, for its tenant."""
     OPERATOR = "operator"
-    """Sees and steers the system: workers, leases, problems and logs of all tenants."""
+    """Sees and manages workers, leases, problems and logs of all tenants."""
     VIEWER = "viewer"
-    """Sees what an operator sees, and changes nothing."""
+    """Sees the same as an operator, read-only."""
     APPROVER = "approver"
-    """Agrees to calls that wait for a person, of its tenant or, without one, of all."""
+    """Approves or denies calls, of its tenant or, without a tenant, of all."""
     PLANE = "plane"
     """Joins a control plane as a worker."""
 
 
 ALL_ROLES: Final = frozenset(Role)
 SEES_ALL: Final = frozenset({Role.OPERATOR, Role.VIEWER})
-"""Who looks at the whole system, whatever tenants it serves."""
+"""The roles that see all tenants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sent a request.
+    """The authenticated sender of a request.
 
     Attributes:
-        name: What the audit calls the credential, such as `key 4kz2m7qa`; holds no secret.
-        roles: What it may ask for.
-        tenant: Whose requests it may send, or None: each request says so itself.
-        agent: Which program of the tenant it is, or None: each request says so itself.
-        expires_at: When it ends, in seconds since 1970, or None for never.
+        name: The credential's name in the audit, such as `key 4kz2m7qa`; not secret.
+        roles: Its roles.
+        tenant: Its tenant, or None if each request names one.
+        agent: Its agent, or None if each request names one.
+        expires_at: When it expires, in seconds since 1970, or None for never.
     """
 
     name: str
@@ -50,61 +50,75 @@ class Principal:
     expires_at: float | None = None
 
     def tenant_for(self, claimed: str) -> str:
-        """Return the tenant of a request that names one, or none (empty).
+        """Return the tenant of a request.
+
+        Args:
+            claimed: The tenant that the request names, or empty.
 
         Raises:
-            Fault: PERMISSION_DENIED: it names another one than the credential does. Whether the
-                other one exists makes no difference.
+            Fault: PERMISSION_DENIED: the request names another tenant, existing or not.
         """
         if self.tenant is None:
             return claimed or DEFAULT_TENANT
         if claimed and claimed != self.tenant:
             raise Fault(
                 Reason.PERMISSION_DENIED,
-                f"This credential is of tenant '{self.tenant}', and the request names another "
-                "one. Leave the tenant out, or use a credential of that tenant.",
+                f"This credential is for tenant '{self.tenant}', but the request names another "
+                "one. Omit the tenant, or use a credential of that tenant.",
             )
         return self.tenant
 
     def agent_for(self, claimed: str) -> str:
-        """Return the agent of a request: what the credential says wins over what it claims."""
+        """Return the agent of a request: the credential's, or else the claimed one."""
         return claimed if self.agent is None else self.agent
 
     def has(self, roles: Iterable[Role]) -> bool:
         return not self.roles.isdisjoint(roles)
 
+    def check_roles(self, roles: Iterable[Role], target: str) -> None:
+        """Raise a PERMISSION_DENIED `Fault` unless the principal has one of the roles.
+
+        Args:
+            roles: The allowed roles.
+            target: The start of the message: the RPC or address.
+        """
+        if not self.has(roles):
+            raise Fault(
+                Reason.PERMISSION_DENIED,
+                f"{target} is for the role {' or '.join(sorted(roles))}; this credential "
+                f"({self.name}) has {', '.join(sorted(self.roles))}.",
+            )
+
 
 LOOPBACK: Final = Principal("nobody (loopback, no credentials configured)", ALL_ROLES)
-"""Everybody, where no credential is wanted: on loopback only."""
+"""The sender if no credentials are configured, which is allowed on loopback only."""
 
 SHARED_KEY: Final = Principal("the shared key", ALL_ROLES)
-"""Whoever knows `LEASEWAY_KEY`: planes, and services that are trusted to name their tenant."""
-
+"""Holders of `LEASEWAY_KEY`: planes, and services that are trusted to name their tenant."""
 
 WORKER_KEY: Final = Principal("the worker key", frozenset({Role.PLANE}))
-"""Whoever knows `LEASEWAY_WORKER_KEY`: workers. Where it is set, nobody else joins."""
+"""Holders of `LEASEWAY_WORKER_KEY`: workers. If it is set, no other credential may join."""
 
 
 def parse_roles(words: Iterable[str]) -> frozenset[Role]:
-    """Return roles by their names.
-
-    Raises:
-        ValueError: One is no role; the message lists those there are.
-    """
-    known = {role.value: role for role in Role}
-    roles: set[Role] = set()
+    """Return roles by their names; raises `ValueError` for an unknown name."""
+    roles = set()
     for word in words:
-        if word not in known:
-            raise ValueError(f"'{word[:64]}' is no role; the roles are {', '.join(known)}.")
-        roles.add(known[word])
+        try:
+            roles.add(Role(word))
+        except ValueError:
+            raise ValueError(
+                f"'{word[:64]}' is no role; the roles are {', '.join(Role)}."
+            ) from None
     return frozenset(roles)
 
 
 def check_name(what: str, name: str) -> str:
-    """Return a tenant's or an agent's name if it can be one.
+    """Return a tenant's or agent's name; raises `ValueError` if it is not valid.
 
-    Raises:
-        ValueError: It is empty, too long, or has control characters.
+    Args:
+        what: `tenant` or `agent`, for the message.
+        name: The name.
     """
     if not name or not is_valid_key(name):
         raise ValueError(f"A {what} has 1 to 256 characters and no control characters.")
@@ -112,5 +126,5 @@ def check_name(what: str, name: str) -> str:
 
 
 def unauthenticated(message: str) -> Fault:
-    """Return the refusal of a request that does not prove who sent it."""
+    """Return the fault for a request whose credential is missing or invalid."""
     return Fault(Reason.UNAUTHENTICATED, message)

@@ -1,8 +1,7 @@
-"""RPCs that were refused for what their sender proved to be, as an audit is told of them.
+"""RPCs that authentication or authorization refused, aggregated for the audit.
 
-Whoever reaches a port can be refused as often as it likes: of what is alike in all that a record
-says, the first in a minute is told at once, and how many came after it when the minute has passed.
-So a minute adds a bounded number of records, whatever is sent.
+A client can cause any number of refusals. Of equal ones, the first in a minute is reported at once,
+and the number of the others when the minute has passed. So the number of reports is bounded.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from typing import Final
 from leaseway.wire.errors import Fault
 
 WINDOW: Final = 60.0
-MOST_KINDS: Final = 64
-"""Refusals in a minute that are told apart; all others count together."""
-_LONGEST_PEER: Final = 64
+MAX_KINDS: Final = 64
+"""Distinct refusals in a minute; all others are counted together."""
+_MAX_PEER: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """What is known of a refusal.
+class RpcRefusal:
+    """A refused RPC.
 
     Attributes:
-        rpc: `Service/Method`; empty for one that there is not.
-        by: The credential; empty where none was proved.
-        peer: The address that it came from, without its port.
-        outcome: Why, as an error's reason.
+        rpc: `Service/Method`, or empty for an unknown RPC.
+        by: The name of the credential, or empty if none was valid.
+        peer: The sender's address without port.
+        outcome: The error's reason.
     """
 
     rpc: str
@@ -37,55 +36,52 @@ class Refusal:
     outcome: str
 
 
-OTHERS: Final = Refusal("", "", "", "")
-"""What stands for refusals beyond those that are told apart."""
-
-Tell = Callable[[Refusal, int], None]
-"""Told of a refusal, and how many there were."""
+OTHERS: Final = RpcRefusal("", "", "", "")
+"""Stands for all refusals beyond `MAX_KINDS`."""
 
 
-class Refusals:
-    """Counts refusals and tells of them.
+class RpcRefusals:
+    """Counts and reports refused RPCs.
 
     Attributes:
-        tell: Told; None where nobody wants to know, and nothing is counted.
+        on_refused: Called with a refusal and its count; None disables counting.
     """
 
     def __init__(self) -> None:
-        self.tell: Tell | None = None
-        self._counts: dict[Refusal, int] = {}
+        self.on_refused: Callable[[RpcRefusal, int], None] | None = None
+        self._counts: dict[RpcRefusal, int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def note(self, rpc: str, by: str, peer: str, fault: Fault) -> None:
+    def record(self, rpc: str, by: str, peer: str, fault: Fault) -> None:
         """Count a refusal.
 
         Args:
-            rpc: `Service/Method`, of those that there are, or empty.
-            by: The credential, or empty.
-            peer: As gRPC names it, with its port.
-            fault: What it was refused with.
+            rpc: `Service/Method` of a known RPC, or empty.
+            by: The name of the credential, or empty.
+            peer: The peer in gRPC's form, with port.
+            fault: The error.
         """
-        if self.tell is None:
+        if self.on_refused is None:
             return
         address = peer.rpartition(":")[0] or peer
-        refusal = Refusal(rpc, by, address[:_LONGEST_PEER], fault.reason.value)
+        refusal = RpcRefusal(rpc, by, address[:_MAX_PEER], fault.reason.value)
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(WINDOW, self.flush)
         if refusal in self._counts:
             self._counts[refusal] += 1
-        elif len(self._counts) < MOST_KINDS:
+        elif len(self._counts) < MAX_KINDS:
             self._counts[refusal] = 0
-            self.tell(refusal, 1)
+            self.on_refused(refusal, 1)
         else:
             self._counts[OTHERS] = self._counts.get(OTHERS, 0) + 1
 
     def flush(self) -> None:
-        """Tell of what was only counted, and begin anew."""
+        """Report the counted refusals and reset the counts."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         counts, self._counts = self._counts, {}
         for refusal, count in counts.items():
-            if count and self.tell is not None:
-                self.tell(refusal, count)
+            if count and self.on_refused is not None:
+                self.on_refused(refusal, count)

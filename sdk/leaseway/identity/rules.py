@@ -1,7 +1,6 @@
-"""Which RPC wants which role, and whose tenant it is about: one row for each RPC.
+"""The roles and the tenant check of each RPC.
 
-A test makes the list of RPCs from the service descriptors, so that a new one without a row fails;
-at run time an RPC without a row is refused.
+A test compares the table with the service descriptors. An RPC without a row is rejected.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from leaseway.identity.principal import SEES_ALL, Principal, Role
 from leaseway.wire.errors import Fault, Reason
 
 Scope = Literal["own", "filter", "calls", "none"]
-"""What an RPC does with the tenant that it names: `own` is about it, `filter` is about all where it
-names none and its caller may see all, `calls` names one in each frame, `none` has none."""
+"""How an RPC uses its tenant field: `own` acts for it, `filter` means all tenants if it is empty
+and the caller may see all, `calls` has one in each frame, `none` has no such field."""
 
 _CALLS: Final = frozenset({Role.CALLER})
 _REPORTS: Final = frozenset({Role.CALLER, Role.OPERATOR})
@@ -29,12 +28,12 @@ _ANY: Final = frozenset(Role)
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may send an RPC, and how its tenant is checked.
+    """The authorization of one RPC.
 
     Attributes:
-        roles: Any of them may.
-        tenant: What it does with the tenant that it names.
-        changes: Whether it may change something: calls, grants and ends leases, steers, reports.
+        roles: The allowed roles.
+        tenant: How it uses its tenant field.
+        changes: Whether it may change state.
     """
 
     roles: frozenset[Role]
@@ -80,46 +79,37 @@ RULES: Final[Mapping[str, Rule]] = {
 }
 
 HEALTH: Final = "/grpc.health.v1.Health/"
-"""Answers everybody, so that an orchestrator needs no credential."""
+"""Open to all senders, so that an orchestrator needs no credential."""
 
 _REFLECTION: Final = "/grpc.reflection."
 
 
-def rule_of(method: str) -> Rule | None:
-    """Return the row of an RPC; None for one that is not in the table."""
+def find_rule(method: str) -> Rule | None:
+    """Return the rule of an RPC, or None if it has none."""
     rule = RULES.get(method)
     if rule is None and method.startswith(_REFLECTION):
         return Rule(_ANY)
     return rule
 
 
-def authorize(who: Principal, method: str) -> Rule:
-    """Return the row of an RPC that a caller may send.
-
-    Raises:
-        Fault: PERMISSION_DENIED.
-    """
-    rule = rule_of(method)
-    if rule is None or not who.has(rule.roles):
-        wanted = " or ".join(sorted(rule.roles)) if rule is not None else "any"
-        raise Fault(
-            Reason.PERMISSION_DENIED,
-            f"{method.rpartition('/')[2]} is for the role {wanted}; this credential ({who.name}) "
-            f"has {', '.join(sorted(who.roles))}.",
-        )
+def authorize(principal: Principal, method: str) -> Rule:
+    """Return the rule of an RPC; raises a PERMISSION_DENIED `Fault` if it forbids the RPC."""
+    rule = find_rule(method)
+    name = method.rpartition("/")[2]
+    if rule is None:
+        raise Fault(Reason.PERMISSION_DENIED, f"{name} is not allowed for any role.")
+    principal.check_roles(rule.roles, name)
     return rule
 
 
-def scope_request(who: Principal, rule: Rule, request: Any) -> None:
-    """Set the tenant and the agent of a request to what its sender's credential says.
+def scope_request(principal: Principal, rule: Rule, request: Any) -> None:
+    """Set a request's tenant and agent to those of the credential.
 
     Raises:
-        Fault: PERMISSION_DENIED: it names another tenant.
+        Fault: PERMISSION_DENIED: the request names another tenant.
     """
-    if rule.tenant in ("own", "filter") and who.tenant is not None:
-        target = getattr(request, "call", request)
-        target.tenant = who.tenant_for(target.tenant)
-    if who.agent is not None:
-        target = getattr(request, "call", request)
-        if hasattr(target, "client"):
-            target.client.agent = who.agent
+    target = getattr(request, "call", request)
+    if rule.tenant in ("own", "filter") and principal.tenant is not None:
+        target.tenant = principal.tenant_for(target.tenant)
+    if principal.agent is not None and hasattr(target, "client"):
+        target.client.agent = principal.agent

@@ -1,4 +1,4 @@
-"""Which credentials a plane takes: the identity file, in TOML, and what it may say.
+"""The identity file (TOML), which lists the credentials that a plane accepts.
 
 keys = "keys.json"
 
@@ -29,23 +29,23 @@ from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.names import nearest
 
 MAX_IDENTITY_FILE: Final = 1 * bounds.MIB
-_MOST: Final = 256
-_LONGEST: Final = 2048
-_SHORTEST_TIME: Final = 1.0
+_MAX_TABLES: Final = 256
+_MAX_TEXT: Final = 2048
+_MIN_SECONDS: Final = 1.0
 
 
 class IdentityFileError(Exception):
-    """The identity file cannot be used; the text is a sentence with the file and the place."""
+    """The identity file cannot be used; the message names the file and the place."""
 
 
 @dataclass(frozen=True)
 class IdentitySettings:
-    """Which credentials are taken.
+    """The accepted credentials.
 
     Attributes:
-        keys: The file of API keys, or None.
-        issuers: Whose tokens are believed.
-        certificates: What names in client certificates mean.
+        keys: The API key file, or None.
+        issuers: The trusted token issuers.
+        certificates: The rules for client certificates.
     """
 
     keys: Path | None = None
@@ -57,10 +57,10 @@ class IdentitySettings:
 
 
 def read_identity_file(path: Path) -> IdentitySettings:
-    """Return what an identity file says; relative paths in it are beside it.
+    """Read an identity file; relative paths in it are relative to its folder.
 
     Raises:
-        IdentityFileError: It cannot be read, or something in it is wrong.
+        IdentityFileError: It cannot be read, or is invalid.
     """
     try:
         with path.open("rb") as file:
@@ -82,7 +82,7 @@ def _settings(document: Mapping[str, Any], folder: Path) -> IdentitySettings:
     _check_keys("", document, ("keys", "jwt", "mtls"))
     keys = document.get("keys")
     if keys is not None and not (isinstance(keys, str) and keys):
-        raise ValueError("keys: this is no path.")
+        raise ValueError("keys: write a path.")
     issuers = _tables(document, "jwt", lambda table: _issuer(table, folder))
     names = [issuer.issuer for issuer in issuers]
     if len(set(names)) < len(names):
@@ -94,20 +94,20 @@ def _settings(document: Mapping[str, Any], folder: Path) -> IdentitySettings:
 
 
 def _tables(
-    document: Mapping[str, Any], name: str, read: Callable[[dict[str, Any]], Any]
+    document: Mapping[str, Any], name: str, parse: Callable[[dict[str, Any]], Any]
 ) -> list[Any]:
     tables = document.get(name, [])
-    if not isinstance(tables, list) or len(tables) > _MOST:
-        raise ValueError(f"{name}: write at most {_MOST} tables, each headed [[{name}]].")
-    found = []
+    if not isinstance(tables, list) or len(tables) > _MAX_TABLES:
+        raise ValueError(f"{name}: write at most {_MAX_TABLES} tables, each headed [[{name}]].")
+    parsed = []
     for number, table in enumerate(tables, start=1):
         try:
             if not isinstance(table, dict):
                 raise ValueError(f"write it as a table, headed [[{name}]].")
-            found.append(read(table))
+            parsed.append(parse(table))
         except ValueError as error:
             raise ValueError(f"[[{name}]] number {number}: {error}") from None
-    return found
+    return parsed
 
 
 _ISSUER_KEYS: Final = (
@@ -125,9 +125,9 @@ _ISSUER_KEYS: Final = (
 
 def _issuer(table: Mapping[str, Any], folder: Path) -> Issuer:
     _check_keys("", table, _ISSUER_KEYS)
-    for needed in ("issuer", "audience", "jwks"):
-        if needed not in table:
-            raise ValueError(f"{needed} is missing.")
+    for required in ("issuer", "audience", "jwks"):
+        if required not in table:
+            raise ValueError(f"{required} is missing.")
     texts = {name: _text(name, table[name]) for name in _ISSUER_KEYS[:-2] if name in table}
     if "tenant" in texts:
         check_name("tenant", texts["tenant"])
@@ -138,16 +138,16 @@ def _issuer(table: Mapping[str, Any], folder: Path) -> Issuer:
     return Issuer(**texts, **times)  # type: ignore[arg-type] # the names are the attributes'
 
 
-def _jwks(place: str, folder: Path) -> str:
-    if "://" not in place:
-        return str(folder / Path(place).expanduser())
-    address = urlsplit(place)
+def _jwks(location: str, folder: Path) -> str:
+    if "://" not in location:
+        return str(folder / Path(location).expanduser())
+    address = urlsplit(location)
     local = Endpoint(address.hostname or "", 0).is_loopback
     if address.scheme != "https" and not (address.scheme == "http" and local):
         raise ValueError(
-            f"jwks: '{place[:200]}' could be changed on its way; use https, or a file."
+            f"jwks: '{location[:200]}' is not protected in transit; use https, or a file."
         )
-    return place
+    return location
 
 
 def _rule(table: Mapping[str, Any]) -> CertificateRule:
@@ -156,31 +156,32 @@ def _rule(table: Mapping[str, Any]) -> CertificateRule:
         raise ValueError("match is missing.")
     roles = table.get("roles", [Role.CALLER.value])
     if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
-        raise ValueError("roles: this is no list of names.")
-    names = {what: check_name(what, _text(what, table[what])) for what in _WHO if what in table}
+        raise ValueError("roles: write a list of names.")
+    names = {
+        what: check_name(what, _text(what, table[what]))
+        for what in ("tenant", "agent")
+        if what in table
+    }
     rule = CertificateRule(_text("match", table["match"]), parse_roles(roles), **names)
     check_rule(rule)
     return rule
-
-
-_WHO: Final = ("tenant", "agent")
 
 
 def _check_keys(where: str, table: Mapping[str, Any], known: tuple[str, ...]) -> None:
     for key in table:
         if key not in known:
             near = nearest(key[:64], known, limit=1)
-            hint = f" Did you mean '{near[0]}'?" if near else f" Known are: {', '.join(known)}."
-            raise ValueError(f"{where}'{key[:64]}' means nothing here.{hint}")
+            hint = f" Did you mean '{near[0]}'?" if near else f" Known keys: {', '.join(known)}."
+            raise ValueError(f"{where}'{key[:64]}' is unknown.{hint}")
 
 
 def _text(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value or len(value) > _LONGEST:
-        raise ValueError(f"{name}: write a text of 1 to {_LONGEST} characters.")
+    if not isinstance(value, str) or not value or len(value) > _MAX_TEXT:
+        raise ValueError(f"{name}: write a string of 1 to {_MAX_TEXT} characters.")
     return value
 
 
 def _seconds(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < _SHORTEST_TIME:
-        raise ValueError(f"{name}: write a number of seconds, at least {_SHORTEST_TIME:g}.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < _MIN_SECONDS:
+        raise ValueError(f"{name}: write a number of seconds, at least {_MIN_SECONDS:g}.")
     return float(value)

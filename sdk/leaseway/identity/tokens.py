@@ -1,8 +1,8 @@
-"""JSON web tokens: which issuers are believed, and what their claims say about a caller.
+"""JSON web tokens: trusted issuers, their keys, and the principal for a token's claims.
 
-`joserfc` checks signatures; only algorithms with a public key are taken. The issuers' keys (JWKS)
-come from a file or a URL. They are read again when a token names a key that is not among them, and
-regularly; where that fails the known ones are used for as long as `stale_after` says, never longer.
+`joserfc` verifies signatures; only asymmetric algorithms are accepted. An issuer's keys (JWKS) are
+read from a file or a URL, again at a regular interval and when a token names an unknown key. If
+reading fails, the last keys are used until `stale_after`.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ ALGORITHMS: Final = (
     "Ed25519",
     "EdDSA",
 )
-"""What a token may be signed with; none of them takes a secret that both sides know."""
+"""The accepted signature algorithms, none of which uses a shared secret."""
 
-LONGEST_TOKEN: Final = 16 * bounds.KIB
+MAX_TOKEN: Final = 16 * bounds.KIB
 MAX_JWKS: Final = 1 * bounds.MIB
 _FETCH_TIMEOUT: Final = 10.0
-_PAUSE: Final = 10.0
-"""Seconds between two readings that tokens with unknown keys cause: anybody can send such."""
+_MIN_INTERVAL: Final = 10.0
+"""Seconds between two reads that unknown keys cause, because any client can send those."""
 _LEEWAY: Final = 30
-"""Seconds by which two clocks may differ."""
+"""Seconds of clock skew."""
 
 
 @dataclass(frozen=True)
 class Issuer:
-    """Whose tokens are believed, and what their claims mean.
+    """A trusted issuer, and the meaning of its claims.
 
     Attributes:
-        issuer: What `iss` must be.
-        audience: What `aud` must be or hold.
-        jwks: Where its keys are: a path or an `https` URL (`http` on loopback).
-        tenant: The tenant of all its tokens, or None: `tenant_claim` says.
-        tenant_claim: The claim that names the tenant.
-        agent_claim: The claim that names the agent, or empty for none.
-        roles_claim: The claim that lists roles, or empty: all are callers.
-        refresh: Seconds between two readings of the keys.
-        stale_after: Seconds after which keys that cannot be read again are not believed any more.
+        issuer: The required `iss`.
+        audience: The required `aud`, or a member of it.
+        jwks: The location of its keys: a path or an `https` URL (`http` on loopback).
+        tenant: The tenant of all its tokens, or None to use `tenant_claim`.
+        tenant_claim: The claim with the tenant.
+        agent_claim: The claim with the agent, or empty for none.
+        roles_claim: The claim with the roles, or empty: all are callers.
+        refresh: Seconds between two reads of the keys.
+        stale_after: Seconds after which keys that cannot be read again are no longer trusted.
     """
 
     issuer: str
@@ -86,10 +86,10 @@ def looks_like_token(credential: str) -> bool:
 
 
 def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principal:
-    """Return who a token that was checked speaks for.
+    """Return the principal of a verified token.
 
     Raises:
-        Fault: UNAUTHENTICATED: its claims name no tenant, or what cannot be one.
+        Fault: UNAUTHENTICATED: a claim for the tenant, agent or roles is missing or invalid.
     """
     try:
         roles = _roles(issuer, claims)
@@ -111,37 +111,37 @@ def _roles(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[Role]:
     if isinstance(words, str):
         words = words.split()
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError(f"its claim '{issuer.roles_claim}' is no list of roles.")
+        raise ValueError(f"its claim '{issuer.roles_claim}' must be a list of roles.")
     known = {role.value for role in Role}
-    roles = parse_roles(word for word in words if word in known)  # others mean others' roles
+    roles = parse_roles(word for word in words if word in known)  # ignore roles of other systems
     if not roles:
-        raise ValueError(f"its claim '{issuer.roles_claim}' names none of {', '.join(Role)}.")
+        raise ValueError(f"its claim '{issuer.roles_claim}' has none of {', '.join(Role)}.")
     return roles
 
 
 def _tenant(issuer: Issuer, claims: Mapping[str, Any], roles: frozenset[Role]) -> str | None:
     if issuer.tenant is not None:
         return issuer.tenant
-    named = claims.get(issuer.tenant_claim)
-    if named is None:
+    tenant = claims.get(issuer.tenant_claim)
+    if tenant is None:
         if Role.CALLER in roles or Role.APPROVER in roles:
             raise ValueError(f"it has no claim '{issuer.tenant_claim}', which names the tenant.")
         return None
-    return check_name("tenant", _text(issuer.tenant_claim, named))
+    return check_name("tenant", _text(issuer.tenant_claim, tenant))
 
 
 def _text(claim: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"its claim '{claim}' is no text.")
+        raise ValueError(f"its claim '{claim}' must be a string.")
     return value
 
 
-class KeysOfIssuer:
-    """One issuer's keys as they are now.
+class IssuerKeys:
+    """The current keys of one issuer.
 
     Args:
-        issuer: Whose.
-        clock: Seconds, monotonic.
+        issuer: The issuer.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, issuer: Issuer, clock: Callable[[], float]) -> None:
@@ -152,38 +152,40 @@ class KeysOfIssuer:
         self._ids: frozenset[str] = frozenset()
         self._read_at = float("-inf")
         self._tried_at = float("-inf")
-        self._seen: object = None
+        self._file_stamp: object = None
         self._lock = asyncio.Lock()
 
     async def keys_for(self, key_id: str | None) -> KeySet:
-        """Return the keys to check a token with.
+        """Return the keys to verify a token with; read them if the key id is unknown.
 
         Raises:
-            Fault: UNAUTHENTICATED: they were never read, or too long ago.
+            Fault: UNAUTHENTICATED: they could not be read for too long.
         """
         now = self._clock()
         unknown = key_id is not None and key_id not in self._ids
         due = self._keys is None or unknown or now - self._read_at > self.issuer.refresh
-        if due and (self._lock.locked() or self._may_read()):  # a reading may be under way
+        if due and (self._lock.locked() or self._may_read()):  # or another task reads them
             async with self._lock:
                 if self._may_read():
                     await self._refresh()
         if self._keys is None or self._clock() - self._read_at > self.issuer.stale_after:
             raise unauthenticated(
-                f"The keys of {self.issuer.issuer} cannot be read, so that its tokens cannot be "
-                f"checked: {self.problem}"
+                f"The keys of {self.issuer.issuer} cannot be read, so its tokens cannot be "
+                f"verified: {self.problem}"
             )
         return self._keys
 
     def _may_read(self) -> bool:
-        """Return whether reading may find something new: the file changed, or time has passed."""
-        if "://" not in self.issuer.jwks and _stamp(self.issuer.jwks) != self._seen:
+        """Return whether the file has changed, or the minimum interval has passed."""
+        if "://" not in self.issuer.jwks and _stamp(self.issuer.jwks) != self._file_stamp:
             return True
-        return self._clock() - self._tried_at > _PAUSE
+        return self._clock() - self._tried_at > _MIN_INTERVAL
 
     async def _refresh(self) -> None:
         if "://" not in self.issuer.jwks:
-            self._seen = _stamp(self.issuer.jwks)  # before it is read: it may change meanwhile
+            self._file_stamp = _stamp(
+                self.issuer.jwks
+            )  # before reading, because it may change meanwhile
         try:
             content = await asyncio.to_thread(_load, self.issuer.jwks)
             document = json.loads(content)
@@ -193,59 +195,59 @@ class KeysOfIssuer:
         else:
             self._keys = keys
             self._ids = frozenset(
-                each["kid"] for each in document["keys"] if isinstance(each.get("kid"), str)
+                key["kid"] for key in document["keys"] if isinstance(key.get("kid"), str)
             )
             self._read_at = self._clock()
             self.problem = ""
         self._tried_at = self._clock()
 
 
-def _stamp(place: str) -> object:
-    """Return what tells whether a file has changed."""
+def _stamp(path: str) -> object:
+    """Return a value that differs after a file has changed."""
     try:
-        status = Path(place).stat()
+        status = Path(path).stat()
     except OSError as error:
         return error.errno
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _load(place: str) -> bytes:
-    if "://" not in place:
-        with Path(place).open("rb") as file:
+def _load(location: str) -> bytes:
+    if "://" not in location:
+        with Path(location).open("rb") as file:
             content = file.read(MAX_JWKS + 1)
     else:
         try:
-            with urllib.request.urlopen(place, timeout=_FETCH_TIMEOUT) as response:  # noqa: S310 - the configuration takes http and https only
+            with urllib.request.urlopen(location, timeout=_FETCH_TIMEOUT) as response:  # noqa: S310 - http and https only
                 content = response.read(MAX_JWKS + 1)
         except urllib.error.HTTPError as error:
-            raise OSError(f"it answers {error.code}.") from None
+            raise OSError(f"it responds with {error.code}.") from None
     if len(content) > MAX_JWKS:
         raise OSError(f"it has more than {MAX_JWKS} bytes.")
     return bytes(content)
 
 
-async def check_token(
-    token: str, issuers: Mapping[str, KeysOfIssuer], now: Callable[[], float]
+async def verify_token(
+    token: str, issuers: Mapping[str, IssuerKeys], now: Callable[[], float]
 ) -> Principal:
-    """Return who a token speaks for.
+    """Verify a token and return its principal.
 
     Args:
-        token: As it was sent.
-        issuers: By what `iss` is to be.
-        now: Seconds since 1970.
+        token: The token.
+        issuers: The trusted issuers by their `iss`.
+        now: Returns seconds since 1970.
 
     Raises:
-        Fault: UNAUTHENTICATED, with the reason; never with the token.
+        Fault: UNAUTHENTICATED, with the reason and never with the token.
     """
-    if len(token) > LONGEST_TOKEN:
-        raise unauthenticated(f"A token has at most {LONGEST_TOKEN} characters.")
-    header, claimed = _unverified(token)
-    known = issuers.get(claimed)
-    if known is None:
-        raise unauthenticated("This token is of an issuer that is not believed here.")
-    issuer = known.issuer
+    if len(token) > MAX_TOKEN:
+        raise unauthenticated(f"A token has at most {MAX_TOKEN} characters.")
+    header, issuer_name = _unverified(token)
+    issuer_keys = issuers.get(issuer_name)
+    if issuer_keys is None:
+        raise unauthenticated("The issuer of this token is not trusted.")
+    issuer = issuer_keys.issuer
     key_id = header.get("kid")
-    keys = await known.keys_for(key_id if isinstance(key_id, str) else None)
+    keys = await issuer_keys.keys_for(key_id if isinstance(key_id, str) else None)
     try:
         claims = jwt.decode(token, keys, algorithms=list(ALGORITHMS)).claims
         registry = jwt.JWTClaimsRegistry(
@@ -257,16 +259,16 @@ async def check_token(
         )
         registry.validate(claims)
     except (JoseError, ValueError, TypeError, KeyError) as error:
-        why = getattr(error, "error", "") or type(error).__name__
+        reason = getattr(error, "error", "") or type(error).__name__
         raise unauthenticated(
-            f"This token of {issuer.issuer} is not good ({why}). Get a fresh one for the "
+            f"This token of {issuer.issuer} is not valid ({reason}). Get a new one for the "
             f"audience '{issuer.audience}'."
         ) from None
     return principal_from_claims(issuer, claims)
 
 
 def _unverified(token: str) -> tuple[Mapping[str, Any], str]:
-    """Return a token's header and who it says it is of: only to find the keys to check it with."""
+    """Return an unverified token's header and issuer, to find the keys to verify it with."""
     parts = []
     for part in token.split(".")[:2]:
         try:
@@ -276,5 +278,5 @@ def _unverified(token: str) -> tuple[Mapping[str, Any], str]:
     header, claims = (*parts, None, None)[:2]
     issuer = claims.get("iss") if isinstance(claims, dict) else None
     if not isinstance(header, dict) or not isinstance(issuer, str):
-        raise unauthenticated("What was sent as a token is none.")
+        raise unauthenticated("This is not a valid token.")
     return header, issuer

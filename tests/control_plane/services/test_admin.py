@@ -14,7 +14,7 @@ from tests.control_plane.services.test_catalog import fault_of
 
 from leaseway.control_plane.operators.steering import OperatorCommands
 from leaseway.identity.principal import LOOPBACK
-from leaseway.identity.refusals import Refusal
+from leaseway.identity.refusals import RpcRefusal
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.errors import Reason
 from leaseway.wire.status import fault_from_status
@@ -228,7 +228,9 @@ async def test_without_a_leased_server_there_is_no_admin_toolset(running: Runnin
 
 async def test_rpcs_that_were_refused_go_to_the_audit_of_a_worker(running: Running) -> None:
     steering = OperatorCommands(running.plane)
-    refusal = Refusal("AdminService/DrainWorker", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED")
+    refusal = RpcRefusal(
+        "AdminService/DrainWorker", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED"
+    )
     steering.record_refusals(refusal, 1)  # nobody is there to record it
     async with worker(running.address) as w1:
         steering.record_refusals(refusal, 7)

@@ -16,7 +16,7 @@ from tests.data_plane.conftest import Bench, worker_bench
 
 from leaseway.data_plane.audit.chain import verify_run
 from leaseway.data_plane.audit.log import AuditLog, runs_in
-from leaseway.identity.refusals import Refusal
+from leaseway.identity.refusals import RpcRefusal
 from leaseway.spec.policy import ArgumentRule, ServerPolicy
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire.errors import Reason
@@ -138,7 +138,7 @@ class at_server:  # noqa: N801 - read as: async with at_server
 
 
 async def test_who_was_refused_is_recorded_wherever_that_was(audited: Audited) -> None:
-    here = Refusal("ExecutionService/ReadLogs", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED")
+    here = RpcRefusal("ExecutionService/ReadLogs", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED")
     audited.bench.worker.refused(here, 1)
     there = sync_pb2.RefusedRpc(rpc="AdminService/DrainWorker", outcome="UNAUTHENTICATED", times=9)
     audited.bench.plane.send(refused_rpc=there)

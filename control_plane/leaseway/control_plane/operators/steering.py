@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 from leaseway.control_plane.plane import Plane
-from leaseway.identity.refusals import Refusal
+from leaseway.identity.refusals import RpcRefusal
 from leaseway.v1 import sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -111,7 +111,7 @@ class OperatorCommands:
             EventRecord("operator", "tried", message, at, server_id=server_id)
         )
 
-    def record_refusals(self, refusal: Refusal, times: int) -> None:
+    def record_refusals(self, refusal: RpcRefusal, times: int) -> None:
         """Note RPCs that were refused for what their sender proved to be."""
         _logger.warning(
             "RPCs were refused",

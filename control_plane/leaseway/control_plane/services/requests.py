@@ -66,7 +66,7 @@ async def counted(
         in_use.take(connection, tenant)
     except Fault as fault:
         if plane.meters is not None:
-            plane.meters.limits.note(fault.metadata)
+            plane.meters.limits.record(fault.metadata)
         await abort(context, fault)
     try:
         yield

@@ -15,7 +15,7 @@ import msgspec
 
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable, timestamp, timestamp_of
 from leaseway.data_plane.audit.redact import Redactors
-from leaseway.identity.refusals import Refusal
+from leaseway.identity.refusals import RpcRefusal
 from leaseway.wire.bounds import KIB
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
@@ -159,7 +159,7 @@ class Recorder:
         }
         self._add(b"operator", {name: text for name, text in members.items() if text})
 
-    def record_refusal(self, refusal: Refusal, times: int, plane: str) -> None:
+    def record_refusal(self, refusal: RpcRefusal, times: int, plane: str) -> None:
         """Record RPCs that a plane refused because of their sender's credential."""
         members: dict[str, str | int] = {
             "rpc": _name(refusal.rpc),

@@ -180,7 +180,7 @@ class WorkerMeters:
         """Record a call that never reached a server, or a refused stream, and the limit reached."""
         self._refused.cell(fault.reason.value).add()
         if fault.reason is not Reason.CAPACITY:  # recorded with the wait for the lease
-            self.limits.note(fault.metadata)
+            self.limits.record(fault.metadata)
 
     def record_lease(self, server_id: str, waited: float, start: str) -> None:
         """Record a granted lease.
@@ -198,7 +198,7 @@ class WorkerMeters:
         self._touched.add(label)
         self._waits.cell(label, "", fault.reason.value).record(waited)
         if fault.reason is Reason.CAPACITY:
-            self.limits.note(fault.metadata)
+            self.limits.record(fault.metadata)
 
     def record_lease_end(self, lease: WorkerLease, how: str) -> None:
         self._touched.add(lease.key.server_id)

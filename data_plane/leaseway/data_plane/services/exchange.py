@@ -425,7 +425,7 @@ class Exchanges:
     def record_limit(self, fault: Fault) -> None:
         """Count in the metrics that a limit was reached, for a request that is no call."""
         if self._executor.meters is not None:
-            self._executor.meters.limits.note(fault.metadata)
+            self._executor.meters.limits.record(fault.metadata)
 
     def _remove_if_idle(self, client: object) -> None:
         calls = self._clients[client]

@@ -109,7 +109,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
             self._acquiring.take(connection, tenant)
         except Fault as fault:
             if self._executor.meters is not None:
-                self._executor.meters.limits.note(fault.metadata)
+                self._executor.meters.limits.record(fault.metadata)
             raise
         try:
             yield

@@ -160,7 +160,7 @@ class StreamWriter:
         """End the stream with a fault as soon as the current write is done."""
         self.fault = fault
         if self._meters is not None:
-            self._meters.limits.note(fault.metadata)
+            self._meters.limits.record(fault.metadata)
         self._wake.set()
 
     @property

@@ -16,7 +16,6 @@ from typing import Final
 from leaseway.front.http.streamable import HttpFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.principal import Principal, Role
-from leaseway.wire.errors import Fault, Reason
 
 MAX_CALLERS: Final = 256
 """Credentials that one front serves; each has an SDK client with its own connections."""
@@ -85,12 +84,7 @@ class Callers:
         if self._authenticator is None:
             return self._front((self._tenant, self._agent, b""), self._key)
         principal = await self._authenticator.principal(authorization)
-        if not principal.has({Role.CALLER}):
-            raise Fault(
-                Reason.PERMISSION_DENIED,
-                f"MCP is for the role caller; this credential ({principal.name}) has "
-                f"{', '.join(sorted(principal.roles))}.",
-            )
+        principal.check_roles({Role.CALLER}, "MCP")
         credential = (authorization or "").partition(" ")[2].strip()
         tenant = self._tenant if principal.tenant is None else principal.tenant
         digest = hashlib.sha256(credential.encode()).digest()
