@@ -59,7 +59,7 @@ async def test_calls_and_leases_go_to_the_pool_that_a_server_asks_for(tmp_path: 
     }
     async with running(tmp_path, servers) as (system, client):
         assert await problems(client, 2) == ["NO_MATCHING_WORKER"] * 2
-        with pytest.raises(ServerNotReady, match="asks for workers with pool=b"):
+        with pytest.raises(ServerNotReady, match="requires workers with pool=b"):
             await client.session("early").acquire("leased")
         await system.start_worker("worker-2", "--label", "pool=b")
         assert await problems(client, 0) == []

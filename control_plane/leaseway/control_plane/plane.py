@@ -190,7 +190,7 @@ class Plane:
             return None
         finally:
             del self._turns[waiter.id]
-            self.state.wait_queue.leave(waiter.id)
+            self.state.wait_queue.remove(waiter.id)
 
     async def run(self) -> None:
         """Call the coordinator when something is due, until cancelled."""

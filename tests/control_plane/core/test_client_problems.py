@@ -8,7 +8,7 @@ from tests.control_plane.core.builders import at, listing, load, spec
 from tests.control_plane.core.fake_worker import FakeWorker, answer, run, started
 
 from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
-from leaseway.control_plane.core.client_problems import KEPT_FOR, MAX_MET
+from leaseway.control_plane.core.client_problems import MAX_CLIENT_PROBLEMS, RETENTION
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.problems import PROBLEMS_DROPPED, Problem
 
@@ -116,27 +116,27 @@ def test_a_problem_that_nobody_meets_again_for_a_day_ends() -> None:
     state.report_client_problem(REFUSED, at(3600))
     assert [each.count for each in state.problems.open()] == [2]
     due = state.next_deadline(at(3600))
-    assert due == at(3600 + KEPT_FOR).mono
-    state.tick(at(KEPT_FOR))
+    assert due == at(3600 + RETENTION).mono
+    state.tick(at(RETENTION))
     assert shown(state) == ["openai:a_echo"]
-    state.tick(at(3600 + KEPT_FOR))
+    state.tick(at(3600 + RETENTION))
     assert shown(state) == []
-    assert state.next_deadline(at(3600 + KEPT_FOR)) is None
+    assert state.next_deadline(at(3600 + RETENTION)) is None
 
 
 def test_callers_have_so_many_at_most_and_push_out_nobody_elses() -> None:
     state, _ = started(spec("a"))
     theirs = Problem("workspace", "BROKEN_FILE", "mcp.yaml is not YAML.")
     state.problems.report(theirs, at(0).unix)
-    for number in range(MAX_MET + 5):
+    for number in range(MAX_CLIENT_PROBLEMS + 5):
         state.report_client_problem(replace(REFUSED, subject=f"openai:{number}"), at(number / 10))
     found = {each.problem.subject: each.problem for each in state.problems.open()}
     kept = {name for name in found if name}
-    assert kept == {f"openai:{n}" for n in range(5, MAX_MET + 5)}
+    assert kept == {f"openai:{n}" for n in range(5, MAX_CLIENT_PROBLEMS + 5)}
     (note,) = [one for one in state.problems.open() if one.problem.reason == PROBLEMS_DROPPED]
-    assert "the 5 longest unmet ones" in note.problem.message
+    assert "5 with the oldest last report were dropped" in note.problem.message
     assert theirs in [each.problem for each in state.problems.open()]
-    state.tick(at(KEPT_FOR + 100))
+    state.tick(at(RETENTION + 100))
     assert [each.problem for each in state.problems.open()] == [theirs]
 
 
@@ -144,5 +144,5 @@ def test_what_another_source_sees_as_well_stays_with_that_source() -> None:
     state, _ = started(spec("a"))
     state.problems.report(REFUSED, at(0).unix)
     state.report_client_problem(REFUSED, at(1))
-    state.tick(at(KEPT_FOR + 2))
+    state.tick(at(RETENTION + 2))
     assert shown(state) == ["openai:a_echo"]

@@ -282,7 +282,7 @@ def test_a_worker_that_never_says_what_it_holds_stops_no_reload_of_the_others() 
 def test_a_second_run_of_an_id_waits_until_the_first_has_been_gone() -> None:
     state, _ = started(spec("a"))
     twin = hello(address=hello().address.__class__("w1", "another-run", "127.0.0.1:2"))
-    with pytest.raises(WorkerRefused, match="calls itself 'w1'"):
+    with pytest.raises(WorkerRefused, match="uses the id 'w1'"):
         state.handle_worker_joined(twin, at(1))
     state.handle_worker_disconnected("w1", at(2))
     with pytest.raises(WorkerRefused):

@@ -87,17 +87,17 @@ def test_a_worker_that_was_behind_while_others_moved_on_catches_up(looked_at: li
 
 def test_a_worker_that_goes_has_no_server_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     state = serving()
-    planned: list[None] = []
-    plan = Servers.plan
+    reconciled: list[None] = []
+    reconcile = Servers.reconcile
 
     def counting(self: Servers, *args: object) -> None:
-        planned.append(None)
-        plan(self, *args)  # type: ignore[arg-type]
+        reconciled.append(None)
+        reconcile(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Servers, "plan", counting)
+    monkeypatch.setattr(Servers, "reconcile", counting)
     before = state.committed
     for number in range(10):
         state.handle_worker_disconnected(f"w{number}", at(1))
     assert state.registry.commit_at is None
     assert state.committed is before
-    assert planned == []
+    assert reconciled == []

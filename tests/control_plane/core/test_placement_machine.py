@@ -192,7 +192,7 @@ class System(RuleBasedStateMachine):
             if one.key == lease.key and one.worker_id != lease.worker_id
         ]
         standing = {one.id for one in others if self.state.workers[one.worker_id].connected}
-        # The control plane may also have reserved room on another worker, which has not granted yet.
+        # Another worker may have a reservation that it has not granted yet.
         reserved = set(self.state.placements.workers_of(lease.key)) - {lease.worker_id}
         assert standing or reserved
         self.favoured.setdefault(lease.key.session, set()).update(standing)

@@ -126,7 +126,7 @@ def test_a_full_table_drops_what_was_seen_longest_ago_and_says_so() -> None:
     note = next(each for each in found if each.problem.reason == PROBLEMS_DROPPED)
     # One made room for the new problem, one for the note itself.
     assert note.count == 2
-    assert "the 2 longest unseen ones were dropped" in note.problem.message
+    assert "2 with the oldest last occurrence were dropped" in note.problem.message
     assert {problems[0], problems[1]}.isdisjoint(each.problem for each in found)
     assert {problems[2], BROKEN} <= {each.problem for each in found}
 

@@ -1,4 +1,4 @@
-"""Tools that run as MCP tasks only: left out, with the reason wherever somebody looks for them."""
+"""Tools that can only be called as MCP tasks are skipped, and errors name the reason."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_a_tool_that_runs_as_a_task_only_is_left_out_with_a_problem() -> None:
     (problem,) = exposure.problems
     assert (problem.reason, problem.subject) == ("TOOL_NEEDS_TASK", "research")
     assert problem.message == (
-        "Server 'a': tool 'research' is left out: it runs as an MCP task only (its"
-        " execution.taskSupport is 'required'), and Leaseway does not run MCP tasks yet. Its"
-        " server's maintainer can make a task of it optional."
+        "Server 'a': tool 'research' is skipped: it can only be called as an MCP task (its"
+        " execution.taskSupport is 'required'), which Leaseway does not support yet. Its"
+        " server's maintainer can make the task optional."
     )
 
 
@@ -90,7 +90,9 @@ def test_whoever_asks_for_it_is_told_why_there_is_no_such_tool(name: str, server
     denied = find_name(state, "default", name, START, server_id=server)
     assert isinstance(denied, Denial)
     assert denied.reason is Reason.TOOL_NOT_FOUND
-    assert denied.message.startswith(f"Server 'a' has no tool '{name}' to call: it runs as an MCP")
+    assert denied.message.startswith(
+        f"Server 'a' has no tool '{name}' to call: it can only be called as an MCP"
+    )
     assert isinstance(find_name(state, "default", "a_echo", START), NamedTarget)
 
 

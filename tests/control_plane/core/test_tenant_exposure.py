@@ -115,8 +115,8 @@ def test_a_variant_that_does_not_come_up_is_a_problem_that_says_what_its_tenant_
     (problem,) = [one.problem for one in state.problems.open() if one.problem.tenant == "acme"]
     assert problem.reason == "START_FAILED"
     assert problem.message.endswith(
-        "Until it comes up, tenant 'acme' does not have the server: what is launched for other"
-        " tenants is not what its own configuration wants."
+        "Until the server starts, tenant 'acme' does not have it: its configuration differs from"
+        " that of other tenants."
     )
     outcome = find_name(state, "acme", "a:read", START)
     assert isinstance(outcome, Denial)

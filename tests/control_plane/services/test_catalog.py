@@ -350,7 +350,7 @@ async def test_servers_show_their_state_and_their_trouble(running: Running) -> N
         reply = await running.catalog.ListServers(catalog_pb2.ListServersRequest())
     bad, good = reply.servers
     assert bad.state == catalog_pb2.SERVER_STATE_FAILED
-    assert bad.problem == "The last try, on worker 'w1', failed. It exited at once."
+    assert bad.problem == "The last probe, on worker 'w1', failed. It exited at once."
     assert bad.failures == 1
     assert (good.state, good.tool_count) == (catalog_pb2.SERVER_STATE_READY, 1)
     assert (good.failures, good.HasField("next_try_at")) == (0, False)

@@ -1,8 +1,7 @@
-"""Problems that callers met and reported: nobody else sees them, so nobody else sees them end.
+"""Problems that callers report, such as tools that an LLM provider rejects.
 
-Such a problem is about what its caller was given. It ends when that changes or is gone (then it
-shows again if it is still true), and when nobody has met it again for a day. How many there are is
-bounded apart from others: callers may report whatever they like.
+Such a problem is closed when the tool or server that it is about changes, or after a day without
+another report. Their number has its own limit, as callers may report anything.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from leaseway.control_plane.core.problems import (
     ProblemTable,
 )
 
-KEPT_FOR: Final = 24 * 3600.0
-"""Seconds for which a problem stays open that nobody meets again."""
+RETENTION: Final = 24 * 3600.0
+"""Seconds for which a problem stays open without another report."""
 
-MAX_MET: Final = 200
-"""Problems that callers have open at the same time."""
+MAX_CLIENT_PROBLEMS: Final = 200
+"""Limit of open problems from callers."""
 
 _DROPS: Final = "met:dropped"
 
 
 @dataclass(frozen=True)
-class _Met:
+class _Reported:
     """One open problem.
 
     Attributes:
-        problem: What it is, without its words.
-        about: Which content it is about; None where that was not there when it was met.
-        until: When it ends by itself, on the monotonic clock.
+        problem: The problem without its message.
+        about: Identifies the content that it is about; None if there was none.
+        until: When it expires on the monotonic clock.
     """
 
     problem: Problem
@@ -45,62 +44,62 @@ class _Met:
 
 
 class ClientProblems:
-    """What callers have reported. Its owner is the coordinator.
+    """Open problems from callers; owned by the coordinator.
 
     Args:
-        problems: Where they are shown.
+        problems: The table that shows them.
     """
 
     def __init__(self, problems: ProblemTable) -> None:
         self._problems = problems
-        self._met: dict[ProblemKey, _Met] = {}  # in the order of their ends
+        self._reported: dict[ProblemKey, _Reported] = {}  # in the order of expiry
         self._dropped = 0
 
     def report(self, problem: Problem, visible: Snapshot, now: Moment) -> None:
-        """Open a problem, or count it once more; of too many the longest unmet one goes."""
-        self._met.pop(problem.key, None)
-        about = _content(problem, visible)
-        self._met[problem.key] = _Met(replace(problem, message=""), about, now.mono + KEPT_FOR)
+        """Open a problem or count it again; over the limit, close the one reported longest ago."""
+        self._reported.pop(problem.key, None)
+        about, until = _content(problem, visible), now.mono + RETENTION
+        self._reported[problem.key] = _Reported(replace(problem, message=""), about, until)
         self._problems.replace(_owner(problem.key), [problem], now.unix, seen_again=True)
-        if len(self._met) > MAX_MET:
-            self._end(next(iter(self._met)), now)
+        if len(self._reported) > MAX_CLIENT_PROBLEMS:
+            self._close(next(iter(self._reported)), now)
             self._dropped += 1
             self._problems.replace(_DROPS, [_too_many(self._dropped)], now.unix, seen_again=True)
 
     def close_changed(self, visible: Snapshot, now: Moment) -> None:
-        """End those whose tool or server is not any more what it was when they were met."""
-        for key, met in list(self._met.items()):
-            content = _content(met.problem, visible)
-            if met.about is None:
-                self._met[key] = replace(met, about=content)
-            elif content != met.about:
-                self._end(key, now)
+        """Close the problems whose tool or server has changed since the report."""
+        for key, reported in list(self._reported.items()):
+            content = _content(reported.problem, visible)
+            if reported.about is None:
+                self._reported[key] = replace(reported, about=content)
+            elif content != reported.about:
+                self._close(key, now)
 
     def expire(self, now: Moment) -> None:
-        """End those that nobody met again for a day."""
-        while self._met:
-            key = next(iter(self._met))
-            if self._met[key].until > now.mono:
+        """Close the problems that were not reported again for a day."""
+        while self._reported:
+            key = next(iter(self._reported))
+            if self._reported[key].until > now.mono:
                 break
-            self._end(key, now)
+            self._close(key, now)
 
     def next_expiry(self) -> float | None:
-        """Return when the next one ends by itself, on the monotonic clock; None without any."""
-        first = next(iter(self._met.values()), None)
+        """Return when the next problem expires on the monotonic clock, or None."""
+        first = next(iter(self._reported.values()), None)
         return None if first is None else first.until
 
-    def _end(self, key: ProblemKey, now: Moment) -> None:
-        del self._met[key]
+    def _close(self, key: ProblemKey, now: Moment) -> None:
+        del self._reported[key]
         self._problems.replace(_owner(key), (), now.unix)
-        if self._dropped and len(self._met) <= MAX_MET // 2:
-            self._dropped = 0  # what was dropped has had room to show itself since
+        if self._dropped and len(self._reported) <= MAX_CLIENT_PROBLEMS // 2:
+            self._dropped = 0  # dropped problems could have reappeared by now
             self._problems.replace(_DROPS, (), now.unix)
 
 
 def _content(problem: Problem, visible: Snapshot) -> str | None:
-    """Return which content a problem is about: a tool's, else a server's; None for neither."""
+    """Identify the content that a problem is about: a tool's, else a server's, else None."""
     view = visible.view(problem.tenant)
-    # A refusal's subject is `provider:tool`.
+    # The subject of PROVIDER_REFUSED is `provider:tool`.
     target = view.tools.get(problem.subject.rpartition(":")[2])
     if target is not None and problem.server_id in ("", target.served.key.server_id):
         recorded = target.served.listing.by_name[target.item.original]
@@ -115,7 +114,8 @@ def _owner(key: ProblemKey) -> str:
 
 def _too_many(dropped: int) -> Problem:
     message = (
-        f"Callers have more than {MAX_MET} problems open; the {dropped} longest unmet ones were"
-        " dropped from the list. Mend what is listed; the rest shows when it is met again."
+        f"Callers have reported more than {MAX_CLIENT_PROBLEMS} open problems; {dropped} with the"
+        " oldest last report were dropped. Fix the listed ones; dropped ones reappear when they are"
+        " reported again."
     )
     return Problem("client", PROBLEMS_DROPPED, message, severity="warning")

@@ -1,12 +1,7 @@
-"""The control plane's one writer: events in, actions out, no I/O and no clock.
+"""The control plane's state machine: events in, actions out, no I/O and no clock.
 
-What is desired comes from configuration, what is actual from workers (the second property in
-DESIGN). Each method takes one event, brings the two closer, and leaves actions for the Sync edge to
-carry out. Nothing here waits: an owner calls `tick` when `next_deadline` has passed.
-
-The state itself is in three places: `servers` (what is desired and what was last good), `roster`
-(the workers and their leases) and `registry` (what is served at which version). Who waits for room
-stands in `line`.
+Each method handles one event, reconciles desired state (configuration) with actual state (workers)
+and queues actions that the Sync service sends. The owner calls `tick` when `next_deadline` passes.
 """
 
 from __future__ import annotations
@@ -34,6 +29,7 @@ from leaseway.control_plane.core.workers.actions import (
     WantContent,
 )
 from leaseway.control_plane.core.workers.records import (
+    Visibility,
     VisibleState,
     WorkerHello,
     WorkerRecord,
@@ -42,38 +38,43 @@ from leaseway.control_plane.core.workers.records import (
 )
 from leaseway.control_plane.core.workers.roster import Roster
 from leaseway.control_plane.core.workers.subscription import VariantRefusal
-from leaseway.control_plane.core.workers.visibility import Visibility
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 
-_CONTENT_WITHIN: Final = 15.0
-_NO_WAIT_AFTER: Final = 600.0
-"""Seconds for which no worker's content is waited for, once one did not send it: however many join
-and stay silent, they hold up what is configured once."""
-"""Seconds that a worker may take to send the content that it was asked for."""
+_CONTENT_TIMEOUT: Final = 15.0
+"""Seconds that a worker may take to send requested content."""
+_CONTENT_TIMEOUT_PAUSE: Final = 600.0
+"""Seconds after such a timeout in which no commit waits for content: many silent workers delay the
+configuration only once."""
 
 _CONTENT_OVERDUE: Final = "CONTENT_OVERDUE"
 _MISSING_REFERENCE: Final = "MISSING_REFERENCE"
-"""What workers say of a variant whose secrets, files or variables are not all there."""
+"""Reason of a worker's problem: a secret, file or variable of the variant is missing there."""
 
 
 class Coordinator:
     """All state of a control plane.
 
     Args:
-        now: When it started.
-        epoch: Fences control planes of the past.
-        expected_workers: How many workers will join. When all have said what they hold,
-            nothing more is waited for; 0 means unknown.
-        elected: Whether the epoch was given by an election: a worker that has seen a higher one
-            then belongs to a later leader.
+        now: Start time.
+        epoch: Fences earlier control planes.
+        expected_workers: Number of workers that will join; settling ends when all have reported
+            their content. 0 means unknown.
+        elected: Whether the epoch comes from a leader election. A worker that has seen a higher
+            epoch then belongs to a later leader.
+
+    Attributes:
+        servers: Desired servers, their last known good variants and their probes.
+        roster: Workers and their leases.
+        registry: Committed and visible snapshots.
+        wait_queue: Lease requests that wait for capacity.
     """
 
     def __init__(
         self, now: Moment, *, epoch: int, expected_workers: int = 0, elected: bool = False
     ) -> None:
         self.epoch = epoch
-        self._waits_again_at = -inf
+        self._content_optional_until = -inf
         self._elected = elected
         self.problems = ProblemTable()
         self.client_problems = ClientProblems(self.problems)
@@ -89,9 +90,9 @@ class Coordinator:
         self._settled_at = now.mono + bounds.SETTLING
         self._trace = ""
         self._replan = False
-        self._pushed: Snapshot | None = None  # the newest that all workers were looked at for
-        self._revealed = 0
-        self._looked: tuple[object, int] = (None, 0)
+        self._pushed: Snapshot | None = None  # the newest one that was compared with all workers
+        self._revealed_generation = 0
+        self._unplaced_checked_for: tuple[object, int] = (None, 0)  # desired servers, generation
 
     # Configuration.
 
@@ -105,18 +106,18 @@ class Coordinator:
         *,
         refused: frozenset[VariantKey] = frozenset(),
     ) -> None:
-        """Apply a configuration that parsed; what is rejected or refused keeps what it last had."""
+        """Apply a parsed configuration; rejected servers and refused variants keep their state."""
         self.servers.configure(servers, rejected, refused)
         self.config_loaded_at = now.unix
         self._trace = trace
         self._replan = True
-        self._config_seen(problems, now)
+        self._record_config(problems, now)
 
     def record_config_failure(self, problems: Iterable[Problem], now: Moment) -> None:
-        """Record that the configuration cannot be used: nothing changes (DESIGN §3.2)."""
-        self._config_seen(problems, now)
+        """Record that the configuration cannot be parsed; servers do not change (DESIGN §3.2)."""
+        self._record_config(problems, now)
 
-    def _config_seen(self, problems: Iterable[Problem], now: Moment) -> None:
+    def _record_config(self, problems: Iterable[Problem], now: Moment) -> None:
         self.has_config = True
         self.problems.replace("config", problems, now.unix)
         self.registry.commit_soon(now)
@@ -128,22 +129,20 @@ class Coordinator:
         """Register a worker.
 
         Raises:
-            WorkerRefused: Another run of the same id may still be alive, or this control plane
-                leads no more.
+            WorkerRefused: Another run with the same id may still be alive, or this control plane
+                is no longer the leader.
         """
         if self._elected and hello.highest_epoch > self.epoch:
             raise WorkerRefused(
                 f"This worker follows a leader of epoch {hello.highest_epoch}; this control plane"
-                f" is of epoch {self.epoch} and leads no more."
+                f" has epoch {self.epoch} and is no longer the leader."
             )
         record = self.roster.add_worker(hello, now)
         foreign = hello.highest_epoch != self.epoch
-        if (
-            not self.settled and not self._elected
-        ):  # starting up: nothing can have been fenced by this one yet
+        if not self.settled and not self._elected:  # this epoch has fenced nothing yet
             self.epoch = max(self.epoch, hello.highest_epoch)
-        self.servers.handle_worker_gone(record.id)  # they ended with its older stream
-        self._ask_for_content(record, now)
+        self.servers.handle_worker_gone(record.id)  # its probes ended with its older stream
+        self._request_content(record, now)
         self._replan = True
         if self.registry.outrun(hello.highest_version, foreign=foreign):
             self.registry.commit_at = now.mono
@@ -156,23 +155,23 @@ class Coordinator:
             return
         self.servers.handle_worker_gone(worker_id)
         if record.requested_content:
-            self._owes_nothing(record, now)
+            self._stop_awaiting_content(record, now)
         self.roster.mark_disconnected(record, now)
         self.tick(now)
 
     def record_contact(self, worker_id: str) -> None:
-        """Record a sign of life of a worker."""
+        """Record that a worker sent something."""
         self.placements.record_contact(worker_id)
 
     def handle_content(self, worker_id: str, variants: Iterable[Served], now: Moment) -> None:
-        """Record all the content behind hashes that a worker was asked for."""
+        """Record the content that a worker was asked for."""
         record = self.workers.get(worker_id)
         if record is None:
             return
         self.problems.clear(worker_id=worker_id, reason=_CONTENT_OVERDUE)
         for served in variants:
             self.servers.adopt(served)
-        self._owes_nothing(record, now)
+        self._stop_awaiting_content(record, now)
         self.tick(now)
 
     def handle_ack(self, worker_id: str, nonce: int, now: Moment) -> None:
@@ -191,14 +190,14 @@ class Coordinator:
             self.roster.nack(record, nonce, refusals, now)
 
     def handle_report(self, worker_id: str, report: WorkerReport, now: Moment) -> None:
-        """Record what a worker says has changed."""
+        """Apply a worker's report of what has changed there."""
         record = self.workers.get(worker_id)
         if record is None:
             return
         for problem in report.cleared:
             if problem.reason == _MISSING_REFERENCE:
                 key = VariantKey(problem.server_id, problem.tenant)
-                self.servers.probes.hurry(key, now.mono)
+                self.servers.probes.retry_now(key, now.mono)
         self.roster.apply_report(record, report, now)
         self.tick(now)
 
@@ -216,7 +215,7 @@ class Coordinator:
         outcome: ServerListing | Problem,
         now: Moment,
     ) -> None:
-        """Record what a worker says, unasked, of a live shared instance that it listed again."""
+        """Record a new listing of a live shared instance that no probe asked for."""
         self.servers.handle_relisting(worker_id, key, launch_hash, outcome, now)
         self.tick(now)
 
@@ -226,14 +225,14 @@ class Coordinator:
         self.client_problems.report(problem, self.visible, now)
 
     def drain_worker(self, worker_id: str, now: Moment) -> bool:
-        """Drain a worker: it takes no more work and ends; False where there is none of that id."""
+        """Drain a worker so that it exits; return False if it is unknown or not connected."""
         found = self.roster.drain(worker_id)
         if found:
             self.tick(now)
         return found
 
     def revoke_lease(self, lease_id: str, reason: str) -> bool:
-        """End a lease; False where no worker has reported it."""
+        """Revoke a lease; return False if no worker has reported it."""
         return self.roster.revoke(lease_id, reason)
 
     # Time.
@@ -241,16 +240,16 @@ class Coordinator:
     def tick(self, now: Moment) -> None:
         self.roster.forget_lost_workers(now)
         self.roster.revoke_duplicates(now)
-        self._give_up_content(now)
-        self._settle(now)
+        self._expire_content_requests(now)
+        self._check_settled(now)
         self.servers.expire_probes(now)
         self.client_problems.expire(now)
         self.registry.expire(now)
         if self._replan:
             self._replan = False
-            self.servers.plan(self.roster.requested_content, self._trace, now)
-        self._look_for_workers(now)
-        self._steer_probes(now)
+            self.servers.reconcile(self.roster.requested_content, self._trace, now)
+        self._update_unplaced(now)
+        self._schedule_probes(now)
         if self.servers.changed:
             self.servers.changed = False
             self.registry.commit_soon(now)
@@ -258,17 +257,17 @@ class Coordinator:
             self.registry.commit_at <= now.mono or not self.servers.probes.busy
         ):
             self._commit(now)
-        moved, self.roster.changed_workers = self.roster.changed_workers, {}
-        self._push(moved, now)
-        self.visibility.update(self.visible.version, self.workers, moved)
+        changed, self.roster.changed_workers = self.roster.changed_workers, {}
+        self._push(changed, now)
+        self.visibility.update(self.visible.version, self.workers, changed)
 
     def next_deadline(self, now: Moment) -> float | None:
-        """Return when `tick` is next due on the monotonic clock; None: not before an event."""
+        """Return when `tick` is next due on the monotonic clock, or None if only after an event."""
         times = [self.registry.commit_at, self.servers.probes.next_deadline(now.mono)]
         times += [*self.roster.deadlines(), self.client_problems.next_expiry()]
         times.append(self.registry.next_expiry())
         times += [
-            each.content_requested_at + _CONTENT_WITHIN
+            each.content_requested_at + _CONTENT_TIMEOUT
             for each in self.workers.values()
             if each.requested_content
         ]
@@ -279,19 +278,19 @@ class Coordinator:
         return min((time for time in times if time is not None), default=None)
 
     def pop_actions(self) -> list[tuple[str, Action]]:
-        """Return the actions since the last call, each with its worker's id."""
+        """Return the actions queued since the last call, each with its worker's id."""
         return self.roster.pop_actions()
 
-    # What others read.
+    # Queries.
 
     @property
     def workers(self) -> Mapping[str, WorkerRecord]:
-        """The workers by id; one whose stream has ended stays for 10 s."""
+        """The workers by id; a disconnected one stays for 10 s."""
         return self.roster.workers
 
     @property
     def placements(self) -> PlacementTable:
-        """The leases that workers hold, and the room reserved for others."""
+        """Reported leases and reservations."""
         return self.roster.placements
 
     @property
@@ -300,31 +299,30 @@ class Coordinator:
 
     @property
     def visible(self) -> Snapshot:
-        """What callers see: what of the newest commit some worker has acknowledged."""
+        """What callers see: the part of the newest commit that some worker has acknowledged."""
         return self.registry.visible
 
     @property
     def visible_state(self) -> VisibleState:
-        """What watchers are told of when it changes; another object only then."""
+        """The state that watchers follow; a new object only when it changes."""
         return self.visibility.state
 
     @property
     def pending_variants(self) -> set[VariantKey]:
-        """The variants that have no first result yet."""
-        waiting = self.servers.without_result()
+        """The variants whose first probe has not ended, or whose result is not served yet."""
+        pending = self.servers.without_result()
         if self.registry.commit_at is not None or not self.registry.established:
-            # Listed, but not served yet.
             served, desired = self.visible.served, self.servers.desired or {}
-            waiting |= {
+            pending |= {
                 key
                 for key in self.servers.last_known_good
                 if key not in served or hides_temporarily(served[key], desired)
             }
-        return waiting
+        return pending
 
     @property
     def pending_servers(self) -> list[str]:
-        """Ids of servers that have no first result yet, for some tenant or for all, ordered."""
+        """Sorted ids of the servers with a pending variant."""
         return sorted({key.server_id for key in self.pending_variants})
 
     @property
@@ -334,20 +332,19 @@ class Coordinator:
         return self.has_config and enough and self.registry.established and not self.pending_servers
 
     def settling_remaining(self, now: Moment) -> float:
-        """Return for how many seconds more workers are waited for."""
+        """Return for how many more seconds this control plane waits for workers to join."""
         return 0.0 if self.settled else max(0.0, self._settled_at - now.mono)
 
     def workers_serving(self, served: Served) -> list[WorkerRecord]:
-        """Return the workers that callers of a variant may go to, ordered by id.
+        """Return the workers that serve a variant, ordered by id.
 
-        Where there are none, those that were lost: callers may reach what this process does not.
+        If there are none, return lost workers: callers may still reach them.
         """
-        lost = self.roster.lost_workers_with
-        return self.roster.workers_serving(served) or lost(served, self.visible.version)
+        return self.roster.workers_serving(served) or self.roster.lost_workers_with(
+            served, self.visible.version
+        )
 
-    # Inside.
-
-    def _ask_for_content(self, record: WorkerRecord, now: Moment) -> None:
+    def _request_content(self, record: WorkerRecord, now: Moment) -> None:
         known = self.committed.hashes
         last_known_good = self.servers.last_known_good
         wanted = {
@@ -356,7 +353,7 @@ class Coordinator:
             if known.get(key) != hashes
             and (key not in last_known_good or last_known_good[key].launch_hash != hashes.launch)
         }
-        record.requested_content = wanted if now.mono >= self._waits_again_at else set()
+        record.requested_content = wanted if now.mono >= self._content_optional_until else set()
         record.content_requested_at = min(
             (
                 each.content_requested_at
@@ -368,31 +365,31 @@ class Coordinator:
         if wanted:
             self.roster.queue_action(record.id, WantContent(tuple(sorted(wanted))))
 
-    def _give_up_content(self, now: Moment) -> None:
-        """Go on without a worker that does not send what it was asked for: all others wait."""
+    def _expire_content_requests(self, now: Moment) -> None:
+        """Continue without the content of workers that do not send it, as all others wait."""
         for record in self.workers.values():
             if (
                 record.requested_content
-                and now.mono >= record.content_requested_at + _CONTENT_WITHIN
+                and now.mono >= record.content_requested_at + _CONTENT_TIMEOUT
             ):
                 missing = ", ".join(sorted(map(str, record.requested_content))[:5])
                 message = (
                     f"Worker '{record.id}' did not send its content of {missing} within"
-                    f" {_CONTENT_WITHIN:g} s. The control plane continues without it. If this"
+                    f" {_CONTENT_TIMEOUT:g} s. The control plane continues without it. If this"
                     " persists, look at that worker's log, or restart it."
                 )
                 problem = Problem("worker", _CONTENT_OVERDUE, message, worker_id=record.id)
                 self.problems.report(problem, now.unix)
-                self._waits_again_at = now.mono + _NO_WAIT_AFTER
-                self._owes_nothing(record, now)
+                self._content_optional_until = now.mono + _CONTENT_TIMEOUT_PAUSE
+                self._stop_awaiting_content(record, now)
 
-    def _owes_nothing(self, record: WorkerRecord, now: Moment) -> None:
+    def _stop_awaiting_content(self, record: WorkerRecord, now: Moment) -> None:
         record.requested_content = set()
         self.roster.changed_workers[record.id] = None
         self._replan = True
-        self.registry.commit_at = now.mono  # at once: the next push must know what it holds
+        self.registry.commit_at = now.mono  # at once: the next push depends on the worker's content
 
-    def _settle(self, now: Moment) -> None:
+    def _check_settled(self, now: Moment) -> None:
         if self.settled:
             return
         joined = self.roster.connected
@@ -402,61 +399,66 @@ class Coordinator:
         if all_here or now.mono >= self._settled_at:
             self.settled = True
             for record in joined:
-                self._owes_nothing(record, now)
+                self._stop_awaiting_content(record, now)
 
-    def _steer_probes(self, now: Moment) -> None:
+    def _schedule_probes(self, now: Moment) -> None:
         for probe in self.servers.withdrawn:
             self.roster.queue_action(probe.worker_id, CancelProbe(probe.id))
         self.servers.withdrawn = []
         if not self.servers.probes.jobs:
             return
-        able = {
+        scopes = {
             record.id: record.hello.scope for record in self.workers.values() if record.accepts_work
         }
-        silent = {one for one in able if not self.workers[one].subscription.acked_version}
-        for job, probe in self.servers.probes.start(able, now.mono, silent, self._holders):
+        silent = {
+            worker_id
+            for worker_id in scopes
+            if not self.workers[worker_id].subscription.acked_version
+        }
+        for job, probe in self.servers.probes.start(scopes, now.mono, silent, self._workers_with):
             start = StartProbe(probe.id, job.spec, job.trace, probe.relist)
             self.roster.queue_action(probe.worker_id, start)
 
-    def _holders(self, spec: ServerSpec) -> list[str]:
+    def _workers_with(self, spec: ServerSpec) -> list[str]:
         return [
             record.id
             for record in self.workers.values()
             if record.subscription.was_sent(spec.key, spec.launch_hash)
         ]
 
-    def _look_for_workers(self, now: Moment) -> None:
-        """See anew, where workers or servers are others, which servers no worker may be given."""
+    def _update_unplaced(self, now: Moment) -> None:
+        """Find servers that no worker accepts, if the servers or workers have changed."""
         if not self.settled:
-            return  # those that are still to join may be the ones
+            return  # workers that have not joined yet may accept them
         desired, generation = self.servers.desired, self.roster.generation
-        if self._looked[0] is not desired or self._looked[1] != generation:
-            self._looked = (desired, generation)
+        checked_desired, checked_generation = self._unplaced_checked_for
+        if checked_desired is not desired or checked_generation != generation:
+            self._unplaced_checked_for = (desired, generation)
             scopes = {record.id: record.hello.scope for record in self.workers.values()}
             self.servers.update_unplaced(scopes, now)
 
     def _commit(self, now: Moment) -> None:
         self.registry.commit_at = None
         if self.has_config and not self.roster.requested_content:
-            # Else what is not known yet would look as if it were gone.
+            # With requested content outstanding, its variants would look removed.
             self.registry.commit(self.servers.last_known_good, now, self.servers.withheld)
 
     def _reveal(self, now: Moment) -> None:
-        if self.registry.complete and self._revealed == self.roster.generation:
-            return  # while the same workers hold all of it, another acknowledgement adds nothing
-        self._revealed = self.roster.generation
+        if self.registry.complete and self._revealed_generation == self.roster.generation:
+            return  # the same workers hold all of the commit: another ack changes nothing
+        self._revealed_generation = self.roster.generation
         before = self.visible
         self.registry.reveal(self.workers.values())
         if self.visible is not before:
             self.client_problems.close_changed(self.visible, now)
 
-    def _push(self, moved: Iterable[str], now: Moment) -> None:
-        """Push to workers what they lack: all after a commit, else those who may be ready now."""
+    def _push(self, changed: Iterable[str], now: Moment) -> None:
+        """Push deltas: to all workers after a commit, else to the changed ones."""
         if self.committed.version == 0:
             return
-        everybody = self._pushed is not self.committed
+        to_all = self._pushed is not self.committed
         self._pushed = self.committed
-        for worker_id in [*self.workers] if everybody else moved:
+        for worker_id in [*self.workers] if to_all else changed:
             record = self.workers.get(worker_id)
             if record is None or not record.connected or record.requested_content:
                 continue

@@ -1,4 +1,4 @@
-"""Why a caller gets no answer, or not yet."""
+"""The core's negative answers to callers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from leaseway.wire.errors import Reason
 
 @dataclass(frozen=True)
 class Denial:
-    """Why there is no answer; the edge makes a fault of it.
+    """A denied request; services convert it to a `Fault`.
 
     Attributes:
-        retry_delay: Seconds after which it may be otherwise by itself; None where it will not.
-        can_wait: Whether who waits for room waits for the end of this, too.
+        retry_delay: Seconds after which a retry may succeed, or None if it cannot.
+        can_wait: Whether requests in the wait queue stay there despite this denial.
     """
 
     reason: Reason
@@ -24,12 +24,12 @@ class Denial:
 
     @property
     def is_temporary(self) -> bool:
-        """Whether it may end by itself, soon enough for who waits for room."""
+        """Whether a request in the wait queue may still succeed."""
         return self.can_wait and self.retry_delay is not None
 
 
 @dataclass(frozen=True)
 class PendingServers:
-    """The answer may come when one of these servers has its first result."""
+    """The answer depends on the first probe results of these servers."""
 
     servers: tuple[str, ...]

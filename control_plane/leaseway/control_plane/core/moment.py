@@ -1,4 +1,4 @@
-"""The time and the capacity facts that one decision of the core is made with."""
+"""The time at which the core handles an event."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Moment:
-    """Now: seconds on the monotonic clock, and Unix time in seconds."""
+    """One instant: seconds on the monotonic clock, and Unix time in seconds."""
 
     mono: float
     unix: float

@@ -1,9 +1,8 @@
-"""What an operator should know or mend: one table of open problems (DESIGN §1).
+"""The table of open problems that operators should know and fix (DESIGN §1).
 
-A problem is identified by where it is and why, not by its words: the same trouble seen again
-counts up instead of filling a list. Sources that always know their whole set (the config file,
-one server's exposure, one probe) use `replace`, so that what they no longer see is cleared.
-The table has one writer and no clock: `now` is a parameter, in Unix seconds.
+A problem is identified by its place and reason, not by its message: a repeated problem increases a
+count. Sources that always know all their problems (the configuration, one server's exposure, one
+probe) use `replace`, which closes problems that no longer exist. Times are Unix seconds.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 MAX_PROBLEMS: Final = 1_000
-"""Open problems that a table holds, the note about dropped ones included."""
+"""Limit of open problems in a table, including the one about dropped problems."""
 
 MAX_MESSAGE: Final = 4_096
-"""Characters of a message that a table keeps; reporters may be remote."""
+"""Limit of characters in a message."""
 
 PROBLEMS_DROPPED: Final = "PROBLEMS_DROPPED"
 
@@ -28,17 +27,12 @@ ProblemKey = tuple[str, str, str, str, str, str]
 
 @dataclass(frozen=True)
 class Problem:
-    """Something for an operator.
+    """A problem for an operator; empty fields do not apply.
 
     Attributes:
-        scope: What it is about.
         reason: A constant in capitals that programs compare.
         message: What happened, where, and what to do, in sentences.
-        server_id: The server, or empty.
-        tenant: The tenant of the variant, or empty for the common one.
-        worker_id: The worker, or empty.
-        severity: Whether something does not work, or only may surprise.
-        subject: Tells several problems of one place and reason apart, such as a tool's name.
+        subject: Distinguishes problems with equal place and reason, such as a tool's name.
     """
 
     scope: Scope
@@ -52,27 +46,14 @@ class Problem:
 
     @property
     def key(self) -> ProblemKey:
-        """Its identity: everything but its words and severity."""
-        return (
-            self.scope,
-            self.server_id,
-            self.tenant,
-            self.worker_id,
-            self.reason,
-            self.subject,
-        )
+        """Its identity: all fields except message and severity."""
+        where = (self.scope, self.server_id, self.tenant, self.worker_id)
+        return (*where, self.reason, self.subject)
 
 
 @dataclass(frozen=True)
 class OpenProblem:
-    """A problem that has not been cleared.
-
-    Attributes:
-        problem: What it is, in the newest words.
-        first_seen: Unix time in seconds at which it was first seen since it was last cleared.
-        last_seen: Unix time in seconds at which it was last seen.
-        count: How often it was seen, at least 1.
-    """
+    """A problem that has not been closed, with its newest message and how often it was seen."""
 
     problem: Problem
     first_seen: float
@@ -94,16 +75,16 @@ class ProblemTable:
     """The open problems of one control plane, at most `MAX_PROBLEMS`.
 
     Attributes:
-        revision: Another number whenever a problem was opened or closed.
+        revision: Increases whenever a problem is opened or closed.
     """
 
     def __init__(self) -> None:
         self.revision = 0
-        # In the order in which they were last seen, so that the oldest is the first.
+        # In the order of `last_seen`, oldest first.
         self._entries: dict[ProblemKey, _Entry] = {}
 
     def report(self, problem: Problem, now: float) -> None:
-        """Open a problem, or count it once more where it is open already."""
+        """Open a problem, or count it again if it is open."""
         self._see(problem, _REPORTED, now, again=True)
 
     def clear(
@@ -115,16 +96,16 @@ class ProblemTable:
         worker_id: str | None = None,
         reason: str | None = None,
     ) -> int:
-        """Close the problems that match everything given, whoever reported them.
+        """Close the problems that match all given arguments, from any source.
 
         Returns:
-            How many were closed. With nothing given that is all of them.
+            The number of closed problems.
         """
         wanted = (scope, server_id, tenant, worker_id, reason)
         closed = [
             key
             for key in self._entries
-            # A key's last part, its subject, is beyond what callers select by.
+            # The last part of a key, its subject, cannot be selected.
             if all(want in (None, have) for want, have in zip(wanted, key[:-1], strict=True))
         ]
         for key in closed:
@@ -140,18 +121,18 @@ class ProblemTable:
         *,
         seen_again: bool = False,
     ) -> None:
-        """Make these the exact set of problems that one source has.
+        """Replace all problems of one source.
 
-        New ones are opened and those that the source no longer has are closed, unless another
-        source has them too. Unchanged ones are left alone; changed words are taken over.
+        New problems are opened, missing ones closed unless another source also has them, and
+        changed messages updated.
 
         Args:
             owner: The source, such as `config`, `exposure:time` or `probe:time`; not empty.
-            problems: Its problems; of several with one identity the first serves.
-            now: Unix time in seconds.
-            seen_again: Whether the source has looked anew, so that unchanged ones count up.
+            problems: Its problems; the first of several with the same key is used.
+            now: The time.
+            seen_again: Whether unchanged problems count again.
         """
-        assert owner, "an empty owner means problems that were reported one by one"
+        assert owner, "an empty owner stands for problems from `report`"
         wanted: dict[ProblemKey, Problem] = {}
         for problem in problems:
             wanted.setdefault(problem.key, problem)
@@ -163,7 +144,7 @@ class ProblemTable:
         self._forget_drops()
 
     def open(self) -> list[OpenProblem]:
-        """Return the open problems, the last seen first."""
+        """Return the open problems, last seen first."""
         found = [entry.open for entry in reversed(self._entries.values())]
         return sorted(found, key=lambda problem: problem.last_seen, reverse=True)
 
@@ -205,13 +186,14 @@ class ProblemTable:
             noted = self._entries.get(_DROPPED_KEY)
             dropped = (noted.open.count if noted else 0) + 1
             message = (
-                f"More than {MAX_PROBLEMS} problems are open; the {dropped} longest unseen ones"
-                " were dropped from the list. Mend what is listed; the rest shows as it recurs."
+                f"More than {MAX_PROBLEMS} problems are open; {dropped} with the oldest last"
+                " occurrence were dropped. Fix the listed ones; dropped ones reappear when they"
+                " recur."
             )
             note = Problem("workspace", PROBLEMS_DROPPED, message, severity="warning")
             self._see(note, _REPORTED, now, again=True)
 
     def _forget_drops(self) -> None:
-        # Half empty again: what was dropped has had room to show itself since.
+        # The table is half empty: dropped problems could have reappeared by now.
         if _DROPPED_KEY in self._entries and len(self._entries) <= MAX_PROBLEMS // 2:
             self._close(_DROPPED_KEY)

@@ -1,4 +1,4 @@
-"""What a new configuration changes, in lines for people; keys only, as values may be secret."""
+"""Describes what a new configuration changes; names keys only, as values may be secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leaseway.spec.model import ServerSpec, VariantKey
 def spec_changes(
     before: Mapping[VariantKey, ServerSpec], after: Mapping[VariantKey, ServerSpec]
 ) -> tuple[str, ...]:
-    """Return a line for each variant that is added, removed or changed, ordered by its key."""
+    """Return a line for each added, removed or changed variant, ordered by key."""
     return tuple(_lines(before, after))
 
 
@@ -25,8 +25,8 @@ def _lines(
             yield f"removed {key}"
         elif before[key] != after[key]:
             old, new = before[key], after[key]
-            how = "restarts" if old.launch_hash != new.launch_hash else "keeps running"
-            yield f"changed {key} ({how}): {', '.join(_changed_keys(old, new))}"
+            effect = "restarts" if old.launch_hash != new.launch_hash else "keeps running"
+            yield f"changed {key} ({effect}): {', '.join(_changed_keys(old, new))}"
 
 
 def _changed_keys(old: ServerSpec, new: ServerSpec) -> Iterator[str]:

@@ -111,7 +111,7 @@ def test_an_invalid_original_name_is_left_out_with_a_warning(original: str) -> N
         "server",
     )
     assert problem.server_id == "time"
-    assert problem.message.endswith(f"is left out: {NAME_RULE}.")
+    assert problem.message.endswith(f"is skipped: {NAME_RULE}.")
 
 
 def test_an_invalid_original_name_is_not_mended_by_a_transform() -> None:
@@ -123,7 +123,7 @@ def test_an_exposed_name_that_breaks_the_rule_names_both_names() -> None:
     exposure = expose(server(transforms=(Transform("prefix", "a.b"),)), ["now"])
     assert exposure.exposed == ()
     assert exposure.problems[0].message == (
-        "Server 'time': tool 'now' is left out: its transforms make 'a.bnow' of it, but "
+        "Server 'time': tool 'now' is skipped: its transforms result in 'a.bnow', but "
         f"{NAME_RULE}. Change the transforms."
     )
 
@@ -141,8 +141,8 @@ def test_two_tools_with_one_exposed_name_leave_it_to_the_smaller_original() -> N
     (problem,) = exposure.problems
     assert (problem.reason, problem.subject) == ("DUPLICATE_TOOL_NAME", "now")
     assert problem.message == (
-        "Server 'time': tool 'now' is left out: its transforms give it the name 'p_now', which"
-        " 'a_now' has already. Change the transforms, or filter one of the two."
+        "Server 'time': tool 'now' is skipped: its transforms give it the name 'p_now', which"
+        " 'a_now' already has. Change the transforms, or filter one of the two."
     )
 
 
@@ -207,7 +207,7 @@ def test_many_tools_left_out_for_one_reason_end_in_one_summary() -> None:
     problems = expose(server(), [f"bad {n:03}" for n in range(500)]).problems
     assert len(problems) == 21
     assert len({problem.key for problem in problems}) == 21
-    assert "holds for 480 more" in problems[-1].message
+    assert "for 480 more" in problems[-1].message
 
 
 def test_a_huge_name_with_control_characters_makes_a_short_plain_message() -> None:
@@ -228,9 +228,9 @@ def test_a_clashing_name_belongs_to_the_smaller_server_id_by_code_point() -> Non
     assert result.owner == {"now": ("Z", "z")}
     assert result.skipped == {("a", "y"), ("b", "x")}
     assert [problem.message for problem in result.problems] == [
-        f"Server '{loser}': tool '{tool}' is left out: server 'Z' has the name 'now' already, and"
-        " the smaller server id keeps it. Qualified names (server:name) still lead here. Give one"
-        " of the servers a prefix under 'transform'."
+        f"Server '{loser}': tool '{tool}' is skipped: server 'Z' already has the name 'now', and"
+        " the smaller server id keeps it. Qualified names (server:name) still work. Give one of"
+        " the servers a prefix under 'transform'."
         for loser, tool in [("a", "y"), ("b", "x")]
     ]
     assert {problem.reason for problem in result.problems} == {"TOOL_NAME_CLASH"}
@@ -243,7 +243,7 @@ def test_what_one_server_loses_to_another_is_one_problem_that_names_it_all() -> 
     result = resolve_clashes({"a": pairs, "b": pairs, "c": [("t00", "t00")]})
     folded, single = result.problems
     assert (folded.server_id, folded.subject, single.subject) == ("b", "a:*", "t00")
-    assert "30 tools are left out: server 'a' has their names" in folded.message
+    assert "30 tools are skipped: server 'a' already has their names" in folded.message
     assert "'t00', 't01'" in folded.message
     assert " more." in folded.message, "however many, the message is bounded"
     assert len(result.skipped) == 31
@@ -279,7 +279,9 @@ def test_prompts_clash_with_prompts_in_their_own_words() -> None:
     assert result.owner == {"ask": ("a", "y")}
     (problem,) = result.problems
     assert problem.reason == "PROMPT_NAME_CLASH"
-    assert problem.message.startswith("Server 'b': prompt 'x' is left out: server 'a' has the name")
+    assert problem.message.startswith(
+        "Server 'b': prompt 'x' is skipped: server 'a' already has the name"
+    )
 
 
 def test_a_prompt_may_have_a_name_of_the_admin_toolset() -> None:

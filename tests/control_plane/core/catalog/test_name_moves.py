@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.control_plane.core.builders import START, listing, spec
 
-from leaseway.control_plane.core.catalog.name_moves import TOLD_FOR
+from leaseway.control_plane.core.catalog.name_moves import REPORTED_FOR
 from leaseway.control_plane.core.catalog.variants import LastKnownGood, build_good
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import ProblemTable
@@ -87,8 +87,8 @@ def test_a_name_that_its_server_lost_is_told_for_an_hour_and_one_that_two_want_f
     told = Told()
     told.commit(a=["lost"], b=["wanted"])
     assert told.commit(a=["wanted"], b=["lost", "wanted"]) == {"lost": "b", "wanted": "a"}
-    assert told.expire(TOLD_FOR - 1) == {"lost": "b", "wanted": "a"}
-    assert told.expire(TOLD_FOR) == {"wanted": "a"}
+    assert told.expire(REPORTED_FOR - 1) == {"lost": "b", "wanted": "a"}
+    assert told.expire(REPORTED_FOR) == {"wanted": "a"}
 
 
 def test_a_name_that_moves_as_its_server_got_a_prefix_is_no_news() -> None:

@@ -45,7 +45,7 @@ def test_a_prompts_name_follows_the_rule_of_tools_names() -> None:
     assert exposure.exposed == (("ok", "a_ok"),)
     assert {one.reason for one in exposure.problems} == {"INVALID_PROMPT_NAME"}
     assert exposure.problems[0].message == (
-        "Server 'a': prompt 'no good' is left out: a prompt name has 1 to 64 characters of a-z,"
+        "Server 'a': prompt 'no good' is skipped: a prompt name has 1 to 64 characters of a-z,"
         " A-Z, 0-9, '_' and '-'."
     )
 
@@ -57,10 +57,10 @@ def test_a_malformed_prompt_is_left_out_with_a_problem_and_the_rest_stays() -> N
     assert exposure.exposed == (("ok", "a_ok"),)
     assert reasons(exposure.problems) == [("INVALID_PROMPT", "huge"), ("INVALID_PROMPT", "")]
     too_large, malformed = exposure.problems
-    assert f"has {MAX_DEFINITION + 1} bytes, at most {MAX_DEFINITION}" in too_large.message
+    assert f"has {MAX_DEFINITION + 1} bytes, the limit is {MAX_DEFINITION}" in too_large.message
     assert malformed.message == (
-        "Server 'a': 2 prompts left out: no object with the text 'name'. Ask the server's"
-        " maintainer to mend it."
+        "Server 'a': 2 prompts skipped: no object with a text 'name'. Ask the server's"
+        " maintainer to fix it."
     )
 
 
@@ -70,7 +70,7 @@ def test_what_comes_after_the_bound_is_left_out_with_a_problem() -> None:
     assert len(exposure.exposed) == MAX_LISTED
     (problem,) = exposure.problems
     assert problem.reason == "TOO_MANY_PROMPTS"
-    assert problem.message == "Server 'a': 2 prompts left out: at most 10000 of a server are taken."
+    assert problem.message == "Server 'a': 2 prompts skipped: the limit is 10000 per server."
 
 
 def test_resources_are_filtered_by_uri_and_never_renamed() -> None:
@@ -101,7 +101,7 @@ def test_malformed_resources_are_left_out_with_problems() -> None:
         "RESOURCE_LISTED_TWICE",
         "INVALID_RESOURCE_TEMPLATE",
     ]
-    assert f"its 'uri' has {len(long)} characters, at most {MAX_URI}" in problems[0].message
+    assert f"its 'uri' has {len(long)} characters, the limit is {MAX_URI}" in problems[0].message
     assert "'uriTemplate'" in problems[2].message
     assert all(len(one.message) < 400 for one in problems)
 

@@ -47,7 +47,7 @@ def test_an_argument_that_a_tool_lacks_is_a_warning_that_names_what_may_be_meant
     [message] = warned(listing, rule)
     assert "Rule 1 of server files names args.pth" in message
     assert "read, stat" in message
-    assert "'args.path' may be meant" in message
+    assert "Did you mean 'args.path'" in message
     [message] = warned(listing, ArgumentRule('args.path == "x"'))
     assert "ping" in message
     assert "read" not in message.split("does not have")[0]

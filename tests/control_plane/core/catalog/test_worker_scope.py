@@ -81,7 +81,7 @@ def test_a_server_that_no_worker_may_run_is_a_problem_until_one_comes() -> None:
     list_all(state, workers)
     (problem,) = [one.problem for one in state.problems.open()]
     assert problem.message == (
-        "Server 'render' asks for workers with pool=gpu (worker_labels), and none of 2 workers has"
+        "Server 'render' requires workers with pool=gpu (worker_labels), and no worker has"
         " that. Start a worker with --label pool=gpu, or change 'worker_labels'."
     )
     assert state.ready, "it counts as tried"
@@ -140,8 +140,8 @@ def test_a_worker_that_names_its_servers_gets_no_others() -> None:
     assert sorted(workers[0].held) == [RENDER]
     (problem,) = [one.problem for one in state.problems.open()]
     assert problem.message == (
-        "Server 'plain' has no worker: the only worker is not one that takes it, as their"
-        " --servers say. Start a worker that does, or one without --servers."
+        "Server 'plain' has no worker: the --servers of all workers exclude it. Start a"
+        " worker that accepts it, or one without --servers."
     )
 
 

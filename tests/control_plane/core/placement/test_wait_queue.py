@@ -99,8 +99,8 @@ def test_who_leaves_gives_its_turn_to_the_next() -> None:
     first = line.join(key("s1"), (), 0.0)
     join(line, "s2")
     assert first is not None
-    line.leave(first.id)
-    line.leave(first.id)
+    line.remove(first.id)
+    line.remove(first.id)
     room = Room(1)
     line.serve(room, 0.0)
     assert room.let_in == ["s2"]
@@ -167,7 +167,7 @@ def test_a_tenant_that_fills_the_line_makes_place_for_another_with_its_newest_re
     [(waiter_id, answer)] = line.pop_answers()
     assert waiter_id == bounds.MAX_WAITING
     assert isinstance(answer, Denial)
-    assert "wait for room already" in answer.message
+    assert "already wait for capacity" in answer.message
     assert line.join(key("one more"), (), 0.0) is None, "the greedy one gets no place by it"
 
 
@@ -246,7 +246,7 @@ class Lines(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         waiter_id = data.draw(st.sampled_from([*self.waiting, 0]))
         self.waiting.pop(waiter_id, None)
-        self.wait_queue.leave(waiter_id)
+        self.wait_queue.remove(waiter_id)
 
     @rule(seconds=st.sampled_from([0.1, AVOIDED_FOR, 5.0, 11.0]))
     def pass_time(self, seconds: float) -> None:

@@ -107,7 +107,7 @@ def test_a_server_that_never_came_up_is_refused_with_the_time_until_its_next_try
     denied = find_name(state, "default", "a:echo", at(1))
     assert isinstance(denied, Denial)
     assert (denied.reason, denied.retry_delay) == (Reason.SERVER_NOT_READY, 3.0)
-    assert "has not come up. It is tried again in 3.0 s. The last try" in denied.message
+    assert "has not come up. It is tried again in 3.0 s. The last probe" in denied.message
     state.tick(at(4.5))
     run(state, [worker])
     denied = find_name(state, "default", "a:echo", at(4.5))

@@ -154,5 +154,5 @@ def test_a_tenant_that_has_all_it_may_is_told_how_many_that_are() -> None:
         state.placements.add_lease(lease(f"L{number}", "w1", f"s{number}"))
     denied = place(state, KEY, (), START)
     assert isinstance(denied, Denial)
-    assert "holds 1024 leases, as many as it may." in denied.message
+    assert "holds 1024 leases, which is its limit." in denied.message
     assert "wait=" in denied.message

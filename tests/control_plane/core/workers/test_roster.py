@@ -181,7 +181,7 @@ def test_a_worker_lost_without_a_word_is_a_problem_that_names_it_until_it_is_bac
     (lost,) = [one.problem for one in state.problems.open()]
     assert (lost.reason, lost.worker_id) == ("WORKER_LOST", "w1")
     assert "'w1'" in lost.message
-    assert "(1 leases)" in lost.message
+    assert "Its 1 leases" in lost.message
     state.handle_worker_joined(hello(), at(20))
     assert reasons(state) == []
 

@@ -1,4 +1,4 @@
-"""What each server exposes and to whom: variants, exposed names, listings, one registry snapshot.
+"""What each server exposes to whom: listings, exposed names, variants and registry snapshots.
 
-Pure. Imports problems; knows no worker and no placement.
+Pure. Imports problems; independent of workers and placement.
 """

@@ -1,7 +1,7 @@
-"""Leaseway's own toolset, as the registry knows it: served by workers, configured by nobody.
+"""The built-in `mcp_admin` toolset in the registry.
 
-It is in a tenant's view as soon as that holds a server whose clients are leased, since releasing
-one is all that it is for (DESIGN §5).
+A tenant's view contains it if the tenant has a leased server, as its tools only release leases
+(DESIGN §5).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ADMIN: Final = Served(
     listing=_LISTING,
     exposed=tuple(ExposedName(name, name) for name in TOOL_DEFINITIONS),
 )
-"""The same for every tenant; it is never sent to workers, which have it built in."""
+"""Equal for every tenant; never sent to workers, which have it built in."""
 
 
 def add_admin_toolset(servers: Mapping[str, Served]) -> Mapping[str, Served]:
-    """Return what a tenant sees of servers, the toolset among them where it has a use."""
+    """Add the toolset to a tenant's servers if any of them is leased."""
     if all(served.spec.truely_stateless for served in servers.values()):
         return servers
     return dict(sorted({**servers, ADMIN_TOOLSET: ADMIN}.items()))

@@ -1,4 +1,4 @@
-"""What is inside the definitions that servers list: parsed once for each, not for each request."""
+"""Parses the definitions of tools, prompts and resources; cached, not repeated per request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OF_RESOURCES = ("uri", "uriTemplate", "name", "title", "description", "mimeType
 
 @dataclass(frozen=True)
 class ToolDefinition:
-    """A tool as its server describes it; JSON members stay JSON, as UTF-8, empty for none."""
+    """A tool's definition; JSON members stay JSON as UTF-8, empty if absent."""
 
     title: str
     description: str
@@ -29,7 +29,7 @@ class ToolDefinition:
 
 @dataclass(frozen=True)
 class PromptDefinition:
-    """A prompt as its server describes it, in the same way; `arguments` is a JSON array."""
+    """A prompt's definition, likewise; `arguments` is a JSON array."""
 
     title: str
     description: str
@@ -39,7 +39,7 @@ class PromptDefinition:
 
 @dataclass(frozen=True)
 class ResourceDefinition:
-    """A resource, or a template of some, as its server describes it, in the same way."""
+    """The definition of a resource or resource template, likewise."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ class ResourceDefinition:
 
 @lru_cache(maxsize=20_000)
 def parse_definition(definition: bytes) -> ToolDefinition:
-    """Return what callers want to know of a definition; members of a wrong type count as absent."""
+    """Parse a tool's definition; members of a wrong type count as absent."""
     raw = json.loads(definition)
     annotations = _object(raw, "annotations")
     return ToolDefinition(
@@ -66,12 +66,12 @@ def parse_definition(definition: bytes) -> ToolDefinition:
 
 
 def is_task_only(definition: bytes) -> bool:
-    """Return whether a tool runs as an MCP task only, an extension, and answers no plain call."""
-    if b'"taskSupport"' not in definition:  # as nearly all; what is escaped in JSON is no matter
+    """Return whether a tool can only be called as an MCP task."""
+    if b'"taskSupport"' not in definition:  # skips parsing in the usual case
         return False
     try:
         raw = json.loads(definition)
-    except (ValueError, RecursionError):  # for others to judge
+    except (ValueError, RecursionError):  # reported elsewhere
         return False
     return isinstance(raw, dict) and _object(raw, "execution").get("taskSupport") == "required"
 
@@ -90,7 +90,6 @@ def parse_prompt(definition: bytes) -> PromptDefinition:
 
 @lru_cache(maxsize=20_000)
 def parse_resource(definition: bytes) -> ResourceDefinition:
-    """Return the same of a resource or a template."""
     raw = json.loads(definition)
     return ResourceDefinition(
         name=_text(raw, "name"),
@@ -107,7 +106,7 @@ def _extra(raw: dict[str, Any], known: Container[str]) -> bytes:
 
 def _text(raw: dict[str, Any], member: str) -> str:
     value = raw.get(member)
-    # Half of a surrogate pair is JSON, but can be sent to nobody.
+    # JSON may contain half of a surrogate pair, which cannot be encoded.
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 

@@ -1,7 +1,7 @@
-"""What servers offer: tools and prompts, which have names, and resources, which have URIs.
+"""The kinds of items that servers list: tools, prompts, resources and resource templates.
 
-The rules are the same for all (DESIGN §§2, 4); what differs is here: the words of messages, the
-reasons of problems, and which of a spec's filters is meant.
+The rules are the same for all kinds (DESIGN §§2, 4). Nouns in messages, reasons of problems and the
+filter in the spec differ.
 """
 
 from __future__ import annotations
@@ -18,17 +18,13 @@ from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of what servers offer.
+    """One kind of items, each identified by a name or URI.
 
     Attributes:
-        noun: One of them, in messages.
-        member: The member of a definition that tells one from others.
-        listing: The command that lists them.
-        rules: Returns a spec's filter of them.
-        malformed: Why a definition is left out that cannot be used.
-        too_many: Why what a server lists beyond the bound is left out.
-        listed_twice: Why a server is warned of that lists one more than once.
-        filtered: Why what the filter holds back is named.
+        member: The member of a definition that identifies it.
+        listing: The command that lists the items.
+        rules: Returns a spec's filter for the kind.
+        malformed: Reason if a definition cannot be used; the others are reasons of problems, too.
     """
 
     noun: str
@@ -43,15 +39,13 @@ class Kind:
 
 @dataclass(frozen=True)
 class NamedKind(Kind):
-    """A kind whose members callers name, in a name space of its own.
+    """A kind with exposed names, in its own name space.
 
     Attributes:
         reserved: Exposed names that only the `mcp_admin` toolset may have.
-        invalid_name: Why one is left out whose name breaks the rule.
-        duplicate_name: Why one is left out whose name another of the same server has.
-        clash: Why one is left out whose name a server with a smaller id has.
-        name_reserved: Why one is left out whose name is reserved.
-        owner_changed: Why operators are told of a name that moved between servers.
+        duplicate_name: Reason if two items of one server get the same name.
+        clash: Reason if a server with a smaller id has the name.
+        owner_changed: Reason if a name moved between servers.
     """
 
     reserved: frozenset[str]

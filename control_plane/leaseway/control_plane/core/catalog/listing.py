@@ -1,4 +1,4 @@
-"""What a server said that it has, as it said it: the probe's listing is the contract."""
+"""What a server lists, unchanged: tools, prompts, resources and resource templates."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import Final
 
 from leaseway.control_plane.core.catalog.definition import is_task_only
 
-_OFFERS: Final = 1 << 63
-"""Begins a list that is no list of tools in a digest; no definition is that long."""
+_SEPARATOR: Final = 1 << 63
+"""Starts each list after the tools in a digest; no definition is that long."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One tool, prompt, resource or template of resources as its server listed it.
+    """One tool, prompt, resource or resource template as its server listed it.
 
     Attributes:
-        name: What tells it from others: the server's name for it, a URI, or the template of
-            URIs. Empty where the definition has none.
+        name: Its name, URI or URI template; empty if the definition has none.
         definition: The whole definition, a JSON object as UTF-8.
     """
 
@@ -30,14 +29,9 @@ class Recorded:
 
 @dataclass(frozen=True)
 class ServerListing:
-    """Everything that a server listed, in its order, and the protocol it was asked in.
+    """Everything that a server listed, in its order, and the negotiated MCP version.
 
-    Attributes:
-        tools: Its tools; each has a name.
-        protocol_version: The MCP version that was negotiated.
-        prompts: Its prompts, none where it has no such thing.
-        resources: Its resources, likewise.
-        templates: Its templates of resources, likewise.
+    Each tool has a name; prompts, resources and templates may lack one.
     """
 
     tools: tuple[Recorded, ...] = ()
@@ -48,23 +42,23 @@ class ServerListing:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the content; of a server that lists tools only, of these alone."""
+        """A hash of the content; empty lists other than the tools do not change it."""
         state = hashlib.sha256(self.protocol_version.encode())
         state.update(_framed(self.tools))
         for place, offers in enumerate((self.prompts, self.resources, self.templates)):
             if offers:
-                state.update((_OFFERS + place).to_bytes(8, "big"))
+                state.update((_SEPARATOR + place).to_bytes(8, "big"))
                 state.update(_framed(offers))
         return state.hexdigest()
 
     @cached_property
     def by_name(self) -> dict[str, Recorded]:
-        """The tools by the server's names; the first of two equal ones."""
+        """The tools by original name; the first of duplicates."""
         return {tool.name: tool for tool in reversed(self.tools)}
 
     @cached_property
     def task_only(self) -> frozenset[str]:
-        """The tools that run as MCP tasks only."""
+        """The tools that can only be called as MCP tasks."""
         return frozenset(tool.name for tool in self.tools if is_task_only(tool.definition))
 
     @cached_property

@@ -1,9 +1,8 @@
-"""Names that moved from one server to another, for as long as an operator should know (DESIGN §4).
+"""Exposed names that moved from one server to another, reported as problems (DESIGN §4).
 
-A move that left two servers with one name is told while both have it. One by which the other lost
-the name cannot be mended by anybody who meant it: it is told while that server is there, at least
-until the registry changes again, and for an hour at most; not where it has what it named under
-another name now: whoever gave it a prefix meant that. A name that moves back ends the matter.
+While both servers want the name, the move stays reported. If the former server lost the name, the
+move is reported for an hour at most, and only while that server exists and does not expose the item
+under another name, such as with a new prefix. A name that moves back is no longer reported.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
 from leaseway.control_plane.core.catalog.snapshot import Snapshot, View
 from leaseway.control_plane.core.problems import Problem
 
-TOLD_FOR: Final = 3600.0
-"""Seconds for which a name that its former server lost is told of."""
+REPORTED_FOR: Final = 3600.0
+"""Seconds for which a move is reported if the former server lost the name."""
 
 MoveKey = tuple[str, str]
 """(kind, exposed name)."""
@@ -25,15 +24,13 @@ MoveKey = tuple[str, str]
 
 @dataclass(frozen=True)
 class Move:
-    """One name that another server has than before.
+    """A name that moved to another server.
 
     Attributes:
-        kind: Of what it is a name.
-        name: The exposed name.
-        former: The id of the server that had it.
-        owner: The id of the server that has it now.
-        disputed: Whether both wanted it when it moved.
-        until: When it is told of no more, on the monotonic clock; None while both want it.
+        former: Id of the server that had the name.
+        owner: Id of the server that has it now.
+        disputed: Whether both servers want the name.
+        until: When the report expires on the monotonic clock; None while disputed.
     """
 
     kind: NamedKind
@@ -49,43 +46,39 @@ class Move:
 
     @property
     def problem(self) -> Problem:
-        """What operators are told."""
         head = (
             f"The {self.kind.noun} name '{self.name}' moved from server '{self.former}' to server"
             f" '{self.owner}',"
         )
         if self.disputed:
-            message = (
-                f"{head} whose id sorts first. Give one of them a prefix if both are meant to be"
-                " used."
-            )
+            message = f"{head} whose id sorts first. Give one of them a prefix to use both."
         else:
             message = (
-                f"{head} which alone has it now. See whether those who use it mean that server's;"
-                f" this ends after an hour, or when '{self.former}' has the name again or is"
-                " removed."
+                f"{head} the only one that has it now. Check whether callers of the name expect"
+                f" that. This report ends after an hour, or when '{self.former}' has the name again"
+                " or is removed."
             )
         reason = self.kind.owner_changed
         return Problem("server", reason, message, self.owner, severity="warning", subject=self.name)
 
 
-def followed(
+def update_moves(
     known: Mapping[MoveKey, Move], old: Snapshot, new: Snapshot, now: float
 ) -> dict[MoveKey, Move]:
-    """Return the moves that are worth telling of at a new snapshot.
+    """Return the moves to report after a commit.
 
     Args:
-        known: Those that were at the old one.
-        old: What was committed before.
-        new: What is committed now.
-        now: The time, on the monotonic clock.
+        known: The moves reported before.
+        old: The previous commit.
+        new: The new commit.
+        now: The time on the monotonic clock.
     """
     view = new.view("")
     moves = {key: move for key, move in known.items() if _matters(move, view)}
     for move in _moved(old.view(""), view, now):
         before = known.get(move.key)
         if before is not None and before.former == move.owner:
-            moves.pop(move.key, None)  # it is back where it was
+            moves.pop(move.key, None)  # it moved back
         else:
             moves[move.key] = move
     return moves
@@ -106,7 +99,7 @@ def _wants(server_id: str, kind: NamedKind, name: str, view: View) -> bool:
 
 
 def _has(server_id: str, original: str, kind: NamedKind, view: View) -> bool:
-    """Return whether a server exposes what it calls by a name, as whatever."""
+    """Return whether a server exposes an item under any name."""
     served = view.servers.get(server_id)
     names = served.names(kind) if served is not None else ()
     return any(one.original == original for one in names)
@@ -121,5 +114,5 @@ def _moved(old: View, new: View, now: float) -> Iterator[Move]:
                 former = was.served.key.server_id
                 disputed = _wants(former, kind, name, new)
                 if disputed or not _has(former, was.item.original, kind, new):
-                    until = None if disputed else now + TOLD_FOR
+                    until = None if disputed else now + REPORTED_FOR
                     yield Move(kind, name, former, owner, disputed, until)

@@ -1,7 +1,7 @@
-"""From what a server lists to what callers see of it: tools, prompts and resources.
+"""Exposes what a server lists: tools and prompts by name, resources by URI.
 
-Tools and prompts are exposed by name. Resources have no names of ours: a URI is what it is, unique
-in its server, and a filter says which URIs may be read, listed or not.
+URIs are not transformed; they are unique within their server. A filter decides which URIs may be
+read, listed or not.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NameFilter
 
 RUNS_AS_TASK: Final = (
-    "it runs as an MCP task only (its execution.taskSupport is 'required'), and Leaseway does not "
-    "run MCP tasks yet. Its server's maintainer can make a task of it optional."
+    "it can only be called as an MCP task (its execution.taskSupport is 'required'), which Leaseway"
+    " does not support yet. Its server's maintainer can make the task optional."
 )
-"""Why a tool is left out, behind its name and a colon."""
+"""Why a tool is skipped; follows its name and a colon."""
 
 
 @dataclass(frozen=True)
 class ResourceExposure:
-    """What of one server's resources callers see.
+    """The resources of one server that callers see.
 
     Attributes:
-        resources: Those listed whose URIs the filter lets pass, ordered by URI.
-        templates: The templates listed whose own text it lets pass, likewise.
-        every_template: All templates listed: what they stand for is judged by its URI.
-        allows: Says whether a URI may be read, listed or not.
+        resources: Listed resources whose URI passes the filter, ordered by URI.
+        templates: Listed templates whose text passes the filter, ordered by text.
+        every_template: All listed templates: the filter applies to the URIs that they match.
+        allows: Returns whether a URI may be read, listed or not.
     """
 
     resources: tuple[Recorded, ...]
@@ -58,21 +58,21 @@ class ResourceExposure:
 
 
 def expose_recorded(spec: ServerSpec, recorded: Sequence[Recorded], kind: NamedKind) -> Exposure:
-    """Derive what a server exposes from the tools or prompts that it lists."""
+    """Return what a server exposes of the tools or prompts that it lists."""
     problems = ExposureWarnings(spec.key.server_id, spec.key.tenant)
     usables = usable(recorded, kind, problems)
     exposure = expose(spec, [item.name for item in usables], kind)
     tasks = {item.name for item in usables if kind is TOOLS and is_task_only(item.definition)}
     exposed = tuple(pair for pair in exposure.exposed if pair[0] not in tasks)
     for original, _name in exposure.exposed:
-        if original in tasks:  # of those alone that the filter lets pass: it silences the rest
-            text = f"tool {shown(original)} is left out: {RUNS_AS_TASK}"
+        if original in tasks:  # tools that do not pass the filter need no such warning
+            text = f"tool {shown(original)} is skipped: {RUNS_AS_TASK}"
             problems.add("TOOL_NEEDS_TASK", original, text)
     return Exposure(exposed, problems.all() + exposure.problems)
 
 
 def expose_resources(listing: ServerListing, rules: NameFilter) -> ResourceExposure:
-    """Derive what callers see from the resources and templates that a server lists."""
+    """Return what callers see of the resources and templates that a server lists."""
     allows = passing(rules, RESOURCES)
     resources = _each_once(listing.resources, RESOURCES)
     templates = _each_once(listing.templates, RESOURCE_TEMPLATES)
@@ -85,7 +85,7 @@ def expose_resources(listing: ServerListing, rules: NameFilter) -> ResourceExpos
 
 
 def resource_problems(spec: ServerSpec, listing: ServerListing) -> tuple[Problem, ...]:
-    """Return a warning for what of the resources and templates listed callers do not see."""
+    """Return warnings for the listed resources and templates that callers do not see."""
     problems = ExposureWarnings(spec.key.server_id, spec.key.tenant)
     for recorded, kind in (
         (listing.resources, RESOURCES),

@@ -1,6 +1,6 @@
-"""Rules against what tools take: an argument that a rule names and a tool's schema lacks. Pure.
+"""Finds policy rules that name an argument which a tool's schema lacks. Pure.
 
-A rule that cannot be evaluated denies, so that such a rule may deny every call of the tool.
+A rule that cannot be evaluated denies the call, so such a rule may deny every call of the tool.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'')
 _MEMBER: Final = re.compile(r"(?<![\w.])args\s*\.\s*([A-Za-z_]\w*)")
 _INDEXED: Final = re.compile(r'(?<![\w.])args\s*\[\s*(?:"(\w+)"|\'(\w+)\')\s*\]')
 _GUARD: Final = re.compile(r"\bhas\s*\(\s*args\s*\.\s*([A-Za-z_]\w*)\s*\)")
-_MOST_TOOLS: Final = 5
+_MAX_LISTED: Final = 5
 
 
 def named_arguments(expression: str) -> frozenset[str]:
-    """Return the arguments that a rule needs, as `args.x` or `args["x"]`, without `has(args.x)`."""
+    """Return the arguments that a rule uses as `args.x` or `args["x"]` without `has(args.x)`."""
     found = {one or other for one, other in _INDEXED.findall(expression)}
     plain = _TEXT.sub('""', expression)
     found.update(_MEMBER.findall(plain))
@@ -31,7 +31,7 @@ def named_arguments(expression: str) -> frozenset[str]:
 
 
 def rule_problems(spec: ServerSpec, listing: ServerListing) -> tuple[Problem, ...]:
-    """Return a warning for each rule that names an argument which a tool of its does not take."""
+    """Return a warning for each rule that names an argument which one of its tools lacks."""
     found: list[Problem] = []
     for number, rule in enumerate(spec.policy.rules, start=1):
         wanted = named_arguments(rule.expression)
@@ -56,14 +56,14 @@ def rule_problems(spec: ServerSpec, listing: ServerListing) -> tuple[Problem, ..
 def _problem(
     spec: ServerSpec, number: int, name: str, tools: Sequence[str], known: Iterable[str]
 ) -> Problem:
-    listed = ", ".join(tools[:_MOST_TOOLS])
-    if len(tools) > _MOST_TOOLS:
-        listed += f" and {len(tools) - _MOST_TOOLS} more"
+    listed = ", ".join(tools[:_MAX_LISTED])
+    if len(tools) > _MAX_LISTED:
+        listed += f" and {len(tools) - _MAX_LISTED} more"
     near = nearest(name, sorted(known), limit=1)
-    meant = f" 'args.{near[0]}' may be meant." if near else ""
+    hint = f" Did you mean 'args.{near[0]}'?" if near else ""
     message = (
         f"Rule {number} of server {spec.key.server_id} names args.{name}, which the schema of "
-        f"{listed} does not have, so that it may deny every call there.{meant} Write "
+        f"{listed} does not have, so the rule may deny every call there.{hint} Write "
         f"has(args.{name}) before it, or name the rule's 'tools'."
     )
     return Problem(
@@ -78,7 +78,7 @@ def _problem(
 
 
 def _properties(definition: bytes) -> set[str] | None:
-    """Return what a tool takes by its schema; None where that does not say it all."""
+    """Return the arguments in a tool's schema, or None if it may allow others."""
     schema = json.loads(definition).get("inputSchema")
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         return None

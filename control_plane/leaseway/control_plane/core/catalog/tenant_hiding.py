@@ -1,7 +1,7 @@
-"""What a tenant has while its own variant of a server was never up: never what others have.
+"""Hides a server from a tenant until the tenant's own variant of it is up.
 
-The common variant shows what the tenant's rules may hide. So the server is hidden from the tenant
-until its own variant is up, or has the common one's listing if it is launched in the same way.
+The common variant may expose what the tenant's rules hide. If both variants have the same launch
+hash, the tenant's variant uses the listing of the common one instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
 
 
 class TenantSpecs:
-    """The variants of their own that tenants are to have, by server."""
+    """The desired tenant variants, by server."""
 
     def __init__(self, desired: Iterable[ServerSpec] = ()) -> None:
         self._by_server: dict[str, list[ServerSpec]] = {}
@@ -26,25 +26,25 @@ class TenantSpecs:
         return self._by_server.get(server_id, ())
 
     def withheld(self, last_known_good: Container[VariantKey]) -> Iterator[VariantKey]:
-        """Yield those that were never up, of servers whose common variant was."""
+        """Yield the variants that were never up, of servers whose common variant was."""
         for server_id, specs in self._by_server.items():
             if VariantKey(server_id) in last_known_good:
                 yield from (spec.key for spec in specs if spec.key not in last_known_good)
 
 
 def common_key(key: VariantKey) -> VariantKey:
-    """Return the variant of those tenants that have none of their own."""
+    """Return the key of the variant for tenants without their own."""
     return VariantKey(key.server_id)
 
 
 def hidden_variant(key: VariantKey) -> LastKnownGood:
-    """Return what hides a server from a tenant: workers have it too, and run nothing for it."""
+    """Return an empty variant that hides a server from a tenant, also on workers."""
     good, _ = build_good(hidden_from(key), ServerListing())
     return good
 
 
 def hides_temporarily(served: Served | None, desired: Mapping[VariantKey, ServerSpec]) -> bool:
-    """Return whether something hides a server from a tenant only until its own variant is up."""
+    """Return whether a variant hides a server only until the tenant's own variant is up."""
     if served is None or not served.spec.hidden:
         return False
     wanted = desired.get(served.key)

@@ -1,7 +1,7 @@
-"""What one variant of a server is: its last good, and what is served of it.
+"""The states of a server variant: last known good, and served.
 
-A *good* is a spec that listed once, with the names that its rules give to what it listed. A
-*served* is a good with the clashes between servers settled: what goes to workers.
+A *last known good* variant has been listed, and its rules have given names to what it listed. A
+*served* variant also has the name clashes between servers resolved; workers get this one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SkippedNames = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Hashes:
-    """Which content of a variant: compared for equality only (DESIGN §8)."""
+    """The version of a variant's content; compared for equality only (DESIGN §8)."""
 
     launch: str
     exposure: str
@@ -37,7 +37,7 @@ class Hashes:
 
 @dataclass(frozen=True)
 class ExposedName:
-    """A tool or prompt that the rules let through; skipped where a smaller id has its name."""
+    """A tool or prompt that passes the rules; skipped if a smaller server id has its name."""
 
     original: str
     name: str
@@ -46,16 +46,16 @@ class ExposedName:
 
 @dataclass(frozen=True)
 class LastKnownGood:
-    """A variant that has listed once, and what its rules make of the listing.
+    """A variant that has been listed, and the names that its rules expose.
 
-    The hashes are kept beside the spec because a spec that came back from a worker lacks the
-    filters and transforms that went into them.
+    The hashes are stored beside the spec because a spec from a worker lacks the filters and
+    transforms that are part of them.
 
     Attributes:
-        exposed: (original, exposed name) of the tools that the rules let through, before clashes.
-        prompts: The same of prompts.
+        exposed: (original, exposed name) of the tools that pass the rules, before clashes.
+        prompts: The same for prompts.
         resource_filter: Which URIs may be read.
-        rules_known: Whether `spec` holds the rules; false for one that came from a worker.
+        rules_known: Whether `spec` contains the rules; false for one from a worker.
     """
 
     spec: ServerSpec
@@ -72,19 +72,13 @@ class LastKnownGood:
 
     @cached_property
     def without_clashes(self) -> Served:
-        """What is served of it where it has all its names, as nearly always: made once."""
+        """The served variant if it loses no name, which is the usual case; built once."""
         return _serve_as(self, _exposed_as(self, TOOLS), _exposed_as(self, PROMPTS))
 
 
 @dataclass(frozen=True)
 class Served:
-    """What workers get of a variant.
-
-    Attributes:
-        exposed: The tools that the rules let through.
-        prompts: The prompts, likewise.
-        resource_filter: Which URIs may be read.
-    """
+    """A variant as workers get it, with the tools and prompts that pass its rules."""
 
     spec: ServerSpec
     hashes: Hashes
@@ -111,7 +105,7 @@ class Served:
         return expose_resources(self.listing, self.resource_filter)
 
     def names(self, kind: NamedKind) -> tuple[ExposedName, ...]:
-        """What of one kind the rules let through."""
+        """Return the tools or prompts that pass the rules."""
         return self.exposed if kind is TOOLS else self.prompts
 
     def callable(self, kind: NamedKind) -> tuple[ExposedName, ...]:
@@ -119,7 +113,7 @@ class Served:
 
 
 def granted_to(served: Served, tenant: str, agent: str = "") -> Served | None:
-    """Return what is left of a variant for a caller, or None where nothing of it exists for it."""
+    """Return the part of a variant that a caller is granted, or None if it is granted nothing."""
     policy = served.spec.policy
     if policy.grants is None:
         return served
@@ -159,7 +153,7 @@ def build_good(
 
 
 def adopt(served: Served) -> LastKnownGood:
-    """Make a good of what a worker holds, without the rules that it was made by."""
+    """Build a last known good variant from one that a worker holds; its rules are unknown."""
     return LastKnownGood(
         served.spec,
         served.hashes.launch,
@@ -175,14 +169,14 @@ def adopt(served: Served) -> LastKnownGood:
 def serve(
     good: LastKnownGood, skipped: SkippedNames, skipped_prompts: SkippedNames = frozenset()
 ) -> Served:
-    """Make what is served of a good, once it is known which of its names others have.
+    """Build the served variant from the names that it loses to other servers.
 
     Args:
-        good: What works.
-        skipped: (server id, original name) of the tools that lost their names.
-        skipped_prompts: The same of prompts.
+        good: The variant.
+        skipped: (server id, original name) of tools that lost their names.
+        skipped_prompts: The same for prompts.
     """
-    if not skipped and not skipped_prompts:  # as where every server has a prefix
+    if not skipped and not skipped_prompts:  # for example, if every server has a prefix
         return good.without_clashes
     exposed = _exposed_as(good, TOOLS, skipped)
     prompts = _exposed_as(good, PROMPTS, skipped_prompts)
@@ -197,26 +191,20 @@ def _serve_as(
     rules = good.resource_filter
     state = hashlib.sha256(good.listing.digest.encode())
     state.update(_in_words(exposed))
-    if prompts or rules:  # else the hash of a server with tools alone, as it has always been
+    if prompts or rules:  # keeps the hashes of servers with only tools unchanged
         state.update(_in_words(prompts))
         state.update(repr(tuple(rules.as_data().values())).encode())
     hashes = Hashes(good.launch_hash, good.exposure_hash, state.hexdigest()[:32])
     return Served(good.spec, hashes, good.listing, exposed, prompts, rules)
 
 
-def renew(good: LastKnownGood, spec: ServerSpec) -> tuple[LastKnownGood, tuple[Problem, ...]]:
-    """Give a last known good the exposure rules of a newer spec with the same launch hash."""
-    return build_good(spec, good.listing)
-
-
 def relist(
     good: LastKnownGood, listing: ServerListing
 ) -> tuple[LastKnownGood, tuple[Problem, ...]]:
-    """Give a last known good a newer listing of the same generation.
+    """Apply a newer listing with the same launch hash to a last known good variant.
 
-    Where the rules are not known (the configuration could not be read since the control plane
-    started), only tools and prompts that were exposed before stay so: a filtered one must not
-    slip through. Which URIs may be read is known even then.
+    If its rules are unknown (no valid configuration since the control plane started), only tools
+    and prompts that were exposed before stay exposed, so that no filtered one becomes visible.
     """
     if good.rules_known:
         return build_good(good.spec, listing)

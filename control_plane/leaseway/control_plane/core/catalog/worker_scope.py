@@ -1,8 +1,8 @@
-"""Which servers a worker may be given: its labels meet what a server asks for (DESIGN §5).
+"""Which servers a worker accepts, by labels and server ids (DESIGN §5).
 
-A server asks for labels with `worker_labels`, and a worker may name the servers that it takes.
-All variants of one server are on the same workers: one that had the common variant only would serve
-it to a tenant that has a variant of its own.
+A server requires labels with `worker_labels`, and a worker may limit the server ids that it
+accepts. All variants of a server are on the same workers: with only the common variant, a worker
+would serve it to tenants that have their own.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import matches
 
 NO_MATCHING_WORKER: Final = "NO_MATCHING_WORKER"
-"""Workers are there, and none of them may be given the server."""
+"""There are workers, but none accepts the server."""
 
 
 @dataclass(frozen=True)
 class WorkerScope:
-    """What decides which servers a worker may be given.
+    """Which servers a worker accepts.
 
     Attributes:
-        labels: What it says of itself, as pairs.
-        servers: Patterns over the ids of servers that it takes; none: any.
+        labels: Its labels, as pairs.
+        servers: Patterns for accepted server ids; empty for any.
     """
 
     labels: frozenset[tuple[str, str]] = frozenset()
@@ -33,33 +33,26 @@ class WorkerScope:
 
     @classmethod
     def of(cls, labels: Mapping[str, str], servers: Iterable[str] = ()) -> WorkerScope:
-        """Return the scope of a worker with these labels."""
         return cls(frozenset(labels.items()), tuple(servers))
 
     def accepts(self, spec: ServerSpec) -> bool:
-        """Return whether the worker may be given a server."""
         if not spec.worker_labels and not self.servers:
             return True
         return self.accepts_id(spec.key.server_id) and spec.worker_labels.items() <= self.labels
 
     def accepts_id(self, server_id: str) -> bool:
-        """Return whether the worker takes servers of this id, whatever labels they ask for."""
+        """Return whether the worker accepts a server id, regardless of labels."""
         return not self.servers or any(matches(one, server_id) for one in self.servers)
 
     def restricted_to(self, asked: frozenset[tuple[str, str]]) -> WorkerScope:
-        """Return it with only those labels that any server asks for."""
+        """Return the scope without labels that no server asks for."""
         return WorkerScope(self.labels & asked, self.servers)
 
 
 def unplaced(
     specs: Iterable[ServerSpec], scopes: Mapping[str, WorkerScope]
 ) -> dict[VariantKey, Problem]:
-    """Return the servers that no worker may be given, each with what is to be said of it.
-
-    Args:
-        specs: What is configured.
-        scopes: The workers' by id; while there are none, nothing is said.
-    """
+    """Return the variants that no worker accepts, each with its problem; none without workers."""
     if not scopes:
         return {}
     return {
@@ -71,22 +64,16 @@ def unplaced(
 
 def _problem(spec: ServerSpec, scopes: Mapping[str, WorkerScope]) -> Problem:
     server_id, labels = spec.key.server_id, sorted(spec.worker_labels.items())
-    takers = sum(scope.accepts_id(server_id) for scope in scopes.values())
-    if takers:
+    if any(scope.accepts_id(server_id) for scope in scopes.values()):
         wanted = ", ".join(f"{name}={value}" for name, value in labels)
         options = " ".join(f"--label {name}={value}" for name, value in labels)
         message = (
-            f"Server '{server_id}' asks for workers with {wanted} (worker_labels), and"
-            f" {_none_of(takers)} has that. Start a worker with {options}, or change"
-            " 'worker_labels'."
+            f"Server '{server_id}' requires workers with {wanted} (worker_labels), and no worker"
+            f" has that. Start a worker with {options}, or change 'worker_labels'."
         )
     else:
         message = (
-            f"Server '{server_id}' has no worker: {_none_of(len(scopes))} takes it, as their"
-            " --servers say. Start a worker that does, or one without --servers."
+            f"Server '{server_id}' has no worker: the --servers of all workers exclude it. Start a"
+            " worker that accepts it, or one without --servers."
         )
     return Problem("server", NO_MATCHING_WORKER, message, server_id)
-
-
-def _none_of(count: int) -> str:
-    return "the only worker is not one that" if count == 1 else f"none of {count} workers"

@@ -1,4 +1,4 @@
-"""Which worker gets a lease, who waits for room, and how leases end.
+"""Placement of leases on workers, the queue of requests that wait for capacity, and lease ends.
 
-Pure. Knows workers by id and load only.
+Pure. Refers to workers by id and load only.
 """

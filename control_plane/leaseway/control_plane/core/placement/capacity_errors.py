@@ -1,4 +1,4 @@
-"""Why there is no room for a lease: the limit that was hit, and what helps (DESIGN §5)."""
+"""Denials for lack of capacity: which limit was reached, and what helps (DESIGN §5)."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def capacity_error(
     able: Sequence[str],
     max_leases: int,
 ) -> Denial:
-    """Return the refusal for a lease that no worker has room for.
+    """Return the denial for a lease that no worker has capacity for.
 
     Args:
-        table: What the workers hold.
-        key: The lease.
-        able: The workers that could hold it, at least one; one with room refused it.
-        max_leases: How many leases of its server a worker may have.
+        table: Leases and reservations.
+        key: The requested lease.
+        able: Workers that could hold it, at least one. One with free capacity has refused it.
+        max_leases: Limit of leases of the server per worker.
     """
     if table.is_tenant_full(key.tenant):
-        return _has_all(key.tenant)
+        return _tenant_full(key.tenant)
     limits = Counter(_limit(table, key.server_id, one, max_leases) for one in able)
     found = ", ".join(_workers(count, limit) for limit, count in sorted(limits.items()))
     instances = " raise its 'max_instances'," if any(map(_is_of_server, limits)) else ""
@@ -45,25 +45,25 @@ def capacity_error(
 
 
 def queue_full_error(server_id: str) -> Denial:
-    """Return the refusal for a lease that may not even wait."""
+    """Return the denial for a request that finds the wait queue full."""
     message = (
-        f"{bounds.MAX_WAITING} requests wait for room already; none is taken in for server"
-        f" '{server_id}'. Try again later, or add workers."
+        f"{bounds.MAX_WAITING} requests already wait for capacity; the request for server"
+        f" '{server_id}' cannot wait. Try again later, or add workers."
     )
     metadata = {"server": server_id, **named("lease_waits", "tenant")}
     return Denial(Reason.CAPACITY, message, _RETRY, metadata)
 
 
-def _has_all(tenant: str) -> Denial:
+def _tenant_full(tenant: str) -> Denial:
     message = (
-        f"Tenant '{tenant}' holds {bounds.MAX_TENANT_LEASES} leases, as many as it may."
+        f"Tenant '{tenant}' holds {bounds.MAX_TENANT_LEASES} leases, which is its limit."
         f" {_RELEASE}, {_WAIT}."
     )
     return Denial(Reason.CAPACITY, message, _RETRY, {"tenant": tenant, **named("leases", "tenant")})
 
 
 def _limit(table: PlacementTable, server_id: str, worker_id: str, max_leases: int) -> str:
-    """Return what keeps a worker from taking the lease, as the end of "1 worker ..."."""
+    """Return why a worker cannot take the lease, as the end of "1 worker ..."."""
     if table.server_load(worker_id, server_id) >= max_leases:
         return f"with {max_leases} of {max_leases} leases of it {_OF_SERVER}"
     capacity = table.capacity(worker_id)

@@ -1,12 +1,8 @@
-"""Which worker is to hold a lease: reservations and what workers report (DESIGN §5).
+"""Placement of leases on workers: reservations and reported leases (DESIGN §5).
 
-The control plane reserves, the worker grants. A reservation counts a unit of the worker's
-capacity until the lease is reported or 10 s have passed. Here twins are noticed, two leases for one
-session and server; `core/workers/roster.py` has the younger revoked.
-
-A fleet of hundreds is not sorted, nor walked, for each lease: workers with room are kept in order,
-the least loaded first. A change of one worker's load moves that worker, and who chooses begins at
-the front and mostly ends there.
+The control plane reserves, the worker grants. A reservation counts against the worker's capacity
+until the lease is reported or 10 s have passed. `add_lease` detects duplicates, two leases for one
+session and server; `core/workers/roster.py` revokes the younger one.
 """
 
 from __future__ import annotations
@@ -20,17 +16,21 @@ from typing import Protocol
 
 from leaseway.wire import bounds
 
-_MOST_FENCED = 16_384
-"""Lost leases that are remembered, until their worker is back and ends them."""
+_MAX_FENCED = 16_384
+"""Fenced leases to remember until their worker reconnects and ends them."""
 
 
 class LoadOrder:
-    """Who has room, by load and then by id. Its owner is the placement table."""
+    """Workers with free capacity, ordered by load and then by id.
+
+    The order is updated for one worker at a time, so that placing a lease neither sorts nor scans
+    a large fleet.
+    """
 
     def __init__(self) -> None:
         self._order: list[tuple[int, str]] = []
         self._capacity: dict[str, int] = {}
-        self._load: dict[str, int] = {}  # of those in the order
+        self._load: dict[str, int] = {}  # of the workers in the order
 
     def __iter__(self) -> Iterator[str]:
         return (worker_id for _, worker_id in self._order)
@@ -39,21 +39,21 @@ class LoadOrder:
         return worker_id in self._load
 
     def capacity(self, worker_id: str) -> int:
-        """Return the number of leases that a worker takes; 0 for one that has not joined."""
+        """Return the lease limit of a worker; 0 for one that has not joined."""
         return self._capacity.get(worker_id, 0)
 
     def set_capacity(self, worker_id: str, capacity: int, load: int) -> None:
-        """Register a worker, or take its new capacity."""
+        """Register a worker, or change its capacity."""
         self._capacity[worker_id] = capacity
         self.set_load(worker_id, load)
 
     def remove(self, worker_id: str) -> None:
-        """Forget a worker; an unknown one is no error."""
+        """Remove a worker if it is known."""
         self._capacity.pop(worker_id, None)
         self._remove_from_order(worker_id)
 
     def set_load(self, worker_id: str, load: int) -> None:
-        """Record a worker's new load; one that has not joined stays out."""
+        """Record a worker's new load; ignore one that has not joined."""
         self._remove_from_order(worker_id)
         if load < self._capacity.get(worker_id, 0):
             self._load[worker_id] = load
@@ -67,7 +67,7 @@ class LoadOrder:
 
 @dataclass(frozen=True, order=True)
 class PlacementKey:
-    """What a lease is found by."""
+    """Identifies a lease to callers: at most one lease per tenant, session and server."""
 
     tenant: str
     session: str
@@ -93,35 +93,35 @@ class HeldLease:
 
 
 class Eligible(Protocol):
-    """Which workers a lease may go to, apart from whether they have room.
+    """Which workers may hold a lease, apart from free capacity.
 
-    Asked of few workers: max_leases leases go to the first one that is looked at.
+    Called for few workers per lease: usually the first worker in the order qualifies.
     """
 
     @property
     def max_leases(self) -> int:
-        """How many leases of the server in question a worker may have."""
+        """Limit of leases of the server per worker."""
 
     @property
     def spares(self) -> Collection[str]:
-        """Which workers have a client of the server that is up and waits for a lease."""
+        """Workers with a spare instance of the server, ready for a lease."""
 
     def accepts(self, worker_id: str) -> bool:
         """Return whether a worker could hold the lease."""
 
     def keeps_leases(self, worker_id: str) -> bool:
-        """Return whether leases that a worker has reported stand, as they do where it takes more.
+        """Return whether the leases that a worker has reported remain valid.
 
-        They may where it does not: a holder that is behind still holds.
+        They may do so although `accepts` is false, such as on a worker with an older snapshot.
         """
 
     def is_suspect(self, worker_id: str) -> bool:
-        """Return whether a worker is one to turn to only where there is no other with room."""
+        """Return whether to use a worker only if no other has free capacity."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where to ask, and the lease that is held there already (or None)."""
+    """The worker to ask, and the id of the lease that it already holds, if any."""
 
     worker_id: str
     lease_id: str | None = None
@@ -138,7 +138,7 @@ class _Reservation:
 
 @dataclass
 class PlacementTable:
-    """Leases and reservations. Its owner is the coordinator."""
+    """Leases and reservations; owned by the coordinator."""
 
     leases: dict[str, HeldLease] = field(default_factory=dict)
     _by_key: dict[PlacementKey, list[HeldLease]] = field(default_factory=dict)  # oldest first
@@ -161,26 +161,29 @@ class PlacementTable:
         return key in self._by_key
 
     def leases_of(self, key: PlacementKey) -> tuple[HeldLease, ...]:
-        """Return the leases of a key, the oldest first."""
+        """Return the leases with a key, oldest first."""
         return tuple(self._by_key.get(key, ()))
 
     def workers_of(self, key: PlacementKey) -> list[str]:
-        """Return the workers that hold leases of a key, the oldest first, or have room reserved."""
+        """Return the workers with leases or a reservation for a key, oldest first."""
         held = [lease.worker_id for lease in self._by_key.get(key, ())]
         booked = self._reserved.get(key)
         return held if booked is None else [*held, booked.worker_id]
 
-    def find_active(self, key: PlacementKey, stands: Callable[[str], bool]) -> HeldLease | None:
-        """Return the oldest lease of a key whose worker's leases stand."""
-        return next((one for one in self._by_key.get(key, ()) if stands(one.worker_id)), None)
+    def find_active(
+        self, key: PlacementKey, keeps_leases: Callable[[str], bool]
+    ) -> HeldLease | None:
+        """Return the oldest lease with a key whose worker keeps its leases, or None."""
+        leases = self._by_key.get(key, ())
+        return next((lease for lease in leases if keeps_leases(lease.worker_id)), None)
 
     def fence(self, lease_id: str, key: PlacementKey) -> HeldLease | None:
-        """Remove a lease whose holder was told that it is lost; return it.
+        """Remove a lease whose holder was told that it is lost; return it if it is known.
 
-        One that is reported later is fenced, too; then None is returned now.
+        An unknown lease is fenced when it is reported later.
         """
         self._fenced[lease_id] = key
-        if len(self._fenced) > _MOST_FENCED:
+        if len(self._fenced) > _MAX_FENCED:
             del self._fenced[next(iter(self._fenced))]
         lease = self.leases.get(lease_id)
         if lease is None or lease.key != key or lease in self._ending.get(key, ()):
@@ -194,11 +197,11 @@ class PlacementTable:
         return self._fenced.get(lease.id) == lease.key
 
     def workers_ending(self, key: PlacementKey) -> list[str]:
-        """Return the workers that are still to end a fenced lease of a key."""
+        """Return the workers that have not ended a fenced lease with a key yet."""
         return [lease.worker_id for lease in self._ending.get(key, ())]
 
     def is_superseded(self, lease: HeldLease, since: float) -> bool:
-        """Return whether a lease's key has been given to another worker since a time."""
+        """Return whether a lease's key was placed on another worker after a time."""
         booked = self._reserved.get(lease.key)
         if booked is not None and booked.worker_id != lease.worker_id:
             return True
@@ -214,15 +217,15 @@ class PlacementTable:
         return self._available.capacity(worker_id)
 
     def server_load(self, worker_id: str, server_id: str) -> int:
-        """Return the units of a worker that leases of one server take."""
+        """Return the number of leases and reservations of one server on a worker."""
         return self._servers.get((worker_id, server_id), 0)
 
     def tenant_load(self, tenant: str) -> int:
-        """Return how many leases a tenant has, reserved ones included."""
+        """Return a tenant's number of leases and reservations."""
         return self._tenants.get(tenant, 0)
 
     def is_tenant_full(self, tenant: str) -> bool:
-        """Return whether a tenant has as many leases, reserved ones included, as it may."""
+        """Return whether a tenant has reached its limit of leases and reservations."""
         return self._tenants.get(tenant, 0) >= bounds.MAX_TENANT_LEASES
 
     def held_count(self, worker_id: str) -> int:
@@ -230,31 +233,31 @@ class PlacementTable:
         return len(self._held.get(worker_id, ()))
 
     def unanswered_since(self, worker_id: str) -> float | None:
-        """Return when a worker was first chosen since it last said anything; None: it was not."""
+        """Return when a worker was first chosen after its last message, or None."""
         return self._unanswered.get(worker_id)
 
     def record_contact(self, worker_id: str) -> None:
         self._unanswered.pop(worker_id, None)
 
     def add_worker(self, worker_id: str, capacity: int) -> None:
-        """Register a worker that leases may be placed on, with the units that it has."""
+        """Register a worker with its lease capacity."""
         self.record_contact(worker_id)
         self._available.set_capacity(worker_id, capacity, self.load(worker_id))
 
     def place(
         self, key: PlacementKey, eligible: Eligible, excluded: Collection[str], now: float
     ) -> Placement | None:
-        """Choose a worker and reserve a unit of it; None where there is no room.
+        """Choose a worker and reserve capacity on it.
 
-        There is none where every worker is full, or where the tenant has all that it may. A unit
-        that a tenant with more reservations has not used yet goes to the one that asks: a worker
-        grants what it has room for, so whoever loses a reservation loses nothing but its turn.
+        Returns None if every worker is full or the tenant has reached its limit. An unused
+        reservation of a tenant with more of them may be cancelled for this request: its worker
+        still grants if it has capacity, so the other request only loses its turn.
 
         Args:
-            key: What the lease is found by.
+            key: The requested lease.
             eligible: Which workers could hold it.
-            excluded: Workers that refused or could not be reached.
-            now: When, on the control plane's monotonic clock.
+            excluded: Workers that refused or were unreachable.
+            now: The time on the control plane's monotonic clock.
         """
         self.expire(now)
         for lease in self._by_key.get(key, ()):
@@ -279,10 +282,10 @@ class PlacementTable:
         return Placement(chosen)
 
     def add_lease(self, lease: HeldLease) -> tuple[HeldLease, ...]:
-        """Record a reported lease; where it has a twin, return all with its key, oldest first.
+        """Record a reported lease; if it is a duplicate, return all with its key, oldest first.
 
-        An id that another worker holds stays that worker's. A lease that nobody placed is younger
-        than those of its key that were placed on other workers, whatever its worker says.
+        An id that another worker holds stays with that worker. A lease that was not placed counts
+        as younger than placed leases with its key, whatever age its worker reports.
         """
         known = self.leases.get(lease.id)
         if known is not None and known.worker_id != lease.worker_id:
@@ -316,15 +319,15 @@ class PlacementTable:
         return replace(lease, granted_at=nextafter(latest, inf))
 
     def remove_lease(self, lease_id: str, worker_id: str | None = None) -> None:
-        """Forget a lease that has ended; an unknown one, or one of another worker, is no error."""
+        """Remove an ended lease if it is known, and on that worker if one is given."""
         lease = self.leases.get(lease_id)
         if lease is None or worker_id not in (None, lease.worker_id):
             return
         del self.leases[lease_id]
         self._placed.discard(lease_id)
-        mine = self._held[lease.worker_id]
-        del mine[lease_id]
-        if not mine:
+        on_worker = self._held[lease.worker_id]
+        del on_worker[lease_id]
+        if not on_worker:
             del self._held[lease.worker_id]
         self._count(lease.key, lease.worker_id, -1)
         self._hide(lease)
@@ -338,7 +341,7 @@ class PlacementTable:
                     del known[lease.key]
 
     def remove_worker(self, worker_id: str) -> None:
-        """Forget everything about a worker that is lost."""
+        """Remove a lost worker with its leases and reservations."""
         for lease_id in list(self._held.get(worker_id, ())):
             self.remove_lease(lease_id)
         for key in [k for k, booked in self._reserved.items() if booked.worker_id == worker_id]:
@@ -349,60 +352,65 @@ class PlacementTable:
     def replace_leases(
         self, worker_id: str, leases: Iterable[HeldLease]
     ) -> list[tuple[HeldLease, ...]]:
-        """Record a worker's report of all that it holds; return the twins, as `gained` does."""
+        """Record all leases of a worker; return the duplicates, as `add_lease` does."""
         reported = {lease.id: lease for lease in leases}
-        for lease_id in [one for one in self._held.get(worker_id, ()) if one not in reported]:
+        for lease_id in [known for known in self._held.get(worker_id, ()) if known not in reported]:
             self.remove_lease(lease_id)
         found = [self.add_lease(lease) for lease in reported.values()]
-        return [twins for twins in found if twins]
+        return [duplicates for duplicates in found if duplicates]
 
     def expire(self, now: float) -> None:
-        """Drop reservations that nobody used."""
+        """Drop unused reservations that have expired."""
         while self._reserved:
-            key = next(iter(self._reserved))  # the dict is in the order of their ends
+            key = next(iter(self._reserved))  # the dict is ordered by expiry
             if self._reserved[key].until > now:
                 break
             self._cancel(key)
 
     def next_expiry(self) -> float | None:
-        """Return when the next reservation ends by itself; None without any."""
+        """Return when the next reservation expires, or None."""
         first = next(iter(self._reserved.values()), None)
         return None if first is None else first.until
 
     def _choose(
         self, key: PlacementKey, eligible: Eligible, excluded: Collection[str]
     ) -> str | None:
-        """Return the session's worker, else the least loaded; suspect ones only after all others.
+        """Return the session's worker, else the least loaded; suspect workers come last.
 
-        Only workers with room are looked at, in that order, up to the first that will do. Of those
-        as little loaded as that one, it is one that has a spare.
+        Among equally loaded workers, one with a spare instance is preferred.
         """
 
-        def will_do(worker_id: str) -> bool:
+        def qualifies(worker_id: str) -> bool:
             if worker_id in excluded or not eligible.accepts(worker_id):
                 return False
             return self.server_load(worker_id, key.server_id) < eligible.max_leases
 
-        mine = list(self._preferred(key))
-        second_best = None
-        for worker_id in chain(mine, self._available):
-            if not will_do(worker_id):
+        of_session = list(self._session_workers(key))
+        suspect = None
+        for worker_id in chain(of_session, self._available):
+            if not qualifies(worker_id):
                 continue
             if eligible.is_suspect(worker_id):
-                second_best = second_best or worker_id
+                suspect = suspect or worker_id
                 continue
-            if worker_id in mine or worker_id in eligible.spares:
+            if worker_id in of_session or worker_id in eligible.spares:
                 return worker_id
             load = self.load(worker_id)
-            equals = (one for one in eligible.spares if one in self._available)
-            ready = (one for one in equals if self.load(one) == load and will_do(one))
-            return min((one for one in ready if not eligible.is_suspect(one)), default=worker_id)
-        return second_best
+            ready = (
+                other
+                for other in eligible.spares
+                if other in self._available
+                and self.load(other) == load
+                and qualifies(other)
+                and not eligible.is_suspect(other)
+            )
+            return min(ready, default=worker_id)
+        return suspect
 
     def _displace(
         self, key: PlacementKey, eligible: Eligible, excluded: Collection[str]
     ) -> str | None:
-        """Cancel a reservation of a tenant with more of them; return its worker, or None."""
+        """Cancel a reservation of a tenant that has more of them; return its worker, or None."""
         fair = self._unused.get(key.tenant, 0) + 1
         greedy = {tenant for tenant, count in self._unused.items() if count > fair}
         if not greedy:
@@ -422,11 +430,11 @@ class PlacementTable:
                 return worker_id
         return None
 
-    def _preferred(self, key: PlacementKey) -> Iterator[str]:
-        """Yield the workers with room that the session has leases on, the least loaded first."""
-        mine = self._sessions.get((key.tenant, key.session), ())
-        roomy = [(self.load(one), one) for one in mine if one in self._available]
-        return (worker_id for _, worker_id in sorted(roomy))
+    def _session_workers(self, key: PlacementKey) -> Iterator[str]:
+        """Yield the session's workers that have free capacity, least loaded first."""
+        workers = self._sessions.get((key.tenant, key.session), ())
+        available = [(self.load(one), one) for one in workers if one in self._available]
+        return (worker_id for _, worker_id in sorted(available))
 
     def _cancel(self, key: PlacementKey) -> None:
         booked = self._reserved.pop(key)

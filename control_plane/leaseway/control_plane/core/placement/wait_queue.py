@@ -1,7 +1,7 @@
-"""Requests that wait for room for a lease, in the order in which they came (DESIGN §5).
+"""The queue of lease requests that wait for capacity (DESIGN §5).
 
-Who is next is decided here, whether there is room by whoever lets them try. A request that was
-placed and comes back soon, because its worker refused after all, gets its old place again.
+The queue decides which request is next; its caller decides whether there is capacity. A request
+that was placed, but that its worker then refused, gets its old position back.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ from leaseway.wire import bounds
 from leaseway.wire.turns import in_turn, one_too_many
 
 Answer = Placement | Denial
-"""What ends the wait."""
+"""Ends a waiting request."""
 
 AVOIDED_FOR: Final = 1.0
-"""Seconds for which a worker that refused a request is not tried again for it."""
+"""Seconds for which a request avoids a worker that refused it."""
 
 
 @dataclass(frozen=True)
 class Waiter:
-    """One request.
+    """One waiting request.
 
     Attributes:
-        id: Names it for good.
-        turn: Its place; the lowest is the first.
-        key: What the lease is found by.
-        avoided: Until when which workers are not to be tried, on the monotonic clock.
+        turn: Its position; the lowest is first.
+        avoided: Workers not to try, with the monotonic time at which each may be tried again.
     """
 
     id: int
@@ -41,45 +39,42 @@ class Waiter:
     avoided: Mapping[str, float] = field(default_factory=dict)
 
     def at(self, now: float) -> Waiter:
-        left = {worker: until for worker, until in self.avoided.items() if until > now}
-        return self if len(left) == len(self.avoided) else replace(self, avoided=left)
+        avoided = {worker: until for worker, until in self.avoided.items() if until > now}
+        return self if len(avoided) == len(self.avoided) else replace(self, avoided=avoided)
 
 
 @dataclass
 class PlacementQueue:
-    """Those who wait, and the answers that are on their way to them. Its owner is the coordinator.
-
-    Times are seconds on the monotonic clock.
-    """
+    """Waiting requests and their unsent answers; owned by the coordinator. Times are monotonic."""
 
     _waiting: dict[int, Waiter] = field(default_factory=dict)  # by id, in the order of turns
     _answers: list[tuple[int, Answer]] = field(default_factory=list)
-    _served: dict[PlacementKey, tuple[int, float]] = field(default_factory=dict)  # the oldest first
+    _served: dict[PlacementKey, tuple[int, float]] = field(default_factory=dict)  # oldest first
     _last: int = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def join(self, key: PlacementKey, avoided: Iterable[str], now: float) -> Waiter | None:
-        """Queue a request; None where too many wait already.
+        """Queue a request; return None if the queue is full.
 
-        In a full line, the newest request of the tenant with the most gives its place to a tenant
-        with fewer, and is answered like one that found the line full.
+        In a full queue, a tenant with fewer requests replaces the newest request of the tenant
+        with the most, which is answered as if the queue had been full for it.
         """
-        if not self._has_place(key.tenant):
+        if not self._make_place(key.tenant):
             return None
         self._forget_served(now)
         self._last += 1
         turn, _ = self._served.get(key, (self._last, now))
         until = now + AVOIDED_FOR
         waiter = Waiter(self._last, turn, key, dict.fromkeys(avoided, until))
-        line = list(self._waiting.values())
-        insort(line, waiter, key=lambda one: one.turn)
-        self._waiting = {one.id: one for one in line}
+        waiters = list(self._waiting.values())
+        insort(waiters, waiter, key=lambda queued: queued.turn)
+        self._waiting = {queued.id: queued for queued in waiters}
         return waiter
 
-    def leave(self, waiter_id: int) -> None:
-        """Forget a request that waits no more; one that was answered is no error."""
+    def remove(self, waiter_id: int) -> None:
+        """Remove a request if it still waits."""
         self._waiting.pop(waiter_id, None)
 
     def serve(
@@ -87,43 +82,43 @@ class PlacementQueue:
         attempt: Callable[[Waiter], Answer | None],
         now: float,
         held: Callable[[PlacementKey], bool] = lambda _key: False,
-        held_count: Callable[[str], int] = lambda _tenant: 0,
+        tenant_load: Callable[[str], int] = lambda _tenant: 0,
     ) -> None:
-        """Retry the waiters for whom the room that there is now may suffice, tenants in turn.
+        """Retry waiting requests that may succeed now, tenants in turn.
 
         Args:
-            attempt: Returns the answer, or None where there is no room.
-            now: When.
-            held: Whether there is a lease of a key already, which needs no room of its own.
-            held_count: How many leases a tenant has.
+            attempt: Returns the answer, or None if there is no capacity.
+            now: The time.
+            held: Whether a lease with a key exists already; sharing it needs no capacity.
+            tenant_load: Returns a tenant's number of leases.
         """
         full: set[tuple[str, str]] = set()
         answered: set[PlacementKey] = set()
-        for known in in_turn(self._waiting.values(), lambda one: one.key.tenant, held_count):
-            wanted = (known.key.tenant, known.key.server_id)
-            # Of those that are passed over, too: a lapse in the past would be due without end.
-            waiter = self._waiting[known.id] = known.at(now)
-            # Who shares what is held or was reserved just now needs no room of its own.
+        for queued in in_turn(self._waiting.values(), lambda one: one.key.tenant, tenant_load):
+            wanted = (queued.key.tenant, queued.key.server_id)
+            # Also for skipped requests: a retry time in the past would be due forever.
+            waiter = self._waiting[queued.id] = queued.at(now)
+            # A request that shares a held or just reserved lease needs no capacity.
             if wanted in full and waiter.key not in answered and not held(waiter.key):
                 continue
             answer = attempt(waiter)
             if answer is not None:
                 answered.add(waiter.key)
                 self._answer(waiter, answer, now)
-            elif not waiter.avoided:  # else only this one may be without room
+            elif not waiter.avoided:  # otherwise others may succeed on the avoided workers
                 full.add(wanted)
 
     def pop_answers(self) -> list[tuple[int, Answer]]:
-        """Return what is to be said to which waiter since the last call."""
+        """Return the answers since the last call, each with its waiter's id."""
         answers, self._answers = self._answers, []
         return answers
 
     def next_retry(self) -> float | None:
         """Return when a waiter may next try a worker that refused it."""
-        lapses = (until for one in self._waiting.values() for until in one.avoided.values())
-        return min(lapses, default=None)
+        times = (until for waiter in self._waiting.values() for until in waiter.avoided.values())
+        return min(times, default=None)
 
-    def _has_place(self, tenant: str) -> bool:
+    def _make_place(self, tenant: str) -> bool:
         if len(self._waiting) < bounds.MAX_WAITING:
             return True
         newest = one_too_many(self._waiting.values(), lambda one: one.key.tenant, tenant)

@@ -1,4 +1,4 @@
-"""Desired servers and the probes that try them.
+"""Desired servers and the probes that test them.
 
-Pure. Takes events and the time, returns actions.
+Pure. Handles events and the time, returns actions.
 """

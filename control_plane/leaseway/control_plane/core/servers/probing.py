@@ -1,10 +1,10 @@
-"""Which servers have to be tried, where, and when again (DESIGN §3.4).
+"""The schedule of probes: which servers to probe, on which worker, and when (DESIGN §3.4).
 
-Only a new launch hash is probed, by one worker. A probe that fails is tried again with backoff
-and full jitter, elsewhere if there is an elsewhere; one whose spec has moved on is taken back.
+Each new launch hash is probed by one worker. A failed probe is retried with backoff and full
+jitter, on another worker if possible; a probe of an outdated spec is cancelled.
 
-What a worker says unasked of a server's list, and was not the one to try it, is a claim: another
-worker is asked, and what that one lists is taken.
+A changed listing from a worker that did not probe the server is a claim: another worker is asked,
+and its listing counts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from leaseway.wire import bounds
 from leaseway.wire.timing.backoff import Backoff
 
 _RETRY = Backoff(initial=0.5, maximum=30.0)
-_BETWEEN_CLAIMS = 10.0
-"""Seconds between two times that others are asked what a server lists, as a worker claims much."""
+_CLAIM_INTERVAL = 10.0
+"""Minimum seconds between two verifications of claims about one server."""
 _ANSWER_GRACE = 10.0
-"""How much longer than its startup timeout a worker may take to answer."""
+"""Seconds beyond the startup timeout that a worker may take to answer."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class StartedProbe:
     id: int
     worker_id: str
     deadline: float
-    relist: bool = False  # of an instance that is up there, without another start
+    relist: bool = False  # lists a live instance instead of starting one
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a server lists now, as a worker says that was not asked."""
+    """A server's new listing, according to a worker that did not probe it."""
 
     worker_id: str
     listing: ServerListing
@@ -45,11 +45,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class RetryOutlook:
-    """How often a variant has failed to start, and when it is tried again.
+    """How often a variant has failed to start, and when it is probed again.
 
     Attributes:
-        failures: How many in a row have failed, at least 1.
-        wait: Seconds until the next one, 0 where it waits for a worker; None: it is under way.
+        failures: Consecutive failures, at least 1.
+        wait: Seconds until the next probe, 0 if it waits for a worker, None if it is running.
     """
 
     failures: int
@@ -58,12 +58,12 @@ class RetryOutlook:
 
 @dataclass
 class ProbeJob:
-    """A variant that has to be tried until it lists or its spec moves on.
+    """A variant to probe until it lists or its spec changes.
 
     Attributes:
-        claim: What others are asked about; None where the variant is to come up at first.
-        later: A claim that came while another worker was answering.
-        is_fresh: Whether a claim needs a start, as there was no instance to list again.
+        claim: The claim to verify, or None for a first probe.
+        later: A claim that arrived while the probe was running.
+        needs_start: Whether to verify the claim with a new instance, as none could be listed.
     """
 
     spec: ServerSpec
@@ -74,33 +74,33 @@ class ProbeJob:
     last_worker: str = ""
     claim: Claim | None = None
     later: Claim | None = None
-    is_fresh: bool = False
+    needs_start: bool = False
 
 
 @dataclass
 class ProbeSchedule:
-    """The jobs. Its owner is the coordinator."""
+    """All probe jobs; owned by the coordinator."""
 
     delay: Callable[[int], float] = _RETRY.delay
     jobs: dict[VariantKey, ProbeJob] = field(default_factory=dict)
     _next_id: int = 1
-    _claimed: dict[VariantKey, float] = field(default_factory=dict)  # when others are to be asked
+    _claimed: dict[VariantKey, float] = field(default_factory=dict)  # last verification times
 
-    def want(self, spec: ServerSpec, trace: str) -> StartedProbe | None:
-        """Queue a probe of a spec; return the probe of an older launch hash to take back."""
+    def add(self, spec: ServerSpec, trace: str) -> StartedProbe | None:
+        """Queue a probe of a spec; return the probe of an older launch hash to cancel."""
         job = self.jobs.get(spec.key)
         if job is not None and job.spec.launch_hash == spec.launch_hash:
-            job.spec = spec  # a newer exposure or timeout; the try stands
+            job.spec = spec  # only the exposure or the timeout has changed
             return None
         self.jobs[spec.key] = ProbeJob(spec, trace)
         return job.running if job else None
 
     def verify_claim(self, spec: ServerSpec, claim: Claim, now: float) -> None:
-        """Ask another worker what a server lists, or the only one that there is."""
+        """Ask another worker, or the only one, to list a server."""
         job = self.jobs.get(spec.key)
         if job is None:
             last = self._claimed.get(spec.key)
-            at = now if last is None else max(now, last + _BETWEEN_CLAIMS)
+            at = now if last is None else max(now, last + _CLAIM_INTERVAL)
             self._claimed[spec.key] = at
             self.jobs[spec.key] = ProbeJob(spec, "", not_before=at, claim=claim)
         elif job.claim is not None and job.running is not None:
@@ -109,7 +109,7 @@ class ProbeSchedule:
             job.claim = claim
 
     def renew_exposure(self, spec: ServerSpec) -> StartedProbe | None:
-        """Forget the tries of a variant that is up again; return the one to take back."""
+        """Drop the job of a variant whose launch hash works; return its probe to cancel."""
         job = self.jobs.get(spec.key)
         if job is None or job.claim is None or job.spec.launch_hash != spec.launch_hash:
             return self.drop(spec.key)
@@ -117,12 +117,12 @@ class ProbeSchedule:
         return None
 
     def forget_claims(self, wanted: Collection[VariantKey]) -> None:
-        """Forget when others were asked about variants that are not wanted any more."""
+        """Forget the verification times of all other variants."""
         for key in [key for key in self._claimed if key not in wanted]:
             del self._claimed[key]
 
     def drop(self, key: VariantKey) -> StartedProbe | None:
-        """Forget a variant; return its probe to take back."""
+        """Drop a variant's job; return its running probe to cancel."""
         job = self.jobs.pop(key, None)
         return job.running if job else None
 
@@ -133,13 +133,13 @@ class ProbeSchedule:
         silent: Collection[str] = (),
         holders: Callable[[ServerSpec], Collection[str]] = lambda _spec: (),
     ) -> list[tuple[ProbeJob, StartedProbe]]:
-        """Start what is due on workers with room, spread evenly; return what was started.
+        """Start due probes on workers with capacity, spread evenly; return them.
 
         Args:
-            workers: Which there are, and what they may have.
+            workers: Available workers and which servers they accept.
             now: The time.
-            silent: Those that have not acknowledged anything since they joined: they come last.
-            holders: Returns those that have a server, and may list it without a start.
+            silent: Workers without an acknowledgement since they joined; used last.
+            holders: Returns the workers that have a server and may list it without a start.
         """
         running = dict.fromkeys(workers, 0)
         for job in self.jobs.values():
@@ -157,14 +157,12 @@ class ProbeSchedule:
                 able = _others(job.claim.worker_id, able, workers, job.spec)
             if not able:
                 continue
-            asked = job.claim is not None and not job.is_fresh
-            listing = set(holders(job.spec)) if asked else set()
+            relisting = job.claim is not None and not job.needs_start
+            listing = set(holders(job.spec)) if relisting else set()
             last = job.last_worker
-
-            def order(w: str, listing: set[str] = listing, last: str = last) -> tuple[object, ...]:
-                return w in silent, w == last, w not in listing, running[w], w
-
-            worker_id = min(able, key=order)
+            *_, worker_id = min(
+                (w in silent, w == last, w not in listing, running[w], w) for w in able
+            )
             running[worker_id] += 1
             job.last_worker = worker_id
             deadline = now + job.spec.startup_timeout + _ANSWER_GRACE
@@ -175,12 +173,12 @@ class ProbeSchedule:
         return started
 
     def runs_elsewhere(self, probe_id: int, worker_id: str) -> bool:
-        """Return whether a probe is another worker's to answer."""
+        """Return whether a probe runs on another worker."""
         running = (job.running for job in self.jobs.values())
         return any(one and one.id == probe_id and one.worker_id != worker_id for one in running)
 
-    def ended(self, probe_id: int) -> ProbeJob | None:
-        """Return the job whose running probe has ended, or None for one taken back."""
+    def finish(self, probe_id: int) -> ProbeJob | None:
+        """Return the job whose running probe has ended, or None if it was cancelled."""
         for job in self.jobs.values():
             if job.running is not None and job.running.id == probe_id:
                 job.running = None
@@ -192,33 +190,33 @@ class ProbeSchedule:
         job.not_before = now + self.delay(job.attempt)
         job.attempt += 1
 
-    def hurry(self, key: VariantKey, now: float) -> None:
-        """Retry a variant at once that waits for its next try: what it lacked is there."""
+    def retry_now(self, key: VariantKey, now: float) -> None:
+        """Probe a variant without further backoff, as a missing reference is now available."""
         job = self.jobs.get(key)
         if job is not None:
             job.not_before = min(job.not_before, now)
 
     def retry_outlook(self, key: VariantKey, now: float) -> RetryOutlook | None:
-        """Return how the tries of a variant stand; None where none of its spec has failed."""
+        """Return a variant's failures and next probe, or None if its spec has not failed."""
         job = self.jobs.get(key)
         if job is None or not job.attempt or job.claim is not None:
             return None
         return RetryOutlook(job.attempt, None if job.running else max(0.0, job.not_before - now))
 
     def handle_worker_gone(self, worker_id: str) -> None:
-        """Retry elsewhere, at once, the probes of a worker that left."""
+        """Retry the probes of a disconnected worker at once, elsewhere."""
         for job in self.jobs.values():
             if job.running is not None and job.running.worker_id == worker_id:
                 job.running = None
 
     def overdue(self, now: float) -> list[ProbeJob]:
-        """Return jobs whose worker never answered."""
+        """Return the jobs whose worker has not answered in time."""
         return [j for j in self.jobs.values() if j.running and j.running.deadline <= now]
 
     def next_deadline(self, now: float) -> float | None:
-        """Return when a job is next due or overdue.
+        """Return when the next job becomes due or overdue.
 
-        One that is due already and was not started waits for a worker, not for the time.
+        Due jobs that are not running wait for a worker, not for a time.
         """
         times = [j.running.deadline if j.running else j.not_before for j in self.jobs.values()]
         return min((time for time in times if time > now), default=None)
@@ -231,7 +229,7 @@ class ProbeSchedule:
 def _others(
     claimer: str, able: list[str], workers: Mapping[str, WorkerScope], spec: ServerSpec
 ) -> list[str]:
-    """Return who may be asked about a claim: the claimer where nobody else takes the server."""
+    """Return the workers that may verify a claim: the claimer only if no other accepts it."""
     if any(scope.accepts(spec) for worker, scope in workers.items() if worker != claimer):
         return [worker for worker in able if worker != claimer]
     return able

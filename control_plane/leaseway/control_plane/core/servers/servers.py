@@ -1,7 +1,4 @@
-"""The configured servers: what is desired, what was last good, what has to be tried (DESIGN §3).
-
-One half of the control plane's state; the other half, the workers, is in `roster`.
-"""
+"""The configured servers: desired specs, last known good variants and probes (DESIGN §3)."""
 
 from __future__ import annotations
 
@@ -17,7 +14,6 @@ from leaseway.control_plane.core.catalog.variants import (
     adopt,
     build_good,
     relist,
-    renew,
 )
 from leaseway.control_plane.core.catalog.worker_scope import WorkerScope, unplaced
 from leaseway.control_plane.core.moment import Moment
@@ -25,27 +21,28 @@ from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.servers.probing import Claim, ProbeJob, ProbeSchedule, StartedProbe
 from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
 
-_TRIES_OF_CLAIM: Final = 3
+_MAX_CLAIM_ATTEMPTS: Final = 3
 _LISTS_DIFFER: Final = "LISTS_DIFFER"
 
 
 @dataclass
 class Servers:
-    """What is known of each server. Its owner is the coordinator.
+    """All servers; owned by the coordinator.
 
     Attributes:
-        desired: What the newest usable configuration wants; None before there was one.
-        rejected: Ids whose entry has an error: they keep what they last had.
-        refused: Variants of tenants whose overrides have an error: they keep what they last had,
-            or are hidden; the tenant does not get the common variant in their place. Those that
-            had the common one are not among them: they keep that.
-        last_known_good: What each variant last was when it worked.
-        failures: Why the newest try of a variant failed.
-        changed: Whether that has changed since the owner last looked.
-        withdrawn: Probes to take back, for the owner to send.
-        unplaced: Variants that no worker may be given, and why.
-        troubled: Variants that have an open problem of a try or a listing that failed.
-        tried_by: Which worker, that has not left since, was the last to be asked what one lists.
+        desired: Specs of the newest valid configuration; None before the first one.
+        rejected: Ids of servers whose entry has an error; they keep their last state.
+        refused: Tenant variants whose override has an error. They keep their last state or are
+            hidden; the tenant does not get the common variant. A tenant that had the common
+            variant keeps it, and its variant is not in this set.
+        last_known_good: The last working state of each variant.
+        failures: Why the newest probe of a variant failed.
+        changed: Whether `last_known_good` or the withheld variants have changed; the owner resets
+            it.
+        withdrawn: Probes to cancel; the owner empties it.
+        unplaced: Variants that no worker accepts, each with its problem.
+        troubled: Variants with an open problem of a failed probe or listing.
+        probed_by: The connected worker that last listed a variant for a probe.
     """
 
     problems: ProblemTable
@@ -59,14 +56,14 @@ class Servers:
     withdrawn: list[StartedProbe] = field(default_factory=list)
     unplaced: dict[VariantKey, Problem] = field(default_factory=dict)
     troubled: set[VariantKey] = field(default_factory=set)
-    tried_by: dict[VariantKey, str] = field(default_factory=dict)
+    probed_by: dict[VariantKey, str] = field(default_factory=dict)
     _of_tenants: TenantSpecs = field(default_factory=TenantSpecs)
     _kept_out: frozenset[VariantKey] = frozenset()
     _on_common: frozenset[VariantKey] = frozenset()
 
     @property
     def withheld(self) -> frozenset[VariantKey]:
-        """Variants of tenants that were never up; the common one does not take their place."""
+        """Tenant variants that were never up; the common variant does not replace them."""
         return frozenset(self._of_tenants.withheld(self.last_known_good))
 
     def configure(
@@ -75,18 +72,18 @@ class Servers:
         rejected: frozenset[str],
         refused: frozenset[VariantKey] = frozenset(),
     ) -> None:
-        """Record what a configuration wants; `plan` brings it about."""
+        """Record the desired servers of a configuration; `reconcile` applies them."""
         before = self.desired or {}
         kept = {
             key: spec
             for key, spec in before.items()
             if (key.server_id in rejected or key in refused) and key not in servers
         }
-        # A spec that has not changed stays the same object, which knows its hashes already.
+        # An unchanged spec stays the same object, which has cached its hashes.
         wanted = {
             key: old if (old := before.get(key)) == spec else spec for key, spec in servers.items()
         }
-        # A tenant that had the common variant keeps it where its first override has an error.
+        # A tenant that had the common variant keeps it if its first override has an error.
         on_common = {
             key
             for key in refused
@@ -103,43 +100,43 @@ class Servers:
         self.rejected = rejected
         self.refused = refused
 
-    def plan(self, owed: Collection[VariantKey], trace: str, now: Moment) -> None:
-        """Bring what works and probes in line with what is desired (DESIGN §3.3).
+    def reconcile(self, awaited: Collection[VariantKey], trace: str, now: Moment) -> None:
+        """Reconcile last known good variants and probes with the desired specs (DESIGN §3.3).
 
         Args:
-            owed: Variants whose content a worker is about to send: not tried yet.
-            trace: The trace of the change behind new probes.
-            now: When.
+            awaited: Variants whose content was requested from a worker; not probed yet.
+            trace: The traceparent of the reload behind new probes.
+            now: The time.
         """
         if self.desired is None:
             return
         self._forget_undesired(now)
-        unknown = (self.refused - self.desired.keys()) - self.last_known_good.keys() - set(owed)
+        unknown = (self.refused - self.desired.keys()) - self.last_known_good.keys() - set(awaited)
         hidden = [hidden_from(key) for key in sorted(unknown)]
         for spec in (*self.desired.values(), *hidden):
             key = spec.key
             if not spec.hidden:
-                self._show(key)
-                self._take_common_listing(spec, now)
+                self._unhide(key)
+                self._copy_common_listing(spec, now)
             good = self.last_known_good.get(key)
             if good is not None and good.launch_hash == spec.launch_hash:
-                self._expose_anew(good, spec, now)
+                self._renew_exposure(good, spec, now)
             elif spec.hidden:
                 self._hide(spec, now)
-            elif key in owed:
+            elif key in awaited:
                 self._withdraw(self.probes.drop(key))
-            else:  # what was last good stays as it is until all of this works (DESIGN §3.5)
-                self._have_tried(spec, trace)
+            else:  # the last known good variant stays until the new one works (DESIGN §3.5)
+                self._probe(spec, trace)
         withheld = self.withheld
         self.changed = self.changed or withheld != self._kept_out
         self._kept_out = withheld
 
     def adopt(self, served: Served) -> None:
-        """Record what a worker holds, if it is nearer to what is desired than what is known."""
+        """Adopt a variant that a worker holds if it is nearer to the desired spec."""
         good = self.last_known_good.get(served.key)
         wanted = (self.desired or {}).get(served.key)
-        stood_in = good is not None and good.spec.hidden and served.key in self.refused
-        nearer = (good is None or stood_in) or (
+        is_placeholder = good is not None and good.spec.hidden and served.key in self.refused
+        nearer = (good is None or is_placeholder) or (
             wanted is not None
             and good.launch_hash != wanted.launch_hash
             and served.hashes.launch == wanted.launch_hash
@@ -151,23 +148,23 @@ class Servers:
     def handle_probe_result(
         self, probe_id: int, outcome: ServerListing | Problem, now: Moment
     ) -> None:
-        """Record the end of a probe; one that was taken back changes nothing."""
-        job = self.probes.ended(probe_id)
+        """Record the result of a probe; ignore it if the probe was cancelled."""
+        job = self.probes.finish(probe_id)
         if job is None:
             return
         if isinstance(outcome, ServerListing):
-            self.tried_by[job.spec.key] = job.last_worker
+            self.probed_by[job.spec.key] = job.last_worker
         if job.claim is not None:
-            self._asked_about(job, job.claim, outcome, now)
+            self._verify(job, job.claim, outcome, now)
         elif isinstance(outcome, ServerListing):
             self.probes.drop(job.spec.key)
             self.failures.pop(job.spec.key, None)
-            self._listed(job.spec.key, build_good(job.spec, outcome), now)
+            self._set_good(job.spec.key, build_good(job.spec, outcome), now)
             if not job.spec.key.tenant:
                 for spec in self._of_tenants.of(job.spec.key.server_id):
-                    self._take_common_listing(spec, now)
+                    self._copy_common_listing(spec, now)
         else:
-            self._failed(job, _on_worker(outcome, job.last_worker), now)
+            self._record_failure(job, _without_worker(outcome, job.last_worker), now)
 
     def handle_relisting(
         self,
@@ -177,21 +174,21 @@ class Servers:
         outcome: ServerListing | Problem,
         now: Moment,
     ) -> None:
-        """Record what a worker says, unasked, of a live shared instance that it listed again.
+        """Record a new listing of a live shared instance that no probe asked for.
 
-        What the worker says that was asked last is taken; of another one it is a claim. A listing
-        that failed changes no tool.
+        The listing of the worker that probed last counts; that of another worker is a claim. A
+        failed listing changes no tool.
         """
         good = self.last_known_good.get(key)
         if good is None or good.launch_hash != launch_hash:
             return
         if not isinstance(outcome, ServerListing):
-            self._show_trouble(key, outcome, now)
-        elif self.tried_by.get(key) == worker_id:
-            self._listed(key, relist(good, outcome), now)
+            self._open_problem(key, outcome, now)
+        elif self.probed_by.get(key) == worker_id:
+            self._set_good(key, relist(good, outcome), now)
         elif outcome.digest == good.listing.digest:
-            self._end_trouble(key, now)
-            self._end_doubt(key, worker_id)
+            self._close_problem(key, now)
+            self._close_mismatch(key, worker_id)
         else:
             wanted = (self.desired or {}).get(key)
             spec = good.spec if wanted is None else wanted
@@ -199,30 +196,29 @@ class Servers:
                 self.probes.verify_claim(spec, Claim(worker_id, outcome), now.mono)
 
     def handle_worker_gone(self, worker_id: str) -> None:
-        """Retry elsewhere the probes of a worker that left; what it says later is a claim."""
+        """Retry the probes of a disconnected worker elsewhere; its later listings are claims."""
         self.probes.handle_worker_gone(worker_id)
-        for key in [key for key, tried_by in self.tried_by.items() if tried_by == worker_id]:
-            del self.tried_by[key]
+        self.probed_by = {key: by for key, by in self.probed_by.items() if by != worker_id}
 
     def expire_probes(self, now: Moment) -> None:
-        """Retry probes that no worker answered."""
+        """Cancel and retry probes that were not answered in time."""
         for job in self.probes.overdue(now.mono):
             probe, key = job.running, job.spec.key
             assert probe is not None
             self.withdrawn.append(probe)
             job.running = None
             message = (
-                f"Worker '{probe.worker_id}' did not say how trying server '{key}' ended. The try"
-                " is repeated; look at that worker's log if this stays."
+                f"Worker '{probe.worker_id}' did not report the result of probing server '{key}'."
+                " The probe is repeated; look at that worker's log if this persists."
             )
             problem = Problem("server", "PROBE_OVERDUE", message, key.server_id, key.tenant)
             if job.claim is not None:
-                self._asked_about(job, job.claim, problem, now)
+                self._verify(job, job.claim, problem, now)
             else:
-                self._failed(job, problem, now)
+                self._record_failure(job, problem, now)
 
     def without_result(self) -> set[VariantKey]:
-        """Return the variants whose first try has not ended."""
+        """Return the variants whose first probe has not ended."""
         return {
             key
             for key in self.desired or {}
@@ -232,11 +228,11 @@ class Servers:
         }
 
     def update_unplaced(self, scopes: Mapping[str, WorkerScope], now: Moment) -> None:
-        """See which servers no worker may be given, and make those problems.
+        """Find the servers that no worker accepts and report them as problems.
 
         Args:
-            scopes: Of the workers that there are, by id; none says nothing.
-            now: When.
+            scopes: The scopes of all workers by id; if empty, nothing is reported.
+            now: The time.
         """
         self.unplaced = unplaced((self.desired or {}).values(), scopes)
         by_server = {key.server_id: problem for key, problem in self.unplaced.items()}
@@ -253,103 +249,96 @@ class Servers:
         for key in [key for key in self.probes.jobs if key not in desired]:
             self._withdraw(self.probes.drop(key))
         self.probes.forget_claims(self.last_known_good)
-        for key in [key for key in self.tried_by if key not in self.last_known_good]:
-            del self.tried_by[key]
+        for key in [key for key in self.probed_by if key not in self.last_known_good]:
+            del self.probed_by[key]
         known = self.failures.keys() | (self.troubled - self.last_known_good.keys())
         for key in known - desired.keys():
-            self._forgive(key, now)
+            self._clear_failure(key, now)
 
     def _keeps(self, key: VariantKey) -> bool:
         return key.server_id in self.rejected or key in self.refused
 
     def _hide(self, spec: ServerSpec, now: Moment) -> None:
-        # Nothing is there to be tried: its listing is known to be empty.
+        # A hidden variant needs no probe: its listing is empty.
         self._withdraw(self.probes.drop(spec.key))
-        self._forgive(spec.key, now)
-        self._listed(spec.key, build_good(spec, ServerListing()), now)
+        self._clear_failure(spec.key, now)
+        self._set_good(spec.key, build_good(spec, ServerListing()), now)
 
-    def _show(self, key: VariantKey) -> None:
-        """Forget that a server was hidden from a tenant that is to have it now."""
+    def _unhide(self, key: VariantKey) -> None:
         good = self.last_known_good.get(key)
         if good is not None and good.spec.hidden:
             del self.last_known_good[key]
             self.changed = True
 
-    def _take_common_listing(self, spec: ServerSpec, now: Moment) -> None:
-        """Give a tenant's variant that was never up what the common one of equal launch listed."""
+    def _copy_common_listing(self, spec: ServerSpec, now: Moment) -> None:
+        """Use the common variant's listing for a tenant's new variant with the same launch hash."""
         common = self.last_known_good.get(common_key(spec.key))
         if not spec.key.tenant or spec.key in self.last_known_good or common is None:
             return
         if common.launch_hash == spec.launch_hash:
             self._withdraw(self.probes.drop(spec.key))
-            self._forgive(spec.key, now)
-            self._listed(spec.key, build_good(spec, common.listing), now)
+            self._clear_failure(spec.key, now)
+            self._set_good(spec.key, build_good(spec, common.listing), now)
 
-    def _expose_anew(self, good: LastKnownGood, spec: ServerSpec, now: Moment) -> None:
+    def _renew_exposure(self, good: LastKnownGood, spec: ServerSpec, now: Moment) -> None:
         self._withdraw(self.probes.renew_exposure(spec))
-        self._forgive(spec.key, now)  # the change that failed was undone
-        if good.rules_known and good.spec == spec:
-            return
-        self._listed(spec.key, renew(good, spec), now)
+        self._clear_failure(spec.key, now)  # a change that failed was reverted
+        if not good.rules_known or good.spec != spec:
+            self._set_good(spec.key, build_good(spec, good.listing), now)
 
-    def _have_tried(self, spec: ServerSpec, trace: str) -> None:
+    def _probe(self, spec: ServerSpec, trace: str) -> None:
         job = self.probes.jobs.get(spec.key)
         if job is None or job.spec.launch_hash != spec.launch_hash:
-            self.failures.pop(spec.key, None)  # what failed was another spec
-        self._withdraw(self.probes.want(spec, trace))
+            self.failures.pop(spec.key, None)  # another spec failed
+        self._withdraw(self.probes.add(spec, trace))
 
-    def _listed(
-        self, key: VariantKey, made: tuple[LastKnownGood, tuple[Problem, ...]], now: Moment
+    def _set_good(
+        self, key: VariantKey, built: tuple[LastKnownGood, tuple[Problem, ...]], now: Moment
     ) -> None:
-        self._take(key, made, now)
-        self._end_trouble(key, now)
-
-    def _take(
-        self, key: VariantKey, made: tuple[LastKnownGood, tuple[Problem, ...]], now: Moment
-    ) -> None:
-        good, problems = made
+        good, problems = built
         self.changed = self.changed or good != self.last_known_good.get(key)
         self.last_known_good[key] = good
         self.problems.replace(f"exposure:{key}", problems, now.unix)
+        self._close_problem(key, now)
 
-    def _asked_about(
+    def _verify(
         self, job: ProbeJob, claim: Claim, outcome: ServerListing | Problem, now: Moment
     ) -> None:
-        """Take what a worker that was asked about a claim lists; a failed try is made again."""
+        """Compare the listing of the worker that was asked with the claim; retry failed probes."""
         key = job.spec.key
         good = self.last_known_good.get(key)
         if isinstance(outcome, Problem):
-            job.is_fresh = True
+            job.needs_start = True
             self.probes.retry(job, now.mono)
-            if job.attempt < _TRIES_OF_CLAIM and job.last_worker != claim.worker_id:
+            if job.attempt < _MAX_CLAIM_ATTEMPTS and job.last_worker != claim.worker_id:
                 return
         self.probes.drop(key)
         if good is None or good.launch_hash != job.spec.launch_hash:
             return
         if isinstance(outcome, ServerListing):
-            self._listed(key, relist(good, outcome), now)
+            self._set_good(key, relist(good, outcome), now)
         newest = job.later or claim
         if isinstance(outcome, ServerListing) and outcome.digest == newest.listing.digest:
-            self._end_doubt(key, newest.worker_id)
+            self._close_mismatch(key, newest.worker_id)
         elif job.later is not None:
             self.probes.verify_claim(job.spec, job.later, now.mono)
         else:
-            self._doubt(key, claim.worker_id, job.last_worker, now)
+            self._report_mismatch(key, claim.worker_id, job.last_worker, now)
 
-    def _doubt(self, key: VariantKey, claimer: str, asked: str, now: Moment) -> None:
+    def _report_mismatch(self, key: VariantKey, claimer: str, asked: str, now: Moment) -> None:
         if asked == claimer:
-            return  # a server whose list changed once more, or that is gone: it is said again
+            return  # its listing has changed again, or the server has exited: it reports again
         message = (
-            f"Worker '{claimer}' says that server '{key}' lists something else than what is known"
-            f" of it; worker '{asked}', which was asked, does not say so. What is known stays. See"
-            " whether the server lists the same on both, and whether that worker is yours."
+            f"Worker '{claimer}' reports a changed listing of server '{key}'; worker '{asked}',"
+            " which was asked to list it again, does not confirm it. The known listing stays. Check"
+            " whether the server lists the same on both workers, and whether that worker is yours."
         )
         problem = Problem(
             "server", _LISTS_DIFFER, message, key.server_id, key.tenant, claimer, "warning"
         )
         self.problems.report(problem, now.unix)
 
-    def _end_doubt(self, key: VariantKey, claimer: str) -> None:
+    def _close_mismatch(self, key: VariantKey, claimer: str) -> None:
         self.problems.clear(
             scope="server",
             server_id=key.server_id,
@@ -358,23 +347,27 @@ class Servers:
             reason=_LISTS_DIFFER,
         )
 
-    def _failed(self, job: ProbeJob, problem: Problem, now: Moment) -> None:
+    def _record_failure(self, job: ProbeJob, problem: Problem, now: Moment) -> None:
         key = job.spec.key
         if key in self._of_tenants.withheld(self.last_known_good):
-            problem = replace(problem, message=f"{problem.message} {_lacking(key.tenant)}")
+            message = (
+                f"{problem.message} Until the server starts, tenant '{key.tenant}' does not have"
+                " it: its configuration differs from that of other tenants."
+            )
+            problem = replace(problem, message=message)
         self.failures[key] = replace(problem, server_id=key.server_id, tenant=key.tenant)
-        self._show_trouble(key, self.failures[key], now)
+        self._open_problem(key, self.failures[key], now)
         self.probes.retry(job, now.mono)
 
-    def _forgive(self, key: VariantKey, now: Moment) -> None:
+    def _clear_failure(self, key: VariantKey, now: Moment) -> None:
         self.failures.pop(key, None)
-        self._end_trouble(key, now)
+        self._close_problem(key, now)
 
-    def _show_trouble(self, key: VariantKey, problem: Problem, now: Moment) -> None:
+    def _open_problem(self, key: VariantKey, problem: Problem, now: Moment) -> None:
         self.troubled.add(key)
         self.problems.replace(f"probe:{key}", [problem], now.unix, seen_again=True)
 
-    def _end_trouble(self, key: VariantKey, now: Moment) -> None:
+    def _close_problem(self, key: VariantKey, now: Moment) -> None:
         if key in self.troubled:
             self.troubled.remove(key)
             self.problems.replace(f"probe:{key}", (), now.unix)
@@ -384,18 +377,11 @@ class Servers:
             self.withdrawn.append(probe)
 
 
-def _lacking(tenant: str) -> str:
-    return (
-        f"Until it comes up, tenant '{tenant}' does not have the server: what is launched for"
-        " other tenants is not what its own configuration wants."
-    )
+def _without_worker(problem: Problem, worker_id: str) -> Problem:
+    """Return a failed probe's problem with its worker only in the message.
 
-
-def _on_worker(problem: Problem, worker_id: str) -> Problem:
-    """Return why a try failed with its worker in words only.
-
-    The tries go from worker to worker: were the worker part of the problem's identity, each of
-    them would close the last one's problem and open another.
+    Retries change the worker. If it were part of the problem's key, each retry would close the
+    problem and open another.
     """
-    message = f"The last try, on worker '{worker_id}', failed. {problem.message}"
+    message = f"The last probe, on worker '{worker_id}', failed. {problem.message}"
     return replace(problem, worker_id="", message=message)

@@ -1,4 +1,4 @@
-"""Workers as the control plane knows them: roster, records, what each was sent and acknowledged.
+"""The control plane's state of each worker: its record, leases, sent and acknowledged snapshots.
 
-Pure. Takes events and the time, returns actions.
+Pure. Handles events and the time, returns actions.
 """

@@ -1,4 +1,4 @@
-"""What the coordinator wants said to workers; the Sync edge says it."""
+"""Messages that the coordinator queues for workers; the Sync service sends them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class WantContent:
 
 @dataclass(frozen=True)
 class StartProbe:
-    """Try a server. `trace` is the traceparent of the reload behind it, or empty.
+    """Probe a server. `trace` is the traceparent of the reload behind it, or empty.
 
-    With `relist`, an instance that is up is asked again, and none is started.
+    With `relist`, the worker lists a live instance again instead of starting one.
     """
 
     id: int
@@ -53,7 +53,7 @@ class RevokeLease:
 
 @dataclass(frozen=True)
 class DrainWorker:
-    """Tell the worker to take no more work and to end."""
+    """Make the worker reject new work and exit."""
 
     reason: str
 

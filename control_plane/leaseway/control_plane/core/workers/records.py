@@ -1,8 +1,8 @@
-"""The workers as the control plane knows them: all of it comes from the workers (DESIGN §8)."""
+"""Records of workers, made from their messages, and the view of them that watchers follow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -15,15 +15,15 @@ from leaseway.control_plane.core.workers.subscription import Subscription, Varia
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 
-_ANSWERS_WITHIN: Final = 2.0
-"""Seconds that a worker may owe an answer before it is suspect."""
-_DOUBTED_FOR: Final = 30.0
-"""Seconds after which silence is forgiven: whoever was sent there may never have asked it."""
+_SUSPECT_AFTER: Final = 2.0
+"""Seconds without an answer after which a worker is suspect."""
+_SUSPECT_UNTIL: Final = 30.0
+"""Seconds of silence after which it no longer is: the caller may never have contacted it."""
 
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """Where callers reach a worker, and which run of it this is."""
+    """A worker's id, its run (incarnation) and where callers reach it."""
 
     id: str
     incarnation: str
@@ -36,14 +36,14 @@ Launched = tuple[VariantKey, str]
 
 
 class VisibleWorker(NamedTuple):
-    """A worker that takes new work, and what it has shared instances of."""
+    """A worker that accepts new work, and the launches of its shared instances."""
 
     address: WorkerIdentity
     shares: frozenset[Launched]
 
 
 class VisibleState(NamedTuple):
-    """The version that callers see, and who takes new work of it."""
+    """The registry version that callers see, and the workers that accept work with it."""
 
     version: int = 0
     workers: frozenset[VisibleWorker] = frozenset()
@@ -51,7 +51,7 @@ class VisibleState(NamedTuple):
 
 @dataclass(frozen=True)
 class ReportedInstance:
-    """One live MCP client, as its worker last reported it, or why there is none.
+    """A live MCP client as its worker last reported it, or the state of its failed start.
 
     `next_start_at` is Unix time in seconds, or None.
     """
@@ -75,13 +75,13 @@ class ReportedInstance:
 
     @property
     def is_live(self) -> bool:
-        """Whether there is such a client now."""
+        """Whether the client exists now."""
         return self.state not in ("backoff", "idle", "closed")
 
 
 @dataclass(frozen=True)
 class WorkerHello:
-    """How a worker introduces itself."""
+    """A worker's first message on a stream."""
 
     address: WorkerIdentity
     capacity: int
@@ -96,13 +96,13 @@ class WorkerHello:
 
     @cached_property
     def scope(self) -> WorkerScope:
-        """Which servers it may be given."""
+        """Which servers the worker accepts."""
         return WorkerScope.of(self.labels, self.servers)
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What has changed on a worker; `instances` is None where they have not."""
+    """Changes on a worker; `instances` is None if they have not changed."""
 
     gained: tuple[HeldLease, ...] = ()
     lost: tuple[str, ...] = ()
@@ -114,22 +114,22 @@ class WorkerReport:
 
 
 class WorkerRefused(Exception):
-    """A worker may not join; the message says why and what to do."""
+    """A worker may not join; the message contains the reason and what to do."""
 
 
 @dataclass
 class WorkerRecord:
-    """One worker. Its owner is the coordinator.
+    """One worker; owned by the coordinator.
 
     Attributes:
         disconnected_at: When its stream ended, or None while it is connected.
-        pushed_at: When it was sent its last delta.
-        owed: Variants whose content it was asked for and has not sent yet.
-        content_requested_at: When it was asked for them.
-        refusals_shown: What it refuses, as the open problems say.
-        spares: Launches of which a client is up there that waits for a lease.
-        shares: Launches of which a client is up there that calls share.
-        revoked_duplicates: Ids of leases that it was told on this stream to end as younger twins.
+        pushed_at: When the last delta was sent.
+        requested_content: Variants whose content was requested and has not arrived.
+        content_requested_at: Time of that request.
+        refusals_shown: Refusals that are reported as open problems.
+        spares: Launches with a ready instance that waits for a lease.
+        shares: Launches with a ready shared instance.
+        revoked_duplicates: Ids of duplicate leases that were revoked on this stream.
     """
 
     hello: WorkerHello
@@ -148,7 +148,7 @@ class WorkerRecord:
     _failing: frozenset[Launched] = frozenset()
 
     def set_instances(self, instances: tuple[ReportedInstance, ...]) -> None:
-        """Record the worker's report of all its instances and of the starts that fail."""
+        """Record all reported instances, including failed starts."""
         self.instances = instances
         ready = [one for one in instances if one.state == "ready"]
         self.spares = frozenset(one.launched for one in ready if one.role == "spare")
@@ -157,11 +157,11 @@ class WorkerRecord:
         self._failing = frozenset(one.launched for one in instances if one.failures) - usable
 
     def is_up(self, key: VariantKey, launch_hash: str) -> bool:
-        """Return whether a shared instance of a launch, or a spare, waits there for callers."""
+        """Return whether the worker has a ready shared or spare instance of a launch."""
         return (key, launch_hash) in self.shares or (key, launch_hash) in self.spares
 
     def is_failing(self, key: VariantKey, launch_hash: str) -> bool:
-        """Return whether the worker could not start a launch the last time that it tried."""
+        """Return whether the worker's last attempt to start a launch failed."""
         return (key, launch_hash) in self._failing
 
     @property
@@ -174,7 +174,7 @@ class WorkerRecord:
 
     @property
     def lost_at(self) -> float | None:
-        """When it counts as lost unless it comes back, or None while it is connected."""
+        """When it counts as lost unless it reconnects, or None while it is connected."""
         return (
             None
             if self.disconnected_at is None
@@ -183,20 +183,20 @@ class WorkerRecord:
 
     @property
     def accepts_work(self) -> bool:
-        """Whether new leases and probes may go to it."""
+        """Whether it can get new leases and probes."""
         return self.connected and not self.draining
 
     def is_suspect(self, unanswered_since: float | None, now: float) -> bool:
-        """Return whether a worker may hang though its stream is open (DESIGN §5).
+        """Return whether the worker may hang although its stream is open (DESIGN §5).
 
         Args:
-            unanswered_since: When it was first named to a caller without a word from it since.
-            now: When, on the monotonic clock.
+            unanswered_since: When it was first chosen for a caller after its last message, or None.
+            now: The time on the monotonic clock.
         """
-        if self.subscription.pending is not None and now - self.pushed_at >= _ANSWERS_WITHIN:
+        if self.subscription.pending is not None and now - self.pushed_at >= _SUSPECT_AFTER:
             return True
-        silent = 0.0 if unanswered_since is None else now - unanswered_since
-        return _ANSWERS_WITHIN <= silent < _DOUBTED_FOR
+        silence = 0.0 if unanswered_since is None else now - unanswered_since
+        return _SUSPECT_AFTER <= silence < _SUSPECT_UNTIL
 
     @property
     def state(self) -> str:
@@ -204,3 +204,41 @@ class WorkerRecord:
         if not self.connected:
             return "lost"
         return "draining" if self.draining else "connected"
+
+
+class Visibility:
+    """Maintains the state that watchers follow; owned by the coordinator.
+
+    It is updated for the workers that have changed, not computed from the whole fleet.
+
+    Attributes:
+        state: The current state; a new object only when it changes.
+    """
+
+    def __init__(self) -> None:
+        self.state = VisibleState()
+        self._listed: dict[str, VisibleWorker] = {}
+
+    def update(
+        self, version: int, workers: Mapping[str, WorkerRecord], changed: Iterable[str]
+    ) -> None:
+        """Update the state for a version and for the workers that may have changed."""
+        listed = self.state.workers
+        for worker_id in [*workers, *self._listed] if version != self.state.version else changed:
+            was, is_now = self._listed.get(worker_id), _visible(version, workers.get(worker_id))
+            if was == is_now:
+                continue
+            if was is not None:
+                del self._listed[worker_id]
+                listed = listed - {was}
+            if is_now is not None:
+                self._listed[worker_id] = is_now
+                listed = listed | {is_now}
+        if listed is not self.state.workers or version != self.state.version:
+            self.state = VisibleState(version, listed)
+
+
+def _visible(version: int, record: WorkerRecord | None) -> VisibleWorker | None:
+    if record is None or not record.accepts_work or record.subscription.acked_version < version:
+        return None
+    return VisibleWorker(record.hello.address, record.shares)

@@ -1,7 +1,6 @@
-"""The workers that have joined, the leases on them, and what they are to be told of both.
+"""The workers that have joined, their leases, and the actions queued for them.
 
-One half of the control plane's state; the other half, the servers, is in `servers`. All of it
-comes from the workers and is gone when they are (DESIGN §5, §8).
+All of this state comes from the workers' messages and ends with them (DESIGN §5, §8).
 """
 
 from __future__ import annotations
@@ -27,48 +26,49 @@ from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 
-_TWINS_FOR = 2.0
-"""Seconds for which two leases may have one key: workers report 0.1 s late, and more under load."""
+_DUPLICATE_GRACE = 2.0
+"""Seconds for which two leases may share a key: reports arrive 0.1 s late, or more under load."""
 
-_LOST_SHOWN = 600.0
-"""Seconds for which a lost worker is remembered, as an open problem too."""
+_LOST_RETENTION = 600.0
+"""Seconds for which a lost worker and its open problem are kept."""
 
-_MOST_LEFT = 10_000
-"""Runs of workers of which is known when they left."""
+_MAX_DISCONNECTED_RUNS = 10_000
+"""Worker runs whose time of disconnection is remembered."""
 
 
 @dataclass
 class Roster:
-    """What is known of each worker. Its owner is the coordinator.
+    """All workers; owned by the coordinator.
 
     Attributes:
-        workers: By id; one whose stream has ended stays for 10 s.
-        lost: Workers that were lost, by id, until they are back, or for 10 minutes: nobody knows
-            here whether they run, and callers may reach them.
-        placements: The leases that they reported, and the room reserved for others.
-        moved: Those who joined, went, drained or acknowledged, for the owner to take.
-        generation: How often streams have resume and workers were forgotten.
+        workers: By id; a disconnected worker stays for 10 s.
+        lost: Lost workers by id, for 10 minutes or until they reconnect. They may still run, and
+            callers may reach them.
+        placements: Reported leases and reservations.
+        changed_workers: Ids of workers that joined, disconnected, drained or acknowledged, in
+            that order; the owner empties it.
+        generation: Counts streams that started and workers that were removed.
     """
 
     problems: ProblemTable
     workers: dict[str, WorkerRecord] = field(default_factory=dict)
     placements: PlacementTable = field(default_factory=PlacementTable)
     lost: dict[str, WorkerRecord] = field(default_factory=dict)
-    changed_workers: dict[str, None] = field(default_factory=dict)  # in that order
+    changed_workers: dict[str, None] = field(default_factory=dict)
     generation: int = 0
     _ordered: tuple[int, list[WorkerRecord]] = field(default_factory=lambda: (0, []))
-    _away: dict[str, WorkerRecord] = field(default_factory=dict)  # those whose stream has ended
+    _disconnected: dict[str, WorkerRecord] = field(default_factory=dict)
     _unsent: list[tuple[str, Action]] = field(default_factory=list)
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
-    _left_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
-    _spares: dict[Launched, set[str]] = field(default_factory=dict)  # the workers that have some
-    _twins: dict[PlacementKey, float] = field(default_factory=dict)  # when one of them is to end
+    _disconnected_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
+    _spares: dict[Launched, set[str]] = field(default_factory=dict)  # ids of workers
+    _duplicates: dict[PlacementKey, float] = field(default_factory=dict)  # when to revoke one
 
     def queue_action(self, worker_id: str, action: Action) -> None:
         self._unsent.append((worker_id, action))
 
     def workers_with_spare(self, launched: Launched) -> Collection[str]:
-        """Return the workers that said last that a spare of a launch is up on them."""
+        """Return the workers with a ready spare instance of a launch."""
         return self._spares.get(launched, ())
 
     def pop_actions(self) -> list[tuple[str, Action]]:
@@ -76,10 +76,10 @@ class Roster:
         unsent, self._unsent = self._unsent, []
         return unsent
 
-    # What workers say.
+    # Messages from workers.
 
     def add_worker(self, hello: WorkerHello, now: Moment) -> WorkerRecord:
-        """Register a worker, with its word on all the leases that it holds.
+        """Register a worker with all its leases.
 
         Raises:
             WorkerRefused: Another run of the same id may still be alive.
@@ -88,47 +88,47 @@ class Roster:
         address = hello.address
         known = self.workers.get(address.id)
         if known is not None and known.hello.address.incarnation != address.incarnation:
-            self._refuse_twin(known, now)
-        self._mend(address.id)  # it says anew what is wrong
+            self._refuse_second_run(known, now)
+        self._clear_lost(address.id)  # its other problems are reported again
         before = known.subscription if known is not None else None
         record = WorkerRecord(hello, Subscription.resume(hello.held, before))
         record.set_instances(hello.instances)
-        self._note_spares(record.id, known.spares if known is not None else (), record.spares)
+        self._update_spares(record.id, known.spares if known is not None else (), record.spares)
         self.workers[address.id] = record
-        self._away.pop(address.id, None)
+        self._disconnected.pop(address.id, None)
         self._mark_changed(address.id)
         self.generation += 1
         was_draining = known is not None and known.draining
         if was_draining or (address.id, address.incarnation) in self._drained:
-            self._drain(record)  # what it was told may have gone down with its stream
+            self._drain(record)  # the older stream may have ended before the message was sent
         self._show_refusals(record, now)
         self.placements.add_worker(address.id, hello.capacity)
-        all_twins = self.placements.replace_leases(address.id, hello.leases)
-        left_at = self._left_at.pop((address.id, address.incarnation), None)
+        all_duplicates = self.placements.replace_leases(address.id, hello.leases)
+        since = self._disconnected_at.pop((address.id, address.incarnation), None)
         for lease in hello.leases:
-            superseded = left_at is not None and self.placements.is_superseded(lease, left_at)
+            superseded = since is not None and self.placements.is_superseded(lease, since)
             if superseded or self.placements.is_fenced(lease):
                 self.fence(lease.id, lease.key)
-        for twins in all_twins:
-            self._note_twins(twins, now)
+        for duplicates in all_duplicates:
+            self._schedule_revocation(duplicates, now)
         return record
 
     def mark_disconnected(self, record: WorkerRecord, now: Moment) -> None:
-        """Note that a worker's stream has ended; one that was to end is not waited for."""
+        """Record that a worker's stream has ended; remove a drained worker at once."""
+        run = (record.id, record.hello.address.incarnation)
         record.disconnected_at = now.mono
-        self._left_at[record.id, record.hello.address.incarnation] = now.mono
-        if len(self._left_at) > _MOST_LEFT:
-            del self._left_at[next(iter(self._left_at))]
-        self._away[record.id] = record
+        self._disconnected_at[run] = now.mono
+        if len(self._disconnected_at) > _MAX_DISCONNECTED_RUNS:
+            del self._disconnected_at[next(iter(self._disconnected_at))]
+        self._disconnected[record.id] = record
         self._mark_changed(record.id)
         if record.draining and not self.placements.held_count(record.id):
-            # Its stream may just have broken: the same run must not come back as a healthy one.
-            run = (record.id, record.hello.address.incarnation)
+            # If only its stream broke, the same run must be drained when it reconnects.
             self._drained[run] = now.mono + bounds.WORKER_LOST_AFTER
-            self._forget(record.id)
+            self._remove(record.id)
 
     def apply_report(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> None:
-        """Record what a worker says has changed."""
+        """Apply a worker's report of what has changed there."""
         record.calls_in_flight = report.calls_in_flight
         if report.draining and not record.draining:
             record.draining = True
@@ -136,28 +136,26 @@ class Roster:
         if report.instances is not None:
             spares, shares = record.spares, record.shares
             record.set_instances(report.instances)
-            self._note_spares(record.id, spares, record.spares)
+            self._update_spares(record.id, spares, record.spares)
             if shares != record.shares:
-                self._mark_changed(
-                    record.id
-                )  # callers of a stateless server may go there, or no more
-        self._take_leases(record, report, now)
+                self._mark_changed(record.id)  # changes where stateless servers can be called
+        self._apply_lease_changes(record, report, now)
         for problem in report.cleared:
             self._clear_reported(record, problem)
         for problem in report.problems:
             self.problems.report(replace(problem, worker_id=record.id), now.unix)
 
-    def _take_leases(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> None:
+    def _apply_lease_changes(self, record: WorkerRecord, report: WorkerReport, now: Moment) -> None:
         ended = set(report.lost)
         for lease in report.gained:
-            if lease.id in ended:  # it came and went: what was reserved for it is free
+            if lease.id in ended:  # granted and ended: this frees its reservation
                 self.placements.add_lease(lease)
         for lease_id in report.lost:
             self.placements.remove_lease(lease_id, record.id)
             record.revoked_duplicates.discard(lease_id)
         for lease in report.gained:
             if lease.id not in ended:
-                self._note_twins(self.placements.add_lease(lease), now)
+                self._schedule_revocation(self.placements.add_lease(lease), now)
                 if self.placements.is_fenced(lease):
                     self.fence(lease.id, lease.key)
 
@@ -172,7 +170,7 @@ class Roster:
         return push
 
     def ack(self, record: WorkerRecord, nonce: int, now: Moment) -> bool:
-        """Record an acknowledgement; False where it is stale."""
+        """Record an acknowledgement; return False if it is stale."""
         known = record.subscription.ack(nonce)
         self._mark_changed(record.id)
         self._show_refusals(record, now)
@@ -181,14 +179,14 @@ class Roster:
     def nack(
         self, record: WorkerRecord, nonce: int, refusals: Iterable[VariantRefusal], now: Moment
     ) -> None:
-        """Record refusals of what was sent; the acknowledgement of the rest follows."""
+        """Record refused variants; the acknowledgement of the rest follows."""
         record.subscription.nack(nonce, refusals)
         self._show_refusals(record, now)
 
-    # What operators ask for.
+    # Operators and callers.
 
     def drain(self, worker_id: str) -> bool:
-        """Drain a worker: it takes no more work and ends; False where there is none of that id."""
+        """Drain a worker so that it exits; return False if it is unknown or not connected."""
         record = self.workers.get(worker_id)
         if record is None or not record.connected:
             return False
@@ -196,7 +194,7 @@ class Roster:
         return True
 
     def revoke(self, lease_id: str, reason: str) -> bool:
-        """End a lease; False where no worker has reported it."""
+        """Revoke a lease; return False if no worker has reported it."""
         lease = self.placements.leases.get(lease_id)
         if lease is None:
             return False
@@ -204,7 +202,7 @@ class Roster:
         return True
 
     def fence(self, lease_id: str, key: PlacementKey) -> None:
-        """End a lease that its holder was told is lost, now or when its worker is back."""
+        """End a lease that its holder was told is lost, now or when its worker reconnects."""
         self.placements.fence(lease_id, key)
         lease = self.placements.leases.get(lease_id)
         if lease is None or lease.key != key:
@@ -213,25 +211,26 @@ class Roster:
         if record.connected and lease_id not in record.revoked_duplicates:
             record.revoked_duplicates.add(lease_id)
             reason = (
-                "Its session was told that it was lost while this worker was out of touch, and may"
-                " have another one."
+                "Its session was told that the lease was lost while this worker was disconnected,"
+                " and may have another lease."
             )
             self.queue_action(record.id, RevokeLease(lease_id, reason))
 
     # Time.
 
     def forget_lost_workers(self, now: Moment) -> None:
-        """Forget workers whose stream ended 10 s ago, and their leases.
+        """Remove workers whose stream ended 10 s ago, and their leases.
 
-        One that did not say that it goes is a problem until it is back, or until nobody expects
-        it any more: its successor may have another id.
+        A worker that was not draining is an open problem until it reconnects, for 10 minutes at
+        most, as its successor may have another id.
         """
-        for record in [each for each in self.lost.values() if now.mono >= _forgotten_at(each)]:
-            self._mend(record.id)
-        for record in list(self._away.values()):
+        expired = [record for record in self.lost.values() if now.mono >= _forgotten_at(record)]
+        for record in expired:
+            self._clear_lost(record.id)
+        for record in list(self._disconnected.values()):
             if record.lost_at is not None and now.mono >= record.lost_at:
                 leases = self.placements.held_count(record.id)
-                self._forget(record.id)
+                self._remove(record.id)
                 if not record.draining:
                     self.lost[record.id] = record
                     self.problems.report(_lost_problem(record, leases), now.unix)
@@ -239,29 +238,30 @@ class Roster:
             del self._drained[run]
 
     def revoke_duplicates(self, now: Moment) -> None:
-        """Revoke the younger of two leases that have had one key for a while (DESIGN §5).
+        """Revoke the younger of two leases that have shared a key for a while (DESIGN §5).
 
-        The lease of a worker that is gone or drains is no twin: its successor took its place. If
-        that worker comes back with it, the older one stands again. Nor is one that its worker was
-        told to end: ages are only as good as the delay of the report that they came with, and
-        where a later report has them the other way round, both would go.
+        Leases on disconnected or draining workers do not count: a successor replaced them. If the
+        worker reconnects with its lease, the older lease is valid again. Leases that were already
+        revoked do not count either: ages depend on the delay of reports, and if a later report
+        reversed them, both leases would be revoked.
         """
-        for key in [key for key, at in self._twins.items() if at <= now.mono]:
-            del self._twins[key]
-            for lease in [one for one in self.placements.leases_of(key) if self._stands(one)][1:]:
+        for key in [key for key, at in self._duplicates.items() if at <= now.mono]:
+            del self._duplicates[key]
+            valid = [lease for lease in self.placements.leases_of(key) if self._is_valid(lease)]
+            for lease in valid[1:]:
                 reason = "Another worker holds an older lease of the same session and server."
                 self.workers[lease.worker_id].revoked_duplicates.add(lease.id)
                 self.queue_action(lease.worker_id, RevokeLease(lease.id, reason))
 
     def deadlines(self) -> Iterator[float]:
-        """Yield when workers will count as lost, when that is forgotten, and when twins end."""
-        yield from self._twins.values()
+        """Yield when workers become lost or are forgotten, and when duplicates are revoked."""
+        yield from self._duplicates.values()
         yield from map(_forgotten_at, self.lost.values())
-        for record in self._away.values():
+        for record in self._disconnected.values():
             if record.lost_at is not None:
                 yield record.lost_at
 
-    # What others read.
+    # Queries.
 
     @property
     def connected(self) -> list[WorkerRecord]:
@@ -270,17 +270,17 @@ class Roster:
 
     @property
     def all_workers(self) -> list[WorkerRecord]:
-        """All workers and those that were lost, ordered by id."""
+        """All workers including lost ones, ordered by id."""
         return [record for _, record in sorted({**self.lost, **self.workers}.items())]
 
     @property
     def requested_content(self) -> set[VariantKey]:
-        """The variants whose content some worker was asked for and has not sent yet."""
+        """The variants whose content was requested and has not arrived."""
         return {key for record in self.workers.values() for key in record.requested_content}
 
     @property
     def sorted_workers(self) -> list[WorkerRecord]:
-        """All workers, ordered by id; not to be changed."""
+        """The workers that are not lost, ordered by id; do not modify."""
         generation, records = self._ordered
         if generation != self.generation:
             records = [record for _, record in sorted(self.workers.items())]
@@ -288,11 +288,10 @@ class Roster:
         return records
 
     def workers_serving(self, served: Served) -> list[WorkerRecord]:
-        """Return the workers that callers of a variant may go to, ordered by id.
+        """Return the workers that serve a variant, ordered by id.
 
-        One whose stream has ended may serve on, but only where there is no other is it named. So
-        is one that cannot start the server, and, of a server that is to be up before it is called,
-        one where it is not up yet.
+        Disconnected workers, workers that fail to start the server and, for servers that start
+        eagerly, workers where it is not ready are returned only if there are no better ones.
         """
         records = [
             record
@@ -307,14 +306,12 @@ class Roster:
         return [record for record in able if record.is_up(*launched)] or able
 
     def lost_workers_with(self, served: Served, version: int) -> list[WorkerRecord]:
-        """Return the lost workers that had a variant, and this registry version, ordered by id."""
+        """Return the lost workers that had a variant at this registry version, ordered by id."""
         return [
             record
             for _, record in sorted(self.lost.items())
             if record.subscription.has(served) and record.subscription.acked_version >= version
         ]
-
-    # Inside.
 
     def _mark_changed(self, worker_id: str) -> None:
         self.changed_workers[worker_id] = None
@@ -324,31 +321,31 @@ class Roster:
         self._mark_changed(record.id)
         self.queue_action(record.id, DrainWorker("An operator asked for it."))
 
-    def _refuse_twin(self, known: WorkerRecord, now: Moment) -> None:
+    def _refuse_second_run(self, known: WorkerRecord, now: Moment) -> None:
         message = (
-            f"A second worker calls itself '{known.id}' while the first, at"
-            f" {known.hello.address.address}, is connected or left less than"
-            f" {bounds.WORKER_LOST_AFTER:.0f} s ago. Give each worker an --id of its own, or wait."
+            f"A second worker uses the id '{known.id}' while the first, at"
+            f" {known.hello.address.address}, is connected or disconnected less than"
+            f" {bounds.WORKER_LOST_AFTER:.0f} s ago. Give each worker its own --id, or wait."
         )
         problem = Problem("worker", "WORKER_TWIN", message, worker_id=known.id)
         self.problems.report(problem, now.unix)
         raise WorkerRefused(message)
 
-    def _note_twins(self, twins: tuple[HeldLease, ...], now: Moment) -> None:
-        """Give the older of two leases with one key the time to be reported as ended.
+    def _schedule_revocation(self, duplicates: tuple[HeldLease, ...], now: Moment) -> None:
+        """Schedule the check for duplicates after a grace period.
 
-        Its worker may have told the caller already that it could not start the server, whereupon
-        another worker granted the younger one.
+        The older lease may have ended already, unreported: if its worker could not start the
+        server, the caller knows first, and another worker grants the younger lease.
         """
-        if twins:
-            self._twins.setdefault(twins[0].key, now.mono + _TWINS_FOR)
+        if duplicates:
+            self._duplicates.setdefault(duplicates[0].key, now.mono + _DUPLICATE_GRACE)
 
-    def _stands(self, lease: HeldLease) -> bool:
+    def _is_valid(self, lease: HeldLease) -> bool:
         record = self.workers[lease.worker_id]
         return record.accepts_work and lease.id not in record.revoked_duplicates
 
     def _show_refusals(self, record: WorkerRecord, now: Moment) -> None:
-        """Make what a worker refuses problems, each of which names worker and server."""
+        """Report each variant that a worker refuses as a problem."""
         refused = [refusal for refusal, _ in record.subscription.refused.values()]
         if refused != record.refusals_shown:
             record.refusals_shown = refused
@@ -364,40 +361,40 @@ class Roster:
             reason=problem.reason,
         )
 
-    def _note_spares(
-        self, worker_id: str, before: Collection[Launched], now: Collection[Launched]
+    def _update_spares(
+        self, worker_id: str, before: Collection[Launched], after: Collection[Launched]
     ) -> None:
         for launched in before:
-            if launched not in now:
+            if launched not in after:
                 self._spares[launched].discard(worker_id)
                 if not self._spares[launched]:
                     del self._spares[launched]
-        for launched in now:
+        for launched in after:
             self._spares.setdefault(launched, set()).add(worker_id)
 
-    def _forget(self, worker_id: str) -> None:
-        self._note_spares(worker_id, self.workers.pop(worker_id).spares, ())
-        self._away.pop(worker_id, None)
+    def _remove(self, worker_id: str) -> None:
+        self._update_spares(worker_id, self.workers.pop(worker_id).spares, ())
+        self._disconnected.pop(worker_id, None)
         self._mark_changed(worker_id)
         self.generation += 1
         self.placements.remove_worker(worker_id)
-        self._mend(worker_id)
+        self._clear_lost(worker_id)
 
-    def _mend(self, worker_id: str) -> None:
+    def _clear_lost(self, worker_id: str) -> None:
         self.lost.pop(worker_id, None)
         self.problems.clear(worker_id=worker_id)
 
 
 def _forgotten_at(record: WorkerRecord) -> float:
     assert record.lost_at is not None
-    return record.lost_at + _LOST_SHOWN
+    return record.lost_at + _LOST_RETENTION
 
 
 def _lost_problem(record: WorkerRecord, leases: int) -> Problem:
     message = (
         f"Worker '{record.id}' at {record.hello.address.address} is lost: its stream ended more"
-        f" than {bounds.WORKER_LOST_AFTER:.0f} s ago without a word, and it has not come back."
-        f" What it held ({leases} leases) may be placed anew. See whether its process runs and"
+        f" than {bounds.WORKER_LOST_AFTER:.0f} s ago without a drain, and it has not reconnected."
+        f" Its {leases} leases may be placed on other workers. Check whether its process runs and"
         " can reach the control plane, or start it again."
     )
     return Problem("worker", Reason.WORKER_LOST, message, worker_id=record.id)

@@ -1,7 +1,7 @@
-"""What one worker was sent, what it acknowledged, what it refused (DESIGN §8).
+"""The variants that one worker was sent, has acknowledged and has refused (DESIGN §8).
 
-Sent, acknowledged and last error are three separate facts. What a worker *has* moves on an
-acknowledgement only. At most one push is pending; what has changed meanwhile goes into the next.
+Only an acknowledgement changes what the worker counts as having. At most one push is pending;
+later changes are merged into the next one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Push:
 
 @dataclass(frozen=True)
 class VariantRefusal:
-    """Why a worker did not apply one variant, which is not sent again until it changes."""
+    """Why a worker did not apply a variant, which is not sent again until it changes."""
 
     key: VariantKey
     reason: str
@@ -35,15 +35,15 @@ class VariantRefusal:
 
 @dataclass
 class Subscription:
-    """One stream's state. Its owner is the coordinator.
+    """One stream's state; owned by the coordinator.
 
     Attributes:
-        acked: What the worker has, as it said itself.
-        acked_version: The registry version that it has reached on this stream.
-        sent_version: The registry version that it was sent last.
-        stale: How many answers named a delta that was not pending.
-        pending: The delta that was sent and not acknowledged, or None.
-        refused: What it refused of which content and why, the newest last.
+        acked: Variants that the worker has.
+        acked_version: The registry version that it has acknowledged on this stream.
+        sent_version: The registry version that was sent last.
+        stale: Number of answers with the nonce of a delta that was not pending.
+        pending: The unacknowledged delta, or None.
+        refused: Refused variants with the refused content, newest last.
     """
 
     acked: dict[VariantKey, Hashes] = field(default_factory=dict)
@@ -54,9 +54,9 @@ class Subscription:
     refused: dict[VariantKey, tuple[VariantRefusal, Hashes]] = field(default_factory=dict)
     _nonce: int = 0
     _compared: tuple[int, bool] = (0, False)
-    # The snapshot that the worker has all of and nothing else, and the one that `pending` leads to.
-    _has_all_of: Snapshot | None = None
-    _leads_to: Snapshot | None = None
+    # The snapshot that the worker has exactly, and the one that it will have after `pending`.
+    _acked_snapshot: Snapshot | None = None
+    _pending_snapshot: Snapshot | None = None
 
     @classmethod
     def resume(
@@ -65,28 +65,28 @@ class Subscription:
         """Return the state of a new stream.
 
         Args:
-            held: What the worker says that it has.
-            before: The older stream of the same run of it, if there was one. What it refused
-                there is not sent again.
+            held: Variants that the worker reports as held.
+            before: The older stream of the same run, if any; variants refused there are not sent
+                again.
         """
         refused = before.refused if before is not None else {}
         return cls(acked=dict(held), refused=dict(refused))
 
     @property
     def last_error(self) -> str:
-        """Why the worker refused what it refused last and still lacks; empty for nothing."""
+        """The newest reason for a variant that is still refused, or empty."""
         newest = next(reversed(self.refused.values()), None)
         return newest[0].message if newest is not None else ""
 
     def push(self, snapshot: Snapshot, *, removals: bool) -> Push | None:
-        """Return the delta to send now, or None: one is pending, or nothing is new."""
+        """Return the delta to send now, or None if one is pending or nothing has changed."""
         if self.pending is not None or self._compared == (snapshot.version, removals):
             return None
         self._compared = (snapshot.version, removals)
         self._forget_refusals(snapshot)
-        delta = self._lacks(snapshot)
-        # Where something is not to be removed yet, it has what the snapshot has not.
-        self._leads_to = snapshot if removals or not delta.removals else None
+        delta = self._delta_to(snapshot)
+        # Without removals, the worker keeps variants that are not in the snapshot.
+        self._pending_snapshot = snapshot if removals or not delta.removals else None
         if not removals:
             delta = replace(delta, removals=())
         if self.sent_version == snapshot.version and not delta.upserts and not delta.removals:
@@ -97,7 +97,7 @@ class Subscription:
         return self.pending
 
     def ack(self, nonce: int) -> bool:
-        """Record an acknowledgement; False where its nonce is not the pending one's."""
+        """Record an acknowledgement; return False if its nonce is not the pending one."""
         push = self.pending
         if push is None or push.nonce != nonce:
             self.stale += 1
@@ -112,28 +112,28 @@ class Subscription:
             self.refused.pop(key, None)
         self.acked_version = push.version
         self.pending = None
-        self._has_all_of = None if self.refused else self._leads_to
+        self._acked_snapshot = None if self.refused else self._pending_snapshot
         return True
 
     def nack(self, nonce: int, refusals: Iterable[VariantRefusal]) -> tuple[VariantRefusal, ...]:
         """Record refusals; the acknowledgement of the rest follows.
 
         Returns:
-            Those that were taken: of a stale nonce none, else those of what was sent.
+            The refusals of sent variants; none if the nonce is stale.
         """
         push = self.pending
         if push is None or push.nonce != nonce:
             self.stale += 1
             return ()
         sent = {served.key: served.hashes for served in push.upserts}
-        taken = tuple(refusal for refusal in refusals if refusal.key in sent)
-        for refusal in taken:
-            self.refused.pop(refusal.key, None)  # the newest is the last
+        accepted = tuple(refusal for refusal in refusals if refusal.key in sent)
+        for refusal in accepted:
+            self.refused.pop(refusal.key, None)  # keeps the newest last
             self.refused[refusal.key] = (refusal, sent[refusal.key])
-        return taken
+        return accepted
 
     def was_sent(self, key: VariantKey, launch_hash: str) -> bool:
-        """Return whether the worker has a launch of a variant, or has just been sent it."""
+        """Return whether the worker has a launch of a variant, or a pending delta with it."""
         held = self.acked.get(key)
         sent = self.pending.upserts if self.pending is not None else ()
         return (held is not None and held.launch == launch_hash) or any(
@@ -144,10 +144,10 @@ class Subscription:
         """Return whether the worker has acknowledged exactly this content."""
         return self.acked.get(served.key) == served.hashes
 
-    def _lacks(self, snapshot: Snapshot) -> Delta:
-        """Return what the worker lacks, and has too much; nearly always compared once for all."""
-        if self._has_all_of is not None:
-            return snapshot.since(self._has_all_of)
+    def _delta_to(self, snapshot: Snapshot) -> Delta:
+        """Return the delta to a snapshot; shared by all workers in the usual cases."""
+        if self._acked_snapshot is not None:
+            return snapshot.since(self._acked_snapshot)
         if not self.acked and not self.refused:
             return snapshot.whole
         known: Mapping[VariantKey, Hashes] = self.acked | {
@@ -156,7 +156,7 @@ class Subscription:
         return compute_delta(snapshot, known, removals=True)
 
     def _forget_refusals(self, snapshot: Snapshot) -> None:
-        """Forget what was refused where the worker has what takes its place already."""
+        """Forget refusals of variants whose current content the worker already has."""
         for key in list(self.refused):
             if snapshot.hashes.get(key) == self.acked.get(key):
                 del self.refused[key]
