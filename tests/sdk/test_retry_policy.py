@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.sdk.retry_policy import MAX_TRIES, Again, Tried, decide, more_informative
+from leaseway.sdk.retry_policy import MAX_TRIES, FailedTry, Retry, decide, more_informative
 from leaseway.wire.errors import Fault, Reason, Started
 
 FINAL = sorted(
@@ -30,7 +30,7 @@ faults = st.builds(
     retry_delay=st.none() | st.floats(0, 10),
 )
 tries = st.builds(
-    Tried,
+    FailedTry,
     tries=st.integers(1, 20),
     remaining=st.floats(0, 60),
     repeatable=st.booleans(),
@@ -62,17 +62,17 @@ def test_that_no_other_worker_has_room_hides_no_server_that_is_down_and_no_slow_
 
 def test_a_server_that_is_down_on_one_worker_is_tried_on_another_and_nowhere_twice() -> None:
     down = Fault(Reason.SERVER_NOT_READY, "No.", retry_delay=5.0)
-    assert decide(down, Tried(1, 60.0, elsewhere=True)) == Again(avoid_worker=True)
-    assert decide(down, Tried(1, 60.0)) is None
+    assert decide(down, FailedTry(1, 60.0, elsewhere=True)) == Retry(avoid_worker=True)
+    assert decide(down, FailedTry(1, 60.0)) is None
 
 
 def test_where_no_other_has_room_a_slow_worker_is_asked_again_after_a_while() -> None:
     full = Fault(Reason.CAPACITY, "No.", retry_delay=3.0)
-    again = decide(full, Tried(2, 60.0, placing=True, slow=True), _longest)
-    assert again == Again(0.2, return_to_slow=True)
-    assert decide(full, Tried(2, 60.0, placing=True), _longest) is None
-    assert decide(full, Tried(2, 0.2, placing=True, slow=True), _longest) is None
-    assert decide(full, Tried(MAX_TRIES, 60.0, placing=True, slow=True), _longest) is None
+    again = decide(full, FailedTry(2, 60.0, placing=True, slow=True), _longest)
+    assert again == Retry(0.2, return_to_slow=True)
+    assert decide(full, FailedTry(2, 60.0, placing=True), _longest) is None
+    assert decide(full, FailedTry(2, 0.2, placing=True, slow=True), _longest) is None
+    assert decide(full, FailedTry(MAX_TRIES, 60.0, placing=True, slow=True), _longest) is None
 
 
 def _longest(low: float, high: float) -> float:
@@ -81,7 +81,7 @@ def _longest(low: float, high: float) -> float:
 
 @given(faults, tries)
 def test_what_may_have_started_is_repeated_at_most_once_and_only_where_harmless(
-    fault: Fault, tried: Tried
+    fault: Fault, tried: FailedTry
 ) -> None:
     again = decide(fault, tried, _longest)
     if again is not None and fault.started != "no":
@@ -101,19 +101,19 @@ def test_of_two_tries_the_failure_that_says_more_is_told(first: Fault, second: F
 
 
 @given(faults, tries)
-def test_no_wait_outlasts_the_deadline(fault: Fault, tried: Tried) -> None:
+def test_no_wait_outlasts_the_deadline(fault: Fault, tried: FailedTry) -> None:
     again = decide(fault, tried, _longest)
     assert again is None or again.delay <= tried.remaining
 
 
 @given(faults, tries)
-def test_tries_are_bounded(fault: Fault, tried: Tried) -> None:
+def test_tries_are_bounded(fault: Fault, tried: FailedTry) -> None:
     if decide(fault, tried, _longest) is not None:
         assert tried.tries < 12
 
 
 @given(faults, tries)
-def test_a_call_on_a_lease_never_leaves_its_worker(fault: Fault, tried: Tried) -> None:
+def test_a_call_on_a_lease_never_leaves_its_worker(fault: Fault, tried: FailedTry) -> None:
     again = decide(fault, tried, _longest)
     if again is not None and tried.pinned:
         assert not again.avoid_worker
@@ -121,7 +121,7 @@ def test_a_call_on_a_lease_never_leaves_its_worker(fault: Fault, tried: Tried) -
 
 @pytest.mark.parametrize("reason", FINAL)
 def test_rejections_are_final(reason: Reason) -> None:
-    assert decide(Fault(reason, "No."), Tried(1, 60.0, repeatable=True)) is None
+    assert decide(Fault(reason, "No."), FailedTry(1, 60.0, repeatable=True)) is None
 
 
 @pytest.mark.parametrize(
@@ -130,82 +130,84 @@ def test_rejections_are_final(reason: Reason) -> None:
 )
 def test_what_did_not_start_moves_to_another_worker_at_once(reason: Reason) -> None:
     fault = Fault(reason, "No.", retry_delay=5.0)
-    again = decide(fault, Tried(1, 60.0, elsewhere=True))
-    assert again == Again(delay=0.0, avoid_worker=True)
+    again = decide(fault, FailedTry(1, 60.0, elsewhere=True))
+    assert again == Retry(delay=0.0, avoid_worker=True)
 
 
 def test_without_another_worker_the_delay_that_was_asked_for_is_kept() -> None:
     fault = Fault(Reason.OVERLOADED, "Full.", retry_delay=0.7)
-    assert decide(fault, Tried(1, 60.0)) == Again(0.7, avoid_worker=True, resolve=True)
+    assert decide(fault, FailedTry(1, 60.0)) == Retry(0.7, avoid_worker=True, resolve=True)
 
 
 def test_without_a_delay_tries_back_off() -> None:
     fault = Fault(Reason.WORKER_LOST, "Gone.")
-    delays = [decide(fault, Tried(n, 60.0, pinned=True), _longest) for n in (1, 2, 3)]
+    delays = [decide(fault, FailedTry(n, 60.0, pinned=True), _longest) for n in (1, 2, 3)]
     assert [again.delay if again else None for again in delays] == [0.1, 0.2, 0.4]
 
 
 def test_the_last_try_is_the_fifth() -> None:
     fault = Fault(Reason.OVERLOADED, "Full.")
-    assert decide(fault, Tried(MAX_TRIES - 1, 60.0)) is not None
-    assert decide(fault, Tried(MAX_TRIES, 60.0)) is None
+    assert decide(fault, FailedTry(MAX_TRIES - 1, 60.0)) is not None
+    assert decide(fault, FailedTry(MAX_TRIES, 60.0)) is None
 
 
 def test_a_lost_worker_has_time_to_be_replaced_but_a_lease_on_it_has_not() -> None:
     fault = Fault(Reason.WORKER_LOST, "Gone.")
-    waits = [decide(fault, Tried(n, 60.0), lambda _, high: high / 2) for n in range(1, 12)]
+    waits = [decide(fault, FailedTry(n, 60.0), lambda _, high: high / 2) for n in range(1, 12)]
     assert sum(again.delay for again in waits if again) > 5
-    assert decide(fault, Tried(12, 60.0)) is None
-    assert decide(fault, Tried(MAX_TRIES, 60.0, pinned=True)) is None
+    assert decide(fault, FailedTry(12, 60.0)) is None
+    assert decide(fault, FailedTry(MAX_TRIES, 60.0, pinned=True)) is None
 
 
 def test_a_settling_control_plane_is_outlasted() -> None:
     fault = Fault(Reason.SYNCING, "Wait.")
-    waits = [decide(fault, Tried(n, 60.0), lambda low, high: low) for n in range(1, 12)]
+    waits = [decide(fault, FailedTry(n, 60.0), lambda low, high: low) for n in range(1, 12)]
     assert sum(again.delay for again in waits if again) > 2.5
-    assert decide(fault, Tried(12, 60.0)) is None
+    assert decide(fault, FailedTry(12, 60.0)) is None
 
 
 def test_a_name_from_the_cache_is_resolved_once_more() -> None:
-    assert decide(Fault(Reason.TOOL_NOT_FOUND, "No."), Tried(1, 60.0, cached=True)) == Again(
+    assert decide(Fault(Reason.TOOL_NOT_FOUND, "No."), FailedTry(1, 60.0, cached=True)) == Retry(
         resolve=True
     )
-    assert decide(Fault(Reason.TOOL_NOT_FOUND, "No."), Tried(2, 60.0, cached=False)) is None
+    assert decide(Fault(Reason.TOOL_NOT_FOUND, "No."), FailedTry(2, 60.0, cached=False)) is None
 
 
 def test_a_call_whose_server_became_shared_is_resolved_again_and_an_acquire_is_not() -> None:
     fault = Fault(Reason.NOT_LEASABLE, "No.")
-    assert decide(fault, Tried(1, 60.0, leased=True)) == Again(resolve=True)
-    assert decide(fault, Tried(MAX_TRIES, 60.0, leased=True)) is None
-    assert decide(fault, Tried(1, 60.0, placing=True, elsewhere=True)) is None
+    assert decide(fault, FailedTry(1, 60.0, leased=True)) == Retry(resolve=True)
+    assert decide(fault, FailedTry(MAX_TRIES, 60.0, leased=True)) is None
+    assert decide(fault, FailedTry(1, 60.0, placing=True, elsewhere=True)) is None
 
 
 def test_a_full_worker_sends_a_placement_elsewhere_but_ends_a_call() -> None:
     fault = Fault(Reason.CAPACITY, "Full.")
-    again = decide(fault, Tried(1, 60.0, placing=True, elsewhere=True))
-    assert again == Again(0.0, avoid_worker=True)
-    assert decide(fault, Tried(1, 60.0)) is None
+    again = decide(fault, FailedTry(1, 60.0, placing=True, elsewhere=True))
+    assert again == Retry(0.0, avoid_worker=True)
+    assert decide(fault, FailedTry(1, 60.0)) is None
 
 
 @pytest.mark.parametrize("started", ["yes", "unknown"])
 def test_a_harmless_tool_is_repeated_once(started: Started) -> None:
     fault = Fault(Reason.FATE_UNKNOWN, "Lost.", started)
-    assert decide(fault, Tried(1, 60.0)) is None
-    again = decide(fault, Tried(1, 60.0, repeatable=True))
+    assert decide(fault, FailedTry(1, 60.0)) is None
+    again = decide(fault, FailedTry(1, 60.0, repeatable=True))
     assert again is not None
     assert again.repeats
-    assert decide(fault, Tried(2, 60.0, repeatable=True, repeated=True)) is None
+    assert decide(fault, FailedTry(2, 60.0, repeatable=True, repeated=True)) is None
 
 
 def test_an_mcp_server_that_asks_to_come_back_later_is_asked_again_there_and_then() -> None:
     busy = Fault(Reason.SERVER_ERROR, "Busy.", "no", retry_delay=3.0)
     for elsewhere in (False, True):
-        assert decide(busy, Tried(1, 60, elsewhere=elsewhere)) == Again(3.0)
-    assert decide(busy, Tried(1, 2.0)) is None
-    assert decide(busy, Tried(MAX_TRIES, 60)) is None
+        assert decide(busy, FailedTry(1, 60, elsewhere=elsewhere)) == Retry(3.0)
+    assert decide(busy, FailedTry(1, 2.0)) is None
+    assert decide(busy, FailedTry(MAX_TRIES, 60)) is None
     at_once = Fault(Reason.SERVER_ERROR, "Busy.", "no", retry_delay=0.0)
-    again = decide(at_once, Tried(1, 60), _longest)
+    again = decide(at_once, FailedTry(1, 60), _longest)
     assert again is not None
     assert again.delay > 0
-    assert decide(Fault(Reason.SERVER_ERROR, "No.", "no"), Tried(1, 60)) is None
-    assert decide(Fault(Reason.SERVER_ERROR, "No.", "yes", retry_delay=1.0), Tried(1, 60)) is None
+    assert decide(Fault(Reason.SERVER_ERROR, "No.", "no"), FailedTry(1, 60)) is None
+    assert (
+        decide(Fault(Reason.SERVER_ERROR, "No.", "yes", retry_delay=1.0), FailedTry(1, 60)) is None
+    )

@@ -1,4 +1,4 @@
-"""Calls of tools on behalf of a model: what all frameworks share."""
+"""Tool calls of a model: the part that all frameworks share."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from leaseway.wire.messages.admin import RELEASE_TOOL
 Caller = AsyncClient | AsyncSession | Client | Session
 
 _FOR_MODELS: Final = (InvalidArguments, PermissionDenied, ServerError, ToolNotFound)
-"""Errors that a model can do something about; all others are for the service, and are raised."""
+"""Errors that are reported to the model, which can react to them. All others are raised."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model is told of a call.
+    """The answer to a model's tool call.
 
     Attributes:
-        items: Texts and images, in order, as `ToolResult.for_model` gives them.
-        is_error: Whether the tool says that it failed, or the call was refused for a reason that
-            a model can do something about.
-        result: What the tool returned; None where the call was refused.
+        items: Texts and images, in order, as `ToolResult.for_model` returns them.
+        is_error: Whether the tool reported an error, or the call failed with an error that a model
+            can react to.
+        result: The tool's result, or None if the call failed.
     """
 
     items: Sequence[Mapping[str, Any]]
@@ -46,7 +46,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Its texts; an image is a line that says so."""
+        """The texts, one a line. An image is replaced by a line with its MIME type."""
         return "\n".join(
             item["text"] if item["type"] == "text" else f"[An image: {item['mime_type']}]"
             for item in self.items
@@ -54,54 +54,54 @@ class Answer:
 
     @property
     def has_images(self) -> bool:
-        """Whether its text is not all of it."""
+        """Whether there are images, which `text` does not contain."""
         return any(item["type"] == "image" for item in self.items)
 
 
 class ToolCaller:
     """Calls tools for a model.
 
-    A model that is offered `mcp_release` is told when a call took a lease that it may release.
+    If the model's tools include `mcp_release`, answers contain the reminder to release a new lease.
 
     Args:
-        tools: Those that the model is offered.
+        tools: The tools that the model can call.
         caller: A client, or a session, which holds the leases of one conversation.
-        waits: Whether the framework calls from threads without a loop: only `Client` and its
-            sessions can be used there.
+        waits: Whether the framework calls tools in threads without an event loop, so that the
+            caller must be a `Client` or a session of one.
 
     Attributes:
-        tools: The same tools.
+        tools: The tools.
 
     Raises:
-        TypeError: The caller is something else.
+        TypeError: The caller has another type.
     """
 
     def __init__(self, tools: Iterable[Tool], caller: Caller, *, waits: bool = False) -> None:
-        kinds = (Client, Session) if waits else (AsyncClient, AsyncSession, Client, Session)
-        if not isinstance(caller, kinds):
-            wanted = ", ".join(kind.__name__ for kind in kinds)
-            raise TypeError(f"The caller must be one of {wanted}; it is {type(caller).__name__}.")
+        types = (Client, Session) if waits else (AsyncClient, AsyncSession, Client, Session)
+        if not isinstance(caller, types):
+            expected = ", ".join(cls.__name__ for cls in types)
+            raise TypeError(f"The caller must be one of {expected}; it is {type(caller).__name__}.")
         self.tools = tuple(tools)
         self._caller = caller
-        self._reminds = any(tool.name == RELEASE_TOOL for tool in self.tools)
+        self._can_release = any(tool.name == RELEASE_TOOL for tool in self.tools)
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any]) -> Answer:
-        """Call a tool; with a synchronous caller, in a thread.
+        """Call a tool; a synchronous caller is used in a thread.
 
         Raises:
-            LeasewayError: The call failed for a reason that no model can do anything about, such
-                as LeaseLost.
+            LeasewayError: The call failed with an error that a model cannot react to, such as
+                LeaseLost.
         """
         if isinstance(self._caller, Client | Session):
             return await asyncio.to_thread(self.call_and_wait, tool, arguments)
         try:
             result = await self._caller.call_tool(tool.name, arguments)
         except _FOR_MODELS as error:
-            return _refusal(error)
+            return _error_answer(error)
         return self._answer(result, await result.for_model())
 
     def call_and_wait(self, tool: Tool, arguments: Mapping[str, Any]) -> Answer:
-        """Call a tool and wait for its answer.
+        """Call a tool in this thread; the caller must be a synchronous one.
 
         Raises:
             LeasewayError: As `call` does.
@@ -115,19 +115,19 @@ class ToolCaller:
         try:
             result = self._caller.call_tool(tool.name, arguments)
         except _FOR_MODELS as error:
-            return _refusal(error)
+            return _error_answer(error)
         return self._answer(result, result.for_model())
 
     def _answer(self, result: ToolResult, content: Sequence[Mapping[str, Any]]) -> Answer:
         items = list(content)
         if not items and result.structured is not None:
             items.append(_text(json.dumps(result.structured, ensure_ascii=False)))
-        if self._reminds and result.reminder:
+        if self._can_release and result.reminder:
             items.append(_text(result.reminder))
         return Answer(items, result.is_error, result)
 
 
-def _refusal(error: LeasewayError) -> Answer:
+def _error_answer(error: LeasewayError) -> Answer:
     return Answer([_text(str(error))], is_error=True)
 
 

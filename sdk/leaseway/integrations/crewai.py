@@ -1,4 +1,4 @@
-"""CrewAI: tools as `crewai` has them (extra `leaseway[crewai]`)."""
+"""CrewAI: Leaseway's tools as tools of `crewai` (extra `leaseway[crewai]`)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def _never(*_: Any) -> bool:
 
 class _Arguments(BaseModel):
     def model_dump(self, **options: Any) -> dict[str, Any]:
-        # CrewAI would send null for each argument that the model left out.
-        given: dict[str, Any] = super().model_dump(**{"exclude_unset": True, **options})
-        return given
+        # Without this, CrewAI sends null for each argument that the model did not pass.
+        arguments: dict[str, Any] = super().model_dump(**{"exclude_unset": True, **options})
+        return arguments
 
 
 class LeasewayTool(BaseTool):  # type: ignore[misc]
-    """A tool that is called through Leaseway; CrewAI takes text, in which images are named."""
+    """A tool that is called through Leaseway. CrewAI accepts text only; images are named in it."""
 
-    # CrewAI keeps results by their arguments, and no server says that this is right.
+    # By default CrewAI caches results by their arguments, which is wrong for most tools.
     cache_function: Callable[..., bool] = _never
     _calls: Any = PrivateAttr()
     _tool: Any = PrivateAttr()
@@ -44,36 +44,37 @@ class LeasewayTool(BaseTool):  # type: ignore[misc]
 def crewai_tools(tools: Iterable[Tool], caller: Client | Session) -> list[LeasewayTool]:
     """Return tools for `Agent(tools=...)`.
 
-    A tool whose schema CrewAI cannot take is left out, with a warning in the log.
+    A tool whose schema CrewAI does not support is skipped, with a warning in the log.
 
     Args:
-        tools: As `list_tools` returns them, or some of them.
-        caller: What calls them: a `Client`, or a session of one, which holds the leases of one
-            conversation. CrewAI calls tools in threads of its own, where no event loop runs.
+        tools: The tools, as `list_tools` returns them.
+        caller: Calls the tools: a `Client`, or a session of one, which holds the leases of one
+            conversation. CrewAI calls tools in its own threads, where no event loop runs.
 
     Raises:
-        TypeError: The caller is something else, such as an `AsyncClient`.
+        TypeError: The caller has another type, such as `AsyncClient`.
     """
     calls = ToolCaller(tools, caller, waits=True)
-    return [made for tool in calls.tools if (made := _tool(tool, calls)) is not None]
+    built = (_build_tool(tool, calls) for tool in calls.tools)
+    return [tool for tool in built if tool is not None]
 
 
-def _tool(tool: Tool, calls: ToolCaller) -> LeasewayTool | None:
+def _build_tool(tool: Tool, calls: ToolCaller) -> LeasewayTool | None:
     try:
         arguments = create_model_from_schema(
             deepcopy(tool.input_schema), model_name=f"{tool.name}_arguments", __base__=_Arguments
         )
-    except Exception as error:  # whatever CrewAI makes of a schema, the other tools remain
+    except Exception as error:  # whatever CrewAI raises for this schema, keep the other tools
         _logger.warning(
-            f"The tool '{tool.name}' of server '{tool.server_id}' is left out: CrewAI cannot take "
-            f"its input schema ({type(error).__name__}).",
+            f"The tool '{tool.name}' of server '{tool.server_id}' is skipped: CrewAI does not "
+            f"support its input schema ({type(error).__name__}).",
             exc_info=True,
         )
         return None
-    made = LeasewayTool(
+    built = LeasewayTool(
         name=tool.name,
         description=tool.description or tool.title or tool.name,
         args_schema=arguments,
     )
-    made._calls, made._tool = calls, tool
-    return made
+    built._calls, built._tool = calls, tool
+    return built

@@ -1,4 +1,4 @@
-"""LangChain and LangGraph: tools as `langchain_core` has them (extra `leaseway[langchain]`)."""
+"""LangChain, LangGraph: Leaseway's tools as tools of `langchain_core` (extra `langchain`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from leaseway.sdk import Tool, ToolResult
 class LeasewayTool(BaseTool):  # type: ignore[misc]
     """A tool that is called through Leaseway.
 
-    Its message for the model has texts and images, and its `artifact` is the `ToolResult`. Where a
-    tool says that it failed, the message has the status `error`, and the run goes on.
+    The `ToolMessage` contains texts and images, and its `artifact` is the `ToolResult`. If the tool
+    reports an error, the message has the status `error`, and the run continues.
     """
 
     response_format: Literal["content", "content_and_artifact"] = "content_and_artifact"
@@ -25,7 +25,7 @@ class LeasewayTool(BaseTool):  # type: ignore[misc]
     _calls: Any = PrivateAttr()
     _tool: Any = PrivateAttr()
 
-    # Without LangChain's own parameters, so that a tool may have some of their names.
+    # LangChain's own parameters are not declared, so that tools may have arguments of these names.
     def _run(self, **arguments: Any) -> tuple[Any, ToolResult | None]:
         return _message(self._calls.call_and_wait(self._tool, arguments))
 
@@ -34,29 +34,29 @@ class LeasewayTool(BaseTool):  # type: ignore[misc]
 
 
 def langchain_tools(tools: Iterable[Tool], caller: Caller) -> list[LeasewayTool]:
-    """Return tools as LangChain's models, agents and graphs take them.
+    """Return tools for LangChain's models, agents and graphs.
 
     Args:
-        tools: As `list_tools` returns them, or some of them.
-        caller: What calls them: a client, or a session, which holds the leases of one conversation.
-            An asynchronous one serves `ainvoke` and `astream` only, a synchronous one all.
+        tools: The tools, as `list_tools` returns them.
+        caller: Calls the tools: a client, or a session, which holds the leases of one conversation.
+            An asynchronous one supports only `ainvoke` and `astream`.
 
     Raises:
-        TypeError: The caller is something else.
+        TypeError: The caller has another type.
     """
     calls = ToolCaller(tools, caller)
-    return [_tool(tool, calls) for tool in calls.tools]
+    return [_build_tool(tool, calls) for tool in calls.tools]
 
 
-def _tool(tool: Tool, calls: ToolCaller) -> LeasewayTool:
-    made = LeasewayTool(
+def _build_tool(tool: Tool, calls: ToolCaller) -> LeasewayTool:
+    built = LeasewayTool(
         name=tool.name,
         description=tool.description,
         args_schema=deepcopy(tool.input_schema),
         metadata={"server_id": tool.server_id, "annotations": tool.annotations},
     )
-    made._calls, made._tool = calls, tool
-    return made
+    built._calls, built._tool = calls, tool
+    return built
 
 
 def _message(answer: Answer) -> tuple[Any, ToolResult | None]:

@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK: tools as `agents` has them (extra `leaseway[openai-agents]`)."""
+"""The OpenAI Agents SDK: Leaseway's tools as tools of `agents` (extra `openai-agents`)."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from leaseway.sdk import Tool
 def openai_agents_tools(tools: Iterable[Tool], caller: Caller) -> list[FunctionTool]:
     """Return tools for `Agent(tools=...)`.
 
-    What a tool says of its own failure is told to the model. The schemas stay as servers wrote
-    them, so that they are not strict in OpenAI's sense.
+    An error that a tool reports is passed to the model. The schemas are those of the servers, which
+    are not strict in OpenAI's sense.
 
     Args:
-        tools: As `list_tools` returns them, or some of them.
-        caller: What calls them: a client, or a session, which holds the leases of one conversation.
+        tools: The tools, as `list_tools` returns them.
+        caller: Calls the tools: a client, or a session, which holds the leases of one conversation.
 
     Raises:
-        TypeError: The caller is something else.
+        TypeError: The caller has another type.
     """
     calls = ToolCaller(tools, caller)
-    return [_tool(tool, calls) for tool in calls.tools]
+    return [_build_tool(tool, calls) for tool in calls.tools]
 
 
-def _tool(tool: Tool, calls: ToolCaller) -> FunctionTool:
+def _build_tool(tool: Tool, calls: ToolCaller) -> FunctionTool:
     async def invoke(_context: Any, text: str) -> Any:
         try:
             arguments = json.loads(text or "{}")
         except ValueError as error:
-            return f"The arguments are no JSON: {error}. Call the tool again with a JSON object."
+            return f"The arguments are not JSON: {error}. Call the tool again with a JSON object."
         if not isinstance(arguments, dict):
-            return "The arguments are no JSON object. Call the tool again with one."
+            return "The arguments are not a JSON object. Call the tool again with one."
         answer = await calls.call(tool, arguments)
         if not answer.has_images:
             return answer.text

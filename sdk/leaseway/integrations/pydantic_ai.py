@@ -1,4 +1,4 @@
-"""Pydantic AI: tools as `pydantic_ai` has them (extra `leaseway[pydantic-ai]`)."""
+"""Pydantic AI: Leaseway's tools as tools of `pydantic_ai` (extra `leaseway[pydantic-ai]`)."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from leaseway.sdk import Tool
 def pydantic_ai_tools(tools: Iterable[Tool], caller: Caller) -> list[AgentTool[Any]]:
     """Return tools for `Agent(tools=...)` or a `FunctionToolset`.
 
-    What a tool says of its own failure is told to the model, and costs none of the agent's retries.
+    An error that a tool reports is passed to the model, and does not count as one of the agent's
+    retries.
 
     Args:
-        tools: As `list_tools` returns them, or some of them.
-        caller: What calls them: a client, or a session, which holds the leases of one conversation.
+        tools: The tools, as `list_tools` returns them.
+        caller: Calls the tools: a client, or a session, which holds the leases of one conversation.
 
     Raises:
-        TypeError: The caller is something else.
+        TypeError: The caller has another type.
     """
     calls = ToolCaller(tools, caller)
-    return [_tool(tool, calls) for tool in calls.tools]
+    return [_build_tool(tool, calls) for tool in calls.tools]
 
 
-def _tool(tool: Tool, calls: ToolCaller) -> AgentTool[Any]:
+def _build_tool(tool: Tool, calls: ToolCaller) -> AgentTool[Any]:
     async def run(**arguments: Any) -> Any:
         answer = await calls.call(tool, arguments)
         if answer.is_error:

@@ -1,14 +1,14 @@
-"""Leaseway's SDK: list tools, call them, hold leases.
+"""Leaseway's SDK: list and call tools, and hold leases.
 
     async with AsyncClient("127.0.0.1:7600", agent="billing") as client:
         result = await client.call_tool("time_get_current_time", {"timezone": "UTC"})
         print(result.text)
 
-`Client` is the same without `await`. All failures are `LeasewayError`s; see
-`leaseway.sdk.errors` for the whole tree.
+`Client` is the same without `await`. A failed request raises a `LeasewayError`; see
+`leaseway.sdk.errors` for all of them.
 """
 
-import leaseway.wire.forking  # noqa: F401 - has to come before gRPC is loaded
+import leaseway.wire.forking  # noqa: F401 - must be imported before gRPC
 
 # isort: split
 from leaseway.sdk.blocking.client import Client, Session

@@ -1,45 +1,45 @@
-"""What can go wrong, as exceptions.
+"""The exceptions that clients raise.
 
-One class a reason (DESIGN §7); catch the narrowest one that you can act on::
+Each class stands for one reason (docs/design.md §7). Catch the narrowest one that you can handle::
 
-    LeasewayError
-      ├ ToolNotFound              no such tool or server; the message names the nearest
-      ├ ServerNotReady            configured, but it has no tools yet
-      ├ InvalidArguments          .violations: what breaks the tool's input schema
-      ├ InvalidRequest            the request itself makes no sense
-      ├ ServerError               .code .data: the MCP server's JSON-RPC error
+    LeasewayError               .reason .message .started .retry_after .metadata
+      ├ ToolNotFound              no such tool, prompt, resource or server
+      ├ ServerNotReady            the server is configured but has no tools yet
+      ├ InvalidArguments          .violations of the tool's input schema
+      ├ InvalidRequest            the request is invalid
+      ├ ServerError               .code .data: the MCP server returned a JSON-RPC error
       ├ ServerLost                .exit_status .stderr: its process or connection ended
-      ├ FateUnknown               sent, then the connection to the worker was lost
-      ├ WorkerLost                the worker could not be reached; nothing was sent
-      ├ Draining                  the worker takes no more work
-      ├ NotApplied                the worker is behind the registry
+      ├ FateUnknown               the worker was lost after the call was sent
+      ├ WorkerLost                the worker could not be reached; the call was not sent
+      ├ Draining                  the worker accepts no new calls
+      ├ NotApplied                the worker's registry is behind that of the control plane
       ├ Overloaded                the worker's queue is full
-      ├ Syncing                   the control plane is still asking workers what they hold
-      ├ NotLeader                 another control plane leads
+      ├ Syncing                   the control plane still collects the leases of workers
+      ├ NotLeader                 another control plane is the leader
       ├ ControlPlaneUnavailable   needed (first list, placement) and unreachable
       ├ DeadlineExceeded          the timeout passed; also a TimeoutError
       ├ Cancelled                 the call was cancelled
-      ├ LeaseError                .lease_id
-      │   ├ LeaseExpired          not renewed in time
-      │   ├ LeaseRevoked          ended by the worker or an operator
-      │   ├ LeaseReleased         released by someone of the session
-      │   └ LeaseLost             the worker that held it is gone or does not know it
+      ├ LeaseError                .lease_id: the lease has ended
+      │   ├ LeaseExpired          it was not renewed in time
+      │   ├ LeaseRevoked          the worker or an operator ended it
+      │   ├ LeaseReleased         its session released it
+      │   └ LeaseLost             its worker exited, or does not have it
       ├ NotLeasable               the server is shared: call it without a lease
       ├ SessionRequired           the server is leased: call it in a session
-      ├ ResultTooLarge            the result exceeds its bound
-      ├ ToolDiffers               the tool is not on that worker what it was when listed
-      ├ ArtifactLost              the artifact is gone
-      ├ Unauthenticated           no key, or a wrong one
-      ├ PermissionDenied          not allowed
-      ├ ConfirmationRequired      .confirmation_id: a person has to agree first
+      ├ ResultTooLarge            the result exceeds its limit
+      ├ ToolDiffers               the worker's tool differs from the listed one
+      ├ ArtifactLost              the artifact no longer exists
+      ├ Unauthenticated           the key is missing or wrong
+      ├ PermissionDenied          the credential does not allow this
+      ├ ConfirmationRequired      .confirmation_id: a person must approve the call
       ├ RateLimited               too many calls; .retry_after
-      ├ Capacity                  no room for another lease; .retry_after
-      ├ InputRequired             .method: the server asks what the caller cannot answer
-      ├ IncompatibleVersion       the two sides speak different protocols
-      └ InternalError             a fault in Leaseway
+      ├ Capacity                  no worker has capacity for another lease; .retry_after
+      ├ InputRequired             .method: the server sent a request that has no handler
+      ├ IncompatibleVersion       the two sides speak different protocol versions
+      └ InternalError             a bug in Leaseway
 
-Two more come of `result_type` alone and have no reason of their own: `ToolError` and
-`ResultTypeError`, in `leaseway.sdk.calls.typed_results`.
+`result_type` of `call_tool` adds two more, which have no reason: `ToolError` and `ResultTypeError`
+(`leaseway.sdk.calls.typed_results`).
 """
 
 from __future__ import annotations
@@ -55,36 +55,36 @@ from leaseway.wire.errors import Fault, Reason, Started
 
 @dataclass(frozen=True)
 class Violation:
-    """One way in which arguments break a tool's input schema.
+    """One argument that violates a tool's input schema.
 
     Attributes:
-        field: Where in the arguments, such as `options.depth`; empty for the whole object.
-        message: What is wrong there.
+        field: The argument's path, such as `$.options.depth`; `$` or empty for the whole object.
+        message: The violated rule.
     """
 
     field: str
     message: str
 
 
-_MOST_VIOLATIONS: Final = 5
-"""Violations that the text of an error names."""
-_AS_A_WHOLE: Final = ("", "$")
-"""The fields of violations that are about the arguments as a whole."""
+_MAX_VIOLATIONS: Final = 5
+"""Limit of the violations in the text of an error."""
+_WHOLE_OBJECT: Final = ("", "$")
+"""The fields of violations that concern all arguments together."""
 
 _CLASSES: Final[dict[Reason, type[LeasewayError]]] = {}
-"""The class of each reason; the classes below enter themselves."""
+"""The class of each reason, registered by `LeasewayError.__init_subclass__`."""
 
 
 class LeasewayError(Exception):
-    """Something was refused or failed; the base of all others.
+    """A request failed or was rejected. The base class of all errors.
 
     Attributes:
-        reason: Why, as a constant that programs can compare.
+        reason: The reason, a constant of the class; docs/runbook.md explains each one.
         message: What happened, where, and what to do, in sentences.
-        started: Whether the MCP server may have begun to work on the call: `no`, `yes` or
-            `unknown`. After `no`, another try is safe.
-        retry_after: Seconds after which another try may succeed, or None.
-        metadata: Facts for programs, such as `server`, `worker` and `lease`.
+        started: Whether the MCP server has started the call: `no`, `yes` or `unknown`. After `no`,
+            repeating the call is safe.
+        retry_after: Seconds after which another try may succeed, or None if unknown.
+        metadata: Details for programs, such as `server`, `worker` and `lease`.
     """
 
     reason: ClassVar[Reason] = Reason.INTERNAL
@@ -111,8 +111,8 @@ class LeasewayError(Exception):
         self._violations = tuple(violations)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Task queues send exceptions between processes; the default would lose the keywords.
-        make = partial(
+        # Task queues pickle exceptions; the default would lose the keyword arguments.
+        build = partial(
             type(self),
             self.message,
             started=self.started,
@@ -120,56 +120,58 @@ class LeasewayError(Exception):
             metadata=dict(self.metadata),
             violations=self._violations,
         )
-        return make, ()
+        return build, ()
 
 
 class ToolNotFound(LeasewayError, reason=Reason.TOOL_NOT_FOUND):
-    """No tool or server has this name, or it is filtered; the message names the nearest ones."""
+    """No tool, prompt, resource or server has this name, or a filter hides it.
+
+    The message names the nearest ones.
+    """
 
 
 class ServerNotReady(LeasewayError, reason=Reason.SERVER_NOT_READY):
-    """The server is configured, but has offered no tools yet; the message says its problem."""
+    """The server is configured but has not started yet; the message names its problem."""
 
 
 class InvalidArguments(LeasewayError, reason=Reason.INVALID_ARGUMENTS):
-    """The arguments break the tool's input schema; the server was not called.
+    """The arguments violate the tool's input schema; the server was not called.
 
-    Its text goes on after `message` with the first violations, so that a log line says what to
-    correct.
+    `str()` of the error is `message` and the first violations, so that a log line shows both.
     """
 
     def __str__(self) -> str:
-        named = [
-            f"{'arguments' if one.field in _AS_A_WHOLE else one.field}: {one.message.rstrip('.')}"
-            for one in self._violations
-            if one.message not in self.message
+        parts = [
+            f"{'arguments' if v.field in _WHOLE_OBJECT else v.field}: {v.message.rstrip('.')}"
+            for v in self._violations
+            if v.message not in self.message
         ]
-        more = len(named) - _MOST_VIOLATIONS
-        rest = [f"and {more} more"] if more > 0 else []
-        text = "; ".join([*named[:_MOST_VIOLATIONS], *rest])
-        return f"{self.message} {text}." if text else self.message
+        more = len(parts) - _MAX_VIOLATIONS
+        if more > 0:
+            parts[_MAX_VIOLATIONS:] = [f"and {more} more"]
+        return f"{self.message} {'; '.join(parts)}." if parts else self.message
 
     @property
     def violations(self) -> list[Violation]:
-        """What is wrong, one entry a field."""
+        """The violations, one for each argument."""
         return list(self._violations)
 
 
 class InvalidRequest(LeasewayError, reason=Reason.INVALID_REQUEST):
-    """The request itself makes no sense, such as a time to live of a week."""
+    """The request is invalid, for example an unknown worker or a `ttl` of a week."""
 
 
 class ServerError(LeasewayError, reason=Reason.SERVER_ERROR):
-    """The MCP server answered with a JSON-RPC error."""
+    """The MCP server returned a JSON-RPC error."""
 
     @property
     def code(self) -> int | None:
-        """The JSON-RPC error code, or None where the server sent none."""
+        """The JSON-RPC error code, or None if the server sent none."""
         return _integer(self.metadata.get("code"))
 
     @property
     def data(self) -> Any:
-        """The `data` of the JSON-RPC error, or None where the server sent none."""
+        """The `data` of the JSON-RPC error, or None if the server sent none."""
         text = self.metadata.get("data")
         if not text:
             return None
@@ -180,21 +182,21 @@ class ServerError(LeasewayError, reason=Reason.SERVER_ERROR):
 
 
 class ServerLost(LeasewayError, reason=Reason.SERVER_LOST):
-    """The MCP server's process died, or its connection was lost."""
+    """The MCP server's process exited, or its connection was lost."""
 
     @property
     def exit_status(self) -> int | None:
-        """The exit status, negative for a signal; None where there is no process to tell it."""
+        """The exit status, negative for a signal; None if unknown or not a process."""
         return _integer(self.metadata.get("exit_status"))
 
     @property
     def stderr(self) -> str:
-        """The last lines that it wrote to stderr, secrets redacted."""
+        """The last lines that the process wrote to stderr, with secrets redacted."""
         return self.metadata.get("stderr", "")
 
 
 class FateUnknown(LeasewayError, reason=Reason.FATE_UNKNOWN):
-    """The call was sent, then the connection to the worker was lost."""
+    """The worker was lost after the call was sent; whether it ran is unknown."""
 
 
 class WorkerLost(LeasewayError, reason=Reason.WORKER_LOST):
@@ -202,11 +204,11 @@ class WorkerLost(LeasewayError, reason=Reason.WORKER_LOST):
 
 
 class Draining(LeasewayError, reason=Reason.DRAINING):
-    """The worker takes no more work."""
+    """The worker is shutting down and accepts no new calls."""
 
 
 class NotApplied(LeasewayError, reason=Reason.NOT_APPLIED):
-    """The worker is behind the registry version that the call was resolved at."""
+    """The worker has not applied the registry version that the call was resolved at."""
 
 
 class Overloaded(LeasewayError, reason=Reason.OVERLOADED):
@@ -214,35 +216,35 @@ class Overloaded(LeasewayError, reason=Reason.OVERLOADED):
 
 
 class Syncing(LeasewayError, reason=Reason.SYNCING):
-    """The control plane has just started and is asking workers what they hold."""
+    """The control plane has just started and still collects the leases of workers."""
 
 
 class NotLeader(LeasewayError, reason=Reason.NOT_LEADER):
-    """Another control plane leads."""
+    """Another control plane is the leader."""
 
 
 class ControlPlaneUnavailable(LeasewayError, reason=Reason.CONTROL_PLANE_UNAVAILABLE):
-    """The control plane was needed (first list, placement) and cannot be reached."""
+    """The control plane is needed (first list, placement of a lease) and unreachable."""
 
 
 class DeadlineExceeded(LeasewayError, TimeoutError, reason=Reason.DEADLINE_EXCEEDED):
-    """The timeout passed; the server is told that nobody waits any more."""
+    """The timeout passed; the call is cancelled at the server. Also a `TimeoutError`."""
 
 
 class Cancelled(LeasewayError, reason=Reason.CANCELLED):
-    """The call was cancelled by something else than the task that waits for it."""
+    """The call was cancelled, but not by its caller; for example, the client was closed."""
 
 
 class LeaseError(LeasewayError):
-    """A lease is no longer held.
+    """The session's lease has ended.
 
-    The session's calls to that server fail with the same error until `acquire` or `release`:
-    a fresh client would not have the state that the lost one had.
+    The session's calls to that server fail with the same error until `acquire` or `release`,
+    because a new instance does not have the state of the lost one.
     """
 
     @property
     def lease_id(self) -> str:
-        """The lease, or an empty string where the peer did not name it."""
+        """The lease's id, or empty if unknown."""
         return self.metadata.get("lease", "")
 
 
@@ -255,11 +257,11 @@ class LeaseRevoked(LeaseError, reason=Reason.LEASE_REVOKED):
 
 
 class LeaseReleased(LeaseError, reason=Reason.LEASE_RELEASED):
-    """Someone of the same session released the lease, or nobody called on it for its idle limit."""
+    """Another client of the session released the lease, or its idle limit passed."""
 
 
 class LeaseLost(LeaseError, reason=Reason.LEASE_LOST):
-    """The worker that held the lease is gone or does not know it."""
+    """The lease's worker exited, or does not have the lease, or the lease's server died."""
 
 
 class NotLeasable(LeasewayError, reason=Reason.NOT_LEASABLE):
@@ -271,62 +273,62 @@ class SessionRequired(LeasewayError, reason=Reason.SESSION_REQUIRED):
 
 
 class ResultTooLarge(LeasewayError, reason=Reason.RESULT_TOO_LARGE):
-    """The result exceeds its bound."""
+    """The result exceeds 16 MiB; request less at a time."""
 
 
 class ToolDiffers(LeasewayError, reason=Reason.TOOL_DIFFERS):
-    """On that worker, the tool is missing or is not what it was when it was listed."""
+    """The worker's tool is missing, or differs from the listed one."""
 
 
 class ArtifactLost(LeasewayError, reason=Reason.ARTIFACT_LOST):
-    """The artifact is gone."""
+    """The artifact no longer exists, or belongs to another session."""
 
 
 class Unauthenticated(LeasewayError, reason=Reason.UNAUTHENTICATED):
-    """No key was sent, or a wrong one; see the `key` parameter and LEASEWAY_KEY."""
+    """The key is missing or wrong; see the `key` parameter and LEASEWAY_KEY."""
 
 
 class PermissionDenied(LeasewayError, reason=Reason.PERMISSION_DENIED):
-    """The caller is not allowed to do this."""
+    """The caller's credential does not allow this."""
 
 
 class ConfirmationRequired(LeasewayError, reason=Reason.CONFIRMATION_REQUIRED):
-    """A person has to agree first."""
+    """A person must approve the call first; see `AsyncClient.approve`."""
 
     @property
     def confirmation_id(self) -> str:
-        """Names what a person has to agree to."""
+        """The id of the approval that the call needs."""
         return self.metadata.get("confirmation_id", "")
 
     @property
     def may_approve(self) -> bool:
-        """Whether the caller's own credential may agree to it."""
+        """Whether the caller's own credential may approve it."""
         return self.metadata.get("may_approve") == "yes"
 
 
 class RateLimited(LeasewayError, reason=Reason.RATE_LIMITED):
-    """Too many calls; `retry_after` says when there is room again."""
+    """Too many calls; `retry_after` is the time to wait."""
 
 
 class Capacity(LeasewayError, reason=Reason.CAPACITY):
-    """No worker has room for another lease; `retry_after` says when to try again."""
+    """No worker has capacity for another lease; `retry_after` is the time to wait."""
 
 
 class InputRequired(LeasewayError, reason=Reason.INPUT_REQUIRED):
-    """The server asks something that this caller cannot answer; the message says what to pass."""
+    """The server sent the caller a request that has no handler; the message names what to pass."""
 
     @property
     def method(self) -> str:
-        """What it asks for, such as `elicitation/create`; empty where that was not said."""
+        """The method of the server's request, such as `elicitation/create`, or empty."""
         return self.metadata.get("method", "")
 
 
 class IncompatibleVersion(LeasewayError, reason=Reason.INCOMPATIBLE_VERSION):
-    """The two sides speak different versions of the protocol; upgrade the older one."""
+    """The two sides speak different protocol versions; upgrade the older one."""
 
 
 class InternalError(LeasewayError, reason=Reason.INTERNAL):
-    """A fault in Leaseway itself, or a peer that is not Leaseway."""
+    """A bug in Leaseway, or a peer that is not Leaseway."""
 
 
 def _integer(text: str | None) -> int | None:
@@ -337,7 +339,7 @@ def _integer(text: str | None) -> int | None:
 
 
 def error_from_fault(fault: Fault) -> LeasewayError:
-    """Return the exception that callers see for a fault of the wire."""
+    """Return the exception for a fault."""
     return _CLASSES[fault.reason](
         fault.message,
         started=fault.started,

@@ -1,4 +1,4 @@
-"""Whether, when and where to try again after a failure: one pure function (DESIGN §6, fate)."""
+"""Whether, when and where to retry a failed call: one pure function (docs/design.md §6)."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from leaseway.wire.timing.backoff import Backoff
 MAX_TRIES: Final = 5
 """Tries of one call, the first included."""
 _MAX_SYNCING_TRIES: Final = 12
-"""A control plane settles for 3 s, and a worker is replaced in as many; these tries outlast it."""
+"""Enough for the 3 s in which a control plane settles or a lost worker is replaced."""
 _SYNCING_DELAY: Final = 0.5
 _BACKOFF: Final = Backoff(initial=0.1, maximum=2.0)
 
-_ELSEWHERE: Final = OF_ONE_WORKER | {Reason.TOOL_DIFFERS}
-"""Why another worker may be tried."""
+_WORKER_FAULTS: Final = OF_ONE_WORKER | {Reason.TOOL_DIFFERS}
+"""Reasons that concern one worker: another worker may succeed."""
 UNREADY: Final = frozenset({Reason.WORKER_LOST, Reason.OVERLOADED, Reason.NOT_APPLIED})
-"""How a worker fails that was slow or out of reach: it may have room, and be asked again."""
+"""Reasons of a slow or unreachable worker, which may have capacity and is tried again later."""
 _DOWN: Final = UNREADY | {Reason.SERVER_NOT_READY, Reason.SERVER_LOST}
-"""A server that does not run on one worker, or a worker that did not answer: that no other worker
-has room says less."""
-_SAYS: Final[dict[Started, int]] = {"no": 0, "unknown": 1, "yes": 2}
-"""How much a fate says of a whole call: that one try never began says nothing of the others."""
+"""Reasons that explain a failed call better than the lack of capacity on the other workers."""
+_BUSY: Final = frozenset({Reason.SERVER_ERROR, Reason.RATE_LIMITED})
+"""Reasons with which a server or worker may ask the caller to retry later (HTTP 429, 503)."""
+_STARTED_RANK: Final[dict[Started, int]] = {"no": 0, "unknown": 1, "yes": 2}
+"""If any try of a call has started, the call has: the highest rank of all tries counts."""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """What is known when a try has failed.
+class FailedTry:
+    """The state of a call after a failed try.
 
     Attributes:
-        tries: Tries so far, the failed one included.
+        tries: The number of tries, including the failed one.
         remaining: Seconds until the deadline.
-        repeatable: Whether the tool is annotated idempotent or read-only.
-        repeated: Whether a call that may have started was repeated before.
-        cached: Whether the name came from the cache, so that it may have moved.
-        pinned: Whether the call is bound to one worker by its lease.
-        leased: Whether a call took its server for one that is leased.
-        placing: Whether a lease was to be acquired, so that a full worker is not the end.
-        elsewhere: Whether another worker could be tried.
-        slow: Whether workers are avoided that did not say that they are full.
+        repeatable: Whether the tool is annotated as idempotent or read-only.
+        repeated: Whether a try that may have started was followed by another one.
+        cached: Whether the name was resolved from the cache, which may be out of date.
+        pinned: Whether the call's lease binds it to one worker.
+        leased: Whether the server is leased, as last resolved.
+        placing: Whether the try had to acquire a lease; if so, another worker may have capacity.
+        elsewhere: Whether another worker can be tried.
+        slow: Whether some of the avoided workers are slow or unreachable rather than full.
     """
 
     tries: int
@@ -58,15 +59,15 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Again:
-    """Try again.
+class Retry:
+    """How to retry a call.
 
     Attributes:
         delay: Seconds to wait first.
-        avoid_worker: Whether to prefer other workers than the one that failed.
-        return_to_slow: Whether to avoid those no longer that were slow or out of reach.
-        resolve: Whether to ask the control plane first where the name leads by now.
-        repeats: Whether the call may be running already.
+        avoid_worker: Whether to prefer other workers to the one that failed.
+        return_to_slow: Whether to stop avoiding slow and unreachable workers.
+        resolve: Whether to resolve the name again at the control plane first.
+        repeats: Whether the failed try may have started.
     """
 
     delay: float = 0.0
@@ -76,83 +77,78 @@ class Again:
     repeats: bool = False
 
 
-_BUSY = frozenset({Reason.SERVER_ERROR, Reason.RATE_LIMITED})
-
-
 def decide(
-    fault: Fault, tried: Tried, uniform: Callable[[float, float], float] = random.uniform
-) -> Again | None:
-    """Return how to try again, or None where the failure is final.
+    fault: Fault, state: FailedTry, uniform: Callable[[float, float], float] = random.uniform
+) -> Retry | None:
+    """Return how to retry a call, or None if its failure is final.
 
-    What certainly did not start is tried again, at most `MAX_TRIES` times, or until a worker that
-    was lost has had time to be replaced. What may have started
-    is repeated once, and only where the tool says that this changes nothing. Rejections are final.
+    A call that did not start is tried `MAX_TRIES` times, or until a lost worker has had time to be
+    replaced. A call that may have started is repeated once, and only if its tool is annotated as
+    idempotent or read-only. Rejections are final.
 
     Args:
-        fault: Why the try failed.
-        tried: What was tried, and what is left.
-        uniform: Draws the delay's jitter.
+        fault: How the try failed.
+        state: The state of the call.
+        uniform: Draws the jitter of the delay.
     """
-    if fault.reason is Reason.TOOL_NOT_FOUND:  # a name in the cache may have moved since
-        return Again(resolve=True) if tried.cached and fault.started == "no" else None
+    if fault.reason is Reason.TOOL_NOT_FOUND:  # a cached name may be out of date
+        return Retry(resolve=True) if state.cached and fault.started == "no" else None
     if fault.reason is Reason.NOT_LEASABLE:  # the server has become shared since it was resolved
-        return Again(resolve=True) if tried.leased and tried.tries < MAX_TRIES else None
-    if fault.reason is Reason.CAPACITY and tried.slow and not tried.elsewhere:
-        # No other worker has room; one that was slow may have some.
-        delay = _BACKOFF.delay(tried.tries - 1, uniform)
-        in_time = tried.tries < MAX_TRIES and delay < tried.remaining
-        return Again(delay, return_to_slow=True) if in_time else None
-    transient = fault.reason in _ELSEWHERE or fault.reason in SETTLING
-    full = fault.reason is Reason.CAPACITY and tried.placing and tried.elsewhere
-    down = fault.reason is Reason.SERVER_NOT_READY and fault.started == "no" and tried.elsewhere
+        return Retry(resolve=True) if state.leased and state.tries < MAX_TRIES else None
+    if fault.reason is Reason.CAPACITY and state.slow and not state.elsewhere:
+        # All other workers are full; a slow one may have capacity.
+        delay = _BACKOFF.delay(state.tries - 1, uniform)
+        in_time = state.tries < MAX_TRIES and delay < state.remaining
+        return Retry(delay, return_to_slow=True) if in_time else None
+    transient = fault.reason in _WORKER_FAULTS or fault.reason in SETTLING
+    full = fault.reason is Reason.CAPACITY and state.placing and state.elsewhere
+    down = fault.reason is Reason.SERVER_NOT_READY and fault.started == "no" and state.elsewhere
     busy = _is_busy(fault)
-    if not (transient or full or down or busy) or tried.tries >= _limit(fault.reason, tried):
+    if not (transient or full or down or busy) or state.tries >= _limit(fault.reason, state):
         return None
     repeats = fault.started != "no"
-    if repeats and (not tried.repeatable or tried.repeated):
+    if repeats and (not state.repeatable or state.repeated):
         return None
-    delay = _delay(fault, tried, uniform)
-    if delay >= tried.remaining:
+    delay = _delay(fault, state, uniform)
+    if delay >= state.remaining:
         return None
-    avoid = fault.reason not in SETTLING and not tried.pinned and not busy
-    resolve = avoid and not tried.elsewhere
-    return Again(delay, avoid_worker=avoid, resolve=resolve, repeats=repeats)
+    avoid = fault.reason not in SETTLING and not state.pinned and not busy
+    resolve = avoid and not state.elsewhere
+    return Retry(delay, avoid_worker=avoid, resolve=resolve, repeats=repeats)
 
 
 def more_informative(known: Fault | None, fault: Fault) -> Fault:
-    """Return which of two tries' failures says more of what became of their call.
+    """Return the fault that describes the whole call better.
 
     Args:
-        known: What the tries before say, or None where there were none.
-        fault: What the newest try says.
+        known: The fault of the previous tries, or None if there were none.
+        fault: The fault of the newest try.
     """
-    if known is not None and _SAYS[known.started] > _SAYS[fault.started]:
+    if known is None:
+        return fault
+    if _STARTED_RANK[known.started] > _STARTED_RANK[fault.started]:
         return known
-    if known is not None and known.reason in _DOWN and fault.reason is Reason.CAPACITY:
-        return known if known.started == fault.started else fault  # it had room and no server
-    return fault
+    hides_cause = known.reason in _DOWN and fault.reason is Reason.CAPACITY
+    return known if hides_cause and known.started == fault.started else fault
 
 
 def _is_busy(fault: Fault) -> bool:
-    """Return whether a call was not taken, and told when to come back.
-
-    By an MCP server (429, 503), or by a worker whose limits are reached.
-    """
-    refused = fault.reason in _BUSY and fault.started == "no"
-    return refused and fault.retry_delay is not None
+    """Return whether a server or worker rejected the call for now, and said when to retry."""
+    rejected = fault.reason in _BUSY and fault.started == "no"
+    return rejected and fault.retry_delay is not None
 
 
-def _limit(reason: Reason, tried: Tried) -> int:
-    replaced = reason is Reason.WORKER_LOST and not tried.pinned
+def _limit(reason: Reason, state: FailedTry) -> int:
+    replaced = reason is Reason.WORKER_LOST and not state.pinned
     return _MAX_SYNCING_TRIES if replaced or reason in SETTLING else MAX_TRIES
 
 
-def _delay(fault: Fault, tried: Tried, uniform: Callable[[float, float], float]) -> float:
+def _delay(fault: Fault, state: FailedTry, uniform: Callable[[float, float], float]) -> float:
     busy = _is_busy(fault)
-    if tried.elsewhere and not tried.pinned and not busy and fault.reason not in SETTLING:
+    if state.elsewhere and not state.pinned and not busy and fault.reason not in SETTLING:
         return 0.0
     if fault.retry_delay is not None and not (busy and fault.retry_delay == 0):
         return fault.retry_delay
     if fault.reason in SETTLING:
         return _SYNCING_DELAY * uniform(0.5, 1.0)
-    return _BACKOFF.delay(tried.tries - 1, uniform)
+    return _BACKOFF.delay(state.tries - 1, uniform)

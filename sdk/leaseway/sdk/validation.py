@@ -1,4 +1,4 @@
-"""Arguments that cannot be meant, told apart before they fail somewhere deep inside. Pure."""
+"""Checks of the parameters of public methods. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leaseway.wire.names import KEY_RULE, is_text, is_valid_key
 
 
 def check_call(name: object, arguments: object, timeout: object) -> None:
-    """Raise a TypeError or InvalidRequest where a call's parameters cannot be meant."""
+    """Raise a TypeError, ValueError or InvalidRequest for invalid parameters of a call."""
     if type(name) is not str or not name.isascii():
         check_text("name", name)
     if arguments is not None and not isinstance(arguments, Mapping):
@@ -25,9 +25,9 @@ def check_call(name: object, arguments: object, timeout: object) -> None:
 
 
 def check_text(parameter: str, value: object) -> None:
-    """Raise a TypeError where a parameter is no str, InvalidRequest where it cannot be sent.
+    """Raise a TypeError if a parameter is not a str, InvalidRequest if UTF-8 cannot encode it.
 
-    What a model wrote may hold halves of characters, so that this is no programmer's mistake.
+    The latter is not a TypeError: text from a model may contain lone surrogates.
     """
     if not isinstance(value, str):
         raise TypeError(f"{parameter} is a str, not {_kind(value)}.")
@@ -39,46 +39,46 @@ def check_text(parameter: str, value: object) -> None:
 
 
 def check_key(parameter: str, value: object) -> None:
-    """Raise as `check_text`, and where a session key, tenant or agent breaks the rule for them."""
+    """Raise as `check_text`, and InvalidRequest for an invalid session key, tenant or agent."""
     check_text(parameter, value)
     if isinstance(value, str) and not is_valid_key(value):
         raise InvalidRequest(f"{parameter} has {KEY_RULE}; {value[:40]!a}… breaks that.")
 
 
 def check_seconds(parameter: str, value: object) -> None:
-    """Raise a TypeError where a parameter is no number of seconds, a ValueError where it is NaN."""
+    """Raise a TypeError if a parameter is not a number, a ValueError if it is NaN."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{parameter} is a number of seconds, not {_kind(value)}.")
-    if value != value:  # as NaN alone does
+    if value != value:  # only NaN differs from itself
         raise ValueError(f"{parameter} is a number of seconds, not NaN.")
 
 
 def check_count(parameter: str, value: object) -> None:
-    """Raise a TypeError where a parameter is no whole number."""
+    """Raise a TypeError if a parameter is not an int."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{parameter} is a whole number, not {_kind(value)}.")
 
 
 def check_ids(parameter: str, value: object) -> tuple[str, ...]:
-    """Return ids as a tuple; None means none. Raise as `check_text` where they are no ids."""
+    """Return ids as a tuple, empty for None; raise a TypeError or InvalidRequest if invalid."""
     if value is None:
         return ()
     ids = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (None,)
-    if not all(isinstance(each, str) for each in ids):
+    if not all(isinstance(entry, str) for entry in ids):
         raise TypeError(f"{parameter} is a list of ids, such as ['time'], or None, not {value!r}.")
-    for each in ids:
-        check_text(parameter, each)
+    for entry in ids:
+        check_text(parameter, entry)
     return ids
 
 
 def check_level(level: object) -> None:
-    """Raise a ValueError where a log level is none of MCP's."""
+    """Raise a ValueError if a log level is not one of MCP's."""
     if level not in LOG_LEVELS:
         raise ValueError(f"log_level is one of {', '.join(LOG_LEVELS)}, not {level!r}.")
 
 
 def check_callback(parameter: str, value: object, *, may_be_async: bool) -> None:
-    """Raise a TypeError where a callback cannot be called as its client calls it."""
+    """Raise a TypeError if a callback is not callable, or is async but must not be."""
     if value is None:
         return
     if not callable(value):

@@ -55,7 +55,7 @@ async def main(address: str) -> None:
     with Client(address, key="any") as waiting:
         add = next(t for t in openai_agents_tools(waiting.list_tools(), waiting) if t.name == "add")
         assert await add.on_invoke_tool(None, '{"a": 4}') == "6"
-        assert "no JSON" in await add.on_invoke_tool(None, "nonsense")
+        assert "not JSON" in await add.on_invoke_tool(None, "nonsense")
     show(told, run.final_output)
 
 

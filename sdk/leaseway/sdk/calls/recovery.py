@@ -18,7 +18,7 @@ from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.catalog.targets import NameOrItem, Target
 from leaseway.sdk.leases.book import ClientLease, SessionLeaseKey
 from leaseway.sdk.leases.manager import LEASE_ENDED, LeaseManager
-from leaseway.sdk.retry_policy import UNREADY, Again, Tried, decide, more_informative
+from leaseway.sdk.retry_policy import UNREADY, FailedTry, Retry, decide, more_informative
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.workers import WorkerLink, WorkerPool, WorkerRun
 from leaseway.wire.errors import Fault, Reason
@@ -119,14 +119,14 @@ class CallRecovery:
             self._leases.book.end(lease.lease_id, fault)
         return fault
 
-    def _tried(self, state: CallState) -> Tried:
+    def _tried(self, state: CallState) -> FailedTry:
         target, link, lease = state.target, state.link, state.lease
         leased = target is not None and not target.shared
         placing = leased and lease is None and link is not None
         others = False
         if link is not None and target is not None and target.shared and lease is None:
             others = self._pool.has_others(target.workers, state.avoid | {link.worker})
-        return Tried(
+        return FailedTry(
             tries=state.tries,
             remaining=state.deadline - self._now(),
             repeatable=target is not None and target.repeatable,
@@ -150,7 +150,7 @@ class CallRecovery:
                 SessionLeaseKey(state.session, target.server_id), link.worker, None
             )
 
-    async def _prepare(self, state: CallState, again: Again, fault: Fault) -> None:
+    async def _prepare(self, state: CallState, again: Retry, fault: Fault) -> None:
         if state.span is not None:
             state.span.add_event("leaseway.retry", {"leaseway.tries": state.tries})
         state.repeated = state.repeated or again.repeats

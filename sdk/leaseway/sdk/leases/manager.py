@@ -19,7 +19,7 @@ from leaseway.sdk.leases.book import ClientLease, LeaseBook, PendingAcquisitions
 from leaseway.sdk.leases.keep_alive import KeepAliveTasks
 from leaseway.sdk.leases.loss_detection import LossDetector
 from leaseway.sdk.leases.placement import SharedPlacements
-from leaseway.sdk.retry_policy import UNREADY, Tried, decide, more_informative
+from leaseway.sdk.retry_policy import UNREADY, FailedTry, decide, more_informative
 from leaseway.sdk.transport.control import ControlPlane, every_page
 from leaseway.sdk.transport.workers import WorkerPool, WorkerRun, worker_from_wire
 from leaseway.v1 import leases_pb2
@@ -216,7 +216,7 @@ class LeaseManager:
                 now = self._loop.time()
                 if fault.reason is Reason.CAPACITY and now < wait_until:
                     tries = 1  # these tries are limited by time
-                tried = Tried(
+                tried = FailedTry(
                     tries,
                     deadline - now,
                     placing=True,
