@@ -112,8 +112,8 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
                 if not serving.done():
                     serving.cancel()
                     await asyncio.wait({serving})
-                    if not serving.cancelled():
-                        serving.exception()  # mark as retrieved; the peer has disconnected
+                if not serving.cancelled():
+                    serving.exception()  # retrieve it, or asyncio logs it; the peer disconnected
             if revoked.done() and serving.cancelled():
                 await abort(context, revoked.result())
             await serving
