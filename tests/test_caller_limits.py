@@ -44,7 +44,7 @@ from leaseway.v1 import (
 from leaseway.wire import bounds
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import InUse, named, named_in
+from leaseway.wire.limits import UsageCounter, limit_metadata, reached_limit
 from leaseway.wire.messages.mcp import ELICIT
 from leaseway.wire.status import fault_from_rpc_error, fault_from_status
 
@@ -498,22 +498,22 @@ def test_the_table_of_bounds_is_that_of_the_documentation() -> None:
 
 
 def test_a_size_that_an_answer_exceeds_is_no_bound_of_a_caller() -> None:
-    assert named_in({"server": "a", "limit": "16777216"}) is None
-    assert named_in(named("streams", "tenant")) == ("streams", "tenant")
+    assert reached_limit({"server": "a", "limit": "16777216"}) is None
+    assert reached_limit(limit_metadata("streams", "tenant")) == ("streams", "tenant")
 
 
 def test_what_is_given_back_is_free_for_others() -> None:
-    in_use = InUse("things", "things", lambda: 2, lambda: 3, "Wait.")
-    in_use.take("c1", "acme")
-    in_use.take("c1", "acme")
+    in_use = UsageCounter("things", "things", lambda: 2, lambda: 3, "Wait.")
+    in_use.acquire("c1", "acme")
+    in_use.acquire("c1", "acme")
     with pytest.raises(Fault, match="This connection has 2 things"):
-        in_use.take("c1", None)
-    in_use.take("c2", "acme")
+        in_use.acquire("c1", None)
+    in_use.acquire("c2", "acme")
     with pytest.raises(Fault, match="This tenant has 3 things"):
-        in_use.take("c3", "acme")
-    in_use.take("c3", "rival")
-    in_use.give_back("c1", "acme")
-    in_use.take("c3", "acme")
+        in_use.acquire("c3", "acme")
+    in_use.acquire("c3", "rival")
+    in_use.release("c1", "acme")
+    in_use.acquire("c3", "acme")
     for connection, tenant in (("c1", "acme"), ("c2", "acme"), ("c3", "rival"), ("c3", "acme")):
-        in_use.give_back(connection, tenant)
+        in_use.release(connection, tenant)
     assert not in_use._counts

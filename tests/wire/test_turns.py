@@ -7,11 +7,11 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.wire.turns import in_turn, one_too_many
+from leaseway.wire.turns import fair_order, find_evicted
 
 
 def order(waiting: list[str], held: dict[str, int]) -> list[str]:
-    return in_turn(waiting, lambda one: one[0], lambda tenant: held.get(tenant, 0))
+    return fair_order(waiting, lambda one: one[0], lambda tenant: held.get(tenant, 0))
 
 
 def test_a_tenant_that_asks_for_many_is_not_before_one_that_asks_for_one() -> None:
@@ -40,7 +40,7 @@ def test_everybody_gets_a_turn_and_nobody_overtakes_within_a_tenant(
 
 def test_in_a_full_line_the_tenant_with_the_most_makes_place_for_one_with_fewer() -> None:
     def leaves(waiting: list[str], newcomer: str) -> str | None:
-        return one_too_many(waiting, lambda one: one[0], newcomer)
+        return find_evicted(waiting, lambda one: one[0], newcomer)
 
     assert leaves(["a1", "b1", "a2", "a3"], "b") == "a3"
     assert leaves(["a1", "a2"], "c") == "a2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from leaseway.telemetry.metrics import Meter
-from leaseway.wire.limits import named_in
+from leaseway.wire.limits import reached_limit
 from leaseway.wire.span_attributes import Attr
 
 
@@ -24,6 +24,6 @@ class LimitCounter:
 
     def record(self, metadata: Mapping[str, str]) -> None:
         """Count an error whose metadata name a limit; ignore other errors."""
-        limit = named_in(metadata)
+        limit = reached_limit(metadata)
         if limit is not None:
             self._reached.cell(*limit).add()

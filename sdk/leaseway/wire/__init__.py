@@ -1,4 +1,4 @@
-"""What the SDK and both planes share: errors on the wire, framing, bounds, serving.
+"""Code that the SDK and both planes share: errors on the wire, framing, bounds, serving.
 
-Nothing here knows what a lease or a registry is; nothing here is public API.
+Nothing here depends on leases or on the registry; nothing here is public API.
 """

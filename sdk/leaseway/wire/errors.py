@@ -1,7 +1,7 @@
-"""Errors as both planes raise them: why something was refused or failed.
+"""The errors that both planes raise.
 
-Pure. `leaseway.wire.status` puts a `Fault` on the wire; the SDK makes its exceptions from it
-(`leaseway.sdk` has one class a reason), and users catch those.
+Pure. `leaseway.wire.status` encodes a `Fault` for the wire. The SDK converts it to an exception for
+its users; `leaseway.sdk` has one class for each reason.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import Final, Literal
 
 Started = Literal["no", "yes", "unknown"]
-"""Whether the MCP server may have begun to work on a call (DESIGN §6, fate)."""
+"""Whether the MCP server may have started to work on a call (DESIGN §6, fate)."""
 
 
 class Reason(StrEnum):
-    """Why something was refused or failed (DESIGN §7); the constant in `ErrorInfo.reason`."""
+    """Why a request was rejected or failed (DESIGN §7); the constant in `ErrorInfo.reason`."""
 
     TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
     SERVER_NOT_READY = "SERVER_NOT_READY"
@@ -63,23 +63,23 @@ OF_ONE_WORKER: Final = frozenset(
         Reason.SERVER_LOST,
     }
 )
-"""Failures of one worker, which another one need not share, nor the same one later."""
+"""Failures of one worker; another worker may succeed, or the same one later."""
 
 SETTLING: Final = frozenset({Reason.SYNCING, Reason.NOT_LEADER})
-"""Failures of a control plane that pass by themselves."""
+"""Temporary failures of a control plane."""
 
 UNANSWERED: Final = frozenset({Reason.CONTROL_PLANE_UNAVAILABLE, Reason.DEADLINE_EXCEEDED})
-"""What a request ends with that no control plane has answered."""
+"""Reasons of requests that no control plane answered."""
 
 
 @dataclass(eq=False)
 class Fault(Exception):
-    """A refusal or failure with a reason.
+    """A rejection or failure with a reason.
 
     Attributes:
-        reason: Why, from DESIGN §7.
-        message: A sentence that a person can act on; never holds a secret or argument value.
-        started: Whether the MCP server may have begun to work on the call.
+        reason: The reason, from DESIGN §7.
+        message: A sentence that a person can act on, without secrets and argument values.
+        started: Whether the MCP server may have started to work on the call.
         metadata: Facts for programs (`server`, `worker`, `lease`, `exit_status`, `stderr`,
             `code`, `data`, `nearest` …), all strings.
         retry_delay: Seconds after which another try may succeed, or None.

@@ -1,10 +1,9 @@
-"""Sets gRPC up so that a forked child lives; to be imported before gRPC.
+"""Configures gRPC so that forked child processes survive; must be imported before gRPC.
 
-Where streams are open at a fork, gRPC's handlers start threads in the child that crash it. The
-Python layer of gRPC leaves them off unless GRPC_ENABLE_FORK_SUPPORT says otherwise, its core has
-them on. This makes the core follow, so that a child that never uses a client goes on as it
-should, and one that does is told what is wrong (see `sdk.blocking.loop_thread`). A program
-that sets the variable keeps its choice.
+If streams are open at a fork, gRPC's fork handlers start threads in the child that crash it. gRPC's
+Python layer turns them off unless GRPC_ENABLE_FORK_SUPPORT is set; its core turns them on. This
+turns them off in the core too, so that a child that uses no client continues, and a child that uses
+one gets an error (see `sdk.blocking.loop_thread`). A program's own setting is kept.
 """
 
 import os

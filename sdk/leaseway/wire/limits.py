@@ -1,7 +1,7 @@
-"""How much of something one caller may have at once, by connection and by tenant. Pure.
+"""Limits of what one caller may use at once, by connection and by tenant. Pure.
 
-A fault names the bound that was reached in its metadata: `limit` says which one, `scope` whose it
-is. The caller reads it there, and a plane counts it as `leaseway.limits.reached`.
+The fault for a reached limit names it in its metadata: `limit` is its name, `scope` its owner. The
+caller reads them there, and a plane counts them as `leaseway.limits.reached`.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Final, Literal
 from leaseway.wire.errors import Fault, Reason, Started
 
 Scope = Literal["connection", "tenant", "worker"]
-"""Whose bound it is; `worker` is what all callers of a worker share."""
+"""The owner of a limit; `worker` stands for all callers of a worker."""
 
 _LIMIT: Final = "limit"
 _SCOPE: Final = "scope"
 
 
-def named(limit: str, scope: Scope) -> dict[str, str]:
-    """Return the metadata of a fault for a bound."""
+def limit_metadata(limit: str, scope: Scope) -> dict[str, str]:
+    """Return the metadata of a fault for a limit."""
     return {_LIMIT: limit, _SCOPE: scope}
 
 
-def named_in(metadata: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the limit and the scope that the metadata of a fault name, if they name any.
+def reached_limit(metadata: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the limit and the scope in the metadata of a fault, or None.
 
-    A size that a server's answer exceeds is a limit, too, and nobody's: it has no scope.
+    The limit of a server's response size has no scope, because it belongs to no caller.
     """
     limit, scope = metadata.get(_LIMIT), metadata.get(_SCOPE)
     return None if limit is None or scope is None else (limit, scope)
@@ -42,28 +42,28 @@ def over_limit(
     started: Started = "no",
     retry_delay: float = 1.0,
 ) -> Fault:
-    """Return the fault for a bound that was reached.
+    """Return the fault for a reached limit.
 
     Args:
-        limit: Names the bound.
-        scope: Whose it is.
-        message: What the caller may do.
-        reason: Why.
-        started: Whether a server may have begun to work.
+        limit: The limit's name.
+        scope: The limit's owner.
+        message: What is wrong, and what the caller can do.
+        reason: The fault's reason.
+        started: Whether a server may have started to work.
         retry_delay: Seconds after which another try may succeed.
     """
-    return Fault(reason, message, started, named(limit, scope), retry_delay)
+    return Fault(reason, message, started, limit_metadata(limit, scope), retry_delay)
 
 
-class InUse:
-    """How many of something each connection and each tenant has.
+class UsageCounter:
+    """Counts what each connection and each tenant uses, and enforces a limit.
 
     Args:
-        limit: Names the bound.
-        what: What is counted, in the plural, for people.
-        of_connection: Returns how many a connection may have.
-        of_tenant: Returns how many a tenant may have on all its connections.
-        advice: What a caller with too many is told to do.
+        limit: The limit's name.
+        what: The counted items in the plural, for messages.
+        of_connection: Returns the limit of a connection.
+        of_tenant: Returns the limit of a tenant, for all its connections.
+        advice: What a caller at the limit can do, for messages.
     """
 
     def __init__(
@@ -76,36 +76,36 @@ class InUse:
     ) -> None:
         self._limit = limit
         self._what = what
-        self._most: dict[Scope, Callable[[], int]] = {
+        self._limits: dict[Scope, Callable[[], int]] = {
             "connection": of_connection,
             "tenant": of_tenant,
         }
         self._advice = advice
         self._counts: Counter[tuple[Scope, object]] = Counter()
 
-    def take(self, connection: str, tenant: object | None) -> None:
-        """Count one more, until it is given back.
+    def acquire(self, connection: str, tenant: object | None) -> None:
+        """Count one more item, until it is released.
 
         Args:
-            connection: The connection that asks, as gRPC names it.
-            tenant: Names the tenant, or None where it is not known who asks.
+            connection: The caller's connection, as gRPC names it.
+            tenant: The caller's tenant, or None if it is unknown.
 
         Raises:
-            Fault: OVERLOADED: the connection or the tenant has as many as it may.
+            Fault: OVERLOADED: the connection or the tenant is at its limit.
         """
         holders = _holders(connection, tenant)
-        for scope, who in holders:
-            most = self._most[scope]()
-            if self._counts[scope, who] >= most:
+        for scope, owner in holders:
+            limit = self._limits[scope]()
+            if self._counts[scope, owner] >= limit:
                 raise over_limit(
                     self._limit,
                     scope,
-                    f"This {scope} has {most} {self._what}, as many as it may. {self._advice}",
+                    f"This {scope} has {limit} {self._what}, as many as it may. {self._advice}",
                 )
         self._counts.update(holders)
 
-    def give_back(self, connection: str, tenant: object | None) -> None:
-        """Count one less."""
+    def release(self, connection: str, tenant: object | None) -> None:
+        """Count one item less."""
         for holder in _holders(connection, tenant):
             self._counts[holder] -= 1
             if not self._counts[holder]:

@@ -1,7 +1,4 @@
-"""The rule for names, and which known names are near to an unknown one.
-
-What callers name themselves and their sessions by: one rule at every entrance.
-"""
+"""Rules for names of tools, servers, tenants, agents and sessions; similar names for typos."""
 
 from __future__ import annotations
 
@@ -13,24 +10,24 @@ from typing import Final
 from leaseway.wire.errors import Fault, Reason
 
 DEFAULT_TENANT = "default"
-"""Who everyone is until tenants exist (DESIGN §14)."""
+"""The tenant of callers that name none (DESIGN §14)."""
 
 ALL_TENANTS = "*"
-"""Who an operator asks for to have the servers of every tenant listed; no tenant's name."""
+"""Stands for all tenants in an operator's requests; no tenant may have this name."""
 
 LONGEST_KEY: Final = 256
-"""Characters of a session key, a tenant or an agent: what callers name in each request."""
+"""Characters of a session key, a tenant or an agent, which callers send with each request."""
 
 KEY_RULE: Final = f"at most {LONGEST_KEY} characters, without line breaks or other control ones"
-"""The rule for them in words, for messages."""
+"""The rule for them, for messages."""
 
 _CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 
 SECRET_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-"""What names a secret, in a vault and in the references to it."""
+"""The name of a secret, in a vault and in references to it."""
 
 SECRET_NAME_RULE = "1 to 128 letters, digits, '_', '.' or '-'"  # noqa: S105 - a rule
-"""The same in words, for messages."""
+"""The rule for them, for messages."""
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -46,10 +43,10 @@ def is_valid_key(key: str) -> bool:
 
 
 def is_text(value: str) -> bool:
-    """Return whether UTF-8 can hold a string, and so whether it can be sent at all.
+    """Return whether a string can be encoded as UTF-8, and so be sent.
 
-    Python's strings may have lone surrogates, halves of characters: JSON can name them, and the
-    bytes of a command line that are not UTF-8 become such.
+    A Python string may contain lone surrogates, from JSON escapes or from bytes of a command line
+    that are not UTF-8.
     """
     if value.isascii():
         return True
@@ -61,7 +58,7 @@ def is_text(value: str) -> bool:
 
 
 def qualified(server_id: str, original_name: str) -> str:
-    """Return the name that is unique without transforms, such as `time:now`."""
+    """Return the qualified name, such as `time:now`, which is unique without transforms."""
     return f"{server_id}:{original_name}"
 
 
@@ -71,18 +68,18 @@ def split_qualified(name: str) -> tuple[str, str] | None:
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """Return the known names most like an unknown one, the nearest first."""
+    """Return the known names that are most similar to an unknown one, best first."""
     return get_close_matches(name, list(known), n=limit, cutoff=0.5)
 
 
 def check_caller_names(*, session: str = "", tenant: str = "", agent: str = "") -> None:
-    """Refuse names that break the rule; an empty one is not given, and passes.
+    """Reject names that break `KEY_RULE`; empty means not given, and is valid.
 
     Raises:
-        Fault: INVALID_REQUEST. The message repeats no name.
+        Fault: INVALID_REQUEST. The message does not repeat the name.
     """
-    for what, name in (("session key", session), ("tenant", tenant), ("agent", agent)):
+    for noun, name in (("session key", session), ("tenant", tenant), ("agent", agent)):
         if not is_valid_key(name):
             why = f"this one has {len(name)}" if len(name) > LONGEST_KEY else "this one breaks that"
-            article = "An" if what[0] == "a" else "A"
-            raise Fault(Reason.INVALID_REQUEST, f"{article} {what} has {KEY_RULE}; {why}.")
+            article = "An" if noun[0] == "a" else "A"
+            raise Fault(Reason.INVALID_REQUEST, f"{article} {noun} has {KEY_RULE}; {why}.")

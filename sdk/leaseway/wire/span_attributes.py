@@ -6,7 +6,7 @@ from typing import Final
 
 
 class Attr:
-    """Names of attributes in spans and metrics: the MCP and GenAI conventions', and ours."""
+    """Names of attributes: from the MCP and GenAI conventions, and Leaseway's own."""
 
     MCP_METHOD_NAME: Final = "mcp.method.name"
     MCP_PROTOCOL_VERSION: Final = "mcp.protocol.version"
@@ -44,8 +44,8 @@ class Attr:
     EXECUTE_TOOL: Final = "execute_tool"
     """The value of `GEN_AI_OPERATION_NAME` for a tool call."""
     TOOL_ERROR: Final = "tool_error"
-    """The value of `ERROR_TYPE` where the result of a tool says that it failed."""
+    """The value of `ERROR_TYPE` if a tool's result has `isError`."""
     PIPE: Final = "pipe"
     """The value of `NETWORK_TRANSPORT` for stdio servers."""
     TCP: Final = "tcp"
-    """The value of `NETWORK_TRANSPORT` for servers that are reached over a network."""
+    """The value of `NETWORK_TRANSPORT` for servers on a network."""

@@ -1,7 +1,7 @@
-"""Errors as they cross the wire.
+"""Encoding of faults for the wire.
 
-A `Fault` travels as a `google.rpc.Status` whose details are one `ErrorInfo` (domain `leaseway`),
-one `CallFate`, and where they apply a `RetryInfo` and a `BadRequest`.
+A `Fault` is sent as a `google.rpc.Status` whose details are one `ErrorInfo` (domain `leaseway`),
+one `CallFate`, and optionally a `RetryInfo` and a `BadRequest`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CODES: Final[Mapping[Reason, grpc.StatusCode]] = {
     Reason.SERVER_NOT_READY: _Code.UNAVAILABLE,
     Reason.INVALID_ARGUMENTS: _Code.INVALID_ARGUMENT,
     Reason.INVALID_REQUEST: _Code.INVALID_ARGUMENT,
-    Reason.SERVER_ERROR: _Code.UNKNOWN,  # the nearest to the JSON-RPC code, see `code_of`
+    Reason.SERVER_ERROR: _Code.UNKNOWN,  # or by the JSON-RPC code, see `code_of`
     Reason.SERVER_LOST: _Code.UNAVAILABLE,
     Reason.FATE_UNKNOWN: _Code.UNAVAILABLE,
     Reason.WORKER_LOST: _Code.UNAVAILABLE,
@@ -61,7 +61,7 @@ _CODES: Final[Mapping[Reason, grpc.StatusCode]] = {
     Reason.INTERNAL: _Code.INTERNAL,
 }
 
-# JSON-RPC's and MCP's own codes that have a near relative among gRPC's.
+# JSON-RPC and MCP codes with a similar gRPC code.
 _JSONRPC_CODES: Final[Mapping[int, grpc.StatusCode]] = {
     -32700: _Code.INTERNAL,
     -32600: _Code.INVALID_ARGUMENT,
@@ -83,7 +83,7 @@ _STARTED_FROM_WIRE: Final[Mapping[int, Started]] = {
 
 
 def code_of(fault: Fault) -> grpc.StatusCode:
-    """Return the gRPC status code that a fault's reason travels under."""
+    """Return the gRPC status code of a fault."""
     if fault.reason is Reason.SERVER_ERROR:
         try:
             return _JSONRPC_CODES.get(int(fault.metadata.get("code", "")), _Code.UNKNOWN)
@@ -93,7 +93,7 @@ def code_of(fault: Fault) -> grpc.StatusCode:
 
 
 def status_from_fault(fault: Fault) -> Status:
-    """Return the `google.rpc.Status` that carries a fault, without this process's secrets."""
+    """Encode a fault as a `google.rpc.Status`, without this process's secrets."""
     status = Status(code=code_of(fault).value[0], message=redact(fault.message))
     details: list[AnyMessage] = [AnyMessage(), AnyMessage()]
     details[0].Pack(
@@ -119,7 +119,7 @@ def status_from_fault(fault: Fault) -> Status:
 
 
 def fault_from_status(status: Status) -> Fault:
-    """Return the fault that a status carries; one without our details becomes INTERNAL."""
+    """Decode the fault of a status; without Leaseway's details it becomes INTERNAL."""
     info = error_details_pb2.ErrorInfo()
     fate = execution_pb2.CallFate()
     retry = error_details_pb2.RetryInfo()
@@ -149,7 +149,7 @@ def fault_from_status(status: Status) -> Fault:
 
 
 async def abort(context: grpc.aio.ServicerContext, fault: Fault) -> NoReturn:  # type: ignore[type-arg]
-    """End an RPC with a fault; never returns."""
+    """Abort an RPC with a fault; never returns."""
     details = status_from_fault(fault).SerializeToString()
     if len(details) <= _MAX_DETAIL:
         context.set_trailing_metadata(((_DETAILS_KEY, details),))
@@ -164,7 +164,7 @@ async def abort(context: grpc.aio.ServicerContext, fault: Fault) -> NoReturn:  #
 
 
 def fault_from_rpc_error(error: grpc.aio.AioRpcError) -> Fault | None:
-    """Return the fault that an RPC ended with, or None where the peer sent none.
+    """Return the fault that the peer sent, or None.
 
     None means that the transport failed (unreachable, reset, timed out), not the service.
     """

@@ -1,4 +1,4 @@
-"""Whose turn it is among those who wait for room: tenants take turns. Pure."""
+"""Fair order among tenants whose requests wait for capacity. Pure."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def in_turn(
-    waiting: Iterable[T], tenant_of: Callable[[T], str], held_by: Callable[[str], int]
+def fair_order(
+    waiting: Iterable[T], tenant_of: Callable[[T], str], count_held: Callable[[str], int]
 ) -> list[T]:
-    """Order those who wait: the tenant that has the least comes first, its oldest request first.
+    """Order waiting requests: the tenant that holds the least is first, its oldest request first.
 
-    So a tenant that asks for very many at once has no more of what comes free than another one.
+    So a tenant with very many requests gets no more of the free capacity than another one.
 
     Args:
-        waiting: In the order in which they came.
-        tenant_of: Whose one is.
-        held_by: How much a tenant has already.
+        waiting: The requests, oldest first.
+        tenant_of: Returns the tenant of a request.
+        count_held: Returns how much a tenant already holds.
     """
-    share: dict[str, int] = {}
-    placed: list[tuple[int, int, T]] = []
-    for place, one in enumerate(waiting):
-        tenant = tenant_of(one)
-        has = share[tenant] if tenant in share else held_by(tenant)
-        share[tenant] = has + 1
-        placed.append((has, place, one))
-    placed.sort(key=lambda each: each[:2])
-    return [one for _, _, one in placed]
+    counts: dict[str, int] = {}
+    ranked: list[tuple[int, int, T]] = []
+    for position, request in enumerate(waiting):
+        tenant = tenant_of(request)
+        count = counts[tenant] if tenant in counts else count_held(tenant)
+        counts[tenant] = count + 1
+        ranked.append((count, position, request))
+    ranked.sort(key=lambda entry: entry[:2])
+    return [request for _, _, request in ranked]
 
 
-def one_too_many(waiting: Collection[T], tenant_of: Callable[[T], str], newcomer: str) -> T | None:
-    """Return who leaves a full line for a tenant's request; None where the newcomer has to.
+def find_evicted(waiting: Collection[T], tenant_of: Callable[[T], str], tenant: str) -> T | None:
+    """Return the request that a full queue drops for a new one; None if the new one is rejected.
 
-    The newest request of the tenant with the most leaves where the newcomer's tenant, with this
-    request, still has fewer. So one tenant fills a line only as long as no other asks.
+    The newest request of the tenant with the most requests is dropped if the new request's tenant
+    would still have fewer. So one tenant can fill the queue only while no other tenant waits.
 
     Args:
-        waiting: In the order in which they came.
-        tenant_of: Whose one is.
-        newcomer: The tenant of the request that finds the line full.
+        waiting: The requests, oldest first.
+        tenant_of: Returns the tenant of a request.
+        tenant: The tenant of the new request.
     """
     counts = Counter(map(tenant_of, waiting))
-    most, count = max(counts.items(), key=lambda one: one[1])
-    if count <= counts[newcomer] + 1:
+    largest, count = max(counts.items(), key=lambda entry: entry[1])
+    if count <= counts[tenant] + 1:
         return None
-    return next(one for one in reversed(list(waiting)) if tenant_of(one) == most)
+    return next(request for request in reversed(list(waiting)) if tenant_of(request) == largest)

@@ -1,7 +1,4 @@
-"""Refuses callers that speak another version of the protocol.
-
-Which package and which protocol this is.
-"""
+"""The versions of this package and of its protocol, and the check of a caller's version."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import Fault, Reason
 
 PROTOCOL_VERSION = 1
-"""The version of the `leaseway.v1` conversation; peers with another one are refused."""
+"""The version of the `leaseway.v1` protocol; peers with another version are rejected."""
 
 PACKAGE_NAME = "leaseway-python"
 
@@ -22,16 +19,16 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 
 def user_agent() -> str:
-    """Return the package and version as peers see them, such as `leaseway-python/0.1.0`."""
+    """Return the package and its version for peers, such as `leaseway-python/0.1.0`."""
     return f"{PACKAGE_NAME}/{PACKAGE_VERSION}"
 
 
 def check_client_version(client: catalog_pb2.ClientInfo, where: str) -> None:
-    """Check the version that a caller says it speaks; one that does not say is taken.
+    """Check a caller's protocol version; a caller that sends none is accepted.
 
     Args:
-        client: What it says of itself.
-        where: Who was called, for the message, such as `this worker`.
+        client: The caller, as it identifies itself.
+        where: The called process, for the message, such as `this worker`.
 
     Raises:
         Fault: INCOMPATIBLE_VERSION.

@@ -104,10 +104,10 @@ def refused(token: str, listing: str = "ListThings") -> str:
 @pytest.mark.parametrize(
     "token", ["garbage", "7", "time_now", "ä", "====", "a" * 3 * MIB, "AAAAAAAAW10=", " "]
 )
-def test_a_token_that_nobody_gave_out_is_refused_in_a_sentence(token: str) -> None:
+def test_an_invalid_token_is_rejected(token: str) -> None:
     assert refused(token) == (
-        "The page_token is none that ListThings gave out. Send the next_page_token of the page"
-        " before, unchanged, or none to begin anew."
+        "The page_token is not from ListThings. Send the next_page_token of the previous page "
+        "unchanged, or none to start again."
     )
 
 

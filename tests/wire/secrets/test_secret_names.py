@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.wire.secrets.redaction import hide, redact
-from leaseway.wire.secrets.secret_names import holds_secret, secret_forms
+from leaseway.wire.secrets.secret_names import is_secret_variable, secret_forms
 
 _SECRETS = st.text(min_size=8, max_size=40).filter(lambda text: len(text.strip()) == len(text))
 
@@ -94,4 +94,4 @@ def test_what_is_secret_inside_of_a_value_is_hidden_alone(value: str, part: str)
     ],
 )
 def test_a_variable_is_secret_by_its_name_or_by_default(name: str, text: str, secret: bool) -> None:
-    assert holds_secret(name, text) is secret
+    assert is_secret_variable(name, text) is secret

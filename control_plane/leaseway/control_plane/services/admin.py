@@ -28,7 +28,7 @@ from leaseway.identity.principal import SEES_ALL
 from leaseway.runbook import entries
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.events import EventRecord, concerns, event_to_wire
+from leaseway.wire.messages.events import EventRecord, event_to_wire, matches
 from leaseway.wire.names import nearest
 from leaseway.wire.status import abort
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
@@ -191,7 +191,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             fresh = history.after(seen)
             dropped = max(0, history.last - seen - len(fresh))
             seen = history.last
-            wanted = [each for each in fresh if concerns(each, server_id=server_id, kinds=kinds)]
+            wanted = [each for each in fresh if matches(each, server_id=server_id, kinds=kinds)]
             for begin in range(0, len(wanted), _EVENTS_A_MESSAGE):
                 yield _events(wanted[begin : begin + _EVENTS_A_MESSAGE], dropped)
                 dropped = 0

@@ -12,7 +12,7 @@ from leaseway.control_plane.plane import Plane
 from leaseway.v1 import catalog_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
-from leaseway.wire.limits import InUse
+from leaseway.wire.limits import UsageCounter
 from leaseway.wire.messages.pages import PageRequest, PageStart, page_start
 from leaseway.wire.names import DEFAULT_TENANT, check_caller_names
 from leaseway.wire.status import abort
@@ -48,7 +48,7 @@ async def page_of(
 
 @asynccontextmanager
 async def counted(
-    in_use: InUse,
+    in_use: UsageCounter,
     tenant: object | None,
     context: grpc.aio.ServicerContext[Any, Any],
     plane: Plane,
@@ -63,7 +63,7 @@ async def counted(
     """
     connection = str(context.peer())
     try:
-        in_use.take(connection, tenant)
+        in_use.acquire(connection, tenant)
     except Fault as fault:
         if plane.meters is not None:
             plane.meters.limits.record(fault.metadata)
@@ -71,12 +71,12 @@ async def counted(
     try:
         yield
     finally:
-        in_use.give_back(connection, tenant)
+        in_use.release(connection, tenant)
 
 
-def watchers() -> InUse:
+def watchers() -> UsageCounter:
     """Return what counts the watches of one kind."""
-    return InUse(
+    return UsageCounter(
         "watchers",
         "watches of the control plane",
         lambda: bounds.MAX_WATCHERS,
@@ -85,9 +85,9 @@ def watchers() -> InUse:
     )
 
 
-def placements() -> InUse:
+def placements() -> UsageCounter:
     """Return what counts requests that may wait for what they ask for."""
-    return InUse(
+    return UsageCounter(
         "placements",
         "requests for leases or names without an answer",
         lambda: bounds.MAX_PLACEMENTS,

@@ -19,7 +19,7 @@ from leaseway.identity.refusals import RpcRefusal
 from leaseway.wire.bounds import KIB
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
-from leaseway.wire.secrets.secret_shapes import holds_secret
+from leaseway.wire.secrets.secret_shapes import contains_secret
 
 _MAX_PARSED: Final = 64 * KIB
 """Bytes of arguments; of longer ones only the length is recorded."""
@@ -271,4 +271,4 @@ def _name_members(
 
 def _name(text: str) -> str:
     """Return a name that a caller chose, which may be anything."""
-    return "[redacted]" if holds_secret(text) else text[:_MAX_NAME]
+    return "[redacted]" if contains_secret(text) else text[:_MAX_NAME]

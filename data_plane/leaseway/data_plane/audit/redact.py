@@ -14,7 +14,7 @@ import jsonschema_rs
 import msgspec
 
 from leaseway.wire.bounds import KIB
-from leaseway.wire.secrets.secret_shapes import BYTE_MARKS, holds_secret, names_a_secret
+from leaseway.wire.secrets.secret_shapes import BYTE_MARKS, contains_secret, names_a_secret
 
 REDACTED: Final = "[redacted]"
 _MAX_TEXT: Final = 512
@@ -75,7 +75,7 @@ class Redactor:
             if len(redacted) >= _MAX_ITEMS:
                 redacted["[left out]"] = f"{len(value) - _MAX_ITEMS} more"
                 break
-            shown = REDACTED if holds_secret(name) else name[:_MAX_TEXT]
+            shown = REDACTED if contains_secret(name) else name[:_MAX_TEXT]
             if name in self._names or names_a_secret(name):
                 redacted[shown] = REDACTED
             else:
@@ -125,7 +125,7 @@ def may_hold_secret(json: bytes) -> bool:
 
 
 def _redact_text(value: str) -> str:
-    if holds_secret(value):
+    if contains_secret(value):
         return REDACTED
     if len(value) <= _MAX_TEXT:
         return value
@@ -137,7 +137,7 @@ def _is_nested(parsed: dict[str, Any]) -> bool:
 
 
 def _keys(parsed: dict[str, Any]) -> list[str]:
-    return [REDACTED if holds_secret(name) else name[:64] for name in list(parsed)[:_MAX_ITEMS]]
+    return [REDACTED if contains_secret(name) else name[:64] for name in list(parsed)[:_MAX_ITEMS]]
 
 
 def _secret_properties(schema: object, depth: int = 0) -> Iterable[str]:

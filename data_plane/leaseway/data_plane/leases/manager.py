@@ -30,7 +30,7 @@ from leaseway.spec.policy import OTHERS
 from leaseway.wire.bounds import MAX_TENANT_LEASES
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import check_caller_names
-from leaseway.wire.timing.lease_ttl import check_lease_ttl
+from leaseway.wire.timing.durations import check_lease_ttl
 
 _MOST_COUNTED: Final = 10_000
 

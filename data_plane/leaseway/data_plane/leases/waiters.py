@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from leaseway.data_plane.core.leases.table import LeaseLimitReached, WorkerLease, WorkerLeaseKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
-from leaseway.wire.turns import in_turn, one_too_many
+from leaseway.wire.turns import fair_order, find_evicted
 
 Granted = tuple[WorkerLease, bool, asyncio.Future[None] | None]
 """A lease, whether it is new, and what is done when its instance is up; None where it is."""
@@ -84,7 +84,7 @@ class LeaseWaitQueue:
         full: set[tuple[str, str]] = set()
         granted: set[WorkerLeaseKey] = set()
         nowhere = False
-        for waiter in in_turn(self._waiters, lambda one: one.key.tenant, self._held_by):
+        for waiter in fair_order(self._waiters, lambda one: one.key.tenant, self._held_by):
             wanted = (waiter.key.tenant, waiter.key.server_id)
             # Who shares a lease that was granted just now needs no room of its own.
             if (nowhere or wanted in full) and waiter.key not in granted:
@@ -107,7 +107,7 @@ class LeaseWaitQueue:
     def _has_place(self, tenant: str) -> bool:
         if len(self._waiters) < bounds.MAX_WAITING:
             return True
-        newest = one_too_many(self._waiters.keys(), lambda one: one.key.tenant, tenant)
+        newest = find_evicted(self._waiters.keys(), lambda one: one.key.tenant, tenant)
         if newest is None:
             return False
         newest.full.of_line = True

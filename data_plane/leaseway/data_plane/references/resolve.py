@@ -27,7 +27,7 @@ from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.key import VaultError
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import Hidden, hide
-from leaseway.wire.secrets.secret_names import holds_secret, looks_secret, secret_forms
+from leaseway.wire.secrets.secret_names import is_secret_variable, looks_secret, secret_forms
 
 _MAX_FILE: Final = 1 << 20
 _MAX_CONFIG: Final = 120 << 10
@@ -94,7 +94,7 @@ class _Resolver:
             case "literal":
                 return False  # whoever wrote it where no credential belongs meant it to be seen
             case "env":
-                return holds_secret(value.text, text)
+                return is_secret_variable(value.text, text)
             case _:
                 return True
 
@@ -113,7 +113,7 @@ class _Resolver:
             ) from None
         for name, default in references(text):
             found = self._environment.get(name)
-            if found is not None and holds_secret(name, found):
+            if found is not None and is_secret_variable(name, found):
                 self.secrets.add(found)
             elif default and looks_secret(name):  # other defaults stand in the configuration
                 self.secrets.add(default)
@@ -157,7 +157,7 @@ class _Resolver:
         except BadEnvFile as error:
             self.missing.append((key, f"refers to the file {path}, {error}"))
             return {}
-        self.secrets.update(text for name, text in found.items() if holds_secret(name, text))
+        self.secrets.update(text for name, text in found.items() if is_secret_variable(name, text))
         return found
 
     def _file(self, path: str) -> str:

@@ -25,7 +25,7 @@ from leaseway.identity.principal import Principal
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import InUse, Scope, over_limit
+from leaseway.wire.limits import Scope, UsageCounter, over_limit
 from leaseway.wire.messages.outbox import Assembler, OversizePayload
 from leaseway.wire.status import abort
 from leaseway.wire.version import check_client_version
@@ -359,7 +359,7 @@ class Exchanges:
         self._worker = worker
         self._streams: set[ExchangeStream] = set()
         self._clients: dict[object, _ClientCalls] = {}
-        self._in_use = InUse(
+        self._in_use = UsageCounter(
             "streams",
             "exchange streams to this worker",
             lambda: bounds.MAX_STREAMS,
@@ -380,7 +380,7 @@ class Exchanges:
         )
         connection, tenant = stream.connection, _tenant_client(caller())
         try:
-            self._in_use.take(connection, tenant)
+            self._in_use.acquire(connection, tenant)
         except Fault as fault:
             self._record_rejection(fault)
             await abort(context, fault)
@@ -394,7 +394,7 @@ class Exchanges:
             await stream.serve()
         finally:
             self._streams.discard(stream)
-            self._in_use.give_back(connection, tenant)
+            self._in_use.release(connection, tenant)
             stream.client_calls.streams.remove(stream)
             self._remove_if_idle(client)
 

@@ -17,7 +17,7 @@ from leaseway.identity.interceptor import caller
 from leaseway.v1 import catalog_pb2, leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import InUse
+from leaseway.wire.limits import UsageCounter
 from leaseway.wire.messages.pages import one_page, page_start
 from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY, split_qualified
 from leaseway.wire.status import abort, status_from_fault
@@ -84,7 +84,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         self._leases = leases
         self._executor = executor
         self._lease_message = lease_message
-        self._acquiring = InUse(
+        self._acquiring = UsageCounter(
             "acquisitions",
             "requests for a lease without an answer",
             lambda: bounds.MAX_PLACEMENTS,
@@ -106,7 +106,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
     @contextmanager
     def _counted(self, connection: str, tenant: str) -> Iterator[None]:
         try:
-            self._acquiring.take(connection, tenant)
+            self._acquiring.acquire(connection, tenant)
         except Fault as fault:
             if self._executor.meters is not None:
                 self._executor.meters.limits.record(fault.metadata)
@@ -114,7 +114,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         try:
             yield
         finally:
-            self._acquiring.give_back(connection, tenant)
+            self._acquiring.release(connection, tenant)
 
     async def _acquire(
         self, request: leases_pb2.AcquireLeaseRequest

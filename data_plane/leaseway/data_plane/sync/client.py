@@ -191,7 +191,7 @@ class SyncClient:
                 self._log_loss(error, welcomed or first_failure)
         except (_StreamEnded, OversizeMessage) as error:
             _logger.error("%s", error)
-            self._channel.leave()
+            self._channel.switch_to_next()
         except Exception:
             _logger.exception("The Sync stream failed in this worker; it is joined again.")
         finally:
@@ -204,7 +204,7 @@ class SyncClient:
         """Go where the leader is; return whether that is all that there is to say of a loss."""
         fault = fault_from_rpc_error(error) if isinstance(error, grpc.aio.AioRpcError) else None
         if fault is None or fault.reason is not Reason.NOT_LEADER:
-            self._turned = self._channel.leave()
+            self._turned = self._channel.switch_to_next()
             return False
         self._turned = True
         leader = fault.metadata.get(LEADER, "")

@@ -26,8 +26,7 @@ from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import LEASE_IDLE, LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
-from leaseway.wire.timing.durations import duration, seconds
-from leaseway.wire.timing.lease_ttl import check_lease_ttl
+from leaseway.wire.timing.durations import check_lease_ttl, duration, seconds
 
 LEASE_ENDED: Final = frozenset(
     {Reason.LEASE_EXPIRED, Reason.LEASE_REVOKED, Reason.LEASE_RELEASED, Reason.LEASE_LOST}

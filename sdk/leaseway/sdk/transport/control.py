@@ -150,7 +150,7 @@ class ControlPlane:
         if fault.reason is Reason.NOT_LEADER:
             self._channel.follow(fault.metadata.get(LEADER, ""))
         elif fault.reason is Reason.CONTROL_PLANE_UNAVAILABLE:
-            self._channel.leave()
+            self._channel.switch_to_next()
 
     async def _await_response(
         self, response: Awaitable[ResponseT], quiet_until: float
@@ -213,7 +213,7 @@ class ControlPlane:
         state = channel.get_state(try_to_connect=True)
         try:
             while state is not grpc.ChannelConnectivity.READY:
-                if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and channel.leave():
+                if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and channel.switch_to_next():
                     async with asyncio.timeout_at(give_up):
                         await asyncio.sleep(_PAUSE)
                     state = channel.get_state(try_to_connect=True)

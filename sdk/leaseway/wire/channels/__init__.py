@@ -1,4 +1,4 @@
-"""Connections between processes: where, with which credentials, how they are opened and served.
+"""Connections between processes: addresses, credentials, channels, servers, TLS.
 
-It imports grpc and the leaves of `wire`, and knows no service.
+Imports grpc and the leaves of `wire`; does not depend on any service.
 """

@@ -1,4 +1,4 @@
-"""The credential that a process sends, as `authorization: Bearer KEY`, with every request.
+"""The credential that a process sends with every request, as `authorization: Bearer KEY`.
 
 It is the shared key of planes and trusted services, an API key or a token; `leaseway.identity`
 checks it.
@@ -13,48 +13,49 @@ from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.secrets.redaction import hide
 
 KEY_VARIABLE: Final = "LEASEWAY_KEY"
-"""The environment variable that holds the credential which a process sends."""
+"""The environment variable with the credential that a process sends."""
 
 WORKER_KEY_VARIABLE: Final = "LEASEWAY_WORKER_KEY"
-"""The environment variable that holds what a worker joins a control plane with."""
+"""The environment variable with the credential that a worker sends to the control plane."""
 
 _HEADER: Final = "authorization"
 
 
 def read_key(environment: Mapping[str, str], variable: str = KEY_VARIABLE) -> str | None:
-    """Return the key that a variable of an environment holds, or None where it is unset or empty.
+    """Return the key from an environment variable, or None if it is unset or empty.
 
-    From then on no log line of this process shows it.
+    The key is redacted from all later log lines of this process.
 
     Raises:
-        ValueError: The key holds what an HTTP header cannot; the message never shows it.
+        ValueError: The key has characters that an HTTP header cannot hold; the message does not
+            show it.
     """
     key = environment.get(variable, "")
     if not key:
         return None
     if not all("!" <= character <= "~" for character in key):
         raise ValueError(
-            f"{variable} may only hold visible ASCII characters without spaces; "
-            f"make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            f"{variable} may only contain visible ASCII characters without spaces; "
+            f"create one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
     hide((key,), variable)
     return key
 
 
 def bearer_metadata(key: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the gRPC metadata that proves knowledge of the key; empty without one."""
+    """Return the gRPC metadata with the key; empty without one."""
     return ((_HEADER, f"Bearer {key}"),) if key else ()
 
 
 def check_listen(endpoint: Endpoint, credentials: object) -> None:
-    """Refuse to listen where other machines can reach an unprotected service.
+    """Check that a service without credentials listens on a loopback address only.
 
     Args:
-        endpoint: Where.
-        credentials: The shared key, or whatever else callers are checked by; None for nothing.
+        endpoint: The address to listen on.
+        credentials: The shared key, or another way to authenticate callers; None for no checks.
 
     Raises:
-        ValueError: The address is not loopback and there is nothing.
+        ValueError: Other machines could reach an unprotected service.
     """
     if credentials is None and not endpoint.is_loopback:
         raise ValueError(

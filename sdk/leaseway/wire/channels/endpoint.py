@@ -1,4 +1,4 @@
-"""Addresses: HOST:PORT as operators write them, and which of them leave this machine."""
+"""Addresses in the form HOST:PORT, and which of them are local to this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 DEFAULT_ADDRESS = "127.0.0.1:7600"
-"""Where a control plane listens and clients look for it, unless told otherwise (DESIGN §12)."""
+"""The default address of the control plane, for its listener and for clients (DESIGN §12)."""
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared with, not listened on
 
@@ -24,12 +24,12 @@ class Endpoint:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it stands for all addresses of this machine, so that nobody can be sent there."""
+        """Whether it means all addresses of this machine, so that clients cannot connect to it."""
         return self.host in _WILDCARDS
 
     @property
     def reachable(self) -> Endpoint:
-        """Where this machine reaches what listens here."""
+        """The address by which this machine connects to the listener."""
         return Endpoint(_WILDCARDS.get(self.host, self.host), self.port)
 
     @property
@@ -44,7 +44,7 @@ class Endpoint:
 
 
 def is_local_host(header: str) -> bool:
-    """Return whether a `Host` header names this machine by a name that others can't point at it."""
+    """Return whether a `Host` header has a local name, which foreign DNS records cannot forge."""
     try:
         host = (urlsplit(f"//{header}").hostname or "").lower()
     except ValueError:
@@ -59,7 +59,7 @@ def parse_endpoint(text: str) -> Endpoint:
     """Parse `HOST:PORT`, `[IPV6]:PORT`.
 
     Raises:
-        ValueError: The text is neither; the message says what is wrong.
+        ValueError: The text has another form; the message names the error.
     """
     scheme, separator, rest = text.partition("://")
     if separator:

@@ -1,7 +1,8 @@
-"""A channel to whichever control plane leads, of several that are known.
+"""A channel to the leader among several control planes.
 
-Stubs are made on it once. A control plane that does not lead says who does (NOT_LEADER); the
-channel goes there, and back to the addresses that it was given when that one is gone.
+Stubs are created on it once. A control plane that does not lead returns the leader's address
+(NOT_LEADER), to which the channel switches. If the leader is lost, the channel returns to the
+addresses that it was given.
 """
 
 from __future__ import annotations
@@ -16,42 +17,44 @@ from leaseway.wire.channels.endpoint import parse_endpoint
 from leaseway.wire.channels.replaceable_channel import ReplaceableChannel
 
 LEADER: Final = "leader"
-"""The fact of a NOT_LEADER fault that holds the leader's address; empty where nobody leads yet."""
+"""The metadata of a NOT_LEADER fault with the leader's address; empty without a leader."""
 
 _GRACE: Final = 30.0
-"""Seconds that RPCs of a channel that was left get to end by themselves."""
+"""Seconds for the RPCs of a replaced channel to complete."""
 
 
 class LeaderChannel(ReplaceableChannel):
-    """One channel at a time, and which one that is.
+    """A channel that switches between control planes.
 
     Args:
-        addresses: Of control planes; a name may stand for several of them.
-        make: Makes a channel to an address.
+        addresses: The control planes; one name may resolve to several.
+        connect: Creates a channel to an address.
 
     Attributes:
-        address: Where RPCs go now.
+        address: The address of the current channel.
     """
 
-    def __init__(self, addresses: Sequence[str], make: Callable[[str], grpc.aio.Channel]) -> None:
+    def __init__(
+        self, addresses: Sequence[str], connect: Callable[[str], grpc.aio.Channel]
+    ) -> None:
         self._addresses = tuple(addresses)
-        self._make = make
+        self._connect = connect
         self._next = 1
         self.address = self._addresses[0]
-        super().__init__(make(self.address))
+        super().__init__(connect(self.address))
 
     def follow(self, leader: str) -> bool:
-        """Go where a control plane said that the leader is; return whether that is elsewhere.
+        """Switch to the leader that a control plane named; return whether the address changed.
 
-        Where it knows none, or names itself, the next of the given addresses is asked.
+        If it knows no leader, or names itself, switch to the next of the given addresses.
         """
         if leader and leader != self.address and _is_address(leader):
             self._switch(leader)
             return True
-        return self.leave()
+        return self.switch_to_next()
 
-    def leave(self) -> bool:
-        """Leave an address that does not answer; return whether there is another one."""
+    def switch_to_next(self) -> bool:
+        """Switch to the next of the given addresses; return whether the address changed."""
         address = self._addresses[self._next % len(self._addresses)]
         self._next += 1
         if address == self.address:
@@ -61,7 +64,7 @@ class LeaderChannel(ReplaceableChannel):
 
     def _switch(self, address: str) -> None:
         self.address = address
-        self._replace(self._make(address), _GRACE)
+        self._replace(self._connect(address), _GRACE)
 
 
 def _is_address(text: str) -> bool:

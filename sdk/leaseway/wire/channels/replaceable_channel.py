@@ -1,6 +1,6 @@
-"""A channel that goes on as another one: its address has changed, or its certificates have.
+"""A gRPC channel that can be replaced: for another address, or for other certificates.
 
-Stubs are made on it once. What is under way ends on the channel where it began.
+Stubs are created on it once. RPCs complete on the channel on which they started.
 """
 
 from __future__ import annotations
@@ -12,75 +12,77 @@ import grpc
 
 
 class ReplaceableChannel(grpc.aio.Channel):
-    """One channel at a time; made in a running event loop.
+    """Forwards RPCs to the current channel; created in a running event loop.
 
     Args:
-        channel: The first one.
+        channel: The first channel.
     """
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self._channel = channel
-        self._switched = asyncio.Event()
+        self._replaced = asyncio.Event()
         self._retired: set[asyncio.Task[None]] = set()
         self._methods: dict[tuple[str, str], Any] = {}
 
     def _replace(self, channel: grpc.aio.Channel, grace: float) -> None:
-        """Use another channel from now on.
+        """Use another channel for new RPCs.
 
         Args:
-            channel: The other one.
-            grace: Seconds that RPCs of the former one get to end by themselves.
+            channel: The new channel.
+            grace: Seconds for the RPCs of the old channel to complete.
         """
         task = asyncio.get_running_loop().create_task(_close(self._channel, grace))
         self._retired.add(task)
         task.add_done_callback(self._retired.discard)
         self._channel = channel
         self._methods.clear()
-        self._switched.set()
-        self._switched = asyncio.Event()
+        self._replaced.set()
+        self._replaced = asyncio.Event()
 
     def _refresh(self) -> None:
-        """Replace the channel where that is due; called before each RPC and try to connect."""
+        """Replace the channel if necessary; called before each RPC and connection attempt."""
 
-    def _call(self, kind: str, method: str, made: tuple[Any, ...], args: Any, kwargs: Any) -> Any:
+    def _call(
+        self, kind: str, method: str, serializers: tuple[Any, ...], args: Any, kwargs: Any
+    ) -> Any:
         self._refresh()
         callable_ = self._methods.get((kind, method))
         if callable_ is None:
-            callable_ = getattr(self._channel, kind)(method, *made)
+            callable_ = getattr(self._channel, kind)(method, *serializers)
             self._methods[kind, method] = callable_
         return callable_(*args, **kwargs)
 
-    def _method(self, kind: str, method: str, *made: Any) -> Any:
-        return lambda *args, **kwargs: self._call(kind, method, made, args, kwargs)
+    def _method(self, kind: str, method: str, *serializers: Any) -> Any:
+        return lambda *args, **kwargs: self._call(kind, method, serializers, args, kwargs)
 
-    # What stubs ask of a channel.
+    # The methods that stubs call.
 
     def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what sends one request and gets one answer."""
+        """Return the callable of a method with one request and one response."""
         return self._method("unary_unary", method, *_serializers(args, kwargs))
 
     def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what sends one request and gets a stream."""
+        """Return the callable of a method with a streamed response."""
         return self._method("unary_stream", method, *_serializers(args, kwargs))
 
     def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what sends a stream and gets one answer."""
+        """Return the callable of a method with streamed requests."""
         return self._method("stream_unary", method, *_serializers(args, kwargs))
 
     def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
         return self._method("stream_stream", method, *_serializers(args, kwargs))
 
     def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
-        """Return the state of the connection to where RPCs go now."""
+        """Return the state of the current channel."""
         if try_to_connect:
             self._refresh()
         return self._channel.get_state(try_to_connect)
 
     async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
-        """Return when the state may be another: the channel's has changed, or the channel has."""
+        """Wait until the state may have changed: the channel's state, or the channel itself."""
         waits = [
             asyncio.ensure_future(self._channel.wait_for_state_change(last_observed_state)),
-            asyncio.ensure_future(self._switched.wait()),
+            asyncio.ensure_future(self._replaced.wait()),
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -89,7 +91,7 @@ class ReplaceableChannel(grpc.aio.Channel):
                 wait.cancel()
 
     async def channel_ready(self) -> None:
-        """Wait until the connection stands."""
+        """Wait until the channel is connected."""
         await self._channel.channel_ready()
 
     async def close(self, grace: float | None = None) -> None:

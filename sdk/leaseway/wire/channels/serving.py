@@ -1,4 +1,4 @@
-"""How both planes listen: one place for gRPC options and binding."""
+"""gRPC options, servers and listeners of both planes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from leaseway.wire.channels.tls import read_tls, server_credentials
 
 Options = Sequence[tuple[str, Any]]
 
-# A process that stands still has a kernel that still acknowledges what is sent to it: only pings
-# tell. A connection is cut after 10 to 13 s of silence, so that one which merely stalls under load
-# is left alone. Of the two timeouts gRPC heeds the ping's, which is a minute unless it is set.
+# The kernel of a stalled process still acknowledges packets: only pings detect it. A connection is
+# closed after 10 to 13 s of silence, so that a short stall under load does not close it. Of the two
+# timeouts gRPC obeys the ping's, which is a minute by default.
 _PINGS: Final = (
     ("grpc.keepalive_time_ms", 3_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -24,36 +24,36 @@ _PINGS: Final = (
     ("grpc.http2.max_pings_without_data", 0),
 )
 
-# RPCs of one moment that wait to be taken by the event loop. gRPC itself ends those beyond a
-# thousand with a bare CANCELLED, which many clients starting at once reach.
-_MOST_WAITING: Final = 50_000
+# RPCs that wait for the event loop. By default gRPC aborts those beyond a thousand with a bare
+# CANCELLED, a number that many clients starting at once can reach.
+_MAX_PENDING: Final = 50_000
 
 SERVER_OPTIONS: Final[Options] = (
     ("grpc.max_receive_message_length", bounds.MAX_GRPC_RECEIVED),
     ("grpc.max_send_message_length", bounds.MAX_GRPC_MESSAGE),
-    ("grpc.server.max_pending_requests", _MOST_WAITING),
-    ("grpc.server.max_pending_requests_hard_limit", _MOST_WAITING),
-    # Two processes on one port would each get half of the connections, in silence.
+    ("grpc.server.max_pending_requests", _MAX_PENDING),
+    ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
+    # Two processes on one port would silently get half of the connections each.
     ("grpc.so_reuseport", 0),
-    # Without this a server takes the pings of its clients for abuse and cuts the connection.
+    # Without this a server treats its clients' pings as abuse and closes the connection.
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     *_PINGS,
 )
-"""What each Leaseway server is made with."""
+"""The options of every Leaseway server."""
 
 CHANNEL_OPTIONS: Final[Options] = (
     ("grpc.max_receive_message_length", bounds.MAX_GRPC_MESSAGE),
     ("grpc.max_send_message_length", bounds.MAX_GRPC_MESSAGE),
     *_PINGS,
-    # A peer that was restarted is found again within the reconnect bound of DESIGN §8. gRPC's own
-    # waits between attempts to connect add to ours, so they are kept short.
+    # A restarted peer must be found within the reconnect bound of DESIGN §8. gRPC's own delays
+    # between connection attempts add to ours, so they are short.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
-    # By its name another wait, but what it sets is how long one attempt to connect may take. A
-    # peer that stalls, or is far away, is no peer that is gone: nobody is refused sooner by it.
+    # Despite its name this sets how long one connection attempt may take. A peer that stalls or is
+    # far away is not lost; a refused connection fails at once anyway.
     ("grpc.min_reconnect_backoff_ms", 5_000),
 )
-"""What each Leaseway channel is made with."""
+"""The options of every Leaseway channel."""
 
 
 def make_server(
@@ -64,17 +64,21 @@ def make_server(
     """Return a server that is not started yet.
 
     Args:
-        interceptors: Links in front of every RPC; who calls is checked by the first.
-        options: Further channel arguments; they win over `SERVER_OPTIONS`.
+        interceptors: Interceptors of every RPC; the first authenticates the caller.
+        options: Further channel arguments, which override `SERVER_OPTIONS`.
     """
     return grpc.aio.server(interceptors=tuple(interceptors), options=(*SERVER_OPTIONS, *options))
 
 
 def bind(server: grpc.aio.Server, endpoint: Endpoint) -> Endpoint:
-    """Add an address to a server, by TLS where this process has a certificate; return it bound.
+    """Bind a server to an address, with TLS if this process has a certificate.
+
+    Returns:
+        The address with the actual port.
+
 
     Raises:
-        OSError: The address cannot be used: taken, not of this machine, or not allowed.
+        OSError: The address is taken, not allowed, or not an address of this machine.
         ValueError: The certificate cannot be used.
     """
     try:
@@ -87,7 +91,7 @@ def bind(server: grpc.aio.Server, endpoint: Endpoint) -> Endpoint:
         port = 0
     if port == 0:
         raise OSError(
-            f"Cannot listen on {endpoint}: the port is taken, needs more rights, or the address "
-            f"is not of this machine. Choose another one, or port 0 for any free port."
+            f"Cannot listen on {endpoint}: the port is taken or needs more rights, or the address "
+            f"is not one of this machine. Choose another one, or port 0 for any free port."
         )
     return Endpoint(endpoint.host, port)

@@ -1,7 +1,7 @@
-"""TLS of every listener and every client: which files, and that they may change.
+"""TLS for every listener and client, with certificate files that may change at run time.
 
-Environment variables say it alike for planes, services and commands. Listeners look at their files
-with each new connection, clients before each RPC.
+The same environment variables configure planes, services and commands. Listeners check their files
+at each new connection, clients before each RPC.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ CERTIFICATE_VARIABLE: Final = "LEASEWAY_TLS_CERT"
 KEY_VARIABLE: Final = "LEASEWAY_TLS_KEY"
 CLIENT_CA_VARIABLE: Final = "LEASEWAY_TLS_CLIENT_CA"
 NAME_VARIABLE: Final = "LEASEWAY_TLS_NAME"
-_LARGEST: Final = 1 * MIB
-_UNDER_WAY: Final = 24 * 3600.0
-"""Seconds that RPCs of a connection with former certificates get to end by themselves."""
+_MAX_FILE: Final = 1 * MIB
+_GRACE: Final = 24 * 3600.0
+"""Seconds for the RPCs of a connection with old certificates to complete."""
 
 
 @dataclass(frozen=True)
 class Tls:
-    """Where a process finds what it proves itself and others by; None for what it does not use.
+    """The certificate files of a process, in PEM; None for unused ones.
 
     Attributes:
-        ca: Authorities whose listeners it connects to; with it, it connects by TLS only.
-        certificate: Its own chain, PEM; its listeners show it, and its clients where asked.
-        key: The key of that certificate.
-        client_ca: Authorities whose clients its listeners take; with it, every client needs a
-            certificate.
-        name: What the certificates of listeners are made for, where that is not their address.
+        ca: Authorities that sign listeners; if set, the process connects only with TLS.
+        certificate: The process's own chain, for its listeners and, if requested, its clients.
+        key: The key of the certificate.
+        client_ca: Authorities that sign clients; if set, every client needs a certificate.
+        name: The name in the listeners' certificates, if it is not their address.
     """
 
     ca: Path | None = None
@@ -54,10 +53,10 @@ class Tls:
 
 
 def read_tls(environment: Mapping[str, str] = os.environ) -> Tls:
-    """Return what an environment says.
+    """Read the configuration from environment variables.
 
     Raises:
-        ValueError: What it says does not fit together.
+        ValueError: The variables contradict each other.
     """
 
     def path(variable: str) -> Path | None:
@@ -81,10 +80,10 @@ def read_tls(environment: Mapping[str, str] = os.environ) -> Tls:
 
 
 def open_channel(address: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
-    """Open a channel to a plane, by TLS where this process has authorities to check it with.
+    """Open a channel to a plane, with TLS if `LEASEWAY_TLS_CA` is set.
 
     Raises:
-        ValueError: A file cannot be read, or the settings do not fit together.
+        ValueError: A file cannot be read, or the variables contradict each other.
     """
     tls = read_tls()
     if tls.ca is None:
@@ -93,10 +92,10 @@ def open_channel(address: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.C
 
 
 class _TlsChannel(ReplaceableChannel):
-    """A channel whose authorities and certificate are what their files hold now.
+    """A channel that follows its certificate files.
 
-    RPCs that begin after the files have changed go by a new connection. Files that cannot be used
-    leave the channel as it is; they are looked at again before the next RPC.
+    After a change, new RPCs use a new connection. If the files are invalid, the channel stays as it
+    is, and they are checked again before the next RPC.
     """
 
     def __init__(self, tls: Tls, address: str, options: Sequence[tuple[str, Any]]) -> None:
@@ -117,14 +116,14 @@ class _TlsChannel(ReplaceableChannel):
         if not self._files.changed():
             return
         try:
-            _check_client(self._tls)  # a key may not fit its certificate yet
-            self._replace(self._open(), _UNDER_WAY)
+            _check_client(self._tls)  # the key may not match its certificate yet
+            self._replace(self._open(), _GRACE)
         except ValueError:
             self._files.forget()
 
 
 def server_credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Return what a gRPC listener shows; it follows its files.
+    """Return the credentials of a gRPC listener, which follow their files.
 
     Raises:
         ValueError: A file cannot be read.
@@ -141,7 +140,7 @@ def server_credentials(tls: Tls) -> grpc.ServerCredentials:
         if not files.changed():
             return None
         try:
-            _context(tls)  # a key that does not fit its certificate yet: both are being replaced
+            _context(tls)  # the key may not match its certificate yet
             return configuration()
         except ValueError:
             files.forget()
@@ -154,7 +153,7 @@ def server_credentials(tls: Tls) -> grpc.ServerCredentials:
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
-    """Return what a listener for HTTP shows; it follows its files.
+    """Return the TLS context of an HTTP listener, which follows its files.
 
     Raises:
         ValueError: A file cannot be used.
@@ -193,7 +192,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
 
 
 def _check_client(tls: Tls) -> None:
-    """Raise a ValueError where the files of clients cannot be used."""
+    """Raise a ValueError if the files for clients cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(tls.ca)
@@ -204,7 +203,7 @@ def _check_client(tls: Tls) -> None:
 
 
 class _Files:
-    """Says when files have changed since the last time that it was asked."""
+    """Detects changes of files since the last check."""
 
     def __init__(self, *paths: Path | None) -> None:
         self._paths = [path for path in paths if path]
@@ -219,7 +218,7 @@ class _Files:
             return differ
 
     def forget(self) -> None:
-        """Answer the next question with yes."""
+        """Make the next check report a change."""
         self._seen = None
 
     def _stamps(self) -> tuple[object, ...]:
@@ -238,6 +237,6 @@ def _read(path: Path | None) -> bytes:
     assert path is not None
     try:
         with path.open("rb") as file:
-            return file.read(_LARGEST)
+            return file.read(_MAX_FILE)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None

@@ -1,4 +1,4 @@
-"""What goes over the wire: batches, frames, parts, pages, events, references to artifacts.
+"""Messages on the wire: batches, frames, parts, pages, events, references to artifacts.
 
-It imports generated messages and the leaves of `wire`.
+Imports generated messages and the leaves of `wire`.
 """

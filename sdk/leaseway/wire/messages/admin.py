@@ -1,6 +1,6 @@
-"""Leaseway's own toolset `mcp_admin`: its names and what its tools say of themselves (DESIGN §5).
+"""Leaseway's own toolset `mcp_admin`: its names and tool definitions (DESIGN §5).
 
-The control plane lists it, every worker serves it, and the SDK knows where its calls belong.
+The control plane lists it, every worker serves it, and the SDK routes its calls.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ ADMIN_TOOLSET: Final = "mcp_admin"
 """The id of the toolset; no configured server may have it."""
 
 RELEASE_TOOL: Final = "mcp_release"
-"""Lets a model release a lease of its own session."""
+"""Releases a lease of the caller's session, for models."""
 
-_LONGEST_ID: Final = 64
+_MAX_ID: Final = 64
 
 _RELEASE: Final[dict[str, Any]] = {
     "name": RELEASE_TOOL,
@@ -32,7 +32,7 @@ _RELEASE: Final[dict[str, Any]] = {
             "serverId": {
                 "type": "string",
                 "minLength": 1,
-                "maxLength": _LONGEST_ID,
+                "maxLength": _MAX_ID,
                 "description": "The id of the server, as the reminder to release it names it.",
             }
         },
@@ -51,11 +51,11 @@ _RELEASE: Final[dict[str, Any]] = {
 TOOL_DEFINITIONS: Final[dict[str, bytes]] = {
     RELEASE_TOOL: json.dumps(_RELEASE, ensure_ascii=False, separators=(",", ":")).encode()
 }
-"""The definition of each tool by its name, as a server would list it."""
+"""The definition of each tool by name, as in `tools/list`."""
 
 
 def reminder(server_id: str) -> str:
-    """Return what to tell a model that now holds a lease."""
+    """Return the text that tells a model to release its new lease."""
     call = f'{RELEASE_TOOL}({{"serverId": "{server_id}"}})'
     return (
         f"You now hold a lease of server {server_id}: a client of its own keeps running for this "
@@ -66,10 +66,10 @@ def reminder(server_id: str) -> str:
 
 
 def release_target(arguments: bytes) -> str | None:
-    """Return the server that the arguments of `mcp_release` name; None where they name none."""
+    """Return the server in the arguments of `mcp_release`, or None if they are invalid."""
     try:
         parsed = json.loads(arguments)
     except (ValueError, RecursionError):
         return None
-    named = parsed.get("serverId") if isinstance(parsed, dict) else None
-    return named if isinstance(named, str) and 0 < len(named) <= _LONGEST_ID else None
+    server_id = parsed.get("serverId") if isinstance(parsed, dict) else None
+    return server_id if isinstance(server_id, str) and 0 < len(server_id) <= _MAX_ID else None

@@ -1,9 +1,9 @@
-"""References of artifacts: images and sounds that workers keep for those who called (DESIGN §6).
+"""References to artifacts: images and sounds that workers store for callers (DESIGN §6).
 
 A reference is `artifacts/mcp/<server>/<tool>/<timestamp>-<uuid>.<ext>`. The first 48 bits of its
-version-8 UUID are a digest of the worker's incarnation, so that a client finds the worker without
-asking anybody about the artifact, and a later run of that worker knows that it is not its own. The
-other 74 are random: a reference cannot be guessed. Pure.
+version-8 UUID are a digest of the worker's incarnation, the mark, by which a client finds the
+worker, and a later run of the worker detects that the artifact is not its own. The other 74 bits
+are random, so that a reference cannot be guessed. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from uuid import UUID
 
 MAX_REFERENCE: Final = 256
-"""Characters of the longest reference that anybody needs to look at."""
+"""Maximum length of a reference in characters."""
 
 _MARK_BYTES: Final = 6
 _MAX_PART: Final = 64
@@ -28,9 +28,9 @@ _REFERENCE: Final = re.compile(
     r"(?P<mark>[0-9a-f]{8}-[0-9a-f]{4})-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\.[a-z0-9]{1,8}"
 )
 _IN_TEXT: Final = re.compile(_REFERENCE.pattern.encode())
-_MOST_IN_TEXT: Final = 64
+_MAX_IN_TEXT: Final = 64
 PREFIX: Final = b"artifacts/mcp/"
-"""What every reference begins with."""
+"""The beginning of every reference."""
 _TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]{0,62}/[a-z0-9][a-z0-9!#$&^_.+-]{0,62}")
 _SYNONYMS: Final = {"image/jpg": "image/jpeg", "image/pjpeg": "image/jpeg"}
 _EXTENSIONS: Final[Mapping[str, str]] = {
@@ -61,18 +61,18 @@ _EXTENSIONS: Final[Mapping[str, str]] = {
 
 
 def media_type(text: str) -> str:
-    """Return a MIME type in lower case without parameters, or an empty text where it is none."""
+    """Return a MIME type in lower case without parameters; empty if it is invalid."""
     bare = text.partition(";")[0].strip().lower()
     return _SYNONYMS.get(bare, bare) if _TYPE.fullmatch(bare) else ""
 
 
 def extension_of(mime_type: str) -> str:
-    """Return the ending of a file's name by its MIME type; `bin` where it is not a known one."""
+    """Return the file extension of a MIME type; `bin` for unknown types."""
     return _EXTENSIONS.get(mime_type, "bin")
 
 
 def incarnation_mark(incarnation: str) -> str:
-    """Return what the references of a worker's run have in common: 12 hexadecimal digits."""
+    """Return the mark of a worker's run in its references: 12 hexadecimal digits."""
     return hashlib.sha256(incarnation.encode()).hexdigest()[: 2 * _MARK_BYTES]
 
 
@@ -82,15 +82,15 @@ def artifact_reference(
     """Return a new reference.
 
     Args:
-        server_id: The server whose tool returned it.
-        tool: The tool's original name, or the prompt's; what a path could not hold becomes `_`.
-        mime_type: Decides the ending.
-        mark: See `incarnation_mark`.
+        server_id: The server that returned the artifact.
+        tool: The original name of the tool or prompt; characters unsafe in a path become `_`.
+        mime_type: Determines the file extension.
+        mark: The worker's `incarnation_mark`.
         stored_at: Unix time in seconds.
         noise: 74 random bits or more.
     """
     bits = int(mark, 16) << 80 | noise & ((1 << 80) - 1)
-    bits = bits & ~(0xF << 76) | 8 << 76  # the version: one that defines its bits itself
+    bits = bits & ~(0xF << 76) | 8 << 76  # version 8: custom bits
     bits = bits & ~(0b11 << 62) | 0b10 << 62  # the variant of RFC 9562
     when = datetime.fromtimestamp(stored_at, UTC)
     stamp = f"{when:%Y%m%dT%H%M%S}{when.microsecond // 1000:03d}Z"
@@ -103,15 +103,15 @@ def is_reference(text: str) -> bool:
 
 
 def reference_mark(text: str) -> str | None:
-    """Return the mark of the worker's run that a reference names, or None where it is none."""
-    found = _REFERENCE.fullmatch(text) if len(text) <= MAX_REFERENCE else None
-    return found["mark"].replace("-", "") if found is not None else None
+    """Return the mark in a reference, or None if the text is not a reference."""
+    match = _REFERENCE.fullmatch(text) if len(text) <= MAX_REFERENCE else None
+    return match["mark"].replace("-", "") if match is not None else None
 
 
 def marks_in(payload: bytes) -> frozenset[str]:
-    """Return the marks of workers' runs that references inside of a text name, a few of them."""
-    found = islice(_IN_TEXT.finditer(payload), _MOST_IN_TEXT)
-    return frozenset(each["mark"].decode().replace("-", "") for each in found)
+    """Return the marks of the first 64 references in a text."""
+    matches = islice(_IN_TEXT.finditer(payload), _MAX_IN_TEXT)
+    return frozenset(match["mark"].decode().replace("-", "") for match in matches)
 
 
 def _safe(name: str) -> str:

@@ -1,7 +1,7 @@
-"""What has happened: the record of an event, and a bounded history of them.
+"""Records of events, and a bounded history of them.
 
-Workers keep a history of leases and instances and report it; the control plane keeps one of
-everything and of what workers report. Neither is state that anything depends on.
+Workers record events of leases and instances and report them to the control plane, which records
+them with its own. The history is for operators only: no decision depends on it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ Kind = Literal[
 ]
 KINDS: Final = get_args(Kind)
 Severity = Literal["info", "warning", "error"]
-Action = str
 
 MAX_DETAILS: Final = 100
-"""Lines of one event; how many more there were is the last of them."""
+"""Lines of one event; the last one counts the omitted lines."""
 MAX_TEXT: Final = 1_000
-"""Characters of a message or of one line; what events are about may be remote."""
+"""Characters of a message or of one line, which may come from a remote server."""
 
 _RARE: Final = 2_000
 _FREQUENT: Final = 4_000
@@ -33,10 +32,10 @@ _FREQUENT_KINDS: Final = frozenset({"lease", "instance", "server", "approval"})
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """Something that has happened; the fields are those of the message `Event`."""
+    """One event; the fields are those of the message `Event`."""
 
     kind: str
-    action: Action
+    action: str
     message: str
     at: float
     severity: str = "info"
@@ -52,16 +51,16 @@ class EventRecord:
 
 
 class History:
-    """The newest events, each with a number that only grows.
+    """The newest events, each with an increasing number.
 
-    What happens often (leases, instances, servers) has a room of its own, so that it cannot push
-    out the reloads of yesterday.
+    Frequent events (leases, instances, servers) are stored separately, so that they do not displace
+    rare ones such as reloads.
 
     Args:
-        first: The number before the first one. A successor that begins at the present in
-            microseconds goes on above its predecessor's.
-        rare: How many events are kept of what happens rarely.
-        frequent: How many of what happens often.
+        first: The number before the first event. A restarted process that passes the current time
+            in microseconds continues above the numbers of its predecessor.
+        rare: Maximum number of rare events.
+        frequent: Maximum number of frequent events.
     """
 
     def __init__(self, first: int = 0, *, rare: int = _RARE, frequent: int = _FREQUENT) -> None:
@@ -70,22 +69,22 @@ class History:
         self._frequent: deque[EventRecord] = deque(maxlen=frequent)
 
     def add(self, event: EventRecord) -> EventRecord:
-        """Keep an event and return it with its number."""
+        """Record an event and return it with its number."""
         self.last += 1
-        kept = replace(
+        record = replace(
             event,
             number=self.last,
             message=_shortened(event.message),
             details=_bounded(event.details),
         )
-        (self._frequent if event.kind in _FREQUENT_KINDS else self._rare).append(kept)
-        return kept
+        (self._frequent if event.kind in _FREQUENT_KINDS else self._rare).append(record)
+        return record
 
     def after(self, number: int) -> list[EventRecord]:
-        """Return the events with greater numbers that are still kept, in their order."""
+        """Return the recorded events with greater numbers, in order."""
         newer: list[EventRecord] = []
-        for shelf in (self._rare, self._frequent):
-            for event in reversed(shelf):
+        for events in (self._rare, self._frequent):
+            for event in reversed(events):
                 if event.number <= number:
                     break
                 newer.append(event)
@@ -99,26 +98,24 @@ class History:
         after: int = 0,
         last: int = 0,
     ) -> list[EventRecord]:
-        """Return kept events by time, the oldest first.
+        """Return recorded events by time, oldest first.
 
         Args:
-            server_id: Only of this server, or empty for all.
-            kinds: Only of these kinds, or none for all.
-            after: Only with a greater number.
-            last: At most so many, the newest; 0 for all.
+            server_id: Select the events of a server; empty for all.
+            kinds: Select events of these kinds; empty for all.
+            after: Select events with a greater number.
+            last: Maximum number of events, the newest; 0 for all.
         """
-        wanted = frozenset(kinds)
-        found = [
-            event
-            for event in self.after(after)
-            if concerns(event, server_id=server_id, kinds=wanted)
+        kinds = frozenset(kinds)
+        selected = [
+            event for event in self.after(after) if matches(event, server_id=server_id, kinds=kinds)
         ]
-        # By time, since a worker that joins reports what happened before it did.
-        found.sort(key=lambda event: (event.at, event.number))
-        return found[-last:] if last else found
+        # By time, because a worker that joins reports earlier events.
+        selected.sort(key=lambda event: (event.at, event.number))
+        return selected[-last:] if last else selected
 
 
-def concerns(event: EventRecord, *, server_id: str, kinds: frozenset[str]) -> bool:
+def matches(event: EventRecord, *, server_id: str, kinds: frozenset[str]) -> bool:
     return server_id in ("", event.server_id) and (not kinds or event.kind in kinds)
 
 
@@ -142,7 +139,7 @@ def event_to_wire(event: EventRecord) -> admin_pb2.Event:
 
 
 def event_from_wire(message: admin_pb2.Event) -> EventRecord:
-    """Return an event that a peer sent."""
+    """Convert an event that a peer sent."""
     return EventRecord(
         kind=message.kind,
         action=message.action,

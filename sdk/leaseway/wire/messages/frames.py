@@ -1,10 +1,10 @@
-"""Frames of the exchange, written as the bytes that protobuf would make of them.
+"""Encodes frames of the exchange as the bytes that protobuf would produce.
 
-A batch is one field after the other, so its frames can be serialized where they are made and
-joined when they are sent; a field that holds one message is merged by the reader where it comes
-twice. For the two frames that each call has, that costs a quarter of building the messages,
-copying them into a batch and serializing that, and a chunk is copied once. Everything else is
-built by the generated classes and wrapped by `frame`. Reading is protobuf's alone. Pure.
+A batch is a sequence of fields, so frames can be serialized separately and joined when they are
+sent; protobuf merges a singular message field that occurs twice. For the two frames of each call
+this takes a quarter of the time of building the messages, copying them into a batch and serializing
+it, and a chunk is copied only once. Other frames are built by the generated classes and wrapped by
+`frame`. Decoding is left to protobuf. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LENGTH: Final = 2
 
 
 def varint(value: int) -> bytes:
-    """Return a number that is not negative in protobuf's variable length."""
+    """Encode a non-negative number as a protobuf varint."""
     if value < 128:
         return _ONE[value]
     if value < 16384:
@@ -29,12 +29,12 @@ def varint(value: int) -> bytes:
 
 
 def frame_tag(batch: type[Any], field: str) -> bytes:
-    """Return what begins a frame of a batch's field.
+    """Return the tag of a frame in a field of a batch.
 
     Raises:
-        KeyError: The batch has no such field.
+        KeyError: The batch does not have the field.
     """
-    return varint(batch.DESCRIPTOR.fields_by_name[field].number << 3 | _LENGTH)
+    return _tag(batch, field, _LENGTH)
 
 
 def _tag(message: type[Any], field: str, wire_type: int) -> bytes:
@@ -56,24 +56,24 @@ _CHUNK_LAST: Final = _tag(execution_pb2.Chunk, "last", _VARINT) + b"\1"
 
 
 def frame(tag: bytes, message: Any) -> bytes:
-    """Return any message as a frame.
+    """Encode any message as a frame.
 
     Args:
-        tag: Which field of the batch, from `frame_tag`.
-        message: A generated message of that field's type.
+        tag: The field of the batch, from `frame_tag`.
+        message: A generated message of the field's type.
     """
     body: bytes = message.SerializeToString()
     return tag + varint(len(body)) + body
 
 
 def call_frame(call_id: int, head: bytes, arguments: bytes, timeout_ms: int) -> bytes:
-    """Return a call as a frame.
+    """Encode a call as a frame.
 
     Args:
-        call_id: Names it on its stream; above zero.
-        head: All other fields, as a serialized `Call` without these three.
-        arguments: UTF-8 JSON, or empty where they went as chunks.
-        timeout_ms: Milliseconds until the caller gives up.
+        call_id: Identifies the call on its stream; above zero.
+        head: All other fields, as a serialized `Call`.
+        arguments: UTF-8 JSON, or empty if they were sent as chunks.
+        timeout_ms: Milliseconds until the caller's deadline.
     """
     body = b"%b%b%b%b%b%b%b%b" % (
         _CALL_ID,
@@ -89,13 +89,13 @@ def call_frame(call_id: int, head: bytes, arguments: bytes, timeout_ms: int) -> 
 
 
 def result_frame(call_id: int, payload: bytes, is_error: bool, rest: bytes = b"") -> bytes:
-    """Return the end of a call as a frame.
+    """Encode the result of a call as a frame.
 
     Args:
         call_id: The call.
-        payload: The MCP result, or empty where it went as chunks or there is none.
-        is_error: What the tool said about itself.
-        rest: All other fields, as a serialized `Result` without these three.
+        payload: The MCP result, or empty if it was sent as chunks or does not exist.
+        is_error: Whether the tool reported an error.
+        rest: All other fields, as a serialized `Result`.
     """
     body = b"%b%b%b%b%b%b%b" % (
         _RESULT_ID,
@@ -110,7 +110,7 @@ def result_frame(call_id: int, payload: bytes, is_error: bool, rest: bytes = b""
 
 
 def chunk_frame(call_id: int, data: bytes | memoryview, last: bool) -> bytes:
-    """Return a part of a payload as a frame; both directions have the same field for it."""
+    """Encode a part of a payload as a frame; both directions use the same field number."""
     head = b"%b%b%b%b" % (_CHUNK_ID, varint(call_id), _CHUNK_DATA, varint(len(data)))
     tail = _CHUNK_LAST if last else b""
     size = varint(len(head) + len(data) + len(tail))

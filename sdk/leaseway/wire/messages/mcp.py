@@ -1,7 +1,4 @@
-"""The levels of log messages, as MCP takes them from syslog.
-
-What MCP servers ask of who calls them, by the names of MCP's methods.
-"""
+"""Names from MCP: the methods of server requests, log levels, reserved keys of `_meta`."""
 
 from __future__ import annotations
 
@@ -10,14 +7,13 @@ from typing import Final
 from leaseway.wire.errors import Fault, Reason
 
 ELICIT: Final = "elicitation/create"
-"""Have a person fill in a form or open a page."""
+"""Asks a person to fill in a form or to open a page."""
 
 SAMPLE: Final = "sampling/createMessage"
-"""Have a model write a message."""
+"""Asks a model to write a message."""
 
 ROOTS: Final = "roots/list"
-"""Say which directories and files may be worked on."""
-
+"""Lists the directories and files that the server may access."""
 
 LOG_LEVELS: Final = (
     "debug",
@@ -29,30 +25,29 @@ LOG_LEVELS: Final = (
     "alert",
     "emergency",
 )
-"""The least first."""
+"""The lowest level first."""
 
-
-_OF_A_HOP: Final = frozenset({"progressToken", "traceparent", "tracestate"})
-_OWNERS: Final = frozenset({"modelcontextprotocol", "mcp", "leaseway"})
+_HOP_KEYS: Final = frozenset({"progressToken", "traceparent", "tracestate"})
+_RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp", "leaseway"})
 
 
 def is_reserved_meta(key: str) -> bool:
-    """Return whether a key of `_meta` belongs to one connection and goes no further.
+    """Return whether a key of `_meta` belongs to one connection and is not passed on.
 
     MCP reserves prefixes whose second label is `modelcontextprotocol` or `mcp`; progress tokens and
-    trace contexts are made anew on each hop; what has our prefix is meant for a front.
+    trace contexts are created for each hop; keys with Leaseway's prefix are for the MCP front.
     """
-    if key in _OF_A_HOP:
+    if key in _HOP_KEYS:
         return True
     prefix, slash, _ = key.partition("/")
-    return bool(slash) and not _OWNERS.isdisjoint(prefix.split(".")[:2])
+    return bool(slash) and not _RESERVED_LABELS.isdisjoint(prefix.split(".")[:2])
 
 
 def check_log_level(level: str) -> None:
-    """Check the least level of log messages that a caller wants.
+    """Check the lowest level of log messages that a caller requests.
 
     Raises:
-        Fault: INVALID_REQUEST: it is none of MCP's.
+        Fault: INVALID_REQUEST: it is not a level of MCP.
     """
     if level not in LOG_LEVELS:
         raise Fault(

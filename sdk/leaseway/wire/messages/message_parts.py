@@ -1,7 +1,7 @@
-"""Sync messages too long for one gRPC message, cut into parts and put together (DESIGN §8).
+"""Splits sync messages that are too long for one gRPC message, and joins them (DESIGN §8).
 
-Both ends use it: a serialized `SyncRequest` or `SyncResponse` above 1 MiB travels as parts, each
-in a message of its own, in order and with nothing between them. Pure.
+A serialized `SyncRequest` or `SyncResponse` above 1 MiB is sent as parts, each in its own message,
+in order and with nothing between them. Pure.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import MAX_MESSAGE, MIB
 
 MAX_SYNC_MESSAGE: Final = 256 * MIB
-"""The longest message that parts may add up to, in bytes."""
+"""Maximum length of a joined message in bytes."""
 
 
 class OversizeMessage(Exception):
-    """The parts of one message add up to more than the bound."""
+    """The parts of one message exceed the limit."""
 
 
 def split(message: bytes) -> Iterator[sync_pb2.Part]:
-    """Cut a serialized message into parts of at most 1 MiB; only the last has no `more`."""
+    """Split a serialized message into parts of at most 1 MiB; all but the last have `more`."""
     view = memoryview(message)
     last = max(len(view) - 1, 0) // MAX_MESSAGE
     for index in range(last + 1):
@@ -30,10 +30,10 @@ def split(message: bytes) -> Iterator[sync_pb2.Part]:
 
 
 class Joiner:
-    """Puts the parts of one stream together again.
+    """Joins the parts of one stream.
 
     Args:
-        limit: The most bytes of one message.
+        limit: Maximum length of a message in bytes.
     """
 
     def __init__(self, limit: int = MAX_SYNC_MESSAGE) -> None:
@@ -41,10 +41,10 @@ class Joiner:
         self._data = bytearray()
 
     def add(self, part: sync_pb2.Part) -> bytes | None:
-        """Receive the next part; return the whole message with its last one, else None.
+        """Add the next part; return the whole message after its last part, else None.
 
         Raises:
-            OversizeMessage: The message exceeds the bound; what came of it is forgotten.
+            OversizeMessage: The message exceeds the limit; its parts are dropped.
         """
         if len(self._data) + len(part.data) > self._limit:
             self._data = bytearray()

@@ -1,9 +1,9 @@
-"""What waits to be written to one exchange stream, turned into batches.
+"""The send queue of one exchange stream, which combines frames into batches.
 
-Small frames go out in the order queued, everything at once up to 256 KiB. A payload above
-256 KiB is cut into chunks, and large payloads take turns, one chunk a message, behind the small
-frames of that moment: a 16 MiB result delays a small one by one chunk at most, and small ones
-never starve it. Pure of I/O; the exchange's writer task on either side drains it (DESIGN §6).
+Small frames are sent in order, up to 256 KiB per batch. A payload above 256 KiB is split into
+chunks; each batch holds one chunk, of the large payloads in rotation, after the small frames. So a
+16 MiB result delays a small one by at most one chunk, and small ones never starve it. No I/O: the
+exchange's writer task on either side sends the batches (DESIGN §6).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from leaseway.wire.messages.frames import chunk_frame
 
 
 class _Large:
-    """A payload of which a part may have left, and the frame that ends it."""
+    """A payload that may be partly sent, and the frame that follows it."""
 
     __slots__ = ("call_id", "frame", "payload")
 
@@ -27,13 +27,13 @@ class _Large:
 
 
 class Outbox:
-    """Frames queued for one stream, serialized (see `frames`).
+    """Serialized frames that are queued for one stream.
 
     Args:
-        wake: Called when the outbox stops being empty.
+        wake: Called when a frame is added to the empty queue.
 
     Attributes:
-        queued_bytes: How much waits.
+        queued_bytes: Total size of the queued frames.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -47,11 +47,11 @@ class Outbox:
         return self.queued_bytes > 0
 
     def __len__(self) -> int:
-        """How many frames wait, those of large payloads apart."""
+        """Number of queued frames, without large payloads."""
         return len(self._small)
 
     def put(self, frame: bytes) -> int:
-        """Queue a frame; return the ticket that takes it back."""
+        """Queue a frame; return a ticket to withdraw it."""
         idle = not self.queued_bytes
         self._last_ticket = ticket = self._last_ticket + 1
         self._small[ticket] = frame
@@ -61,10 +61,10 @@ class Outbox:
         return ticket
 
     def put_large(self, frame: bytes, call_id: int, payload: bytes) -> int:
-        """Queue a payload above one batch, whose last chunk the frame follows.
+        """Queue a payload above 256 KiB, and the frame that follows its last chunk.
 
         Returns:
-            The ticket that takes both back.
+            A ticket to withdraw both.
         """
         idle = not self.queued_bytes
         self._last_ticket = ticket = self._last_ticket + 1
@@ -75,13 +75,13 @@ class Outbox:
         return ticket
 
     def holds(self, ticket: int) -> bool:
-        """Return whether a frame is still here: no batch has taken it."""
+        """Return whether a frame is still queued."""
         return ticket in self._small or ticket in self._large
 
     def withdraw(self, ticket: int) -> bool:
-        """Withdraw a frame; say whether it was still here.
+        """Remove a frame; return whether it was still queued.
 
-        Chunks of its payload may have gone, the frame itself has not.
+        Chunks of its payload may have been sent, but not the frame itself.
         """
         frame = self._small.pop(ticket, None)
         if frame is not None:
@@ -99,30 +99,30 @@ class Outbox:
         self.queued_bytes = 0
 
     def next_batch(self) -> bytes:
-        """Take the next message off the queue; empty where nothing is queued any more."""
+        """Remove and return the next batch; empty if nothing is queued."""
         if self.queued_bytes <= BATCH_SIZE and not self._large:
             frames, self._small, self.queued_bytes = self._small, {}, 0
             return b"".join(frames.values())
-        parts = self._first_small()
-        # A chunk goes with every message, else a steady stream of small frames would starve
-        # it: 256 KiB of small frames, the one that overshoots and a chunk stay below 1 MiB.
+        parts = self._pop_small()
+        # Every batch has a chunk, or a steady stream of small frames would starve it. 256 KiB of
+        # small frames, the frame that exceeds them and a chunk stay below 1 MiB.
         if self._large:
-            parts += self._next_chunk()
+            parts += self._pop_chunk()
         self.queued_bytes -= sum(map(len, parts))
         return b"".join(parts)
 
-    def _first_small(self) -> list[bytes]:
-        taken: list[int] = []
-        room = BATCH_SIZE
+    def _pop_small(self) -> list[bytes]:
+        tickets: list[int] = []
+        remaining = BATCH_SIZE
         for ticket, frame in self._small.items():
-            if room <= 0:
+            if remaining <= 0:
                 break
-            taken.append(ticket)
-            room -= len(frame)
-        return [self._small.pop(ticket) for ticket in taken]
+            tickets.append(ticket)
+            remaining -= len(frame)
+        return [self._small.pop(ticket) for ticket in tickets]
 
-    def _next_chunk(self) -> list[bytes]:
-        """Take a chunk of the payload whose turn it is, with its frame if that was the last."""
+    def _pop_chunk(self) -> list[bytes]:
+        """Remove a chunk of the next large payload, with its frame after the last chunk."""
         ticket, large = next(iter(self._large.items()))
         del self._large[ticket]
         data, large.payload = large.payload[:BATCH_SIZE], large.payload[BATCH_SIZE:]
@@ -135,24 +135,24 @@ class Outbox:
 
 
 class OversizePayload(Exception):
-    """The chunks of a call exceed their bound."""
+    """The chunks of a call exceed their limit."""
 
 
 class Assembler:
-    """Puts chunked payloads together again.
+    """Joins the chunks of payloads.
 
     Args:
-        limit: The most bytes of one payload; what comes after is dropped, and taking such a
-            payload raises `OversizePayload`.
-        most: The most payloads under way at once.
+        limit: Maximum length of a payload in bytes; the rest is dropped, and taking the payload
+            raises `OversizePayload`.
+        max_payloads: Maximum number of incomplete payloads.
 
     Attributes:
-        held_bytes: How much is held of payloads under way.
+        held_bytes: Total size of the incomplete payloads.
     """
 
-    def __init__(self, limit: int, most: int) -> None:
+    def __init__(self, limit: int, max_payloads: int) -> None:
         self._limit = limit
-        self._most = most
+        self._max_payloads = max_payloads
         self._parts: dict[int, bytearray] = {}
         self.held_bytes = 0
 
@@ -163,30 +163,32 @@ class Assembler:
         return call_id in self._parts
 
     def add(self, chunk: execution_pb2.Chunk) -> None:
-        """Take one chunk.
+        """Add one chunk.
 
         Raises:
-            OversizePayload: More payloads are under way than the bound allows.
+            OversizePayload: There are too many incomplete payloads.
         """
         parts = self._parts.get(chunk.call_id)
         if parts is None:
-            if len(self._parts) >= self._most:
-                raise OversizePayload(f"more than {self._most} chunked payloads are under way")
+            if len(self._parts) >= self._max_payloads:
+                raise OversizePayload(
+                    f"more than {self._max_payloads} chunked payloads are incomplete"
+                )
             parts = self._parts[chunk.call_id] = bytearray()
         if len(parts) <= self._limit:
             parts += chunk.data
             self.held_bytes += len(chunk.data)
 
     def take(self, call_id: int, rest: bytes) -> bytes:
-        """Return the payload of a call: its chunks, then what its frame held.
+        """Remove and return the payload of a call: its chunks, and the rest from its frame.
 
         Raises:
-            OversizePayload: It exceeds the bound.
+            OversizePayload: The payload exceeds the limit.
         """
         parts = self._parts.pop(call_id, None) if self._parts else None
         if parts is None:
             if len(rest) > self._limit:
-                raise OversizePayload(f"{len(rest)} bytes exceed the bound of {self._limit}")
+                raise OversizePayload(f"{len(rest)} bytes exceed the limit of {self._limit}")
             return rest
         self.held_bytes -= len(parts)
         parts += rest
@@ -195,5 +197,5 @@ class Assembler:
         return bytes(parts)
 
     def drop(self, call_id: int) -> None:
-        """Forget the chunks of a call that has ended."""
+        """Drop the chunks of a call that has ended."""
         self.held_bytes -= len(self._parts.pop(call_id, b""))

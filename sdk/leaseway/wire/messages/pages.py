@@ -1,9 +1,8 @@
-"""Long lists in pages: how much fits into one, and the token that says where the next begins.
+"""Splits long lists into pages, with tokens for the next page.
 
-A token holds the key of the last item of its page and the name of its listing. A page begins
-behind that key, whether the item is still there or not: what comes and goes between two pages
-makes none of the others missed or listed twice. Whoever lists keeps nothing meanwhile, so that a
-restart between two pages goes unnoticed too.
+A token holds the key of the last item of its page and the name of its listing. The next page starts
+after that key, even if the item was removed: changes between two pages cause no other item to be
+missed or repeated. The server keeps no state, so that a restart between two pages has no effect.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
 Key = tuple[str, ...]
-"""What a listing is ordered by."""
+"""The sort key of an item."""
 
 _PAGE_SIZE: Final = bounds.MAX_MESSAGE - 16 * bounds.KIB
-"""Bytes of a page's items; the rest of a message is for what is not items."""
+"""Bytes of a page's items; the rest of a message is for its other fields."""
 _OVERHEAD: Final = 8
-_LONGEST_TOKEN: Final = 2 * bounds.MIB
-"""Characters: a template of URIs, which is a key, may be nearly as long as a definition."""
+_MAX_TOKEN: Final = 2 * bounds.MIB
+"""Characters: a URI template, which is a key, may be nearly as long as a definition."""
 _CHECKSUM: Final = 6
 
 
@@ -34,15 +33,15 @@ class _Message(Protocol):
 
 
 class PageRequest(Protocol):
-    """What each request for a page says."""
+    """The fields of every request for a page."""
 
     @property
     def page_token(self) -> str:
-        """The token of the page before, or an empty one."""
+        """The token from the previous page, or empty for the first."""
 
     @property
     def page_size(self) -> int:
-        """The most items wanted; 0 for as many as fit."""
+        """Maximum number of items; 0 for as many as fit."""
 
 
 S = TypeVar("S")
@@ -51,32 +50,32 @@ M = TypeVar("M", bound=_Message)
 
 @dataclass(frozen=True)
 class PageStart:
-    """Where a page begins.
+    """The start of a page.
 
     Attributes:
-        listing: The RPC's name; a token of one listing is none of another.
-        after: The key that the page's first item is behind; empty for the first page.
-        most: How many items the caller wants at most; 0 for as many as fit.
+        listing: The RPC's name; a token is only valid for its own listing.
+        after: The key after which the page starts; empty for the first page.
+        limit: Maximum number of items; 0 for as many as fit.
     """
 
     listing: str
     after: Key = ()
-    most: int = 0
+    limit: int = 0
 
 
 def page_start(listing: str, request: PageRequest) -> PageStart:
-    """Return where the page that a request asks for begins.
+    """Return the start of the requested page.
 
     Raises:
-        Fault: INVALID_REQUEST: its token is none that this listing gives out.
+        Fault: INVALID_REQUEST: the token is not from this listing.
     """
     token = request.page_token
     after = _key_of(listing, token) if token else ()
     if after is None:
         raise Fault(
             Reason.INVALID_REQUEST,
-            f"The page_token is none that {listing} gave out. Send the next_page_token of the page"
-            " before, unchanged, or none to begin anew.",
+            f"The page_token is not from {listing}. Send the next_page_token of the previous page "
+            "unchanged, or none to start again.",
         )
     return PageStart(listing, after, request.page_size)
 
@@ -87,16 +86,16 @@ def one_page(
     """Return the items of a page, at least one, and the next page's token or an empty one.
 
     Args:
-        start: Where it begins.
-        sources: The whole list, ordered by keys of which no two are equal.
-        message: Makes an item as it is sent; called for those that the page takes, and one more.
+        start: The start of the page.
+        sources: The whole list, ordered by unique keys.
+        message: Converts an item for sending; called for the page's items and one more.
     """
     page: list[M] = []
     size, last = 0, start.after
     for key, source in sources:
         if key <= start.after:
             continue
-        if start.most and len(page) == start.most:
+        if start.limit and len(page) == start.limit:
             return page, _token_of(start.listing, last)
         item = message(source)
         size += item.ByteSize() + _OVERHEAD
@@ -108,15 +107,15 @@ def one_page(
 
 
 def fitting(messages: Iterable[M]) -> list[M]:
-    """Return the first messages, as many as fit into a page and at least one."""
-    taken: list[M] = []
+    """Return the first messages, as many as fit into a page, but at least one."""
+    page: list[M] = []
     size = 0
     for message in messages:
         size += message.ByteSize() + _OVERHEAD
-        if taken and size > _PAGE_SIZE:
+        if page and size > _PAGE_SIZE:
             break
-        taken.append(message)
-    return taken
+        page.append(message)
+    return page
 
 
 def _token_of(listing: str, key: Key) -> str:
@@ -125,7 +124,7 @@ def _token_of(listing: str, key: Key) -> str:
 
 
 def _key_of(listing: str, token: str) -> Key | None:
-    if len(token) > _LONGEST_TOKEN:
+    if len(token) > _MAX_TOKEN:
         return None
     try:
         data = base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True)
@@ -135,10 +134,10 @@ def _key_of(listing: str, token: str) -> Key | None:
     if data[:_CHECKSUM] != _checksum(payload):
         return None
     try:
-        named, *key = json.loads(payload)
+        name, *key = json.loads(payload)
     except (ValueError, TypeError, RecursionError):
         return None
-    is_key = named == listing and all(isinstance(part, str) for part in key)
+    is_key = name == listing and all(isinstance(part, str) for part in key)
     return tuple(key) if is_key else None
 
 

@@ -1,4 +1,4 @@
-"""What must not be shown: names and shapes of secrets, and their removal from texts.
+"""Secrets: names and shapes that reveal them, and their removal from texts.
 
-Pure; it imports nothing but the standard library.
+Pure; imports only the standard library.
 """

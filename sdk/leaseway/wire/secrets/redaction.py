@@ -1,4 +1,4 @@
-"""Redaction: values that must not appear in any text that leaves the process."""
+"""Redaction of secret values in every text that leaves the process."""
 
 from __future__ import annotations
 
@@ -8,28 +8,17 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 _REDACTED: Final = "[redacted]"
-
-
-_SHORTEST_SECRET: Final = 4  # shorter ones would blank out ordinary text and gain nothing
-
-
-_LONGER_THAN_WORDS: Final = 8
-
+_MIN_SECRET: Final = 4  # redacting shorter values would only damage ordinary text
+_MIN_WORD: Final = 8  # the same for values that are one word or one number
 
 _hidden: Final[WeakValueDictionary[frozenset[str], Hidden]] = WeakValueDictionary()
-
-
 _sources: Final[dict[str, Hidden]] = {}
-
-
-_current: Mapping[str, tuple[str, ...]] | None = {}
-
-
+_current: Mapping[str, tuple[str, ...]] | None = {}  # None if it must be built again
 _lock = threading.Lock()
 
 
 class Hidden:
-    """Values that no log line shows while this object is kept."""
+    """Values that are redacted for as long as this object exists."""
 
     __slots__ = ("__weakref__", "values")
 
@@ -38,22 +27,22 @@ class Hidden:
 
 
 def hide(values: Iterable[str], source: str = "") -> Hidden:
-    """Keep values out of the log lines of this process.
+    """Redact values in the log lines of this process.
 
-    Values that a line could well hold by chance are left alone: those of fewer than 4 characters,
-    and those of fewer than 8 that are one word or one number.
+    Values that may occur by chance are not redacted: those of fewer than 4 characters, and words
+    and numbers of fewer than 8.
 
     Args:
-        values: What is not to be shown.
-        source: Where they were read, for what belongs to the process as a whole: it stays hidden
-            until the same source is read again. Empty: as long as what is returned is kept.
+        values: The secret values.
+        source: The source of values that belong to the whole process: they are redacted until the
+            same source is read again. Empty: as long as the returned object exists.
     """
-    wanted = frozenset(value for value in values if _tells(value))
+    secret = frozenset(value for value in values if _is_distinctive(value))
     global _current
     with _lock:
-        hidden = _hidden.get(wanted)
+        hidden = _hidden.get(secret)
         if hidden is None:
-            hidden = _hidden[wanted] = Hidden(wanted)
+            hidden = _hidden[secret] = Hidden(secret)
             _current = None
         if source:
             _sources[source] = hidden
@@ -61,19 +50,19 @@ def hide(values: Iterable[str], source: str = "") -> Hidden:
 
 
 def redact(text: str) -> str:
-    """Return a text with every hidden value replaced; values that overlap are replaced as one.
+    """Replace every hidden value in a text; overlapping values are replaced together.
 
-    Values are looked up by their first characters: a worker hides thousands of spellings.
+    Values are indexed by their first characters, because a worker hides thousands of them.
     """
     index = _index()
     if not index:
         return text
     parts: list[str] = []
     start = end = done = 0
-    last = len(text) - _SHORTEST_SECRET + 1
-    for i in [i for i in range(last) if text[i : i + _SHORTEST_SECRET] in index]:
-        found = index[text[i : i + _SHORTEST_SECRET]]
-        longest = next((len(value) for value in found if text.startswith(value, i)), 0)
+    last = len(text) - _MIN_SECRET + 1
+    for i in [i for i in range(last) if text[i : i + _MIN_SECRET] in index]:
+        values = index[text[i : i + _MIN_SECRET]]
+        longest = next((len(value) for value in values if text.startswith(value, i)), 0)
         if not longest:
             continue
         if i >= end:
@@ -85,13 +74,13 @@ def redact(text: str) -> str:
     return "".join((*parts, text[done:start], _REDACTED, text[end:])) if end else text
 
 
-def _tells(value: str) -> bool:
+def _is_distinctive(value: str) -> bool:
     one_word = value.isalpha() or value.isdecimal()
-    return len(value) >= (_LONGER_THAN_WORDS if one_word else _SHORTEST_SECRET)
+    return len(value) >= (_MIN_WORD if one_word else _MIN_SECRET)
 
 
 def _index() -> Mapping[str, tuple[str, ...]]:
-    """Return what is hidden by its first characters, the longest of them first."""
+    """Return the hidden values by their first characters, longest first."""
     global _current
     current = _current
     if current is None:
@@ -99,6 +88,6 @@ def _index() -> Mapping[str, tuple[str, ...]]:
             values = {value for hidden in list(_hidden.values()) for value in hidden.values}
             index: dict[str, list[str]] = {}
             for value in sorted(values, key=len, reverse=True):
-                index.setdefault(value[:_SHORTEST_SECRET], []).append(value)
-            _current = current = {head: tuple(each) for head, each in index.items()}
+                index.setdefault(value[:_MIN_SECRET], []).append(value)
+            _current = current = {head: tuple(group) for head, group in index.items()}
     return current

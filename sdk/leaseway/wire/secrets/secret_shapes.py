@@ -1,6 +1,7 @@
-"""What secrets look like: by their names and by the shapes of their values.
+"""Detects likely secrets by their names and by the shapes of their values.
 
-A guess, good enough to warn and to leave something out of a record; never a reason to print it.
+This is a heuristic for warnings and for redacting records. That it finds nothing does not make a
+value safe to print.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ SHAPES: Final = (
         ),
     ),
 )
-"""(what it is, an expression that finds it); each works on text and on the bytes of JSON."""
+"""(description, regular expression); each works on text and on JSON bytes."""
 
 SECRET_SHAPES: Final = "|".join(f"(?:{expression})" for _, expression in SHAPES)
-"""One expression that finds any of them."""
+"""One regular expression for all of them."""
 
 SENSITIVE_NAMES: Final = (
     "tokens?|secrets?|passwo?r?ds?|passphrase|pwd|credentials?|api[_-]?keys?|access[_-]?key"
@@ -53,7 +54,7 @@ SENSITIVE_NAMES: Final = (
     "|authorization|auth|cookies?|session[_-]?id"
     "|(?:\\b|[_-])(?:pass|pin|cvv|cvc|otp|jwt)"
 )
-"""How names end that stand for secrets."""
+"""Endings of names that stand for secrets."""
 
 _SHAPE_MARKS: Final = (
     "private key",
@@ -107,25 +108,25 @@ _SHAPE_MARKS: Final = (
     "key",
     "sig",
 )
-"""What each shape has at least one of, in small letters: looking for these is cheap."""
+"""Each shape contains at least one of these in lower case; a cheap test before the expression."""
 
 _MARKS: Final = (*_SHAPE_MARKS, "credential", "auth", "cookie", "session", "pin", "cvv", "cvc")
 BYTE_MARKS: Final = tuple(mark.encode() for mark in (*_MARKS, "otp", "jwt", "\\"))
-"""What JSON has at least one of, in small letters, that is worth a closer look."""
+"""JSON with a secret contains at least one of these in lower case."""
 
 _NAME: Final = re.compile(rf"(?i)(?:{SENSITIVE_NAMES})\Z")
 _ANY: Final = re.compile(SECRET_SHAPES)
-_LOOKED_AT: Final = 1 << 20
+_MAX_SEARCHED: Final = 1 << 20
 
 
 def names_a_secret(name: str) -> bool:
-    """Return whether a key, a variable, a header or a flag is named like what holds a secret."""
+    """Return whether the name of a key, variable, header or flag suggests a secret."""
     return _NAME.search(name.strip("-")) is not None
 
 
-def holds_secret(text: str) -> bool:
-    """Return whether a text holds what looks like a secret."""
+def contains_secret(text: str) -> bool:
+    """Return whether a text contains a likely secret."""
     lower = text.lower()
     if not any(mark in lower for mark in _SHAPE_MARKS):
         return False
-    return _ANY.search(text, 0, _LOOKED_AT) is not None
+    return _ANY.search(text, 0, _MAX_SEARCHED) is not None

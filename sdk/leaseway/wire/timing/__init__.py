@@ -1,4 +1,4 @@
-"""Deadlines, durations, backoff and times to live, as both planes and the SDK count them.
+"""Deadlines, durations and backoff, for both planes and the SDK.
 
-It imports the leaves of `wire`, and no service or plane.
+Imports the leaves of `wire`, and no service or plane.
 """

@@ -16,12 +16,12 @@ class Backoff:
     multiplier: float = 2.0
 
     def ceiling(self, attempt: int) -> float:
-        """Return the longest delay after the failed try number `attempt`, counted from 0."""
-        # The exponent is bounded so that a server that fails for weeks cannot overflow a float.
+        """Return the maximum delay after failed attempt number `attempt`, counted from 0."""
+        # The exponent is bounded so that weeks of failures cannot overflow a float.
         return min(self.maximum, self.initial * self.multiplier ** min(attempt, 64))
 
     def delay(
         self, attempt: int, uniform: Callable[[float, float], float] = random.uniform
     ) -> float:
-        """Return a delay drawn evenly from 0 to the ceiling."""
+        """Return a random delay between 0 and the ceiling."""
         return uniform(0.0, self.ceiling(attempt))

@@ -1,8 +1,8 @@
-"""When calls are given up: one timer of the event loop for all calls of a stream or worker.
+"""Deadlines of calls: one timer of the event loop for all calls of a stream or worker.
 
-Nearly every call ends long before its deadline, so a timer each would mostly be set and taken
-back. Here a deadline is pushed onto a heap and forgotten; those of ended calls are dropped when
-they come up, or all at once when they are the most.
+Nearly every call ends long before its deadline, so separate timers would mostly be set and
+cancelled. Here a deadline is pushed onto a heap. Deadlines of ended calls are dropped when they are
+due, or all at once when they are the majority.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 _SLACK: Final = 1024
-"""Deadlines of ended calls that are kept before the heap is cleared of them."""
+"""Deadlines of ended calls that the heap may contain before they are removed."""
 
 
 class Deadlines:
     """The deadlines of many calls.
 
     Args:
-        loop: Tells the time.
+        loop: The event loop.
         live: The ids of calls that have not ended; ids are never reused.
-        expire: Called with the id of a live call whose deadline has passed; ends it.
+        expire: Called with the id of a live call whose deadline has passed; must end the call.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Deadlines:
         self._wake_at = float("inf")
 
     def add(self, deadline: float, call_id: int) -> None:
-        """Schedule the expiry of a live call at a time of the event loop."""
+        """Add the deadline of a live call, in the event loop's time."""
         heap = self._heap
         heappush(heap, (deadline, call_id))
         if deadline < self._wake_at:

@@ -1,9 +1,12 @@
-"""Times as protobuf has them: the border to seconds."""
+"""Conversion of protobuf times to seconds, and the limits of a lease's time to live."""
 
 from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
+
+from leaseway.wire.bounds import MAX_LEASE_TTL, MIN_LEASE_TTL
+from leaseway.wire.errors import Fault, Reason
 
 
 def duration(value: float) -> Duration:
@@ -13,12 +16,26 @@ def duration(value: float) -> Duration:
 
 
 def timestamp(unix: float) -> Timestamp:
-    """Return Unix time in seconds as a protobuf timestamp."""
+    """Convert Unix time in seconds to a protobuf timestamp."""
     message = Timestamp()
     message.FromNanoseconds(int(unix * 1e9))
     return message
 
 
 def seconds(value: Duration | Timestamp) -> float:
-    """Return a protobuf duration in seconds, or a timestamp as Unix time."""
+    """Convert a protobuf duration to seconds, or a timestamp to Unix time."""
     return value.ToNanoseconds() / 1e9
+
+
+def check_lease_ttl(ttl: float) -> None:
+    """Check a lease's time to live in seconds (DESIGN §5).
+
+    Raises:
+        Fault: INVALID_REQUEST: it is out of bounds.
+    """
+    if not MIN_LEASE_TTL <= ttl <= MAX_LEASE_TTL:
+        raise Fault(
+            Reason.INVALID_REQUEST,
+            f"A lease lives {MIN_LEASE_TTL:g} s to {MAX_LEASE_TTL:g} s; ttl={ttl:g} is not "
+            "within that.",
+        )

@@ -10,7 +10,7 @@ from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import PlacementKey, PlacementTable
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
-from leaseway.wire.limits import named
+from leaseway.wire.limits import limit_metadata
 
 _RETRY: Final = 1.0
 _RELEASE: Final = "Release leases that are not needed"
@@ -50,7 +50,7 @@ def queue_full_error(server_id: str) -> Denial:
         f"{bounds.MAX_WAITING} requests already wait for capacity; the request for server"
         f" '{server_id}' cannot wait. Try again later, or add workers."
     )
-    metadata = {"server": server_id, **named("lease_waits", "tenant")}
+    metadata = {"server": server_id, **limit_metadata("lease_waits", "tenant")}
     return Denial(Reason.CAPACITY, message, _RETRY, metadata)
 
 
@@ -59,7 +59,9 @@ def _tenant_full(tenant: str) -> Denial:
         f"Tenant '{tenant}' holds {bounds.MAX_TENANT_LEASES} leases, which is its limit."
         f" {_RELEASE}, {_WAIT}."
     )
-    return Denial(Reason.CAPACITY, message, _RETRY, {"tenant": tenant, **named("leases", "tenant")})
+    return Denial(
+        Reason.CAPACITY, message, _RETRY, {"tenant": tenant, **limit_metadata("leases", "tenant")}
+    )
 
 
 def _limit(table: PlacementTable, server_id: str, worker_id: str, max_leases: int) -> str:

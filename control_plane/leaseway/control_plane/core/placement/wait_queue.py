@@ -15,7 +15,7 @@ from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.capacity_errors import queue_full_error
 from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.wire import bounds
-from leaseway.wire.turns import in_turn, one_too_many
+from leaseway.wire.turns import fair_order, find_evicted
 
 Answer = Placement | Denial
 """Ends a waiting request."""
@@ -94,7 +94,7 @@ class PlacementQueue:
         """
         full: set[tuple[str, str]] = set()
         answered: set[PlacementKey] = set()
-        for queued in in_turn(self._waiting.values(), lambda one: one.key.tenant, tenant_load):
+        for queued in fair_order(self._waiting.values(), lambda one: one.key.tenant, tenant_load):
             wanted = (queued.key.tenant, queued.key.server_id)
             # Also for skipped requests: a retry time in the past would be due forever.
             waiter = self._waiting[queued.id] = queued.at(now)
@@ -121,7 +121,7 @@ class PlacementQueue:
     def _make_place(self, tenant: str) -> bool:
         if len(self._waiting) < bounds.MAX_WAITING:
             return True
-        newest = one_too_many(self._waiting.values(), lambda one: one.key.tenant, tenant)
+        newest = find_evicted(self._waiting.values(), lambda one: one.key.tenant, tenant)
         if newest is None:
             return False
         del self._waiting[newest.id]

@@ -6,7 +6,7 @@ from typing import Final
 
 from leaseway.data_plane.core.leases.table import EndedLease, LeaseLimitReached, LeaseOutcome
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import named
+from leaseway.wire.limits import limit_metadata
 
 _REASONS: Final[dict[LeaseOutcome, Reason]] = {
     "expired": Reason.LEASE_EXPIRED,
@@ -47,9 +47,9 @@ def not_theirs(lease_id: str, which: str) -> Fault:
 def capacity_error(server_id: str, full: LeaseLimitReached) -> Fault:
     metadata: dict[str, str] = {}
     if full.of_tenant:
-        metadata = named("leases", "tenant")
+        metadata = limit_metadata("leases", "tenant")
     elif full.of_line:
-        metadata = named("lease_waits", "tenant")
+        metadata = limit_metadata("lease_waits", "tenant")
     return Fault(
         Reason.CAPACITY,
         f"There is no room for a lease of server {server_id}: {full}. Wait, release a lease, or "

@@ -23,7 +23,7 @@ from leaseway.spec.rules import (
     compile_expression,
 )
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import named
+from leaseway.wire.limits import limit_metadata
 
 Quota = Literal["calls", "concurrent", "external"]
 """From `limits` of a tenant and `rate_limit` of a server."""
@@ -226,7 +226,7 @@ class Counts:
                 Reason.RATE_LIMITED,
                 f"Tenant {tenant} has {limit} calls in flight on this worker, its limit. Wait for "
                 "some to end.",
-                metadata=named("limits.concurrent", "tenant"),
+                metadata=limit_metadata("limits.concurrent", "tenant"),
                 retry_delay=_CONCURRENT_RETRY,
             )
         if limits is not None and limits.calls is not None:
@@ -254,7 +254,7 @@ class Counts:
             Reason.RATE_LIMITED,
             f"{tools} may be called {rate.calls} times in {rate.seconds:g} s, and were. The next "
             f"call is possible in {wait:.2f} s.",
-            metadata=named(f"limits.{quota}", "tenant"),
+            metadata=limit_metadata(f"limits.{quota}", "tenant"),
             retry_delay=wait,
         )
 
