@@ -229,7 +229,7 @@ async def too_many_reads(house: Worker) -> Fault:
     await house.bench.until(lambda: house.instance.calls)
     house.instance.calls[0].answer(result(PNG))
     store = house.bench.worker.artifacts
-    await house.bench.until(lambda: store.held)
+    await house.bench.until(lambda: len(store))
     [ref] = store._index._by_ref
     parts = store.read_parts(store.find(ref, "", "s1"), 0, 10)
     await anext(parts)

@@ -25,7 +25,7 @@ from leaseway.data_plane.background import Background
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
-from leaseway.data_plane.core.artifacts.index import Retention
+from leaseway.data_plane.core.artifacts.index import ArtifactLimits
 from leaseway.data_plane.core.leases.table import LeaseTable
 from leaseway.data_plane.core.ports import OpenInstance
 from leaseway.data_plane.core.problems import Problem
@@ -106,7 +106,7 @@ class WorkerOptions:
     vault: VaultPlace | None = None
     metrics: MetricsListener | None = None
     artifacts: Path | None = None
-    retention: Retention = field(default_factory=Retention)
+    retention: ArtifactLimits = field(default_factory=ArtifactLimits)
     artifacts_http: ArtifactsListener | None = None
     recent_calls: int = RECENT_CALLS
     audit: Path | None = None
@@ -199,7 +199,7 @@ class Worker:
         self.artifacts = ArtifactStore(
             storage or MemoryStorage(), me.incarnation, background, options.retention
         )
-        self.artifacts.space_of = self._artifact_space
+        self.artifacts.tenant_limit = self._artifact_space
         self.artifacts.on_disk = self._artifacts_on_disk
         self.executor.artifacts = self.artifacts
         self.executor.confirmation = Confirmation(lambda question: self.sync.ask_approval(question))
@@ -211,7 +211,7 @@ class Worker:
             self._recorder = Recorder(audit)
             self.executor.set_recorder(self._recorder)
         if meters is not None:
-            self.artifacts.on_refused = lambda fault: meters.limits.record(fault.metadata)
+            self.artifacts.on_rejected = lambda fault: meters.limits.record(fault.metadata)
             StateMeters(meters, self._state_readers())
             QuotaMeters(meters.meter, self._quota_readers())
         self.execution = ExecutionService(
@@ -285,8 +285,8 @@ class Worker:
                 "leaseway.calls.waiting": lambda: self.executor.waiting,
                 "leaseway.exchange.streams": lambda: self._exchanges.open_streams,
                 "leaseway.exchange.queue.size": lambda: self._exchanges.queued_bytes,
-                "leaseway.artifacts": lambda: self.artifacts.held,
-                "leaseway.artifacts.size": lambda: self.artifacts.space,
+                "leaseway.artifacts": lambda: len(self.artifacts),
+                "leaseway.artifacts.size": lambda: self.artifacts.total_bytes,
                 "leaseway.registry.version": lambda: pool.registry_version,
             },
         )
@@ -305,7 +305,7 @@ class Worker:
             used={
                 "concurrent": lambda: counts.in_flight,
                 "leases": lambda: leases.held_by_tenants,
-                "artifact_bytes": lambda: self.artifacts.space_of_tenants,
+                "artifact_bytes": lambda: self.artifacts.bytes_by_tenant,
             },
             refused=refused,
         )

@@ -78,13 +78,13 @@ async def test_of_more_results_than_may_wait_for_the_disk_the_media_stay_in_plac
     shots: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payload = result(PNG)
-    monkeypatch.setattr(artifacts, "_MOST_KEEPING", len(payload))
+    monkeypatch.setattr(artifacts, "_MAX_WRITING", len(payload))
     caller = shots.caller()
     first = await caller.begin("shots")
     await answer(shots, payload)
     with caplog.at_level(logging.WARNING):
         assert await call(shots, payload) == json.loads(payload)
-    assert f"{len(payload)} bytes of results wait for the disk" in caplog.text
+    assert f"{len(payload)} bytes of results already wait for the disk" in caplog.text
     assert not caller.results[first].done()
 
 
@@ -92,7 +92,7 @@ async def test_the_calls_after_a_disk_that_hung_are_kept_again(
     shots: Bench, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payload = result(PNG)
-    monkeypatch.setattr(artifacts, "_MOST_KEEPING", len(payload))
+    monkeypatch.setattr(artifacts, "_MAX_WRITING", len(payload))
     disk.set()
     refs = {await kept(shots) for _ in range(3)}
     assert len(refs) == 3

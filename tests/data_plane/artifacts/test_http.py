@@ -15,7 +15,7 @@ from tests.conftest import BOUND
 from tests.data_plane.conftest import Bench, worker_bench
 from yarl import URL
 
-from leaseway.data_plane.core.artifacts.index import Artifact
+from leaseway.data_plane.core.artifacts.index import StoredArtifact
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role
@@ -242,7 +242,7 @@ async def test_what_goes_while_it_is_sent_breaks_the_connection(
     ref = await page.kept()
     store = page.bench.worker.artifacts
 
-    async def half(artifact: Artifact, begin: int, end: int) -> AsyncIterator[bytes]:
+    async def half(artifact: StoredArtifact, begin: int, end: int) -> AsyncIterator[bytes]:
         yield PNG[:100]
         raise Fault(Reason.ARTIFACT_LOST, "It is gone.")
 

@@ -11,8 +11,8 @@ from tests.data_plane.artifact_calls import PNG, call, kept, read, refused, resu
 from tests.data_plane.conftest import Bench, worker_bench
 
 from leaseway.data_plane.artifacts.storage import DirectoryStorage, MemoryStorage
-from leaseway.data_plane.core.artifacts.index import Retention
-from leaseway.data_plane.core.artifacts.media import Kept, Media
+from leaseway.data_plane.core.artifacts.index import ArtifactLimits
+from leaseway.data_plane.core.artifacts.media import EncodedMedia, StoredMedia
 from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
@@ -22,19 +22,21 @@ from leaseway.wire.messages.artifact_refs import artifact_reference
 
 async def test_what_is_too_old_goes_while_the_worker_runs() -> None:
     storage = MemoryStorage()
-    async with worker_bench(storage=storage, retention=Retention(age=2.0)) as bench:
+    async with worker_bench(storage=storage, retention=ArtifactLimits(max_age=2.0)) as bench:
         await bench.serve("shots")
         bench.servers.holds = True
         ref = await kept(bench)
         assert ref in storage.held
         await bench.until(lambda: not storage.held)
-        assert bench.worker.artifacts.held == 0
+        assert len(bench.worker.artifacts) == 0
         assert (await refused(bench, ref)).reason is Reason.ARTIFACT_LOST
 
 
 async def test_the_oldest_make_room_and_an_image_larger_than_all_room_stays() -> None:
     storage = MemoryStorage()
-    async with worker_bench(storage=storage, retention=Retention(space=2 * len(PNG))) as bench:
+    async with worker_bench(
+        storage=storage, retention=ArtifactLimits(max_bytes=2 * len(PNG))
+    ) as bench:
         await bench.serve("shots")
         bench.servers.holds = True
         refs = [await kept(bench) for _ in range(3)]
@@ -48,12 +50,12 @@ async def test_the_oldest_make_room_and_an_image_larger_than_all_room_stays() ->
 async def test_ten_thousand_artifacts_under_retention_leave_the_newest_readable() -> None:
     storage = MemoryStorage()
     batch = result(*[b"x" * 100] * 250)
-    async with worker_bench(storage=storage, retention=Retention(count=2_000)) as bench:
+    async with worker_bench(storage=storage, retention=ArtifactLimits(max_count=2_000)) as bench:
         await bench.serve("shots")
         bench.servers.holds = True
         for _ in range(40):
             said = await call(bench, batch, session="s1")
-        assert bench.worker.artifacts.held == 2_000
+        assert len(bench.worker.artifacts) == 2_000
         await bench.until(lambda: len(storage.held) == 2_000)
         newest = said["content"][-1]["artifact"]
         assert (await read(bench, newest))[1].data == b"x" * 100
@@ -82,7 +84,9 @@ def _put(bench: Bench, storage: DirectoryStorage, size: int) -> str:
     noise = artifact_reference("s", "t", "image/png", mark="0" * 12, stored_at=0, noise=1)
     storage.write(noise, (bytes(bounds.MIB) for _ in range(size // bounds.MIB)))
     call = execution_pb2.Call(session="s1")
-    bench.worker.artifacts._note(call, Media("image", "image/png", b""), Kept(noise, size))
+    bench.worker.artifacts._add(
+        call, EncodedMedia("image", "image/png", b""), StoredMedia(noise, size)
+    )
     return noise
 
 

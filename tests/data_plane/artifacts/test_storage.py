@@ -75,7 +75,7 @@ def test_nothing_is_left_when_it_is_closed(tmp_path: Path) -> None:
     storage.close()
     storage.close()
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(OSError, match="ends"):
+    with pytest.raises(OSError, match="stopping"):
         storage.write(REF, [b"ab"])
     assert list(tmp_path.iterdir()) == []
 
@@ -109,7 +109,7 @@ def test_what_is_being_written_is_given_up_before_the_folder_goes(tmp_path: Path
     go_on.set()
     writer.join(60)
     closer.join(60)
-    assert "ends" in str(outcome[0])
+    assert "stopping" in str(outcome[0])
     assert list(tmp_path.iterdir()) == []
 
 

@@ -55,7 +55,7 @@ async def test_a_caller_that_wants_media_in_place_gets_the_bytes_as_sent(shots: 
     await answer(shots, payload)
     await caller.result(call_id)
     assert caller.payloads[call_id] == payload
-    assert shots.worker.artifacts.held == 0
+    assert len(shots.worker.artifacts) == 0
 
 
 async def test_an_image_is_kept_though_the_result_with_it_is_above_the_bound(shots: Bench) -> None:
@@ -84,7 +84,7 @@ async def test_bytes_that_are_no_base64_stay_and_the_log_says_so(
     payload = json.dumps({"content": [{"type": "image", "mimeType": "image/png", "data": "%"}]})
     with caplog.at_level(logging.WARNING):
         assert await call(shots, payload.encode()) == json.loads(payload)
-    assert "shots:echo stays in it and is not kept as an artifact" in caplog.text
+    assert "shots:echo remains in it and is not kept as an artifact" in caplog.text
 
 
 async def test_the_log_says_that_a_result_has_more_media_than_are_kept(
@@ -214,7 +214,7 @@ async def test_a_call_whose_deadline_passes_while_its_image_is_written_has_start
     fault = fault_from_status(ended.status)
     assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "yes")
     may_write.set()
-    await shots.until(lambda: shots.worker.artifacts.held == 1)
+    await shots.until(lambda: len(shots.worker.artifacts) == 1)
 
 
 async def test_an_image_that_cannot_be_written_stays_in_place(

@@ -1,8 +1,8 @@
-"""Artifacts over HTTP, for pages that show them: `GET /artifacts/…` and nothing else (DESIGN §6).
+"""Artifacts over HTTP, for web pages: `GET /artifacts/…` (DESIGN §6).
 
-The tenant and the session of the call are sent as `?tenant=&session=`, or as `X-Leaseway-Tenant`
-and `X-Leaseway-Session`; where there is a key, it is sent as `Authorization: Bearer KEY`. Nothing
-that a server made is ever run as a page: the answer says so in its headers.
+A request has the tenant and session of the call as `?tenant=&session=`, or as `X-Leaseway-Tenant`
+and `X-Leaseway-Session`, and a key, if required, as `Authorization: Bearer KEY`. Response headers
+keep browsers from running content of a server as a page.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Final
 from aiohttp import web
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
-from leaseway.data_plane.core.artifacts.index import Artifact
+from leaseway.data_plane.core.artifacts.index import StoredArtifact
 from leaseway.identity.principal import Principal
 from leaseway.telemetry.http_listener import ArtifactsListener
 from leaseway.wire.errors import Fault, Reason
 
-_PATIENCE: Final = 30.0
-"""Seconds that a reader may take for one part."""
+_WRITE_TIMEOUT: Final = 30.0
+"""Seconds that a client may take to read one part."""
 _IDLE: Final = 15.0
 """Seconds that a connection may wait for another request."""
-_WHO: Final = web.RequestKey("caller", object)
+_CALLER: Final = web.RequestKey("caller", object)
 _OTHER: Final = "application/octet-stream"
-_SHOWN: Final = frozenset(
+_INLINE: Final = frozenset(
     f"{kind}/{name}"
     for kind, names in {
         "image": "png jpeg gif webp avif bmp",
@@ -35,8 +35,8 @@ _SHOWN: Final = frozenset(
     }.items()
     for name in names.split()
 )
-"""What a page shows; all else is saved: it may hold scripts, as SVG does."""
-_SAFE: Final = {
+"""Types that browsers may show; others are downloads, because they may contain scripts like SVG."""
+_SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Referrer-Policy": "no-referrer",
@@ -49,7 +49,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def serve_artifacts(
     listener: ArtifactsListener | None, store: ArtifactStore
 ) -> AsyncIterator[None]:
-    """Serve artifacts at a port while the block runs; None serves nothing."""
+    """Serve artifacts while the block runs; no-op if the listener is None."""
     if listener is None:
         yield
         return
@@ -67,13 +67,13 @@ class _Site:
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Authenticate the sender, and answer why a request fails."""
+        """Authenticate the caller, and convert faults to responses."""
         try:
             if not self._listener.knows_host(request.host):
-                return _plain(403, "Ask for artifacts at localhost or 127.0.0.1.")
+                return _plain(403, "Request artifacts from localhost or 127.0.0.1.")
             if self._listener.admit is not None:
-                sent = request.headers.get("Authorization")
-                request[_WHO] = await self._listener.admit(sent)
+                authorization = request.headers.get("Authorization")
+                request[_CALLER] = await self._listener.admit(authorization)
             return await handler(request)
         except Fault as fault:
             if fault.reason is Reason.UNAUTHENTICATED:
@@ -88,16 +88,16 @@ class _Site:
             return _plain(refusal.status, "", {"Allow": allow} if allow else None)
 
     async def get(self, request: web.Request) -> web.StreamResponse:
-        """Send an artifact, or the part of it that is asked for."""
+        """Send an artifact, or the requested range of it."""
         artifact = self._store.find(
             f"artifacts/{request.match_info['rest']}",
             _tenant(request),
-            _said(request, "session"),
+            _parameter(request, "session"),
         )
         whole = range(artifact.byte_length)
         try:
             wanted = whole[request.http_range] if "Range" in request.headers else whole
-        except ValueError:  # ranges of which no part is understood are to be ignored
+        except ValueError:  # HTTP says to ignore a range that cannot be parsed
             wanted = whole
         if not wanted and whole:
             return _plain(416, "", {"Content-Range": f"bytes */{len(whole)}"})
@@ -115,49 +115,53 @@ class _Site:
         return response
 
     async def _send(
-        self, request: web.Request, response: web.StreamResponse, artifact: Artifact, wanted: range
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        artifact: StoredArtifact,
+        wanted: range,
     ) -> None:
         async with aclosing(self._store.read_parts(artifact, wanted.start, wanted.stop)) as parts:
-            # The first part comes before the head: until then a failure has a status of its own.
+            # Read the first part before sending the head, so that a failure gets its own status.
             part = await anext(parts, b"")
             await response.prepare(request)
             try:
                 while part:
-                    async with asyncio.timeout(_PATIENCE):
+                    async with asyncio.timeout(_WRITE_TIMEOUT):
                         await response.write(part)
                     part = await anext(parts, b"")
             except (Fault, TimeoutError):
-                # Only a connection that breaks tells that this is not all.
+                # Abort the connection: the client must not take this for the whole artifact.
                 if request.transport is not None:
                     request.transport.abort()
 
-    def _headers(self, artifact: Artifact) -> dict[str, str]:
-        media = artifact.mime_type.startswith(("image/", "audio/"))
+    def _headers(self, artifact: StoredArtifact) -> dict[str, str]:
+        is_media = artifact.mime_type.startswith(("image/", "audio/"))
         name = artifact.ref.rpartition("/")[2]
-        place = "inline" if artifact.mime_type in _SHOWN else "attachment"
-        age = max(0, int(self._store.remaining(artifact)))
+        disposition = "inline" if artifact.mime_type in _INLINE else "attachment"
+        max_age = max(0, int(self._store.remaining(artifact)))
         return {
-            "Content-Type": artifact.mime_type if media else _OTHER,
-            "Content-Disposition": f'{place}; filename="{name}"',
-            "Cache-Control": f"private, max-age={age}",
+            "Content-Type": artifact.mime_type if is_media else _OTHER,
+            "Content-Disposition": f'{disposition}; filename="{name}"',
+            "Cache-Control": f"private, max-age={max_age}",
             "Accept-Ranges": "bytes",
             "Vary": "Authorization, X-Leaseway-Tenant, X-Leaseway-Session",
-            **_SAFE,
+            **_SECURITY_HEADERS,
         }
 
 
 def _tenant(request: web.Request) -> str:
-    """Return whose artifact is asked for: what the credential says, where it says it.
+    """Return the tenant of a request, checked against its credential.
 
     Raises:
         Fault: PERMISSION_DENIED.
     """
-    who = request.get(_WHO)
-    said = _said(request, "tenant")
-    return who.tenant_for(said) if isinstance(who, Principal) else said
+    principal = request.get(_CALLER)
+    tenant = _parameter(request, "tenant")
+    return principal.tenant_for(tenant) if isinstance(principal, Principal) else tenant
 
 
-def _said(request: web.Request, name: str) -> str:
+def _parameter(request: web.Request, name: str) -> str:
     return request.query.get(name, "") or request.headers.get(f"X-Leaseway-{name.title()}", "")
 
 
@@ -165,5 +169,5 @@ def _plain(status: int, sentence: str, headers: dict[str, str] | None = None) ->
     return web.Response(
         status=status,
         text=f"{sentence}\n" if sentence else "",
-        headers={"Cache-Control": "no-store", **_SAFE, **(headers or {})},
+        headers={"Cache-Control": "no-store", **_SECURITY_HEADERS, **(headers or {})},
     )

@@ -1,7 +1,7 @@
-"""Where artifacts' bytes are: a private folder of one run of a worker, or memory.
+"""Storage for the bytes of artifacts: a private folder of one run of a worker, or memory.
 
-Everything here may block and is called from threads. References are the worker's own, so that a
-path is never made of what a caller sent.
+All functions may block and are called from threads. The worker generates the references, so no path
+contains text of a caller.
 """
 
 from __future__ import annotations
@@ -21,37 +21,36 @@ _PREFIX: Final = "leaseway-artifacts-"
 
 
 class ArtifactStorage(Protocol):
-    """Keeps bytes by reference; any thread may call any method."""
+    """Stores bytes by reference; thread-safe."""
 
     def write(self, ref: str, parts: Iterable[bytes]) -> int:
-        """Keep the bytes of a new artifact, all or none of them; return how many there are.
+        """Store a new artifact, completely or not at all; return its size.
 
         Raises:
-            OSError: There is no room, or the storage is closed.
+            OSError: There is no space, or the storage is closed.
         """
 
     def open(self, ref: str) -> BinaryIO:
-        """Open an artifact; what is open can be read to its end even if it is removed.
+        """Open an artifact; it stays readable if it is removed meanwhile.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: It does not exist.
         """
 
     def remove(self, refs: Iterable[str]) -> None:
-        """Remove artifacts; those that are gone already are passed over."""
+        """Remove artifacts; missing ones are ignored."""
 
     def close(self) -> None:
-        """Remove everything, once what is being written has been given up."""
+        """Interrupt writes, then remove everything."""
 
 
 class MemoryStorage:
-    """Artifacts in memory; the twin of `DirectoryStorage`, for tests."""
+    """Artifacts in memory, for tests."""
 
     def __init__(self) -> None:
         self.held: dict[str, bytes] = {}
 
     def write(self, ref: str, parts: Iterable[bytes]) -> int:
-        """Keep the bytes of a new artifact."""
         content = b"".join(parts)
         self.held[ref] = content
         return len(content)
@@ -71,40 +70,40 @@ class MemoryStorage:
 
 
 class DirectoryStorage:
-    """Artifacts as files in a new folder of their own, which only its user may enter.
+    """Artifacts as files in a new folder that only this user may access.
 
-    The folder is locked for as long as its worker runs. Folders that a killed worker left beside
-    it are removed when the next one starts.
+    The folder is locked while its worker runs. Folders of killed workers are removed when another
+    worker starts.
 
     Args:
-        base: The folder that it is made in, which is made too where there is none; None means
-            the system's folder for temporary files.
+        base: The parent folder, created if missing; None means the system's folder for temporary
+            files.
 
     Attributes:
-        folder: Where the files are.
+        folder: The folder of the files.
 
     Raises:
-        OSError: The folder cannot be made; the text is a sentence.
+        OSError: The folder cannot be created; the text is a sentence.
     """
 
     def __init__(self, base: Path | None = None) -> None:
-        place = base if base is not None else Path(tempfile.gettempdir())
+        parent = base if base is not None else Path(tempfile.gettempdir())
         try:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _sweep(place)
-            self.folder, self._lock = _make_locked(place)
+            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _remove_abandoned(parent)
+            self.folder, self._lock = _make_locked(parent)
         except OSError as error:
             raise OSError(
-                f"Artifacts cannot be kept in {place}: {error.strerror or error}. Name a folder "
+                f"Artifacts cannot be kept in {parent}: {error.strerror or error}. Name a folder "
                 "that this user may write, with --artifacts."
             ) from None
-        self._known: set[Path] = {self.folder}
+        self._created: set[Path] = {self.folder}
         self._state = threading.Condition()
         self._writing = 0
         self._closed = False
 
     def write(self, ref: str, parts: Iterable[bytes]) -> int:
-        """Keep the bytes of a new artifact, in a file that only this user may read."""
+        """Store a new artifact in a file that only this user may read."""
         with self._writer():
             path = self.folder / ref
             self._make_folder(path.parent)
@@ -124,7 +123,6 @@ class DirectoryStorage:
             (self.folder / ref).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove the folder, once what is being written has been given up."""
         with self._state:
             if self._closed:
                 return
@@ -147,7 +145,7 @@ class DirectoryStorage:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise OSError("The worker ends and keeps no more artifacts.")
+            raise OSError("The worker is stopping and keeps no more artifacts.")
 
     def _write_all(self, file: io.FileIO, parts: Iterable[bytes]) -> int:
         size = 0
@@ -160,16 +158,16 @@ class DirectoryStorage:
         return size
 
     def _make_folder(self, folder: Path) -> None:
-        if folder not in self._known:
+        if folder not in self._created:
             self._make_folder(folder.parent)
             folder.mkdir(mode=0o700, exist_ok=True)
-            self._known.add(folder)
+            self._created.add(folder)
 
 
-def _make_locked(place: Path) -> tuple[Path, int]:
+def _make_locked(parent: Path) -> tuple[Path, int]:
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-        # Until it is locked, another worker that starts may sweep it: then there is a next one.
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        # Before it is locked, another starting worker may remove it: then create another one.
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -178,10 +176,10 @@ def _make_locked(place: Path) -> tuple[Path, int]:
             os.close(descriptor)
 
 
-def _sweep(place: Path) -> None:
-    """Remove what workers of this user left that were killed: folders that nobody has locked."""
-    for folder in place.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or another worker is at it
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the folders of this user's killed workers, which are not locked."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # of another user, or another worker removes it
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

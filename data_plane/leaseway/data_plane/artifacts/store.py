@@ -1,7 +1,7 @@
-"""The artifacts of one run of a worker: kept for those who called, read by them, gone in time.
+"""The artifacts of one run of a worker: images and sounds that callers read later.
 
-The index belongs to the loop; bytes are decoded, written, read and removed in threads of their own,
-so that a picture delays no call but its own, nor does a disk that hangs.
+The index belongs to the event loop. Bytes are decoded, written, read and removed in separate
+threads, so that neither a large image nor a hanging disk delays other calls.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import BinaryIO, Final, Protocol
 
 from leaseway.data_plane.artifacts.storage import ArtifactStorage
 from leaseway.data_plane.background import Background, DiskThreads
-from leaseway.data_plane.core.artifacts.index import Artifact, ArtifactIndex, Retention
+from leaseway.data_plane.core.artifacts.index import ArtifactIndex, ArtifactLimits, StoredArtifact
 from leaseway.data_plane.core.artifacts.media import (
-    BadMedia,
-    Kept,
-    Media,
+    EncodedMedia,
+    InvalidMedia,
+    StoredMedia,
     may_hold_media,
     replace_media,
 )
@@ -35,46 +35,46 @@ from leaseway.wire.names import DEFAULT_TENANT
 
 _logger = logging.getLogger(__name__)
 
-_MOST_KEEPING: Final = 256 * bounds.MIB
-"""Bytes of the results that may wait for their media to be kept; of those after them the media
-stay in place."""
+_MAX_WRITING: Final = 256 * bounds.MIB
+"""Bytes of results whose media are being written. Beyond it, media remain in their results."""
 
 
 class EndingCall(Protocol):
-    """A call whose result has come, as far as its media need it."""
+    """A call that has a result, as the store needs it."""
 
     @property
     def call(self) -> execution_pb2.Call:
-        """What was called, by whom, and whether media stay in place."""
+        """The request."""
 
     @property
     def trace(self) -> SpanEvents | None:
-        """Takes events of the call's span, or None where it is not sampled."""
+        """The call's span, or None if it is not sampled."""
 
     def finish(self, payload: bytes, is_error: bool) -> None:
         """End the call with its result."""
 
 
 class SpanEvents(Protocol):
-    """Takes events of a span."""
+    """A span."""
 
     def event(self, name: str) -> None:
         """Add an event."""
 
 
 class ArtifactStore:
-    """Keeps the images and sounds of results, and hands them out.
+    """Stores the images and sounds of results, and reads them.
 
     Args:
-        storage: Where the bytes are.
-        incarnation: The run of the worker; references name it.
-        background: Runs what nobody waits for.
-        retention: What may be kept.
+        storage: Stores the bytes.
+        incarnation: The run of the worker, for references.
+        background: Owns the store's tasks.
+        limits: Maximum age, size and number of artifacts.
 
     Attributes:
-        failed: How many images and sounds the disk did not take.
-        space_of: Says how many bytes a tenant may keep, by the server called; None for any.
-        on_disk: Told why the disk did not take something, or with an empty text that it did.
+        failed: Number of images and sounds that could not be written.
+        tenant_limit: Returns a tenant's maximum bytes, for a server and tenant; None for no limit.
+        on_disk: Called with the reason when writing fails, with "" when it works again.
+        on_rejected: Called with the fault of a rejected read.
     """
 
     def __init__(
@@ -82,136 +82,128 @@ class ArtifactStore:
         storage: ArtifactStorage,
         incarnation: str,
         background: Background,
-        retention: Retention,
+        limits: ArtifactLimits,
     ) -> None:
         self._storage = storage
         self._disk = DiskThreads()
-        self._keeping = 0
+        self._writing_bytes = 0
         self._mark = incarnation_mark(incarnation)
         self._background = background
-        self._retention = retention
-        self._index = ArtifactIndex(retention)
+        self._limits = limits
+        self._index = ArtifactIndex(limits)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._gone: list[str] = []
+        self._to_remove: list[str] = []
         self._removing: asyncio.Task[None] | None = None
         self._readers: Counter[str] = Counter()
-        self.on_refused: Callable[[Fault], None] = lambda fault: None
         self.failed = 0
-        self.space_of: Callable[[str, str], int | None] = lambda _server, _tenant: None
-        self.on_disk: Callable[[str], None] = lambda _why: None
+        self.tenant_limit: Callable[[str, str], int | None] = lambda _server, _tenant: None
+        self.on_disk: Callable[[str], None] = lambda _reason: None
+        self.on_rejected: Callable[[Fault], None] = lambda _fault: None
 
-    @property
-    def held(self) -> int:
+    def __len__(self) -> int:
+        """Number of artifacts."""
         return len(self._index)
 
     @property
-    def space(self) -> int:
-        return self._index.space
+    def total_bytes(self) -> int:
+        """Bytes of all artifacts."""
+        return self._index.total_bytes
 
     @property
-    def space_of_tenants(self) -> Mapping[str, int]:
-        """Bytes that are kept of each tenant that has any."""
-        return self._index.space_of_tenants
+    def bytes_by_tenant(self) -> Mapping[str, int]:
+        """Bytes of each tenant that has artifacts."""
+        return self._index.bytes_by_tenant
 
-    # Keeping.
-
-    def keep(self, ending: EndingCall, outcome: Outcome) -> PendingCall | None:
-        """End a call once the media of its result are kept; None where it has none to keep."""
+    def store(self, ending: EndingCall, outcome: Outcome) -> PendingCall | None:
+        """Store the media of a result and then finish its call; None if there are none to store."""
         call = ending.call
         payload = outcome.payload
-        # Looking all through a large result is left to the thread, too.
+        # The thread searches a large result.
         is_small = len(payload) <= bounds.BATCH_SIZE
         if call.inline_media or (is_small and not may_hold_media(payload)):
             return None
-        if self._keeping + len(payload) > _MOST_KEEPING:
-            self._say_busy(call)
+        if self._writing_bytes + len(payload) > _MAX_WRITING:
+            _logger.warning(
+                "The images and sounds of a result of %s:%s remain in it: %d bytes of results "
+                "already wait for the disk. Check the disk.",
+                call.server_id,
+                call.tool,
+                self._writing_bytes,
+            )
             return None
         if ending.trace is not None:
             ending.trace.event("images and sounds are kept")
-        self._keeping += len(payload)
-        what = f"keep the media of {call.server_id}:{call.tool}"
-        self._background.spawn(self._keep(ending, outcome), what)
+        self._writing_bytes += len(payload)
+        name = f"store the media of {call.server_id}:{call.tool}"
+        self._background.spawn(self._store(ending, outcome), name)
         return _ANSWERED
 
-    async def _keep(self, ending: EndingCall, outcome: Outcome) -> None:
-        keeping = _Keeping(self._storage, ending.call, self._mark, self._retention)
+    async def _store(self, ending: EndingCall, outcome: Outcome) -> None:
+        writer = _MediaWriter(self._storage, ending.call, self._mark, self._limits)
         payload = outcome.payload
         try:
-            payload = await self._disk.run(replace_media, outcome.payload, keeping)
-            for media, kept in keeping.kept:
-                self._note(ending.call, media, kept)
-            self.failed += keeping.refused
-            if keeping.kept or keeping.refused:
-                self.on_disk(keeping.why if keeping.refused else "")
+            payload = await self._disk.run(replace_media, outcome.payload, writer)
+            for media, stored in writer.stored:
+                self._add(ending.call, media, stored)
+            self.failed += writer.failed
+            if writer.stored or writer.failed:
+                self.on_disk(writer.disk_error)
         except Exception:
-            # The bytes in place are a result, too.
-            _logger.exception("The media of %s stay in its result.", keeping.what)
+            # The result with its media is a valid result, too.
+            _logger.exception("The media of %s remain in its result.", writer.tool)
         finally:
-            self._keeping -= len(outcome.payload)
+            self._writing_bytes -= len(outcome.payload)
             ending.finish(payload, outcome.is_error)
 
-    def _say_busy(self, call: execution_pb2.Call) -> None:
-        _logger.warning(
-            "The images and sounds of a result of %s:%s stay in it and are not kept as artifacts: "
-            "%d bytes of results wait for the disk already; see whether it answers.",
-            call.server_id,
-            call.tool,
-            self._keeping,
-        )
-
-    def _note(self, call: execution_pb2.Call, media: Media, kept: Kept) -> None:
-        artifact = Artifact(
-            kept.ref,
+    def _add(self, call: execution_pb2.Call, media: EncodedMedia, stored: StoredMedia) -> None:
+        artifact = StoredArtifact(
+            stored.ref,
             call.tenant or DEFAULT_TENANT,
             call.session,
             media.mime_type,
-            kept.byte_length,
+            stored.byte_length,
             self._loop.time(),
         )
-        displaced = self._index.add(artifact, self.space_of(call.server_id, artifact.tenant))
-        if displaced:
-            _logger.info("%d artifacts made room for newer ones.", len(displaced))
-            self._forget(displaced)
-        self._watch_age()
+        evicted = self._index.add(artifact, self.tenant_limit(call.server_id, artifact.tenant))
+        if evicted:
+            _logger.info("%d artifacts were evicted for newer ones.", len(evicted))
+            self._remove(evicted)
+        self._schedule_expiry()
 
-    # Retention.
-
-    def _watch_age(self) -> None:
-        due = self._index.next_expiry()
-        if self._timer is None and due is not None:
-            self._timer = self._loop.call_at(due, self._expire)
+    def _schedule_expiry(self) -> None:
+        next_expiry = self._index.next_expiry()
+        if self._timer is None and next_expiry is not None:
+            self._timer = self._loop.call_at(next_expiry, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        self._forget(self._index.expire(self._loop.time()))
-        self._watch_age()
+        self._remove(self._index.expire(self._loop.time()))
+        self._schedule_expiry()
 
-    def _forget(self, artifacts: list[Artifact]) -> None:
-        self._gone.extend(artifact.ref for artifact in artifacts)
-        if self._gone and self._removing is None:
-            self._removing = self._background.spawn(self._remove(), "remove old artifacts")
+    def _remove(self, artifacts: list[StoredArtifact]) -> None:
+        self._to_remove.extend(artifact.ref for artifact in artifacts)
+        if self._to_remove and self._removing is None:
+            self._removing = self._background.spawn(self._remove_bytes(), "remove old artifacts")
 
-    async def _remove(self) -> None:
+    async def _remove_bytes(self) -> None:
         try:
-            while self._gone:
-                gone, self._gone = self._gone, []
-                await self._disk.run(self._storage.remove, gone)
+            while self._to_remove:
+                refs, self._to_remove = self._to_remove, []
+                await self._disk.run(self._storage.remove, refs)
         finally:
             self._removing = None
 
     def stop(self) -> None:
-        """Watch nothing any more; what is kept goes with the storage."""
+        """Stop expiring artifacts; closing the storage removes them."""
         if self._timer is not None:
             self._timer.cancel()
 
-    # Reading.
-
-    def find(self, ref: str, tenant: str, session: str) -> Artifact:
+    def find(self, ref: str, tenant: str, session: str) -> StoredArtifact:
         """Return an artifact of a tenant's session.
 
         Raises:
-            Fault: ARTIFACT_LOST: there is none; the same where it is somebody else's.
+            Fault: ARTIFACT_LOST: it does not exist, or has another owner.
         """
         owner = tenant or DEFAULT_TENANT
         artifact = self._index.find(ref, owner, session, self._loop.time())
@@ -219,71 +211,73 @@ class ArtifactStore:
             raise _lost(ref)
         return artifact
 
-    def remaining(self, artifact: Artifact) -> float:
-        """Return for how many more seconds an artifact is kept, unless it has to make room."""
+    def remaining(self, artifact: StoredArtifact) -> float:
+        """Return for how many more seconds an artifact is kept, unless it is evicted."""
         return self._index.remaining(artifact, self._loop.time())
 
-    async def read_parts(self, artifact: Artifact, begin: int, end: int) -> AsyncGenerator[bytes]:
-        """Yield the bytes of an artifact in parts of at most 256 KiB; close it when done.
+    async def read_parts(
+        self, artifact: StoredArtifact, start: int, stop: int
+    ) -> AsyncGenerator[bytes]:
+        """Yield the bytes of an artifact in parts of at most 256 KiB; must be closed.
 
         Args:
-            artifact: As `find` returned it.
-            begin: The first byte.
-            end: The one after the last.
+            artifact: The artifact, as `find` returned it.
+            start: The first byte.
+            stop: The byte after the last.
 
         Raises:
-            Fault: ARTIFACT_LOST: it was removed meanwhile. OVERLOADED: too many are being read.
+            Fault: ARTIFACT_LOST: it was removed. OVERLOADED: too many artifacts are being read.
         """
-        with self._reader(artifact.tenant):
+        with self._count_reader(artifact.tenant):
             try:
-                file = await self._disk.run(self._open, artifact.ref, begin)
+                file = await self._disk.run(self._open, artifact.ref, start)
             except FileNotFoundError:
                 raise _lost(artifact.ref) from None
             try:
-                while begin < end:
-                    size = min(bounds.BATCH_SIZE, end - begin)
+                while start < stop:
+                    size = min(bounds.BATCH_SIZE, stop - start)
                     part = await self._disk.run(file.read, size)
                     if not part:
                         raise _lost(artifact.ref)
-                    begin += len(part)
+                    start += len(part)
                     yield part
             finally:
-                self._disk.start(file.close)  # waits for a read that was given up
+                self._disk.start(file.close)  # after a read that was cancelled
 
-    async def read(self, ref: str, tenant: str, session: str, most: int) -> bytes:
-        """Return an artifact of a tenant's session whole.
+    async def read(self, ref: str, tenant: str, session: str, max_size: int) -> bytes:
+        """Return all bytes of an artifact of a tenant's session.
 
         Raises:
-            Fault: ARTIFACT_LOST, OVERLOADED. INVALID_ARGUMENTS: it has more bytes than `most`.
+            Fault: ARTIFACT_LOST, OVERLOADED. INVALID_ARGUMENTS: it has more than `max_size` bytes.
         """
         artifact = self.find(ref, tenant, session)
-        if artifact.byte_length > most:
+        if artifact.byte_length > max_size:
             raise Fault(
                 Reason.INVALID_ARGUMENTS,
-                f"The artifact {ref} has {artifact.byte_length} bytes, more than the {most} that "
-                "one request may send.",
+                f"The artifact {ref} has {artifact.byte_length} bytes; one request may send at "
+                f"most {max_size}.",
             )
         async with contextlib.aclosing(self.read_parts(artifact, 0, artifact.byte_length)) as parts:
             return b"".join([part async for part in parts])
 
-    def _open(self, ref: str, begin: int) -> BinaryIO:
+    def _open(self, ref: str, start: int) -> BinaryIO:
         file = self._storage.open(ref)
-        file.seek(begin)
+        file.seek(start)
         return file
 
     @contextlib.contextmanager
-    def _reader(self, tenant: str) -> Iterator[None]:
+    def _count_reader(self, tenant: str) -> Iterator[None]:
         is_own = self._readers[tenant] >= bounds.TENANT_ARTIFACT_READERS
         if is_own or self._readers.total() >= bounds.ARTIFACT_READERS:
-            most = bounds.TENANT_ARTIFACT_READERS if is_own else bounds.ARTIFACT_READERS
+            limit = bounds.TENANT_ARTIFACT_READERS if is_own else bounds.ARTIFACT_READERS
             fault = over_limit(
                 "artifact_reads",
                 "tenant" if is_own else "worker",
-                f"The worker sends {most} artifacts{' to this tenant' if is_own else ''} already; "
+                f"The worker already sends {limit} artifacts{' to this tenant' if is_own else ''}; "
                 "try again soon.",
                 retry_delay=0.2,
             )
-            self.on_refused(fault)
+            self.on_rejected(fault)
             raise fault
         self._readers[tenant] += 1
         try:
@@ -294,7 +288,7 @@ class ArtifactStore:
                 del self._readers[tenant]
 
 
-class _Keeping:
+class _MediaWriter:
     """Writes the media of one result; used in one thread."""
 
     def __init__(
@@ -302,18 +296,18 @@ class _Keeping:
         storage: ArtifactStorage,
         call: execution_pb2.Call,
         mark: str,
-        retention: Retention,
+        limits: ArtifactLimits,
     ) -> None:
-        self.kept: list[tuple[Media, Kept]] = []
-        self.refused = 0  # by the disk
-        self.why = ""
-        self.what = f"{call.server_id}:{call.tool}"
+        self.stored: list[tuple[EncodedMedia, StoredMedia]] = []
+        self.failed = 0
+        self.disk_error = ""
+        self.tool = f"{call.server_id}:{call.tool}"
         self._storage = storage
         self._call = call
         self._mark = mark
-        self._limit = min(bounds.MAX_ARTIFACT, retention.space)
+        self._max_size = min(bounds.MAX_ARTIFACT, limits.max_bytes)
 
-    def __call__(self, media: Media) -> Kept | None:
+    def __call__(self, media: EncodedMedia) -> StoredMedia | None:
         ref = artifact_reference(
             self._call.server_id,
             self._call.tool,
@@ -323,47 +317,46 @@ class _Keeping:
             noise=secrets.randbits(80),
         )
         try:
-            kept = Kept(ref, self._storage.write(ref, self._bounded(media)))
-        except BadMedia as error:
-            self._say_why_not(media, str(error))
+            stored = StoredMedia(ref, self._storage.write(ref, self._checked_parts(media)))
+        except InvalidMedia as error:
+            self._warn(media, str(error))
             return None
         except OSError as error:
-            self.refused += 1
-            self.why = error.strerror or str(error)
-            self._say_why_not(media, str(error))
+            self.failed += 1
+            self.disk_error = error.strerror or str(error)
+            self._warn(media, str(error))
             return None
-        self.kept.append((media, kept))
-        return kept
+        self.stored.append((media, stored))
+        return stored
 
-    def full(self) -> None:
-        """Say that the rest of the result's media stay in it."""
+    def on_too_many(self) -> None:
         _logger.warning(
-            "A result of %s has more than %d images and sounds: those after them stay in it and "
-            "are not kept as artifacts.",
-            self.what,
+            "A result of %s has more than %d images and sounds: the others remain in it and are "
+            "not kept as artifacts.",
+            self.tool,
             bounds.MAX_ARTIFACTS_PER_RESULT,
         )
 
-    def _bounded(self, media: Media) -> Iterator[bytes]:
+    def _checked_parts(self, media: EncodedMedia) -> Iterator[bytes]:
         size = 0
         for part in media.parts():
             size += len(part)
-            if size > self._limit:
-                raise BadMedia(f"it has more than the {self._limit} bytes that are kept of one")
+            if size > self._max_size:
+                raise InvalidMedia(f"it has more than {self._max_size} bytes, the limit")
             yield part
 
-    def _say_why_not(self, media: Media, why: str) -> None:
+    def _warn(self, media: EncodedMedia, reason: str) -> None:
         _logger.warning(
-            "An item (%s, %s) of a result of %s stays in it and is not kept as an artifact: %s.",
+            "An item (%s, %s) of a result of %s remains in it and is not kept as an artifact: %s.",
             media.kind,
             media.mime_type,
-            self.what,
-            why.rstrip("."),
+            self.tool,
+            reason.rstrip("."),
         )
 
 
 class _Answered:
-    """A call whose server has answered: nobody there is to be told anything."""
+    """The `PendingCall` of a call whose server has already answered."""
 
     written = True
 
@@ -378,7 +371,6 @@ def _lost(ref: str) -> Fault:
     name = ref if is_reference(ref) else "of that name"
     return Fault(
         Reason.ARTIFACT_LOST,
-        f"There is no artifact {name} for this tenant and session: it grew too old or had to make "
-        "room, its worker has ended, or a call in another session returned it. Repeat the call "
-        "that returned it.",
+        f"There is no artifact {name} for this tenant and session: it expired or was evicted, its "
+        "worker has ended, or it belongs to another session. Repeat the call that returned it.",
     )

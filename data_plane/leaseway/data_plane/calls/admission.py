@@ -23,7 +23,7 @@ _NUL: Final = rb"\u0000"
 """CEL's library reads a text up to its first NUL; the rest would not be evaluated."""
 
 
-class Admission:
+class CallAdmission:
     """Admits calls by the current configuration of their servers.
 
     Attributes:

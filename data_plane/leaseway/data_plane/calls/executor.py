@@ -18,7 +18,7 @@ from functools import partial
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.audit.record import AuditEntry, Recorder
 from leaseway.data_plane.calls.admin_tools import AdminTools
-from leaseway.data_plane.calls.admission import Admission, check_arguments
+from leaseway.data_plane.calls.admission import CallAdmission, check_arguments
 from leaseway.data_plane.calls.call import ActiveCall, CallSink, parse_input, parse_meta
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.recent import RecentCalls
@@ -68,7 +68,7 @@ class Executor:
         self._pool = pool
         self._leases = leases
         self._admin = AdminTools(pool, leases)
-        self._admission = Admission(pool)
+        self._admission = CallAdmission(pool)
         self._subscriptions = Subscriptions(leases, self._admission.is_uri_visible)
         self._worker_id = worker_id
         self._background = pool.context.background
@@ -493,7 +493,7 @@ class Executor:
         return dataclasses.replace(ended, started=fault.started)
 
     def store_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
-        return self.artifacts.keep(active, outcome) if self.artifacts is not None else None
+        return self.artifacts.store(active, outcome) if self.artifacts is not None else None
 
     def reject_new_calls(self) -> None:
         """Reject new calls; calls in flight continue."""

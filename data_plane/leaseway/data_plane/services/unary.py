@@ -12,7 +12,7 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Struct, Value
 
 from leaseway.data_plane.calls.call import ActiveCall
-from leaseway.data_plane.core.artifacts.media import BadMedia, media_from_text
+from leaseway.data_plane.core.artifacts.media import InvalidMedia, media_from_text
 from leaseway.data_plane.core.calls.call import Ask
 from leaseway.data_plane.core.tools.arguments import has_many_values, oversize_arguments
 from leaseway.v1 import execution_pb2
@@ -136,7 +136,7 @@ def _media(item: dict[str, Any]) -> execution_pb2.Media | None:
     media = media_from_text("image", mime_type, data)
     try:
         content = b"".join(media.parts())
-    except BadMedia:
+    except InvalidMedia:
         return None
     return execution_pb2.Media(
         mime_type=mime_type or media.mime_type, data=content, byte_length=len(content)

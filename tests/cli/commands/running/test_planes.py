@@ -15,7 +15,7 @@ from click.testing import Result
 
 from leaseway.control_plane import app as control_plane_app
 from leaseway.data_plane import app as worker_app
-from leaseway.data_plane.core.artifacts.index import Retention
+from leaseway.data_plane.core.artifacts.index import ArtifactLimits
 from leaseway.data_plane.worker import WorkerOptions
 from leaseway.vault.key import VaultPlace
 from leaseway.wire.channels.endpoint import Endpoint
@@ -243,7 +243,7 @@ def test_a_worker_is_told_what_to_keep_and_says_where_pages_find_it(
     assert artifacts == f"artifacts {plane.options.artifacts_http.url}"
     assert artifacts.endswith("/artifacts/")
     assert plane.options.artifacts == Path("/var/shots")
-    assert plane.options.retention == Retention(age=90, space=512 << 20)
+    assert plane.options.retention == ArtifactLimits(max_age=90, max_bytes=512 << 20)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_the_space_of_artifacts_has_a_unit_or_is_in_bytes(
     run: Run, plane: _Plane, text: str, size: int
 ) -> None:
     assert run("worker", "--artifact-space", text).exit_code == 0
-    assert plane.options.retention.space == size
+    assert plane.options.retention.max_bytes == size
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "2 parsecs", "GiB", "1.5GiB", ""])

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from leaseway.data_plane.core.artifacts.index import Artifact, ArtifactIndex, Retention
+from leaseway.data_plane.core.artifacts.index import ArtifactIndex, ArtifactLimits, StoredArtifact
 
 
-def artifact(number: int, at: float = 0.0, size: int = 10, session: str = "s") -> Artifact:
-    return Artifact(f"artifacts/{number}", "acme", session, "image/png", size, at)
+def artifact(number: int, at: float = 0.0, size: int = 10, session: str = "s") -> StoredArtifact:
+    return StoredArtifact(f"artifacts/{number}", "acme", session, "image/png", size, at)
 
 
-def names(artifacts: list[Artifact]) -> list[str]:
+def names(artifacts: list[StoredArtifact]) -> list[str]:
     return [each.ref.removeprefix("artifacts/") for each in artifacts]
 
 
 def test_only_the_tenant_and_session_of_the_call_find_it() -> None:
-    index = ArtifactIndex(Retention())
+    index = ArtifactIndex(ArtifactLimits())
     index.add(artifact(1))
     assert index.find("artifacts/1", "acme", "s", 1) == artifact(1)
     for tenant, session in [("acme", "t"), ("acme", ""), ("default", "s"), ("", "s")]:
@@ -28,21 +28,21 @@ def test_only_the_tenant_and_session_of_the_call_find_it() -> None:
 
 
 def test_the_oldest_make_room_for_the_newest() -> None:
-    index = ArtifactIndex(Retention(space=30))
+    index = ArtifactIndex(ArtifactLimits(max_bytes=30))
     assert [index.add(artifact(number)) for number in range(3)] == [[], [], []]
     assert names(index.add(artifact(3, size=15))) == ["0", "1"]
-    assert index.space == 25
+    assert index.total_bytes == 25
 
 
 def test_no_more_than_a_number_of_them_are_kept() -> None:
-    index = ArtifactIndex(Retention(count=2))
+    index = ArtifactIndex(ArtifactLimits(max_count=2))
     gone = [name for number in range(5) for name in names(index.add(artifact(number)))]
     assert gone == ["0", "1", "2"]
     assert len(index) == 2
 
 
 def test_what_is_too_old_is_not_found_and_goes() -> None:
-    index = ArtifactIndex(Retention(age=10))
+    index = ArtifactIndex(ArtifactLimits(max_age=10))
     for number in range(4):
         index.add(artifact(number, at=number))
     assert index.next_expiry() == 10
@@ -53,14 +53,14 @@ def test_what_is_too_old_is_not_found_and_goes() -> None:
 
 
 def test_an_empty_index_expires_nothing() -> None:
-    index = ArtifactIndex(Retention())
+    index = ArtifactIndex(ArtifactLimits())
     assert index.next_expiry() is None
     assert index.expire(1e9) == []
 
 
 @pytest.mark.parametrize("count", [10_000, 40_000])
 def test_thousands_under_retention_cost_no_more_each_than_one(count: int) -> None:
-    index = ArtifactIndex(Retention(count=count))
+    index = ArtifactIndex(ArtifactLimits(max_count=count))
     for number in range(count):
         index.add(artifact(number))
     begun = time.process_time()
@@ -71,7 +71,7 @@ def test_thousands_under_retention_cost_no_more_each_than_one(count: int) -> Non
 
 
 def test_a_tenant_with_a_quota_makes_room_with_its_own() -> None:
-    index = ArtifactIndex(Retention())
+    index = ArtifactIndex(ArtifactLimits())
     index.add(replace(artifact(0), tenant="rival"))
     assert not index.add(artifact(1, size=10), 20)
     assert not index.add(artifact(2, size=10), 20)

@@ -1,4 +1,4 @@
-"""Media in results: found where they stand, replaced by references, all else untouched."""
+"""EncodedMedia in results: found where they stand, replaced by references, all else untouched."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.data_plane.core.artifacts.media import (
-    BadMedia,
-    Kept,
-    Media,
+    EncodedMedia,
+    InvalidMedia,
+    StoredMedia,
     may_hold_media,
     media_from_text,
     replace_media,
@@ -42,19 +42,19 @@ class Shelf:
     def __init__(self) -> None:
         self.media: list[tuple[str, str, bytes]] = []
         self.refused: list[str] = []
-        self.told_full = 0
+        self.too_many = 0
 
-    def __call__(self, media: Media) -> Kept | None:
+    def __call__(self, media: EncodedMedia) -> StoredMedia | None:
         try:
             content = b"".join(media.parts())
-        except BadMedia as error:
+        except InvalidMedia as error:
             self.refused.append(str(error))
             return None
         self.media.append((media.kind, media.mime_type, content))
-        return Kept(f"artifacts/{len(self.media)}", len(content))
+        return StoredMedia(f"artifacts/{len(self.media)}", len(content))
 
-    def full(self) -> None:
-        self.told_full += 1
+    def on_too_many(self) -> None:
+        self.too_many += 1
 
 
 def encoded(content: bytes = PNG) -> str:
@@ -177,7 +177,7 @@ def test_media_of_any_size_are_decoded_in_parts(size: int) -> None:
 
 def test_padding_at_the_seam_of_two_parts_is_refused() -> None:
     text = "A" * ((1 << 20) - 1) + "=" + "AAAA"
-    with pytest.raises(BadMedia):
+    with pytest.raises(InvalidMedia):
         list(media_from_text("image", "", text).parts())
 
 
@@ -199,9 +199,9 @@ def test_no_more_than_the_bound_become_artifacts() -> None:
     result, shelf = replaced({"content": [image(data="AAAA")] * (MAX_ARTIFACTS_PER_RESULT + 3)})
     assert len(shelf.media) == MAX_ARTIFACTS_PER_RESULT
     assert [item for item in result["content"] if "data" in item] == [image(data="AAAA")] * 3
-    assert shelf.told_full == 1
+    assert shelf.too_many == 1
     _, shelf = replaced({"content": [image(data="AAAA")] * MAX_ARTIFACTS_PER_RESULT + [{}]})
-    assert shelf.told_full == 0
+    assert shelf.too_many == 0
 
 
 @pytest.mark.parametrize(

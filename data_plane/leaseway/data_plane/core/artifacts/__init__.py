@@ -1,4 +1,4 @@
-"""Media in results, and which of them a worker keeps as artifacts.
+"""Media in results, and the index of those that a worker keeps as artifacts.
 
-Pure: bytes in, bytes out; nothing is read or written. Imports nothing of the data plane.
+Pure: no IO. Imports nothing of the data plane.
 """

@@ -1,8 +1,7 @@
-"""Images and sounds in MCP results: found, decoded and replaced by references (DESIGN §6).
+"""Finds images and sounds in MCP results and replaces them by references (DESIGN §6). Pure.
 
-Pure. A result is taken apart only where media are, and every value that stays keeps the bytes that
-the server sent, unknown members included; of a result that is changed only white space between its
-members is lost.
+Only the parts of a result with media are parsed. All other values keep the bytes that the server
+sent, including unknown members; only white space between members of changed objects is lost.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from leaseway.wire.messages.artifact_refs import media_type
 Kind = Literal["image", "audio"]
 
 DATA_MARK: Final = b'"data"'
-"""What each result with media has in it, and few others have."""
+"""Every result with media contains it, and few others do."""
 
 _UNKNOWN_TYPE: Final = "application/octet-stream"
 _MAX_HEADER: Final = 256
-_DECODED_AT_ONCE: Final = 1 << 20  # characters, a multiple of 4: other threads run in between
-_WHITE: Final = b" \t\r\n"
-_NOT_PLAIN: Final = re.compile(rb"[\\ ]")
+_PART_SIZE: Final = 1 << 20  # characters, a multiple of 4; other threads run between parts
+_WHITE_SPACE: Final = b" \t\r\n"
+_ESCAPED: Final = re.compile(rb"[\\ ]")
 
 _Members = dict[str, msgspec.Raw]
 _decode_object: Final = msgspec.json.Decoder(_Members).decode
@@ -36,19 +35,19 @@ _decode_text: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.encode
 
 
-class BadMedia(ValueError):
-    """The data of an item is not base64; the text says what is wrong with it."""
+class InvalidMedia(ValueError):
+    """The data of an item is not base64, or too large; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Media:
-    """An image or a sound as it stands in a result.
+class EncodedMedia:
+    """An image or a sound in a result.
 
     Attributes:
         kind: `image` or `audio`.
-        mime_type: In lower case, without parameters; `application/octet-stream` where the server
-            gave none that is one.
-        text: Its base64, which may be wrong.
+        mime_type: In lower case, without parameters; `application/octet-stream` if the server sent
+            no valid one.
+        text: Its base64, not yet checked.
     """
 
     kind: Kind
@@ -59,68 +58,67 @@ class Media:
         """Yield its bytes in parts of at most 768 KiB.
 
         Raises:
-            BadMedia: What was read so far is not to be used.
+            InvalidMedia: It is not base64; earlier parts must not be used either.
         """
-        for start in range(0, len(self.text), _DECODED_AT_ONCE):
-            part = self.text[start : start + _DECODED_AT_ONCE]
+        for start in range(0, len(self.text), _PART_SIZE):
+            part = self.text[start : start + _PART_SIZE]
             try:
                 decoded = binascii.a2b_base64(part, strict_mode=True)
             except binascii.Error as error:
-                raise BadMedia(str(error)) from None
+                raise InvalidMedia(str(error)) from None
             if start + len(part) < len(self.text) and bytes(part[-1:]) == b"=":
-                raise BadMedia("Excess data after padding")
+                raise InvalidMedia("Excess data after padding")
             yield decoded
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Where the bytes of an item are now, and how many."""
+class StoredMedia:
+    """The reference and size of an item that was stored."""
 
     ref: str
     byte_length: int
 
 
-class Keep(Protocol):
-    """Keeps the bytes of items."""
+class MediaWriter(Protocol):
+    """Stores the bytes of items."""
 
-    def __call__(self, media: Media, /) -> Kept | None:
-        """Receive an item's bytes; None leaves the item as it is."""
+    def __call__(self, media: EncodedMedia, /) -> StoredMedia | None:
+        """Store an item's bytes; None leaves the item in the result."""
 
-    def full(self) -> None:
-        """Called when there are more items than may be kept, which stay as they are."""
+    def on_too_many(self) -> None:
+        """Called once if there are more items than may be stored; they remain in the result."""
 
 
 def may_hold_media(payload: bytes) -> bool:
-    """Return whether a result is worth looking into, from its bytes alone."""
-    # `find`, for `in` tries whether the mark is a number first, which costs three times as much.
+    """Return False if a result certainly has no media. Does not parse it."""
+    # `find` is three times as fast as `in`, which first checks whether the mark is a number.
     if payload.find(DATA_MARK) < 0:
         return False
     return payload.find(b'"image"') >= 0 or payload.find(b'"audio"') >= 0
 
 
-def replace_media(payload: bytes, keep: Keep) -> bytes:
+def replace_media(payload: bytes, writer: MediaWriter) -> bytes:
     """Return a result with its images and sounds replaced by references.
 
-    It looks where media may stand: at the items of `content`, and at those of each of `messages`.
+    Looks at the items of `content`, and at the content of `messages`.
 
     Args:
         payload: The MCP `result` object.
-        keep: Called for each item, in order, at most `MAX_ARTIFACTS_PER_RESULT` times; its `full`
-            once where there are more.
+        writer: Called for each item, in order, at most `MAX_ARTIFACTS_PER_RESULT` times.
 
     Returns:
-        The result; the same object where nothing was replaced, or where it cannot be read.
+        The result; the same object if nothing was replaced or it cannot be parsed.
     """
-    return _Replacement(keep).result(payload)
+    return _Replacement(writer).result(payload)
 
 
 class _Replacement:
-    """One pass over one result; each method returns None where nothing is to be replaced."""
+    """One pass over one result; all methods but `result` return None for an unchanged value."""
 
-    def __init__(self, keep: Keep) -> None:
-        self._keep = keep
-        self._left = MAX_ARTIFACTS_PER_RESULT
-        self._is_full = False
+    def __init__(self, writer: MediaWriter) -> None:
+        self._writer = writer
+        self._remaining = MAX_ARTIFACTS_PER_RESULT
+        self._has_too_many = False
 
     def result(self, payload: bytes) -> bytes:
         try:
@@ -128,30 +126,30 @@ class _Replacement:
             changed = self._member(members, "content", self._items)
             changed = self._member(members, "messages", self._messages) or changed
         except (msgspec.DecodeError, RecursionError):
-            return payload  # no result that anybody could read; not for this to judge
-        return _object(members) if changed else payload
+            return payload  # an invalid result is passed on as it is
+        return _encode_object(members) if changed else payload
 
     def _member(
         self, members: _Members, name: str, replace: Callable[[msgspec.Raw], bytes | None]
     ) -> bool:
         value = members.get(name)
-        fresh = replace(value) if value is not None else None
-        if fresh is None:
+        replaced = replace(value) if value is not None else None
+        if replaced is None:
             return False
-        members[name] = msgspec.Raw(fresh)
+        members[name] = msgspec.Raw(replaced)
         return True
 
     def _messages(self, value: msgspec.Raw) -> bytes | None:
         return self._each(value, self._message)
 
     def _message(self, value: msgspec.Raw) -> bytes | None:
-        if not _begins(value, b"{"):
+        if not _starts_with(value, b"{"):
             return None
         members = _decode_object(value)
-        return _object(members) if self._member(members, "content", self._content) else None
+        return _encode_object(members) if self._member(members, "content", self._content) else None
 
     def _content(self, value: msgspec.Raw) -> bytes | None:
-        return self._item(value) if _begins(value, b"{") else self._items(value)
+        return self._item(value) if _starts_with(value, b"{") else self._items(value)
 
     def _items(self, value: msgspec.Raw) -> bytes | None:
         return self._each(value, self._item)
@@ -159,69 +157,70 @@ class _Replacement:
     def _each(
         self, value: msgspec.Raw, replace: Callable[[msgspec.Raw], bytes | None]
     ) -> bytes | None:
-        if not _begins(value, b"["):
+        if not _starts_with(value, b"["):
             return None
         items: Sequence[msgspec.Raw] = _decode_list(value)
         replaced = [replace(item) for item in items]
-        if not any(fresh is not None for fresh in replaced):
+        if all(new is None for new in replaced):
             return None
         pairs = zip(items, replaced, strict=True)
         return b"[%b]" % b",".join(old if new is None else new for old, new in pairs)
 
     def _item(self, value: msgspec.Raw) -> bytes | None:
-        if self._is_full or not _begins(value, b"{"):
+        if self._has_too_many or not _starts_with(value, b"{"):
             return None
         members = _decode_object(value)
-        media = _media(members)
+        media = _parse_media(members)
         if media is None:
             return None
-        if not self._left:
-            self._is_full = True
-            self._keep.full()
+        if not self._remaining:
+            self._has_too_many = True
+            self._writer.on_too_many()
             return None
-        self._left -= 1
-        kept = self._keep(media)
-        return _reference(members, media, kept) if kept is not None else None
+        self._remaining -= 1
+        stored = self._writer(media)
+        return _encode_reference(members, media, stored) if stored is not None else None
 
 
-def _begins(value: msgspec.Raw, bracket: bytes) -> bool:
-    return bytes(memoryview(value)[:1]) == bracket
+def _starts_with(value: msgspec.Raw, character: bytes) -> bool:
+    return bytes(memoryview(value)[:1]) == character
 
 
-def _media(members: _Members) -> Media | None:
+def _parse_media(members: _Members) -> EncodedMedia | None:
     kind = _text(members.get("type"))
     data = members.get("data")
-    if kind not in ("image", "audio") or data is None or not _begins(data, b'"'):
+    if kind not in ("image", "audio") or data is None or not _starts_with(data, b'"'):
         return None
-    return _made(
-        "image" if kind == "image" else "audio", _text(members.get("mimeType")), _plain(data)
+    return _build_media(
+        "image" if kind == "image" else "audio", _text(members.get("mimeType")), _characters(data)
     )
 
 
-def media_from_text(kind: Kind, mime_type: str, text: str) -> Media:
+def media_from_text(kind: Kind, mime_type: str, text: str) -> EncodedMedia:
     """Return an item's media from its parsed members."""
-    return _made(kind, mime_type, text.encode().translate(None, _WHITE))
+    return _build_media(kind, mime_type, text.encode().translate(None, _WHITE_SPACE))
 
 
-def _made(kind: Kind, mime_type: str, text: bytes | memoryview) -> Media:
-    said, bare = _split_header(text)
-    return Media(kind, media_type(mime_type) or media_type(said) or _UNKNOWN_TYPE, bare)
+def _build_media(kind: Kind, mime_type: str, text: bytes | memoryview) -> EncodedMedia:
+    url_type, base64 = _split_data_url(text)
+    mime_type = media_type(mime_type) or media_type(url_type) or _UNKNOWN_TYPE
+    return EncodedMedia(kind, mime_type, base64)
 
 
 def _text(value: msgspec.Raw | None) -> str:
-    return _decode_text(value) if value is not None and _begins(value, b'"') else ""
+    return _decode_text(value) if value is not None and _starts_with(value, b'"') else ""
 
 
-def _plain(value: msgspec.Raw) -> bytes | memoryview:
+def _characters(value: msgspec.Raw) -> bytes | memoryview:
     """Return the characters of a JSON string; base64 without escapes is not copied."""
-    inside = memoryview(value)[1:-1]
-    if _NOT_PLAIN.search(inside):
-        return _decode_text(value).encode().translate(None, _WHITE)
-    return inside
+    raw = memoryview(value)[1:-1]
+    if _ESCAPED.search(raw):
+        return _decode_text(value).encode().translate(None, _WHITE_SPACE)
+    return raw
 
 
-def _split_header(text: bytes | memoryview) -> tuple[str, bytes | memoryview]:
-    """Return the MIME type of a `data:` URL and its base64; an empty one without such a prefix."""
+def _split_data_url(text: bytes | memoryview) -> tuple[str, bytes | memoryview]:
+    """Return the MIME type and the base64 of a `data:` URL, or "" and the whole text."""
     start = bytes(text[:_MAX_HEADER])
     if start[:5].lower() != b"data:":
         return "", text
@@ -231,17 +230,18 @@ def _split_header(text: bytes | memoryview) -> tuple[str, bytes | memoryview]:
     return header[5:].decode(errors="replace"), text[len(header) + 1 :]
 
 
-def _reference(members: _Members, media: Media, kept: Kept) -> bytes:
+def _encode_reference(members: _Members, media: EncodedMedia, stored: StoredMedia) -> bytes:
     parts: list[bytes] = []
     if not media_type(_text(members.get("mimeType"))):
         members["mimeType"] = msgspec.Raw(_encode(media.mime_type))
     for name, value in members.items():
         if name == "data":
-            parts.append(b'"byteLength":%d,"artifact":%b' % (kept.byte_length, _encode(kept.ref)))
+            reference = stored.byte_length, _encode(stored.ref)
+            parts.append(b'"byteLength":%d,"artifact":%b' % reference)
         elif name not in ("byteLength", "artifact"):
             parts.append(b"%b:%b" % (_encode(name), value))
     return b"{%b}" % b",".join(parts)
 
 
-def _object(members: _Members) -> bytes:
+def _encode_object(members: _Members) -> bytes:
     return b"{%b}" % b",".join(b"%b:%b" % (_encode(name), raw) for name, raw in members.items())

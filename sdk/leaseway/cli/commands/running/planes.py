@@ -272,7 +272,7 @@ def worker(
     credentials.require_for(listen)
     with _without_collections():
         from leaseway.data_plane.app import run
-        from leaseway.data_plane.core.artifacts.index import Retention
+        from leaseway.data_plane.core.artifacts.index import ArtifactLimits
         from leaseway.data_plane.worker import WorkerOptions
 
     with (
@@ -294,7 +294,7 @@ def worker(
             vault=vault,
             metrics=listener,
             artifacts=artifacts.folder,
-            retention=Retention(artifacts.age, artifacts.space),
+            retention=ArtifactLimits(artifacts.age, artifacts.space),
             artifacts_http=pictures,
             recent_calls=recent_calls,
             audit=audit,
