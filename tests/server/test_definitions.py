@@ -1,4 +1,4 @@
-"""What `list_tools` may return, and the schemas that type hints make."""
+"""Tools from the result of `list_tools`, with schemas from type hints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Shop(BaseMCPServer):
         return {"amount": amount}
 
 
-def test_type_hints_stand_in_for_a_schema() -> None:
+def test_type_hints_become_a_schema() -> None:
     (order,) = tools_by_name(Shop().list_tools()).values()
     assert order.name == "order"
     assert order.description == "Order something."
@@ -41,12 +41,12 @@ def test_type_hints_stand_in_for_a_schema() -> None:
 def test_a_class_works_without_a_connection() -> None:
     shop = Shop(config={"a": 1})
     shop.report_progress(1)
-    shop.log("info", "nobody listens")
+    shop.log("info", "dropped")
     assert shop.config == {"a": 1}
     assert shop.order("pen", 2) == {"amount": 2}
 
 
-def test_an_inherited_tool_is_listed_once_and_an_overridden_one_as_it_is_now() -> None:
+def test_an_overridden_tool_is_listed_once() -> None:
     class Bigger(Shop):
         @tool(description="Order more.")
         def order(self, item: str, amount: int = 100, *, gift: bool = False) -> dict[str, int]:
@@ -57,7 +57,7 @@ def test_an_inherited_tool_is_listed_once_and_an_overridden_one_as_it_is_now() -
 
 
 @pytest.mark.parametrize(
-    ("listed", "words"),
+    ("listed", "message"),
     [
         (None, "returned None; return a list"),
         ("tools", "returned a str; return a list"),
@@ -69,12 +69,12 @@ def test_an_inherited_tool_is_listed_once_and_an_overridden_one_as_it_is_now() -
         ([lambda *words: words], "tool named '<lambda>'|'words' of the tool"),
     ],
 )
-def test_what_is_no_list_of_tools_is_said(listed: Any, words: str) -> None:
-    with pytest.raises(TypeError, match=words):
+def test_an_invalid_list_of_tools_is_an_error(listed: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         tools_by_name(listed)
 
 
-def test_a_type_that_json_cannot_hold_is_named() -> None:
+def test_a_type_without_a_json_schema_is_an_error() -> None:
     def odd(value: Shop) -> None: ...
 
     with pytest.raises(TypeError, match="the tool 'odd' has a type that JSON can't hold"):

@@ -1,4 +1,4 @@
-"""A class as a process: `python -m leaseway.server MODULE CLASS`, by the official client."""
+"""A server class as a process, with the official client."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ async def served(
 
 
 def text(result: CallToolResult) -> str:
-    return "".join(each.text for each in result.content if isinstance(each, TextContent))
+    return "".join(block.text for block in result.content if isinstance(block, TextContent))
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_a_class_is_a_server_in_either_era(mode: str, tmp_path: Path) -> None:
+async def test_a_class_serves_modern_and_legacy_clients(mode: str, tmp_path: Path) -> None:
     stopped = tmp_path / "stopped"
     async with served(mode=mode, stopped=str(stopped)) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -61,18 +61,18 @@ async def test_a_class_is_a_server_in_either_era(mode: str, tmp_path: Path) -> N
         assert tools["forecast"].annotations.read_only_hint
         result = await client.call_tool("forecast", {"city": "Oslo", "unit": "F"})
         assert result.structured_content == {"city": "Oslo", "days": 3, "unit": "F"}
-        told: list[tuple[float, str | None]] = []
+        reports: list[tuple[float, str | None]] = []
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            told.append((progress, message))
+            reports.append((progress, message))
 
         result = await client.call_tool("slow", {}, progress_callback=on_progress)
         assert "thread" in text(result).lower()
-        assert told == [(1, "step 1"), (2, "step 2")]
+        assert reports == [(1, "step 1"), (2, "step 2")]
     assert stopped.read_text() == "stopped"
 
 
-async def test_what_a_tool_raises_is_told_with_file_and_line(tmp_path: Path) -> None:
+async def test_an_exception_of_a_tool_is_reported_with_file_and_line(tmp_path: Path) -> None:
     log = tmp_path / "err"
     async with served(errlog=log) as client:
         await client.list_tools()
@@ -95,7 +95,7 @@ async def test_what_a_tool_raises_is_told_with_file_and_line(tmp_path: Path) -> 
     assert "Not on Sundays" not in log.read_text()
 
 
-async def test_the_config_is_handed_in_and_taken_out_of_the_environment() -> None:
+async def test_the_config_is_passed_and_removed_from_the_environment() -> None:
     async with served(unit="F", nested={"a": [1]}) as client:
         result = await client.call_tool("configured", {})
         assert result.structured_content == {
@@ -104,7 +104,7 @@ async def test_the_config_is_handed_in_and_taken_out_of_the_environment() -> Non
         }
 
 
-async def test_what_a_class_prints_does_not_reach_the_protocol(tmp_path: Path) -> None:
+async def test_prints_of_a_class_do_not_reach_the_protocol(tmp_path: Path) -> None:
     log = tmp_path / "err"
     async with served(errlog=log) as client:
         assert text(await client.call_tool("prints", {})) == "done"
@@ -122,7 +122,7 @@ async def test_a_class_may_handle_its_tools_by_name() -> None:
 
 async def test_resources_are_listed_and_read() -> None:
     async with served() as client:
-        assert [str(each.uri) for each in (await client.list_resources()).resources] == [
+        assert [str(item.uri) for item in (await client.list_resources()).resources] == [
             "weather://today"
         ]
         read = await client.read_resource("weather://today")
@@ -134,7 +134,7 @@ async def test_resources_are_listed_and_read() -> None:
             await client.read_resource("weather://none")
 
 
-async def test_a_thread_that_blocks_holds_up_no_ping() -> None:
+async def test_a_blocking_tool_does_not_block_async_tools() -> None:
     async with served() as client:
         slow = asyncio.create_task(client.call_tool("slow", {"steps": 300}))
         result = await client.call_tool("forecast", {"city": "Oslo"})  # async, so on the loop
@@ -144,12 +144,12 @@ async def test_a_thread_that_blocks_holds_up_no_ping() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "words"),
+    ("module", "name", "message"),
     [
-        ("wether", "Weather", "There is no module wether: it is looked for in "),
+        ("wether", "Weather", "Module wether was not found in "),
         ("weather", "Wether", "The module weather has no class Wether: did you mean Weather?"),
         ("weather", "not_a_class", "no subclass of leaseway.server.BaseMCPServer"),
-        ("weather", "NoName", "The class NoName of weather lacks server_name; write it."),
+        ("weather", "NoName", "The class NoName of weather lacks server_name; add it."),
         ("weather", "NoBase", "does not call super().__init__(transport, config)"),
         ("weather", "BadList", "TypeError: list_tools() has the tool 'a' twice"),
         (
@@ -163,8 +163,8 @@ async def test_a_thread_that_blocks_holds_up_no_ping() -> None:
         ("needs", "Weather", "needs.py, line 1, in <module>: ModuleNotFoundError: No module named"),
     ],
 )
-def test_the_last_line_says_why_a_class_was_not_served(
-    tmp_path: Path, module: str, name: str, words: str
+def test_the_last_line_gives_the_start_error(
+    tmp_path: Path, module: str, name: str, message: str
 ) -> None:
     (tmp_path / "broken.py").write_text("x = 1\ny = = 2\n")
     (tmp_path / "needs.py").write_text("import absent_library\n")
@@ -179,21 +179,21 @@ def test_the_last_line_says_why_a_class_was_not_served(
     )
     assert ended.returncode == 1
     for method in ("named_badly", "hinted"):
-        words = words.replace("{" + method + "}", place_of(method))
-    assert words in ended.stderr.splitlines()[-1]
+        message = message.replace("{" + method + "}", location_of(method))
+    assert message in ended.stderr.splitlines()[-1]
     assert ended.stdout == ""
 
 
-def place_of(method: str) -> str:
-    """The line of a method of weather.py, where its decorator stands."""
+def location_of(method: str) -> str:
+    """Return the line of a method's decorator in weather.py."""
     lines = (FOLDER / "weather.py").read_text().splitlines()
     above = next(at for at, line in enumerate(lines) if f"def {method}(" in line)
     return f"{above}, in {method}"
 
 
-async def test_what_cannot_be_sent_fails_its_call_and_no_other() -> None:
+async def test_an_unsendable_result_or_exit_fails_only_its_call() -> None:
     async with served("Harsh") as client:
-        for name, words in [
+        for name, message in [
             ("broken_text", ", in broken_text: TypeError: a result that JSON can't hold"),
             ("broken_structure", ", in broken_structure: TypeError: a result that JSON can't hold"),
             ("broken_refusal", "no file \\udcff"),
@@ -206,11 +206,11 @@ async def test_what_cannot_be_sent_fails_its_call_and_no_other() -> None:
         ]:
             result = await client.call_tool(name, {})
             assert result.is_error
-            assert words in text(result)
+            assert message in text(result)
         assert text(await client.call_tool("fixed", {"number": 1})) == "1"
 
 
-async def test_what_a_generator_yields_is_a_list_made_where_the_generator_may_block() -> None:
+async def test_a_generator_runs_in_a_thread_and_its_items_become_a_list() -> None:
     async with served("Harsh") as client:
         parts = json.loads(text(await client.call_tool("parts", {"count": 2})))
         assert [part == "MainThread" for part in parts] == [False, False]
@@ -220,7 +220,7 @@ async def test_what_a_generator_yields_is_a_list_made_where_the_generator_may_bl
         assert (await client.call_tool("parts", {"count": 100_001})).is_error
 
 
-async def test_a_value_that_its_type_refuses_is_the_callers_mistake(tmp_path: Path) -> None:
+async def test_an_argument_of_the_wrong_type_is_a_tool_error(tmp_path: Path) -> None:
     log = tmp_path / "err"
     async with served("Harsh", errlog=log) as client:
         assert text(await client.call_tool("day", {"date": "2024-01-01"})) == "Monday"
@@ -236,7 +236,7 @@ async def test_static_and_class_methods_may_be_tools() -> None:
         assert text(await client.call_tool("fixed", {"number": 1})) == "1"
 
 
-def test_importing_the_base_class_loads_nothing_but_the_standard_library() -> None:
+def test_importing_the_package_imports_only_the_standard_library() -> None:
     code = (
         "import sys; before = set(sys.modules); import leaseway.server;"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before};"

@@ -1,4 +1,4 @@
-"""Server classes for tests: tools by type hints, by schema and by name, and what can fail."""
+"""Server classes for tests: tools by type hints, by schema and by name, and failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Forecast(TypedDict):
 
 
 class Weather(BaseMCPServer):
-    """What its tests need."""
+    """Tools with type hints, and resources."""
 
     server_name = "weather"
     server_version = "1.2"
@@ -86,7 +86,7 @@ class Weather(BaseMCPServer):
 
 
 class Harsh(BaseMCPServer):
-    """Tools that return, raise and say what cannot be sent as it is."""
+    """Tools with unsendable results, errors and notifications, and with exits."""
 
     server_name = "harsh"
 
@@ -155,7 +155,7 @@ class Harsh(BaseMCPServer):
 
 
 class ByName(BaseMCPServer):
-    """In the form of its own transport and config, with handle_tool."""
+    """Takes transport and config, and uses handle_tool."""
 
     def __init__(self, transport: object, config: dict[str, object]) -> None:
         super().__init__(transport, config)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
-"""Write an MCP server as a Python class; a worker runs it with `transport: python`.
+"""MCP servers as Python classes, which workers run with `transport: python`.
 
-Subclass `BaseMCPServer`. Importing this package loads nothing beyond the standard library; what
-runs a class (`python -m leaseway.server MODULE CLASS`) loads the official MCP package. It is a
-process of its own, so it knows `leaseway.wire` and nothing of the planes or the SDK.
+Subclass `BaseMCPServer`. Importing this package imports only the standard library; the process that
+runs a class (`python -m leaseway.server MODULE CLASS`) imports the official MCP package and
+`leaseway.telemetry`. The package imports neither the planes nor the SDK.
 """
 
 from leaseway.server.base import (

@@ -1,4 +1,4 @@
-"""What a server's author uses: the base class, tools, resources, and how a tool fails."""
+"""The public interface for server authors: base class, tools, resources, results, errors."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ _MARK: Final = "_leaseway_tool"
 
 
 class ToolError(Exception):
-    """A call can't be done as asked; the text is a sentence that the caller gets as the result.
+    """A call failed for a reason that the caller can understand; the message becomes the result.
 
-    Any other exception is a fault of the server: its traceback goes to the server's log.
+    Any other exception is a bug of the server: its traceback is written to the server's log.
     """
 
 
 class Notifier(Protocol):
-    """The connection, as a server sees it: `transport_type`, and what is sent during a call."""
+    """The server's connection: sends notifications to the caller during a call."""
 
     @property
     def transport_type(self) -> str:
         """The name of the transport, such as `stdio`."""
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Send a notification about the call under way; outside of a call it goes nowhere."""
+        """Send a notification for the current call; outside of a call it is dropped."""
 
 
 @dataclass(frozen=True)
 class ToolResult:
-    """A result of which a tool says both forms itself.
+    """A result with separate text and structured content.
 
     Attributes:
-        text: For a model.
-        structured: The same as data, for programs, or None.
-        is_error: Whether the tool could not do what it was asked.
+        text: The text, for models.
+        structured: The structured content, for programs, or None.
+        is_error: Whether the call failed.
     """
 
     text: str
@@ -47,16 +47,16 @@ class ToolResult:
 
 @dataclass(frozen=True)
 class Tool:
-    """A tool, as `tools/list` shows it.
+    """A tool of `tools/list`.
 
     Attributes:
         name: Its name: 1 to 64 of a-z, A-Z, 0-9, `_` and `-`.
-        description: What it does, for a model.
-        input_schema: JSON Schema of its arguments, which are checked against it.
-        output_schema: JSON Schema of its structured result, or None.
-        title: Its name for people, or None.
+        description: What it does, for models.
+        input_schema: JSON Schema of its arguments, which are validated.
+        output_schema: JSON Schema of its structured content, or None.
+        title: Its display name, or None.
         annotations: MCP's hints, such as `{"readOnlyHint": True}`.
-        function: Does it, given its arguments; None leaves that to `handle_tool`. It may be async.
+        function: Handles a call, given its arguments; may be async. None means `handle_tool`.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class Resource:
-    """A resource, as `resources/list` shows it; `read_resource` gives its content."""
+    """A resource of `resources/list`; `read_resource` returns its content."""
 
     uri: str
     name: str
@@ -80,8 +80,8 @@ class Resource:
 
 
 @dataclass(frozen=True)
-class Marked:
-    """What `@tool` says about a method."""
+class ToolMark:
+    """The arguments of `@tool` on a method."""
 
     name: str
     description: str | None
@@ -111,28 +111,28 @@ def tool(
     title: str | None = None,
     annotations: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Make a method a tool; its type hints become the schema, its docstring the description.
+    """Make a method a tool, with a schema from its type hints and a description from its docstring.
 
     Args:
-        function: The method, where the decorator is used without parentheses.
+        function: The method, if the decorator is used without parentheses.
         name: The tool's name; None means the method's.
         description: What it does; None means the docstring.
-        title: Its name for people.
+        title: Its display name.
         annotations: MCP's hints, such as `{"readOnlyHint": True}`.
     """
 
     def mark(method: _Function) -> _Function:
-        marked = Marked(name or method.__name__, description, title, dict(annotations or {}))
+        marked = ToolMark(name or method.__name__, description, title, dict(annotations or {}))
         setattr(_function_of(method), _MARK, marked)
         return method
 
     return mark if function is None else mark(function)
 
 
-def mark_of(function: Any) -> Marked | None:
-    """Return what `@tool` says about a function, or None."""
+def find_mark(function: Any) -> ToolMark | None:
+    """Return the mark of `@tool` on a function, or None."""
     marked = getattr(_function_of(function), _MARK, None)
-    return marked if isinstance(marked, Marked) else None
+    return marked if isinstance(marked, ToolMark) else None
 
 
 def _function_of(member: Any) -> Any:
@@ -140,15 +140,14 @@ def _function_of(member: Any) -> Any:
 
 
 class BaseMCPServer(ABC):
-    """An MCP server as a class. It needs `server_name`; all else has a default.
+    """An MCP server as a class. Only `server_name` is required.
 
-    Either mark methods with `@tool`, or override `list_tools` and `handle_tool`. Each method may
-    be async. Those that are not run in a thread, one at a time, so that the server still answers
-    while one works.
+    Either mark methods with `@tool`, or override `list_tools` and `handle_tool`. Every method may
+    be async. Other methods run in a thread, one at a time, so that they do not block the server.
 
     Args:
-        transport: The connection; None in a test, where notifications go nowhere.
-        config: What the configuration's `config` says, its references resolved.
+        transport: The connection; None in tests, where notifications are dropped.
+        config: The `config` of the server's configuration entry, with resolved references.
     """
 
     def __init__(
@@ -159,49 +158,49 @@ class BaseMCPServer(ABC):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What the configuration's `config` says."""
+        """The `config` of the server's configuration entry."""
         return self._config
 
     @property
     @abstractmethod
     def server_name(self) -> str:
-        """The name that the server tells its clients; a class attribute serves, too."""
+        """The server's name for clients; may be a class attribute."""
 
     @property
     def server_version(self) -> str:
-        """The version that the server tells its clients."""
+        """The server's version for clients."""
         return ""
 
     def start(self) -> Awaitable[None] | None:  # noqa: B027
-        """Open what the server needs; called once, before the first request."""
+        """Open resources; called once, before the first request."""
 
     def stop(self) -> Awaitable[None] | None:  # noqa: B027
-        """Close it; called once, when the connection has ended."""
+        """Close resources; called once, after the connection has ended."""
 
     def list_tools(self) -> Any:
-        """Return the tools: `Tool`s, methods with type hints, or mappings in MCP's own form.
+        """Return the tools: `Tool`s, methods with type hints, or mappings in MCP's form.
 
-        By default these are the methods marked with `@tool`, by name.
+        The default returns the methods marked with `@tool`.
         """
         members = inspect.getmembers_static(type(self))
-        return [getattr(self, name) for name, member in members if mark_of(member) is not None]
+        return [getattr(self, name) for name, member in members if find_mark(member) is not None]
 
     def handle_tool(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Call a tool that is listed without a function; its arguments fit its schema.
+        """Handle a call of a tool without a function; its arguments are valid.
 
         Returns:
-            Text, a mapping (which becomes structured content), anything that JSON can hold, a
-            `ToolResult`, or a mapping in MCP's own form (`{"content": […]}`). May be awaitable.
+            Text, a mapping (which becomes structured content), any JSON value, a `ToolResult`, or
+            a mapping in MCP's form (`{"content": […]}`). May be awaitable.
 
         Raises:
-            ToolError: The call can't be done as asked.
+            ToolError: The call failed for a reason that the caller can understand.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} lists the tool {name!r} and has no handle_tool() to call it."
+            f"{type(self).__name__} lists the tool {name!r} but has no handle_tool()."
         )
 
     def list_resources(self) -> Sequence[Resource] | Awaitable[Sequence[Resource]]:
-        """Return the resources, by default none."""
+        """Return the resources; none by default."""
         return []
 
     def read_resource(self, uri: str) -> Any:
@@ -211,7 +210,7 @@ class BaseMCPServer(ABC):
     def report_progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """Tell the caller of the call under way how far it is; callable from any method."""
+        """Report the progress of the current call to its caller; callable from any method."""
         params = {"progress": progress, "total": total, "message": message}
         self._notify("notifications/progress", params)
 

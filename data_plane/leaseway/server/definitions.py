@@ -1,6 +1,6 @@
-"""From what `list_tools` returns to tools that can be listed and called.
+"""Converts the result of `list_tools` to tools.
 
-Methods get their schema from their type hints: pydantic makes it, and converts the arguments.
+Pydantic makes the schemas of methods from their type hints, and converts their arguments.
 """
 
 from __future__ import annotations
@@ -14,42 +14,45 @@ from typing import Any, Final
 from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from leaseway.server.base import Tool, ToolError, mark_of
-from leaseway.server.faults import MisfitError, place_of
+from leaseway.server.base import Tool, ToolError, find_mark
+from leaseway.server.faults import InvalidValueError, location_of
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _MAX_TOOLS: Final = 10_000
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_OF_MCP: Final[Mapping[str, str]] = {"inputSchema": "input_schema", "outputSchema": "output_schema"}
+_MCP_KEYS: Final[Mapping[str, str]] = {
+    "inputSchema": "input_schema",
+    "outputSchema": "output_schema",
+}
 _FIELDS: Final = frozenset(
     {"name", "description", "input_schema", "output_schema", "title", "annotations"}
 )
 
 
 def tools_by_name(listed: Any) -> dict[str, Tool]:
-    """Return what `list_tools` returned as tools, by name.
+    """Return the result of `list_tools` as tools by name.
 
     Raises:
-        MisfitError: It is no list of tools; the text says which entry is wrong, and why.
+        InvalidValueError: It is no list of tools; the message names the invalid entry.
     """
     if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
-        raise MisfitError(f"list_tools() returned {_kind(listed)}; return a list of tools")
+        raise InvalidValueError(f"list_tools() returned {_kind(listed)}; return a list of tools")
     tools: dict[str, Tool] = {}
     for entry in listed:
-        made = _tool(entry)
-        if not isinstance(made.name, str) or not _NAME.fullmatch(made.name):
-            raise MisfitError(
-                f"list_tools() has a tool named {made.name!r:.80}; a name is 1 to 64 of a-z, A-Z,"
+        tool = _tool(entry)
+        if not isinstance(tool.name, str) or not _NAME.fullmatch(tool.name):
+            raise InvalidValueError(
+                f"list_tools() has a tool named {tool.name!r:.80}; a name is 1 to 64 of a-z, A-Z,"
                 " 0-9, '_' and '-'",
-                place_of(made.function),
+                location_of(tool.function),
             )
-        if made.name in tools:
-            raise MisfitError(
-                f"list_tools() has the tool {made.name!r} twice", place_of(made.function)
+        if tool.name in tools:
+            raise InvalidValueError(
+                f"list_tools() has the tool {tool.name!r} twice", location_of(tool.function)
             )
-        tools[made.name] = made
+        tools[tool.name] = tool
         if len(tools) > _MAX_TOOLS:
-            raise MisfitError(f"list_tools() has more than {_MAX_TOOLS} tools")
+            raise InvalidValueError(f"list_tools() has more than {_MAX_TOOLS} tools")
     return tools
 
 
@@ -57,63 +60,65 @@ def _tool(entry: Any) -> Tool:
     if isinstance(entry, Tool):
         return entry
     if isinstance(entry, Mapping):
-        fields = {_OF_MCP.get(name, name): value for name, value in entry.items()}
+        fields = {_MCP_KEYS.get(name, name): value for name, value in entry.items()}
         unknown = sorted(str(name) for name in fields if name not in _FIELDS)
         if unknown or "name" not in fields:
-            wrong = f"the unknown key {unknown[0]!r}" if unknown else "no 'name'"
-            raise MisfitError(f"list_tools() has a tool with {wrong}")
+            error = f"the unknown key {unknown[0]!r}" if unknown else "no 'name'"
+            raise InvalidValueError(f"list_tools() has a tool with {error}")
         return Tool(**fields)
     if callable(entry):
         return tool_of(entry)
-    raise MisfitError(f"list_tools() has {_kind(entry)}, which is no tool: use Tool or a method")
+    raise InvalidValueError(
+        f"list_tools() has {_kind(entry)}, which is no tool: return a Tool or a method"
+    )
 
 
 def tool_of(function: Callable[..., Any]) -> Tool:
-    """Return a function as a tool, with the schemas that its type hints say.
+    """Return a function as a tool, with schemas from its type hints.
 
     Raises:
-        MisfitError: No schema can be made from its parameters.
+        InvalidValueError: Its parameters have no schema.
     """
-    marked = mark_of(function)
-    name = marked.name if marked else getattr(function, "__name__", "")
-    described = marked.description if marked else None
+    mark = find_mark(function)
+    name = mark.name if mark else getattr(function, "__name__", "")
+    description = mark.description if mark else None
     try:
         signature = inspect.signature(function, eval_str=True)
     except NameError as error:
-        raise MisfitError(
-            f"a type hint of the tool {name!r} is not known: {error}", place_of(function)
+        raise InvalidValueError(
+            f"a type hint of the tool {name!r} is unknown: {error}", location_of(function)
         ) from None
     try:
         model = _arguments_model(name, signature)
         schema: dict[str, Any] = model.model_json_schema()
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        raise MisfitError(
-            f"the tool {name!r} has a type that JSON can't hold: {error}", place_of(function)
+        raise InvalidValueError(
+            f"the tool {name!r} has a type that JSON can't hold: {error}", location_of(function)
         ) from None
-    except MisfitError as error:
-        error.place = place_of(function)
+    except InvalidValueError as error:
+        error.location = location_of(function)
         raise
     schema.pop("title", None)
 
     @functools.wraps(function)
     def call(arguments: Mapping[str, Any]) -> Any:
         try:
-            made = model.model_validate(arguments)
-        except ValidationError as error:  # such as a date that is none: schemas don't check formats
+            model_values = model.model_validate(arguments)
+        except ValidationError as error:  # such as an invalid date: schemas do not check formats
             first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ToolError(f"The argument {where} is wrong: {first['msg']}.") from None
-        values = {key: getattr(made, key) for key in type(made).model_fields}
-        return function(**values, **(made.model_extra or {}))
+            path = ".".join(str(part) for part in first["loc"])
+            raise ToolError(f"The argument {path} is wrong: {first['msg']}.") from None
+        values = {key: getattr(model_values, key) for key in model.model_fields}
+        return function(**values, **(model_values.model_extra or {}))
 
     return Tool(
         name=name,
-        description=described if described is not None else inspect.getdoc(function) or "",
+        description=description if description is not None else inspect.getdoc(function) or "",
         input_schema=schema,
         output_schema=_output_schema(signature.return_annotation),
-        title=marked.title if marked else None,
-        annotations=marked.annotations if marked else {},
-        # An async function's call() returns its coroutine; whoever runs it has to know before.
+        title=mark.title if mark else None,
+        annotations=mark.annotations if mark else {},
+        # `call` returns a coroutine for an async function, but is not async itself.
         function=_as_async(call) if inspect.iscoroutinefunction(function) else call,
     )
 
@@ -134,9 +139,9 @@ def _arguments_model(name: str, signature: inspect.Signature) -> Any:
             extra = "allow"
             continue
         if parameter.kind not in _NAMED or parameter.name.startswith("_"):
-            raise MisfitError(
+            raise InvalidValueError(
                 f"the parameter {parameter.name!r} of the tool {name!r} can't be an argument:"
-                " arguments come by name, and no name begins with an underscore"
+                " arguments are passed by name, and names do not start with an underscore"
             )
         empty = inspect.Parameter.empty
         kind = Any if parameter.annotation is empty else parameter.annotation
@@ -145,13 +150,13 @@ def _arguments_model(name: str, signature: inspect.Signature) -> Any:
 
 
 def _output_schema(returned: Any) -> dict[str, Any] | None:
-    """Return the schema of a return type that is an object with named fields; else None."""
+    """Return the schema of a return type with named fields, else None."""
     if returned in (inspect.Signature.empty, None, Any):
         return None
     try:
         schema = TypeAdapter(returned).json_schema(mode="serialization")
     except (PydanticUserError, TypeError):
-        return None  # a ToolResult, for instance
+        return None  # such as ToolResult
     if schema.get("type") != "object" or "properties" not in schema:
         return None
     schema.pop("title", None)

@@ -1,4 +1,4 @@
-"""Where an exception was raised: the one line that problems and callers are told."""
+"""Errors of servers, described in one line for callers and for problems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 RAISED: Final = "leaseway.server: a call raised: "
-"""How the line begins that follows the traceback of a call; a worker makes a problem of it."""
+"""The start of the line after a call's traceback; a worker reports that line as a problem."""
 
 _MAX_TEXT: Final = 500
 _LIBRARIES: Final = tuple(
@@ -22,23 +22,23 @@ _LIBRARIES: Final = tuple(
 _OWN: Final = os.path.dirname(os.path.realpath(__file__)) + os.sep  # noqa: PTH120
 
 
-class MisfitError(TypeError):
-    """What a server defines or returns can't be used. Nothing raised it where it stands.
+class InvalidValueError(TypeError):
+    """A definition or result of a server is invalid. Its traceback does not show the server's code.
 
     Attributes:
-        place: Where it stands, as `place_of` returns it; empty where that is not known.
+        location: The location of the server's function, see `location_of`, or empty.
     """
 
-    def __init__(self, text: str, place: str = "") -> None:
+    def __init__(self, text: str, location: str = "") -> None:
         super().__init__(text)
-        self.place = place
+        self.location = location
 
 
-class EndedCallError(Exception):
-    """A handler raised what is no `Exception`, such as `SystemExit`.
+class HandlerExitError(Exception):
+    """A handler raised a `BaseException` that is no `Exception`, such as `SystemExit`.
 
     Attributes:
-        reason: What it raised.
+        reason: The raised exception.
     """
 
     def __init__(self, reason: BaseException) -> None:
@@ -47,14 +47,11 @@ class EndedCallError(Exception):
 
 
 @contextmanager
-def held_to_its_call() -> Iterator[None]:
-    """Make what would end the server, or the call without an answer, an error of the call.
+def contained_exits() -> Iterator[None]:
+    """Raise `HandlerExitError` for exceptions that would end the server instead of the call.
 
-    A handler may await what was cancelled, raise `KeyboardInterrupt`, or call `sys.exit()`. A
-    `CancelledError` is its own unless somebody cancels the task that it runs in.
-
-    Raises:
-        EndedCallError: The handler raised such an exception.
+    A handler may await a cancelled task, raise `KeyboardInterrupt`, or call `sys.exit()`. A
+    `CancelledError` passes only if the current task is being cancelled.
     """
     try:
         yield
@@ -64,11 +61,11 @@ def held_to_its_call() -> Iterator[None]:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
-        raise EndedCallError(error) from error
+        raise HandlerExitError(error) from error
 
 
-def place_of(function: Callable[..., Any] | None) -> str:
-    """Return `FILE, line N, in NAME` of a function; "" where that is not known."""
+def location_of(function: Callable[..., Any] | None) -> str:
+    """Return `FILE, line N, in NAME` of a function, or an empty string if unknown."""
     unwrapped = inspect.unwrap(function) if function is not None else None
     code = getattr(unwrapped, "__code__", None)
     if code is None:
@@ -76,36 +73,35 @@ def place_of(function: Callable[..., Any] | None) -> str:
     return f"{code.co_filename}, line {code.co_firstlineno}, in {code.co_name}"
 
 
-def describe(error: BaseException, home: str | None = None) -> str:
-    """Return `FILE, line N, in FUNCTION: ValueError: why`.
+def describe(error: BaseException, folder: str | None = None) -> str:
+    """Return `FILE, line N, in FUNCTION: ValueError: message`.
 
-    The place is the innermost one in the server's own code; where there is none, the innermost
-    of all.
+    The location is the innermost frame in the server's own code, or else the innermost frame.
 
     Args:
-        error: What was raised.
-        home: The folder of the server's module. It counts as own code even if it is installed.
+        error: The raised exception.
+        folder: The folder of the server's module, which is own code even if it is installed.
     """
     name, text = type(error).__name__, " ".join(str(error).split())[:_MAX_TEXT]
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {name}: {error.msg}"
-    if isinstance(error, MisfitError):
+    if isinstance(error, InvalidValueError):
         name = "TypeError"
-    what = f"{name}: {text}" if text else name
+    summary = f"{name}: {text}" if text else name
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
-        return what
-    own = [frame for frame in frames if _is_own(frame.filename, home)]
-    if isinstance(error, MisfitError) and not own:
-        return f"{error.place}: {what}" if error.place else what
+        return summary
+    own = [frame for frame in frames if _is_own(frame.filename, folder)]
+    if isinstance(error, InvalidValueError) and not own:
+        return f"{error.location}: {summary}" if error.location else summary
     frame = (own or frames)[-1]
-    return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {what}"
+    return f"{frame.filename}, line {frame.lineno}, in {frame.name}: {summary}"
 
 
-def _is_own(filename: str, home: str | None) -> bool:
+def _is_own(filename: str, folder: str | None) -> bool:
     if filename.startswith("<"):
         return False
     path = os.path.realpath(filename)
-    if home is not None and path.startswith(os.path.realpath(home) + os.sep):
+    if folder is not None and path.startswith(os.path.realpath(folder) + os.sep):
         return True
     return not path.startswith((*_LIBRARIES, _OWN))

@@ -1,4 +1,4 @@
-"""A `BaseMCPServer` over stdio, on the official package's low-level server."""
+"""Serves a `BaseMCPServer` over stdio, with the official package's low-level server."""
 
 from __future__ import annotations
 
@@ -38,46 +38,46 @@ from leaseway.server.base import BaseMCPServer, Tool, ToolError, ToolResult
 from leaseway.server.definitions import tools_by_name
 from leaseway.server.faults import (
     RAISED,
-    EndedCallError,
-    MisfitError,
+    HandlerExitError,
+    InvalidValueError,
+    contained_exits,
     describe,
-    held_to_its_call,
-    place_of,
+    location_of,
 )
 
-_MAX_WAITING: Final = 64
+_MAX_QUEUED: Final = 64
 _MAX_PARTS: Final = 100_000
 
 
 @dataclass
-class _Call:
-    """The call that a handler works on; it is told to the handler by a context variable."""
+class _ActiveCall:
+    """The call of the current context, with its queued notifications."""
 
     session: ServerSession
     request_id: types.RequestId | None
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    waiting: deque[tuple[str, Mapping[str, Any]]] = field(
-        default_factory=lambda: deque(maxlen=_MAX_WAITING)
+    queue: deque[tuple[str, Mapping[str, Any]]] = field(
+        default_factory=lambda: deque(maxlen=_MAX_QUEUED)
     )
 
-    def leave(self, method: str, params: Mapping[str, Any]) -> None:
-        """Leave a notification to be sent; callable in any thread."""
-        self.waiting.append((method, params))
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Queue a notification; callable from any thread."""
+        self.queue.append((method, params))
         self.loop.call_soon_threadsafe(self.wake.set)
 
-    async def pump(self) -> None:
-        """Send what is left, as it comes, until cancelled."""
+    async def send_until_cancelled(self) -> None:
+        """Send notifications as they are queued."""
         while True:
             await self.wake.wait()
             self.wake.clear()
             with anyio.CancelScope(shield=True):
-                await self.send_waiting()
+                await self.send_queued()
 
-    async def send_waiting(self) -> None:
-        """Send the notifications that a handler left, the newest 64 of them."""
-        while self.waiting:
-            method, params = self.waiting.popleft()
+    async def send_queued(self) -> None:
+        """Send the queued notifications, at most the newest 64."""
+        while self.queue:
+            method, params = self.queue.popleft()
             if method == "notifications/progress":
                 await self.session.report_progress(**params)
             else:
@@ -88,11 +88,11 @@ class _Call:
                     )
 
 
-_call: contextvars.ContextVar[_Call | None] = contextvars.ContextVar("call", default=None)
+_call: contextvars.ContextVar[_ActiveCall | None] = contextvars.ContextVar("call", default=None)
 
 
 class StdioNotifier:
-    """What a server gets as its transport. Its methods may be called in any thread."""
+    """The transport of a server; its methods may be called from any thread."""
 
     @property
     def transport_type(self) -> str:
@@ -100,85 +100,81 @@ class StdioNotifier:
         return "stdio"
 
     def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        """Leave a notification for the call under way.
-
-        Raises:
-            MisfitError: JSON can't hold it.
-        """
+        """Queue a notification for the current call; raises `InvalidValueError`."""
         _check_json(params, "a notification")
         call = _call.get()
         if call is not None:
-            call.leave(method, params)
+            call.notify(method, params)
 
 
-class _Adapter:
-    """Answers the protocol's requests with what a server's methods return.
+class _Handlers:
+    """Handles MCP requests by calling a server's methods.
 
     Args:
         server: The server.
-        home: The folder of its module, for tracebacks.
+        folder: The folder of its module, for error locations.
     """
 
-    def __init__(self, server: BaseMCPServer, home: str | None) -> None:
+    def __init__(self, server: BaseMCPServer, folder: str | None) -> None:
         self._server = server
-        self._home = home
-        # A method that is not async may rely on nobody else being in the server.
+        self._folder = folder
+        # Methods that are not async never run concurrently.
         self._one_thread = anyio.CapacityLimiter(1)
         self._tools: dict[str, Tool] = {}
         self._validators: dict[str, tuple[Mapping[str, Any], jsonschema_rs.Validator]] = {}
 
     async def tools(self) -> dict[str, Tool]:
-        """List the server's tools anew."""
+        """Read the server's tools again."""
         self._tools = tools_by_name(await self.run(self._server.list_tools))
         return self._tools
 
     async def on_list_tools(self, _context: Any, _params: Any) -> types.ListToolsResult:
-        async with self._faults("list its tools"):
+        async with self._errors("list its tools"):
             tools = [_definition(tool) for tool in (await self.tools()).values()]
-            listed = types.ListToolsResult(tools=tools, ttl_ms=0, cache_scope="public")
-            _check_json(listed, "a list of tools")
-            return listed
+            result = types.ListToolsResult(tools=tools, ttl_ms=0, cache_scope="public")
+            _check_json(result, "a list of tools")
+            return result
 
     async def on_call_tool(
         self, context: Any, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        async with self._faults("list its tools"):
+        async with self._errors("list its tools"):
             tool = self._tools.get(params.name) or (await self.tools()).get(params.name)
         if tool is None:
             raise MCPError(types.INVALID_PARAMS, f"There is no tool {params.name!r}.")
         arguments = dict(params.arguments or {})
         try:
-            self._check(tool, arguments)
-            returned = await self._in_call(context, self._called(tool, arguments))
+            self._validate(tool, arguments)
+            returned = await self._in_call(context, self._tool_call(tool, arguments))
             try:
                 return _result(returned)
-            except MisfitError as error:
-                error.place = place_of(tool.function or self._server.handle_tool)
+            except InvalidValueError as error:
+                error.location = location_of(tool.function or self._server.handle_tool)
                 raise
-        except ToolError as refusal:
-            return _text_result(_plain(refusal), is_error=True)
+        except ToolError as error:
+            return _text_result(_sendable(error), is_error=True)
         except MCPError:
             raise
         except Exception as error:
-            text = f"The tool {tool.name} failed: {self._traced(error)}"
+            text = f"The tool {tool.name} failed: {self._log_error(error)}"
             return _text_result(text, is_error=True)
 
     async def on_list_resources(self, _context: Any, _params: Any) -> types.ListResourcesResult:
-        async with self._faults("list its resources"):
+        async with self._errors("list its resources"):
             listed = await self.run(self._server.list_resources)
             resources = [
                 types.Resource(
-                    uri=each.uri,
-                    name=each.name,
-                    description=each.description or None,
-                    mime_type=each.mime_type,
-                    title=each.title,
+                    uri=resource.uri,
+                    name=resource.name,
+                    description=resource.description or None,
+                    mime_type=resource.mime_type,
+                    title=resource.title,
                 )
-                for each in listed
+                for resource in listed
             ]
-            found = types.ListResourcesResult(resources=resources, ttl_ms=0, cache_scope="public")
-            _check_json(found, "a list of resources")
-            return found
+            result = types.ListResourcesResult(resources=resources, ttl_ms=0, cache_scope="public")
+            _check_json(result, "a list of resources")
+            return result
 
     async def on_read_resource(
         self, context: Any, params: types.ReadResourceRequestParams
@@ -188,43 +184,44 @@ class _Adapter:
         def read() -> Any:
             return self._server.read_resource(uri)
 
-        async with self._faults(f"read {uri:.200}"):
+        async with self._errors(f"read {uri:.200}"):
             method = self._server.read_resource
-            content = await self._in_call(context, _like(method, read))
+            content = await self._in_call(context, _async_like(method, read))
             if isinstance(content, str):
                 _check_json(content, "a text")
             listed = await self.run(self._server.list_resources)
-        mime_type = next((each.mime_type for each in listed if each.uri == uri), None)
+        mime_type = next((item.mime_type for item in listed if item.uri == uri), None)
         return types.ReadResourceResult(
             contents=[_contents(uri, content, mime_type)], ttl_ms=0, cache_scope="private"
         )
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """Call a method of the server: on the loop if it is async, else in the one thread."""
+        """Call a method of the server: on the loop if it is async, else in a thread."""
         if inspect.iscoroutinefunction(function):
             return await function()
         outcome = await anyio.to_thread.run_sync(function, limiter=self._one_thread)
         return await outcome if inspect.isawaitable(outcome) else outcome
 
-    def _called(self, tool: Tool, arguments: dict[str, Any]) -> Callable[[], Any]:
+    def _tool_call(self, tool: Tool, arguments: dict[str, Any]) -> Callable[[], Any]:
         function = tool.function
         if function is not None:
-            return _like(function, lambda: _drained(function(arguments)))
+            return _async_like(function, lambda: _list_of(function(arguments)))
         handle = self._server.handle_tool
-        return _like(handle, lambda: _drained(handle(tool.name, arguments)))
+        return _async_like(handle, lambda: _list_of(handle(tool.name, arguments)))
 
     async def _in_call(self, context: Any, function: Callable[[], Any]) -> Any:
-        """Run a handler; what it notifies goes out while it works, and before its result."""
-        call = _Call(context.session, context.request_id)
+        """Run a handler and send its notifications, all of them before its result."""
+        call = _ActiveCall(context.session, context.request_id)
         token = _call.set(call)
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(call.pump)
+                group.start_soon(call.send_until_cancelled)
                 try:
-                    with held_to_its_call():
+                    with contained_exits():
                         outcome: Any = await self.run(function)
-                        drained = inspect.isasyncgen(outcome)
-                        return await _drained_here(outcome) if drained else outcome
+                        if inspect.isasyncgen(outcome):
+                            return await _list_of_async(outcome)
+                        return outcome
                 finally:
                     group.cancel_scope.cancel()
         except BaseExceptionGroup as errors:
@@ -232,61 +229,61 @@ class _Adapter:
         finally:
             _call.reset(token)
             with anyio.CancelScope(shield=True):
-                await call.send_waiting()
+                await call.send_queued()
 
-    def _check(self, tool: Tool, arguments: Mapping[str, Any]) -> None:
-        kept = self._validators.get(tool.name)
-        if kept is None or kept[0] != tool.input_schema:
-            kept = tool.input_schema, jsonschema_rs.validator_for(dict(tool.input_schema))
-            self._validators[tool.name] = kept
-        for error in kept[1].iter_errors(arguments):
-            where = ".".join(str(part) for part in error.instance_path)
-            what = f"The argument {where} is wrong" if where else "The arguments are wrong"
-            raise ToolError(f"{what}: {error.message}.")
+    def _validate(self, tool: Tool, arguments: Mapping[str, Any]) -> None:
+        cached = self._validators.get(tool.name)
+        if cached is None or cached[0] != tool.input_schema:
+            cached = tool.input_schema, jsonschema_rs.validator_for(dict(tool.input_schema))
+            self._validators[tool.name] = cached
+        for error in cached[1].iter_errors(arguments):
+            path = ".".join(str(part) for part in error.instance_path)
+            subject = f"The argument {path} is wrong" if path else "The arguments are wrong"
+            raise ToolError(f"{subject}: {error.message}.")
 
-    def _traced(self, error: BaseException) -> str:
-        """Write a traceback to the log, and return what it comes to."""
-        if isinstance(error, EndedCallError):
+    def _log_error(self, error: BaseException) -> str:
+        """Log a traceback; return the error's location and message."""
+        if isinstance(error, HandlerExitError):
             error = error.reason
         traceback.print_exception(error)
-        place = _plain(describe(error, self._home))
-        print(f"{RAISED}{place}", file=sys.stderr, flush=True)  # noqa: T201
-        return place
+        description = _sendable(describe(error, self._folder))
+        print(f"{RAISED}{description}", file=sys.stderr, flush=True)  # noqa: T201
+        return description
 
     @asynccontextmanager
-    async def _faults(self, doing: str) -> AsyncIterator[None]:
+    async def _errors(self, action: str) -> AsyncIterator[None]:
         try:
-            with held_to_its_call():
+            with contained_exits():
                 yield
         except MCPError:
             raise
-        except ToolError as refusal:
-            raise MCPError(types.INVALID_PARAMS, _plain(refusal)) from None
+        except ToolError as error:
+            raise MCPError(types.INVALID_PARAMS, _sendable(error)) from None
         except Exception as error:
-            text = f"The server could not {doing}: {self._traced(error)}"
+            text = f"The server could not {action}: {self._log_error(error)}"
             raise MCPError(types.INTERNAL_ERROR, text) from None
 
 
 async def serve(
-    make: Callable[[StdioNotifier], BaseMCPServer], home: Callable[[], str | None]
+    build: Callable[[StdioNotifier], BaseMCPServer], folder: Callable[[], str | None]
 ) -> None:
     """Serve over stdio until standard input ends.
 
     Args:
-        make: Makes the server. What it prints goes to standard error: standard output is MCP's.
-        home: Tells the folder of the server's module, once it is loaded, for tracebacks.
+        build: Builds the server. Its prints go to standard error, because MCP uses standard output.
+        folder: Returns the folder of the server's module, once it is imported.
     """
-    # Also what is printed and not yet flushed when the connection ends must not get there.
+    # Output that is not flushed when the connection ends must not reach standard output, either.
     async with stdio_server() as (reader, writer), _printing_to_stderr():
-        server = make(StdioNotifier())
-        adapter = _Adapter(server, home())
-        await adapter.run(server.start)
+        server = build(StdioNotifier())
+        handlers = _Handlers(server, folder())
+        await handlers.run(server.start)
         try:
-            await adapter.tools()  # what is wrong with them is told before anyone asks
-            protocol = _protocol(server, adapter)
+            await handlers.tools()  # report invalid tools before the first request
+            protocol = _protocol(server, handlers)
             await protocol.run(reader, writer, protocol.create_initialization_options())
         finally:
-            await adapter.run(server.stop)
+            await handlers.run(server.stop)
 
 
 @asynccontextmanager
@@ -295,20 +292,20 @@ async def _printing_to_stderr() -> AsyncIterator[None]:
         yield
 
 
-def _protocol(server: BaseMCPServer, adapter: _Adapter) -> Server[Any]:
-    lists = type(server).list_resources is not BaseMCPServer.list_resources
+def _protocol(server: BaseMCPServer, handlers: _Handlers) -> Server[Any]:
+    has_resources = type(server).list_resources is not BaseMCPServer.list_resources
     return Server(
         server.server_name,
         version=server.server_version,
-        on_list_tools=adapter.on_list_tools,
-        on_call_tool=adapter.on_call_tool,
-        on_list_resources=adapter.on_list_resources if lists else None,
-        on_read_resource=adapter.on_read_resource if lists else None,
+        on_list_tools=handlers.on_list_tools,
+        on_call_tool=handlers.on_call_tool,
+        on_list_resources=handlers.on_list_resources if has_resources else None,
+        on_read_resource=handlers.on_read_resource if has_resources else None,
     )
 
 
-def _like(method: Callable[..., Any], call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a call that is async if the method is."""
+def _async_like(method: Callable[..., Any], call: Callable[[], Any]) -> Callable[[], Any]:
+    """Return the call as an async function if the method is async."""
     if not inspect.iscoroutinefunction(method):
         return call
 
@@ -319,26 +316,26 @@ def _like(method: Callable[..., Any], call: Callable[[], Any]) -> Callable[[], A
     return run
 
 
-def _drained(outcome: Any) -> Any:
-    """Return what a generator yields as a list, in the thread that called it."""
+def _list_of(outcome: Any) -> Any:
+    """Return the items of a generator as a list, and any other value unchanged."""
     if not inspect.isgenerator(outcome):
         return outcome
     parts = list(itertools.islice(outcome, _MAX_PARTS + 1))
     outcome.close()
-    return _bounded(parts)
+    return _checked(parts)
 
 
-async def _drained_here(outcome: AsyncGenerator[Any, Any]) -> list[Any]:
+async def _list_of_async(outcome: AsyncGenerator[Any, Any]) -> list[Any]:
     parts: list[Any] = []
     async with aclosing(outcome):
         async for part in outcome:
             parts.append(part)
             if len(parts) > _MAX_PARTS:
                 break
-    return _bounded(parts)
+    return _checked(parts)
 
 
-def _bounded(parts: list[Any]) -> list[Any]:
+def _checked(parts: list[Any]) -> list[Any]:
     if len(parts) > _MAX_PARTS:
         raise ToolError(f"The tool yields more than {_MAX_PARTS:,} parts.")
     return parts
@@ -358,13 +355,13 @@ def _definition(tool: Tool) -> types.Tool:
 
 
 def _result(returned: Any) -> types.CallToolResult:
-    result = _made(returned)
-    # The writer would fail on it, and with it the server for everybody.
+    result = _to_result(returned)
+    # The writer would fail on an invalid result, and end the server.
     _check_json(result, "a result")
     return result
 
 
-def _made(returned: Any) -> types.CallToolResult:
+def _to_result(returned: Any) -> types.CallToolResult:
     if isinstance(returned, types.CallToolResult):
         return returned
     if isinstance(returned, ToolResult):
@@ -373,18 +370,18 @@ def _made(returned: Any) -> types.CallToolResult:
         return types.CallToolResult(content=[])
     if isinstance(returned, str):
         return _text_result(returned)
-    if isinstance(returned, Mapping) and _is_of_mcp(returned):
+    if isinstance(returned, Mapping) and _is_mcp_result(returned):
         try:
             return types.CallToolResult.model_validate(dict(returned))
         except ValidationError as error:
-            raise MisfitError(
+            raise InvalidValueError(
                 f"a result with 'content' that is not MCP's ({error!s:.300})"
             ) from None
     try:
         data = to_jsonable_python(returned)
         text = json.dumps(data, ensure_ascii=False, allow_nan=False)
     except (PydanticSerializationError, ValueError) as error:
-        raise MisfitError(
+        raise InvalidValueError(
             f"a result that JSON can't hold, a {type(returned).__name__} ({error!s:.300})"
         ) from None
     return _text_result(text, data if isinstance(data, dict) else None)
@@ -394,15 +391,15 @@ def _check_json(value: Any, what: str) -> None:
     try:
         to_json(value)
     except (PydanticSerializationError, ValueError) as error:
-        raise MisfitError(f"{what} that JSON can't hold ({error!s:.300})") from None
+        raise InvalidValueError(f"{what} that JSON can't hold ({error!s:.300})") from None
 
 
-def _plain(text: object) -> str:
-    """Return a text that can be sent: of file names, some hold what is no character."""
+def _sendable(text: object) -> str:
+    """Return a text as valid Unicode; some file names are not."""
     return str(text).encode(errors="backslashreplace").decode()
 
 
-def _is_of_mcp(returned: Mapping[Any, Any]) -> bool:
+def _is_mcp_result(returned: Mapping[Any, Any]) -> bool:
     content = returned.get("content")
     return isinstance(content, list) and all(
         isinstance(block, Mapping) and "type" in block for block in content

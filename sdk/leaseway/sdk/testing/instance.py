@@ -28,7 +28,7 @@ from leaseway.sdk.testing.functions import FakeTool
 from leaseway.sdk.testing.prompts_resources import FakePrompt, FakeTemplate
 from leaseway.sdk.testing.registry import FakeRegistry
 from leaseway.sdk.testing.values import build_error_result, build_result, fault_from_error
-from leaseway.server.faults import held_to_its_call
+from leaseway.server.faults import contained_exits
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.errors import Fault, Reason
@@ -281,7 +281,7 @@ class FunctionInstance:
         await self._servers.behaviour.apply(tool.name)
         values = tool.bind(arguments, context)
         try:
-            with held_to_its_call():
+            with contained_exits():
                 if inspect.iscoroutinefunction(tool.function):
                     value = await tool.function(**values)
                 else:

@@ -14,7 +14,7 @@ from leaseway.sdk.errors import LeasewayError
 from leaseway.sdk.testing.context import CallContext
 from leaseway.sdk.testing.functions import check_name
 from leaseway.sdk.testing.values import fault_from_error
-from leaseway.server.faults import held_to_its_call
+from leaseway.server.faults import contained_exits
 from leaseway.wire.errors import Fault, Reason
 
 Content = str | bytes | Callable[[], str | bytes]
@@ -78,7 +78,7 @@ class FakePrompt:
             )
         extra = {} if self.context is None else {self.context: context}
         try:
-            with held_to_its_call():
+            with contained_exits():
                 returned = self.function(**arguments, **extra)
                 value = await returned if inspect.isawaitable(returned) else returned
         except Fault:
@@ -112,7 +112,7 @@ class FakeResource:
             Fault: The function of the content raised, as for prompts.
         """
         try:
-            with held_to_its_call():
+            with contained_exits():
                 content = self.content() if callable(self.content) else self.content
         except Exception as error:
             raise _fault(f"Resource '{self.uri}'", error) from error
