@@ -18,16 +18,16 @@ from leaseway.sdk.client.calls import AsyncCalls, build_completion
 from leaseway.sdk.client.options import (
     Callbacks,
     CallOptions,
-    CallOrder,
     OnApproval,
     StreamOptions,
     build_callbacks,
-    build_stream_order,
+    build_stream_events,
 )
 from leaseway.sdk.client.streams import AsyncToolStream, build_stream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
 from leaseway.sdk.errors import ConfirmationRequired
 from leaseway.sdk.operators.operations import decide_approval, get_approval
+from leaseway.sdk.transport.events import BufferedEvents
 from leaseway.sdk.transport.server_requests import Handlers
 from leaseway.sdk.validation import check_callback
 
@@ -110,10 +110,11 @@ class Calls:
                         )
                     )
                 else:
-                    order = CallOrder.with_callbacks(
-                        name, arguments, timeout, callbacks, inline_media
+                    events = callbacks.events(name, inline_media, tasks=False)
+                    stream = self._build_stream(
+                        name, arguments, timeout, events, callbacks.handlers
                     )
-                    result = self._open_stream(order).run(callbacks)
+                    result = stream.run(callbacks)
                 break
             except ConfirmationRequired as error:
                 if on_approval is None:
@@ -144,17 +145,23 @@ class Calls:
 
         Handlers run in the thread that reads the events, while it waits for one.
         """
-        order = build_stream_order(name, arguments, options, self._handlers)
-        order.handlers.check(may_be_async=False)
-        return self._open_stream(order)
+        events, handlers = build_stream_events(name, options, self._handlers, may_be_async=False)
+        return self._build_stream(name, arguments, options.get("timeout"), events, handlers)
 
-    def _open_stream(self, order: CallOrder) -> ToolStream:
+    def _build_stream(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        timeout: float | None,
+        events: BufferedEvents,
+        handlers: Handlers,
+    ) -> ToolStream:
         inner = self._inner
 
         async def build() -> AsyncToolStream:  # it must be built in the client's loop
-            return build_stream(inner, inner._scope, order, tasks=False)
+            return build_stream(inner, inner._scope, name, arguments, timeout, events)
 
-        return ToolStream(LOOP_THREAD.run(build), order.handlers)
+        return ToolStream(LOOP_THREAD.run(build), handlers)
 
     def get_prompt(
         self,

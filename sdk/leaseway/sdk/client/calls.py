@@ -20,19 +20,19 @@ from leaseway.sdk.client.artifacts import AsyncArtifact, check_artifact
 from leaseway.sdk.client.options import (
     Callbacks,
     CallOptions,
-    CallOrder,
     OnApproval,
     StreamOptions,
     build_callbacks,
-    build_stream_order,
+    build_events,
+    build_stream_events,
 )
 from leaseway.sdk.client.streams import AsyncToolStream, build_stream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
 from leaseway.sdk.errors import ConfirmationRequired, error_from_fault
 from leaseway.sdk.operators.operations import decide_approval, get_approval
 from leaseway.sdk.runtime import Runtime
-from leaseway.sdk.transport.events import BufferedEvents, CallEvents
-from leaseway.sdk.transport.server_requests import AnswerTasks, Handlers
+from leaseway.sdk.transport.events import CallEvents
+from leaseway.sdk.transport.server_requests import Handlers
 from leaseway.sdk.validation import check_callback, check_seconds
 from leaseway.wire.errors import Fault
 
@@ -138,10 +138,8 @@ class AsyncCalls(ABC):
                     events = CallEvents(inline_media=True) if inline_media else None
                     result = await runtime.caller.call(session, name, arguments, timeout, events)
                 else:
-                    order = CallOrder.with_callbacks(
-                        name, arguments, timeout, callbacks, inline_media
-                    )
-                    stream = build_stream(self, self._scope, order, tasks=True)
+                    buffer = callbacks.events(name, inline_media, tasks=True)
+                    stream = build_stream(self, self._scope, name, arguments, timeout, buffer)
                     result = await stream.run(callbacks)
                 break
             except Fault as fault:
@@ -189,9 +187,9 @@ class AsyncCalls(ABC):
             TypeError: A parameter has the wrong type, or does not exist.
             ValueError: `log_level` is not one of MCP's levels.
         """
-        order = build_stream_order(name, arguments, options, self._handlers)
-        order.handlers.check(may_be_async=True)
-        return build_stream(self, self._scope, order, tasks=True)
+        events, _ = build_stream_events(name, options, self._handlers, may_be_async=True)
+        timeout = options.get("timeout")
+        return build_stream(self, self._scope, name, arguments, timeout, events)
 
     # Prompts and resources. These requests can be repeated, and are if a worker or server is lost.
 
@@ -349,11 +347,7 @@ class AsyncCalls(ABC):
             return runtime.caller.request(session, request, timeout, events)
 
         name = request.item.name
-        events = BufferedEvents(
-            answers=handlers.methods,
-            tasks=AnswerTasks(handlers, name) if tasks else None,
-            inline_media=bool(inline_media),
-        )
+        events = build_events(name, handlers, tasks=tasks, inline_media=inline_media)
         return AsyncToolStream(name, events, start, self)
 
     def read_artifact(self, ref: str, *, timeout: float | None = None) -> AsyncArtifact:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypedDict
+from typing import Any, TypedDict
 
 from leaseway.sdk.operators.views import Approval
 from leaseway.sdk.transport.events import BufferedEvents, LogMessage, Progress
@@ -48,6 +48,17 @@ class Callbacks:
     def __bool__(self) -> bool:
         return self.on_progress is not None or self.on_log is not None or bool(self.handlers)
 
+    def events(self, name: str, inline_media: bool, *, tasks: bool) -> BufferedEvents:
+        """Return the buffer for the events that have callbacks; see `build_events`."""
+        return build_events(
+            name,
+            self.handlers,
+            tasks=tasks,
+            progress=self.on_progress is not None,
+            log_level=self.log_level if self.on_log is not None else "",
+            inline_media=inline_media,
+        )
+
     def check(self, *, may_be_async: bool) -> None:
         """Raise a TypeError or ValueError if a callback, handler or the level is unusable."""
         check_callback("on_progress", self.on_progress, may_be_async=may_be_async)
@@ -64,54 +75,32 @@ class Callbacks:
         return self.on_progress(event.progress, event.total, event.message)
 
 
-@dataclass(frozen=True)
-class CallOrder:
-    """One tool call, and what it requests besides its result.
+def build_events(
+    name: str,
+    handlers: Handlers,
+    *,
+    tasks: bool,
+    progress: bool = False,
+    log_level: str = "",
+    inline_media: bool = False,
+) -> BufferedEvents:
+    """Return the buffer for the events of a call, which also says what the call requests.
 
-    Attributes:
-        timeout: Seconds, retries included; None means the server's `call_timeout`.
+    Args:
+        name: The name of the tool, prompt or resource.
+        handlers: Answer the server's requests.
+        tasks: Whether tasks of the running loop answer them; if not, requests are events, too.
         progress: Whether the server is asked to report progress.
         log_level: The minimum level of log messages, or empty for none.
-        handlers: Answer the server's requests.
         inline_media: Whether images and sounds are returned in place.
     """
-
-    name: str
-    arguments: Mapping[str, Any] | None
-    timeout: float | None
-    progress: bool
-    log_level: str
-    handlers: Handlers
-    inline_media: bool
-
-    @classmethod
-    def with_callbacks(
-        cls,
-        name: str,
-        arguments: Mapping[str, Any] | None,
-        timeout: float | None,
-        callbacks: Callbacks,
-        inline_media: bool,
-    ) -> Self:
-        """Return a call that requests the events for which there are callbacks."""
-        progress = callbacks.on_progress is not None
-        log_level = callbacks.log_level if callbacks.on_log is not None else ""
-        handlers = callbacks.handlers
-        return cls(name, arguments, timeout, progress, log_level, handlers, inline_media)
-
-    def events(self, *, tasks: bool) -> BufferedEvents:
-        """Return the buffer for the call's events.
-
-        With `tasks`, server requests are answered in tasks; otherwise they are events, too.
-        """
-        answering = AnswerTasks(self.handlers, self.name) if tasks and self.handlers else None
-        return BufferedEvents(
-            wants_progress=self.progress,
-            log_level=self.log_level,
-            answers=self.handlers.methods,
-            tasks=answering,
-            inline_media=bool(self.inline_media),
-        )
+    return BufferedEvents(
+        wants_progress=progress,
+        log_level=log_level,
+        answers=handlers.methods,
+        tasks=AnswerTasks(handlers, name) if tasks and handlers else None,
+        inline_media=bool(inline_media),
+    )
 
 
 class StreamOptions(TypedDict, total=False):
@@ -183,31 +172,37 @@ def build_callbacks(options: CallOptions, defaults: Handlers | None) -> Callback
     )
 
 
-def build_stream_order(
-    name: str,
-    arguments: Mapping[str, Any] | None,
-    options: StreamOptions,
-    defaults: Handlers | None,
-) -> CallOrder:
-    """Return the call of `stream_tool`; `defaults` are the client's handlers.
+def build_stream_events(
+    name: str, options: StreamOptions, defaults: Handlers | None, *, may_be_async: bool
+) -> tuple[BufferedEvents, Handlers]:
+    """Return the buffer for the events of `stream_tool`, and the handlers of server requests.
+
+    Args:
+        name: The tool's name.
+        options: The options passed, except `timeout`.
+        defaults: The client's handlers.
+        may_be_async: Whether the handlers may be async; they then run in tasks.
 
     Raises:
-        TypeError: There is no such option.
+        TypeError: There is no such option, or a handler is unusable.
         ValueError: The level is not one of MCP's.
     """
     _reject_unknown("stream_tool", options, StreamOptions.__optional_keys__)
     level = options.get("log_level")
     if level is not None:
         check_level(level)
-    return CallOrder(
+    handlers = _handlers(options, defaults)
+    handlers.check(may_be_async=may_be_async)
+    inline_media = options.get("inline_media", False)
+    events = build_events(
         name,
-        arguments,
-        options.get("timeout"),
+        handlers,
+        tasks=may_be_async,
         progress=True,
         log_level=level or "",
-        handlers=_handlers(options, defaults),
-        inline_media=options.get("inline_media", False),
+        inline_media=inline_media,
     )
+    return events, handlers
 
 
 def _handlers(options: StreamOptions, defaults: Handlers | None) -> Handlers:

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Self
 
 from leaseway.sdk.calls.results import ToolResult
-from leaseway.sdk.client.options import Callbacks, CallOrder
+from leaseway.sdk.client.options import Callbacks
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import refused
 from leaseway.sdk.runtime import GetScope, forget_frames
@@ -170,25 +170,32 @@ class AsyncToolStream:
 
 
 def build_stream(
-    owner: object, get_scope: GetScope, order: CallOrder, *, tasks: bool
+    owner: object,
+    get_scope: GetScope,
+    name: str,
+    arguments: Mapping[str, Any] | None,
+    timeout: float | None,
+    events: BufferedEvents,
 ) -> AsyncToolStream:
     """Return the stream of a call.
 
     Args:
         owner: An object to keep alive until the call has ended.
         get_scope: Called now, and again when the call starts: the client may be closed meanwhile.
-        order: The call.
-        tasks: Whether tasks in this loop answer server requests; if not, `_next` returns them.
+        name: The tool's name.
+        arguments: The tool's arguments.
+        timeout: Seconds, or None for the server's `call_timeout`.
+        events: The buffer for the call's events.
 
     Raises:
         TypeError: A parameter has the wrong type.
         RuntimeError: The client is closed.
     """
-    check_call(order.name, order.arguments, order.timeout)
+    check_call(name, arguments, timeout)
     get_scope()
 
     def start(events: BufferedEvents) -> Coroutine[Any, Any, ToolResult]:
         runtime, session = get_scope()
-        return runtime.caller.call(session, order.name, order.arguments, order.timeout, events)
+        return runtime.caller.call(session, name, arguments, timeout, events)
 
-    return AsyncToolStream(order.name, order.events(tasks=tasks), start, owner)
+    return AsyncToolStream(name, events, start, owner)

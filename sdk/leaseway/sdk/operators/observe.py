@@ -11,9 +11,11 @@ from typing import Final, Literal, Protocol, TypeVar
 import grpc
 
 from leaseway.sdk.errors import error_from_fault
+from leaseway.sdk.operators.views import from_proto
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.grpc_errors import fault_of_control_plane
 from leaseway.v1 import admin_pb2
+from leaseway.wire.timing.durations import seconds
 
 ResultT = TypeVar("ResultT")
 
@@ -209,8 +211,13 @@ async def fetch_traffic(client: OperatorClient) -> TrafficReport:
 
     answer = await client._ask(operation, None)
     return TrafficReport(
-        answer.time.ToNanoseconds() / 1e9,
-        tuple(_traffic(traffic) for traffic in answer.traffic),
+        seconds(answer.time),
+        tuple(
+            from_proto(
+                TrafficInfo, traffic, worker=traffic.worker_id, buckets=tuple(traffic.buckets)
+            )
+            for traffic in answer.traffic
+        ),
         tuple(answer.silent_workers),
     )
 
@@ -230,63 +237,26 @@ async def _stream(
     try:
         async for message in stream:
             for event in message.events:
-                yield _event(event)
+                yield from_proto(
+                    EventInfo,
+                    event,
+                    time=event.time.ToDatetime(UTC),
+                    worker=event.worker_id,
+                    details=tuple(event.details),
+                )
     finally:
         stream.cancel()
 
 
-def _event(event: admin_pb2.Event) -> EventInfo:
-    return EventInfo(
-        event.number,
-        event.time.ToDatetime(UTC),
-        event.kind,
-        event.action,
-        event.severity,
-        event.message,
-        event.reason,
-        event.server_id,
-        event.tenant,
-        event.worker_id,
-        event.lease_id,
-        event.session,
-        event.instance_id,
-        tuple(event.details),
-    )
-
-
 def _call(call: admin_pb2.CallRecord) -> CallInfo:
-    phases = (
-        PhaseInfo(p.name, p.offset.ToNanoseconds() / 1e9, p.duration.ToNanoseconds() / 1e9)
-        for p in call.phases
-    )
-    return CallInfo(
-        call.id,
-        call.trace_id,
-        call.worker_id,
-        call.server_id,
-        call.tool,
-        call.method,
-        call.tenant,
-        call.agent,
-        call.session,
-        call.lease_id,
-        call.instance_id,
-        call.started_at.ToDatetime(UTC),
-        call.duration.ToNanoseconds() / 1e9,
-        call.outcome,
-        call.message,
-        tuple(phases),
-    )
-
-
-def _traffic(traffic: admin_pb2.Traffic) -> TrafficInfo:
-    return TrafficInfo(
-        traffic.worker_id,
-        traffic.incarnation,
-        traffic.server_id,
-        traffic.calls,
-        traffic.failed,
-        traffic.seconds,
-        tuple(traffic.buckets),
-        traffic.in_flight,
+    return from_proto(
+        CallInfo,
+        call,
+        worker=call.worker_id,
+        started_at=call.started_at.ToDatetime(UTC),
+        duration=seconds(call.duration),
+        phases=tuple(
+            PhaseInfo(phase.name, seconds(phase.offset), seconds(phase.duration))
+            for phase in call.phases
+        ),
     )

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.timing.durations import seconds
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+ViewT = TypeVar("ViewT", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -290,76 +296,33 @@ class Approval:
 def server_from_proto(message: catalog_pb2.ServerStatus) -> ServerInfo:
     """Return a server from its message."""
     state = catalog_pb2.ServerState.Name(message.state)
-    return ServerInfo(
+    return from_proto(
+        ServerInfo,
+        message,
         id=message.server_id,
-        tenant=message.tenant,
         state=state.removeprefix("SERVER_STATE_").lower(),
-        transport=message.transport,
-        shared=message.shared,
-        tool_count=message.tool_count,
-        description=message.description,
-        problem=message.problem,
-        protocol_version=message.protocol_version,
-        launch_hash=message.launch_hash,
-        exposure_hash=message.exposure_hash,
         workers=tuple(message.workers),
-        instances=tuple(_instance(instance) for instance in message.instances),
-        failures=message.failures,
-        next_try_at=_time(message, "next_try_at"),
-        prompt_count=message.prompt_count,
-        resource_count=message.resource_count,
-        wanted_launch_hash=message.wanted_launch_hash,
+        instances=tuple(
+            from_proto(InstanceInfo, instance, worker=instance.worker_id, pid=instance.pid or None)
+            for instance in message.instances
+        ),
         worker_labels=dict(message.worker_labels),
-    )
-
-
-def _instance(message: catalog_pb2.InstanceStatus) -> InstanceInfo:
-    return InstanceInfo(
-        worker=message.worker_id,
-        id=message.id,
-        state=message.state,
-        lease_id=message.lease_id,
-        pid=message.pid or None,
-        starts=message.starts,
-        launch_hash=message.launch_hash,
-        role=message.role,
-        failures=message.failures,
-        circuit=message.circuit,
-        next_start_at=_time(message, "next_start_at"),
     )
 
 
 def problem_from_proto(message: admin_pb2.Problem) -> ProblemInfo:
     """Return a problem from its message."""
-    return ProblemInfo(
-        scope=message.scope,
-        server_id=message.server_id,
-        tenant=message.tenant,
-        worker=message.worker_id,
-        reason=message.reason,
-        message=message.message,
-        severity=message.severity,
-        count=message.count,
-        first_seen=_time(message, "first_seen"),
-        last_seen=_time(message, "last_seen"),
-        subject=message.subject,
-    )
+    return from_proto(ProblemInfo, message, worker=message.worker_id)
 
 
 def worker_from_proto(message: admin_pb2.WorkerStatus) -> WorkerInfo:
     """Return a worker from its message."""
-    return WorkerInfo(
+    return from_proto(
+        WorkerInfo,
+        message,
         id=message.worker.id,
         incarnation=message.worker.incarnation,
         address=message.worker.address,
-        state=message.state,
-        capacity=message.capacity,
-        leases=message.leases,
-        instances=message.instances,
-        sent_version=message.sent_version,
-        acked_version=message.acked_version,
-        last_error=message.last_error,
-        package_version=message.package_version,
         labels=dict(message.labels),
         servers=tuple(message.servers),
     )
@@ -367,60 +330,45 @@ def worker_from_proto(message: admin_pb2.WorkerStatus) -> WorkerInfo:
 
 def lease_from_proto(message: leases_pb2.Lease) -> LeaseInfo:
     """Return a lease from its message."""
-    return LeaseInfo(
-        id=message.id,
-        server_id=message.server_id,
+    return from_proto(
+        LeaseInfo,
+        message,
         worker=message.worker_id,
-        tenant=message.tenant,
-        session=message.session,
-        agent=message.agent,
         ttl=seconds(message.ttl),
         age=seconds(message.age),
-        instance_id=message.instance_id,
-        launch_hash=message.launch_hash,
         idle=seconds(message.idle) if message.HasField("idle") else None,
     )
 
 
 def status_from_proto(message: admin_pb2.GetStatusResponse) -> Status:
     """Return a status from its message."""
-    return Status(
-        ready=message.ready,
-        registry_version=message.registry_version,
-        config_loaded_at=_time(message, "config_loaded_at"),
-        pending=tuple(message.pending),
-        workers=message.workers,
-        package_version=message.package_version,
-        protocol_version=message.protocol_version,
-        epoch=message.epoch,
-        settling=message.settling,
-        servers_up=message.servers_up,
-        servers=message.servers,
-    )
-
-
-def _time(message: Any, field: str) -> datetime | None:
-    if not message.HasField(field):
-        return None
-    timestamp: Timestamp = getattr(message, field)
-    return timestamp.ToDatetime(tzinfo=UTC)
+    return from_proto(Status, message, pending=tuple(message.pending))
 
 
 def approval_from_proto(message: admin_pb2.Approval) -> Approval:
     """Return an approval from its message."""
-    return Approval(
-        id=message.id,
-        state=message.state,
-        tenant=message.tenant,
-        agent=message.agent,
-        session=message.session,
-        server_id=message.server_id,
-        tool=message.tool,
-        arguments=message.arguments,
-        asked_by=message.asked_by,
-        asked_at=_time(message, "asked_at"),
-        expires_at=_time(message, "expires_at"),
-        decided_by=message.decided_by,
-        note=message.note,
-        digest=message.digest,
-    )
+    return from_proto(Approval, message)
+
+
+def from_proto(view: type[ViewT], message: Message, **converted: object) -> ViewT:
+    """Return a view whose fields are those of the same name in a message.
+
+    Args:
+        view: A dataclass.
+        message: The message.
+        **converted: The values of fields that have another name or type in the message. Timestamps
+            are converted here; an unset one becomes None.
+    """
+    values = {
+        field.name: _value(message, field.name)
+        for field in fields(view)
+        if field.name not in converted
+    }
+    return view(**values, **converted)
+
+
+def _value(message: Message, name: str) -> Any:
+    value = getattr(message, name)
+    if isinstance(value, Timestamp):
+        return value.ToDatetime(tzinfo=UTC) if message.HasField(name) else None
+    return value
