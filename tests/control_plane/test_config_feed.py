@@ -15,7 +15,7 @@ from leaseway.control_plane import config_feed
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent, parse_contents
 from leaseway.control_plane.config.schema.issues import ParsedConfig
-from leaseway.control_plane.config.tree.read_file import Unreadable
+from leaseway.control_plane.config.tree.files import Unreadable
 from leaseway.control_plane.config_feed import load_config
 from leaseway.control_plane.plane import Plane
 from leaseway.spec.model import VariantKey

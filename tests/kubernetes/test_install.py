@@ -215,9 +215,9 @@ _DENIED = [
     ("mcptenants", "watch", "did not watch mcptenants", True),
     ("mcpservers/status", "patch", "did not write the status of MCPServer", True),
     ("mcptenants/status", "patch", "did not write the status of MCPTenant", True),
-    ("events", "create", "did not make an event about MCP", True),
+    ("events", "create", "did not create an event about MCP", True),
     ("leases", "get", "did not read the Lease", False),
-    ("leases", "create", "did not make the Lease", False),
+    ("leases", "create", "did not create the Lease", False),
     ("leases", "update", "did not write the Lease", False),
 ]
 """Each right of the chart's Role: what is said without it, and whether servers are served then."""

@@ -108,7 +108,7 @@ async def test_a_wrong_edit_is_said_keeps_what_worked_and_harms_no_other(
     cluster.apply("MCPServer", "one", wrong, namespace=namespace)
     said = await one.until_condition("Accepted", "False")
 
-    assert "What was served before stays in force" in said
+    assert "The previous version stays in force" in said
     assert ("Warning", "Rejected") in await one.events()
     assert (await one.get())["status"]["observedGeneration"] == 2
     assert conditions(await two.get())["Accepted"][0] == "True"

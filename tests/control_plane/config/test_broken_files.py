@@ -47,10 +47,10 @@ def entry(body: str, head: str = "transport: stdio, command: x, ") -> str:
             " (while scanning for the next token).", id="tab",
         ),
         pytest.param(
-            "a: 'é\x00'", 1, 6, "", "BAD_YAML", "'\\x00' may not be in YAML.", id="control",
+            "a: 'é\x00'", 1, 6, "", "BAD_YAML", "'\\x00' is not allowed in YAML.", id="control",
         ),
         pytest.param(
-            "a: \ud800", 1, 4, "", "BAD_YAML", "'\\ud800' may not be in YAML.", id="surrogate",
+            "a: \ud800", 1, 4, "", "BAD_YAML", "'\\ud800' is not allowed in YAML.", id="surrogate",
         ),
         pytest.param(
             "version: 1\nservers: !!python/object:os.system {}", 2, 10, "", "BAD_YAML",
@@ -157,7 +157,7 @@ def test_an_alias_bomb_is_refused_by_the_size_it_would_have() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     issue = only("\n".join(levels))
-    assert issue.message == "The file holds more than 250000 values, aliases written out."
+    assert issue.message == "The file contains more than 250000 values, aliases written out."
 
 
 def test_issues_beyond_their_bound_are_counted_and_every_server_is_still_rejected() -> None:

@@ -32,24 +32,24 @@ def only(text: str, path: str = "mcp.json") -> ConfigIssue:
             "',' or '}' is expected here, not '\"'.", id="no comma",
         ),
         pytest.param(
-            '{"mcpServers" {}}', 1, 15, "':' is expected behind the key 'mcpServers', not '{'.",
+            '{"mcpServers" {}}', 1, 15, "':' is expected after the key 'mcpServers', not '{'.",
             id="no colon",
         ),
         pytest.param(
             "{'mcpServers': {}}", 1, 2,
-            "a key or '}' is expected here; text and keys stand in double quotes.", id="quotes",
+            "a key or '}' is expected here; texts and keys need double quotes.", id="quotes",
         ),
         pytest.param(
             "mcpServers:\n  s:\n    command: x\n", 1, 1,
-            "a value is expected here; text and keys stand in double quotes.", id="yaml",
+            "a value is expected here; texts and keys need double quotes.", id="yaml",
         ),
         pytest.param(
             START + ', "args": [yes]}}}', 1, 48,
-            "a value is expected here; text and keys stand in double quotes.", id="bare word",
+            "a value is expected here; texts and keys need double quotes.", id="bare word",
         ),
         pytest.param(
             START + ', "disabled": True}}}', 1, 51,
-            "a value is expected here; text and keys stand in double quotes.", id="python",
+            "a value is expected here; texts and keys need double quotes.", id="python",
         ),
         pytest.param(
             START + ', "timeout": 007}}}', 1, 51, "',' or '}' is expected here, not '0'.",
@@ -58,10 +58,10 @@ def only(text: str, path: str = "mcp.json") -> ConfigIssue:
         pytest.param('{"a": [1,, 2]}', 1, 10, "a value is expected here, not ','.", id="commas"),
         pytest.param(
             '{"a": 1} {}', 1, 10,
-            "nothing may follow the value that the file consists of, not '{'.", id="two values",
+            "nothing may follow the file's one value, not '{'.", id="two values",
         ),
         pytest.param(
-            '{"a": "b\n"}', 1, 9, r"a line break or tab in a text is written \n or \t.",
+            '{"a": "b\n"}', 1, 9, r"write a line break or tab in a text as \n or \t.",
             id="line break",
         ),
         pytest.param(
@@ -69,10 +69,10 @@ def only(text: str, path: str = "mcp.json") -> ConfigIssue:
         ),
         pytest.param(
             r'{"a": "C:\dir"}', 1, 10,
-            r"this escape in a text is none of JSON's; write \\ for \.", id="escape",
+            r"this escape in a text is not one of JSON's; write \\ for \.", id="escape",
         ),
         pytest.param(
-            r'{"a": "\ud83d"}', 1, 7, "this text holds half of a surrogate pair.", id="half",
+            r'{"a": "\ud83d"}', 1, 7, "this text contains half of a surrogate pair.", id="half",
         ),
         pytest.param(
             '{"a": 1, /* never', 1, 10,
@@ -148,7 +148,7 @@ def test_what_nests_too_deep_or_holds_too_much_is_refused() -> None:
     with pytest.raises(BadJson, match=f"nest deeper than {MAX_DEPTH} levels") as deep:
         load_json("[" * 100_000)
     assert deep.value.at == Position(1, MAX_DEPTH + 2)
-    with pytest.raises(BadJson, match="holds more than 250000 values"):
+    with pytest.raises(BadJson, match="contains more than 250000 values"):
         load_json("[" + "1," * 250_001 + "1]")
     with pytest.raises(BadJson, match="too many digits"):
         load_json("9" * 5_000)

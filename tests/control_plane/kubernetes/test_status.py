@@ -92,7 +92,7 @@ def test_an_error_is_not_accepted_and_a_warning_is() -> None:
     odd = accepted_condition([_issue("warning", "Odd.")])
 
     assert (bad.holds, bad.reason) == (False, "BadValue")
-    assert bad.message == "Wrong. What was served before stays in force."
+    assert bad.message == "Wrong. The previous version stays in force."
     assert (odd.holds, odd.message) == (True, "Odd.")
 
 

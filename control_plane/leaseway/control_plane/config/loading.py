@@ -15,7 +15,7 @@ from leaseway.control_plane.config.layers.sources import (
     tenant_file,
 )
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
-from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
+from leaseway.control_plane.config.tree.files import Unreadable, read_config
 from leaseway.wire.names import is_valid_name
 
 FileContent = str | Unreadable | None

@@ -13,7 +13,7 @@ from tests.conftest import BOUND
 
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent
-from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
+from leaseway.control_plane.config.tree.files import Unreadable, read_config
 from leaseway.control_plane.config.watch import reading
 from leaseway.control_plane.config.watch.all_files import watch_sources
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leaseway.control_plane.config.watch.debounce import Debounce
+from leaseway.control_plane.config.watch.all_files import Debounce
 
 QUIET, LONGEST = 0.1, 0.5
 

@@ -14,7 +14,7 @@ import watchfiles
 
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent
-from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
+from leaseway.control_plane.config.tree.files import Unreadable, read_config
 from leaseway.control_plane.config.watch import reading
 from leaseway.control_plane.config.watch.all_files import watch_sources
 
@@ -162,7 +162,7 @@ async def test_polling_alone_tells_of_a_change(
                 replace_file(path, text)
                 assert await watched.text() == text
     assert [record.getMessage() for record in caplog.records] == [
-        f"No file events for {path.parent} (no more watches are allowed); polling goes on."
+        f"No file events for {path.parent} (no more watches are allowed); polling continues."
     ]
 
 

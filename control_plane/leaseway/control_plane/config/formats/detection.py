@@ -19,7 +19,7 @@ from leaseway.control_plane.config.layers.document import (
     read_root,
 )
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, ParsedConfig, Where
-from leaseway.control_plane.config.tree.load import is_json
+from leaseway.control_plane.config.tree.files import is_json
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table
 
 _CLIENT_FILES: Final = frozenset(

@@ -1,7 +1,7 @@
-"""The Kubernetes API, as far as Leaseway asks it: resources, their status, events, one Lease.
+"""Client of the Kubernetes API: custom resources, their status, events, one Lease.
 
-Every failure is a `KubernetesFailure` whose message says what was asked, what came back and what
-to do. The client library is imported here alone, and only when a control plane is told to use it.
+Every failure is a `KubernetesFailure` whose message names the request, the response and advice.
+Only this module imports the client library, and it is imported only if `--config` needs it.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from leaseway.control_plane.leadership import LeaseConflict, LeaseFailure, Lease
 
 _TIMEOUT: Final = 10.0
 _MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
-"""What the library raises for a file that it cannot make sense of, such as an empty one."""
-_SILENCE: Final = 60.0
-"""Seconds without an event after which a watch is ended: its connection may have been cut."""
+"""Raised by the library for a malformed configuration file, such as an empty one."""
+_MAX_SILENCE: Final = 60.0
+"""Seconds without an event until a watch ends: its connection may be dead."""
 _CONTROLLER: Final = "leaseway.dev/control-plane"
-_LONGEST_NOTE: Final = 1_000
+_MAX_NOTE: Final = 1_000
 
 
 class KubernetesFailure(OSError):
-    """The API cannot be asked, or did not answer as it should; the message is a sentence."""
+    """The API is unavailable, or did not answer as expected; the message is a sentence."""
 
 
 class KubernetesRefusal(KubernetesFailure):
-    """The API answered, and did not do what it was asked for; it may well do something else."""
+    """The API rejected one request; others may succeed."""
 
 
 @dataclass(frozen=True)
 class ResourceList:
-    """All resources of one kind, and the version from which changes to them are told."""
+    """All resources of one kind, and the version to watch for changes from."""
 
     resources: tuple[CustomResource, ...]
     version: str
@@ -64,22 +64,22 @@ class ResourceList:
 
 @contextlib.asynccontextmanager
 async def open_api(namespace: str) -> AsyncIterator[KubernetesApi]:
-    """Yield the API that this process's surroundings name.
+    """Yield the API that this process's environment names.
 
-    In a pod that is the cluster's own, with the pod's service account; elsewhere what the
-    environment variable KUBECONFIG, or the user's own file, says.
+    In a pod that is the cluster's own API, with the pod's service account; elsewhere the one in
+    the environment variable KUBECONFIG, or in the user's own file.
 
     Raises:
-        KubernetesFailure: They name none.
+        KubernetesFailure: No API is configured.
     """
     try:
         client = lightkube.AsyncClient(
             namespace=namespace, timeout=httpx2.Timeout(_TIMEOUT), field_manager="leaseway"
         )
     except (ConfigError, OSError, yaml.YAMLError, *_MALFORMED) as error:
-        why = str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         raise KubernetesFailure(
-            f"No Kubernetes API is known here: {why}. Run this in a pod, or set KUBECONFIG."
+            f"No Kubernetes API is configured here: {reason}. Run this in a pod, or set KUBECONFIG."
         ) from None
     try:
         yield KubernetesApi(client, namespace)
@@ -92,12 +92,7 @@ def _generic(kind: Kind) -> type[GenericNamespacedResource]:
 
 
 class KubernetesApi:
-    """What is asked of the API in one namespace.
-
-    Args:
-        client: The library's client.
-        namespace: Where the resources are.
-    """
+    """The API's custom resources and events in one namespace."""
 
     def __init__(self, client: lightkube.AsyncClient, namespace: str) -> None:
         self.client = client
@@ -110,8 +105,7 @@ class KubernetesApi:
         Raises:
             KubernetesFailure: They cannot be listed.
         """
-        what = f"list {KINDS[kind]} of the namespace {self.namespace}"
-        with _failures(what):
+        with _failures(f"list {KINDS[kind]} of the namespace {self.namespace}"):
             found = self.client.list(self._types[kind], namespace=self.namespace, chunk_size=500)
             resources = tuple([parse_resource(kind, each) async for each in found])
             return ResourceList(resources, found.resourceVersion)
@@ -121,35 +115,34 @@ class KubernetesApi:
     ) -> AsyncGenerator[tuple[str, CustomResource], None]:
         """Yield each change after a version, as (`ADDED`, `MODIFIED` or `DELETED`, resource).
 
-        Ends where nothing has changed for a while; whoever wants more lists again first.
+        Ends if nothing changes for a while; to continue, list again first.
 
         Raises:
             KubernetesFailure: They cannot be watched, or the version is too old.
         """
-        what = f"watch {KINDS[kind]} of the namespace {self.namespace}"
         watch = self.client.watch(
             self._types[kind],
             namespace=self.namespace,
             resource_version=version,
-            server_timeout=int(_SILENCE * 2),
+            server_timeout=int(_MAX_SILENCE * 2),
         )
         events = aiter(watch)
-        with _failures(what):
+        with _failures(f"watch {KINDS[kind]} of the namespace {self.namespace}"):
             while True:
                 try:
-                    async with asyncio.timeout(_SILENCE):
+                    async with asyncio.timeout(_MAX_SILENCE):
                         change, found = await anext(events)
                 except (TimeoutError, StopAsyncIteration):
                     return
                 yield change, parse_resource(kind, found)
 
     async def write_status(self, resource: CustomResource, status: Mapping[str, Any]) -> None:
-        """Replace the fields of a resource's status that are given.
+        """Replace the given fields of a resource's status; ignore a deleted resource.
 
         Raises:
-            KubernetesFailure: The API did not take it. A resource that is gone is none.
+            KubernetesFailure: The API rejected it.
         """
-        with _failures(f"write the status of {resource}", but=(404,)):
+        with _failures(f"write the status of {resource}", ignored=(404,)):
             await self.client.patch(
                 self._types[resource.kind].Status,
                 resource.name,
@@ -161,16 +154,16 @@ class KubernetesApi:
     async def record_event(
         self, resource: CustomResource, kind: str, reason: str, note: str
     ) -> None:
-        """Make an event about a resource.
+        """Create an event about a resource.
 
         Args:
-            resource: What it is about.
+            resource: The resource.
             kind: `Normal` or `Warning`.
-            reason: In one word.
-            note: A sentence; it is cut where the API would refuse it.
+            reason: One word.
+            note: A sentence; it is cut to the API's limit.
 
         Raises:
-            KubernetesFailure: The API did not take it.
+            KubernetesFailure: The API rejected it.
         """
         about = ObjectReference(
             apiVersion=f"{GROUP}/{VERSION}",
@@ -186,24 +179,18 @@ class KubernetesApi:
             eventTime=datetime.now(UTC),
             type=kind,
             reason=reason,
-            note=note[:_LONGEST_NOTE],
+            note=note[:_MAX_NOTE],
             action="Configure",
             regarding=about,
             reportingController=_CONTROLLER,
             reportingInstance=os.environ.get("HOSTNAME") or socket.gethostname(),
         )
-        with _failures(f"make an event about {resource}"):
+        with _failures(f"create an event about {resource}"):
             await self.client.create(event)
 
 
 class KubernetesLease:
-    """The Lease that says who leads.
-
-    Args:
-        client: The library's client.
-        namespace: Where it is.
-        name: What it is called.
-    """
+    """The Lease object of the leader election."""
 
     def __init__(self, client: lightkube.AsyncClient, namespace: str, name: str) -> None:
         self._client = client
@@ -218,14 +205,14 @@ class KubernetesLease:
             return None
 
     async def create(self, record: LeaseRecord) -> LeaseRecord:
-        """Make the Lease and return it as it is kept."""
+        """Create the Lease and return it as stored."""
         lease = self._lease(record)
         lease.spec.acquireTime = lease.spec.renewTime  # type: ignore[union-attr]
-        with self._failures("make"):
+        with self._failures("create"):
             return _record(await self._client.create(lease))
 
     async def replace(self, record: LeaseRecord) -> LeaseRecord:
-        """Write the Lease, if it still is of the record's version."""
+        """Write the Lease, if it still has the record's version."""
         with self._failures("write"):
             return _record(await self._client.replace(self._lease(record)))
 
@@ -255,7 +242,7 @@ class KubernetesLease:
 
 
 class _LeaseNotFound(Exception):
-    """There is no such object."""
+    pass
 
 
 def _record(lease: Lease) -> LeaseRecord:
@@ -272,30 +259,32 @@ def _record(lease: Lease) -> LeaseRecord:
 
 
 @contextlib.contextmanager
-def _failures(what: str, *, but: tuple[int, ...] = (), raw: tuple[int, ...] = ()) -> Any:
-    """Turn the library's errors into sentences; statuses of `but` are none, `raw` ones pass."""
+def _failures(request: str, *, ignored: tuple[int, ...] = (), raw: tuple[int, ...] = ()) -> Any:
+    """Turn the library's errors into `KubernetesFailure`; those with a `raw` status pass."""
     try:
         yield
     except ApiError as error:
         code = error.status.code or 0
         if code in raw:
             raise
-        if code not in but:
-            raise _refusal(what, code, error.status.message or "") from None
-    except httpx2.HTTPStatusError as error:  # so the library passes on what a watch is answered
+        if code not in ignored:
+            raise _refusal(request, code, error.status.message or "") from None
+    except httpx2.HTTPStatusError as error:  # the library raises this one for watches
         answer = error.response
-        raise _refusal(what, answer.status_code, answer.reason_phrase) from None
+        raise _refusal(request, answer.status_code, answer.reason_phrase) from None
     except (httpx2.HTTPError, ConfigError, OSError) as error:
-        why = str(error) or type(error).__name__
-        raise KubernetesFailure(f"The Kubernetes API can't be reached to {what}: {why}.") from None
+        reason = str(error) or type(error).__name__
+        raise KubernetesFailure(
+            f"The Kubernetes API can't be reached to {request}: {reason}."
+        ) from None
 
 
-def _refusal(what: str, code: int, message: str) -> KubernetesFailure:
+def _refusal(request: str, code: int, message: str) -> KubernetesFailure:
     hint = {
         401: " Its token is missing or out of date.",
         403: " Give its service account that right: see the chart's Role.",
         404: " Are the custom resource definitions installed? See the chart's folder crds.",
     }.get(code, "")
-    of_this_alone = 400 <= code < 500 and code not in (401, 429)
-    kind = KubernetesRefusal if of_this_alone else KubernetesFailure
-    return kind(f"The Kubernetes API did not {what} ({code}): {message.rstrip('.')}.{hint}")
+    is_of_request = 400 <= code < 500 and code not in (401, 429)
+    kind = KubernetesRefusal if is_of_request else KubernetesFailure
+    return kind(f"The Kubernetes API did not {request} ({code}): {message.rstrip('.')}.{hint}")

@@ -1,6 +1,6 @@
-"""Custom resources as layers: each is a document of its own in the native format.
+"""Custom resources as layers. Each becomes its own document in the native format.
 
-So an issue names its resource, and one that is wrong harms no other. Pure.
+So an issue names its resource, and a mistake in one affects no other. Pure.
 """
 
 from __future__ import annotations
@@ -17,28 +17,23 @@ VERSION: Final = "v1alpha1"
 
 Kind = Literal["MCPServer", "MCPTenant"]
 KINDS: Final[Mapping[Kind, str]] = {"MCPServer": "mcpservers", "MCPTenant": "mcptenants"}
-"""The kinds with their plurals, as the API's paths have them."""
+"""The kinds with their plurals, as in the API's paths."""
 
 MAX_RESOURCES: Final = 2_000
-"""Resources of one kind that are read, by name."""
+"""Resources of one kind that are read, the first by name."""
 
-_DEEPEST: Final = 12
-"""How deep a specification may nest; what lies deeper reads as null, which no key takes."""
-_MOST_VALUES: Final = 50_000
+_MAX_DEPTH: Final = 12
+"""Nesting limit of a specification; deeper values become null, which no key accepts."""
+_MAX_VALUES: Final = 50_000
 
 
 @dataclass(frozen=True)
 class CustomResource:
-    """One custom resource, as the API last told it.
+    """One custom resource, as the API last returned it.
 
-    Attributes:
-        kind: What it is.
-        namespace: Where it is.
-        name: Its name: a server's id, or a tenant's.
-        uid: Tells it from a later one of the same name.
-        generation: Grows with each change of its specification.
-        spec: The specification.
-        status: Its status as it is written in the API.
+    Its name is the id of a server or tenant; its `uid` differs from that of a later resource with
+    the same name. Comparisons ignore `spec` and `status`; `generation` grows with each change of
+    the specification.
     """
 
     kind: Kind
@@ -51,7 +46,7 @@ class CustomResource:
 
     @property
     def path(self) -> Path:
-        """What it is called in issues and log lines."""
+        """Its name in issues and log lines."""
         return resource_path(self.namespace) / self.kind.lower() / self.name
 
     def __str__(self) -> str:
@@ -59,12 +54,12 @@ class CustomResource:
 
 
 def resource_path(namespace: str) -> Path:
-    """Return what a namespace's resources are called together; no file is there."""
+    """Return the name of a namespace's resources in issues; there is no such file."""
     return Path("kubernetes") / namespace
 
 
 def parse_resource(kind: Kind, found: Mapping[str, Any]) -> CustomResource:
-    """Return a resource from the API's object; what is missing is empty."""
+    """Return a resource from the API's object; missing fields are empty."""
     metadata = found.get("metadata") or {}
     return CustomResource(
         kind,
@@ -86,7 +81,7 @@ def resource_text(resource: CustomResource) -> str:
 
 
 def first_by_name(resources: Iterable[CustomResource]) -> tuple[list[CustomResource], int]:
-    """Return the resources of a kind that are read, and how many are left out."""
+    """Return the first `MAX_RESOURCES` resources of a kind, and the number of the others."""
     ordered = sorted(resources, key=lambda each: each.name)
     return ordered[:MAX_RESOURCES], max(0, len(ordered) - MAX_RESOURCES)
 
@@ -96,22 +91,22 @@ def _mapping(found: Any) -> Mapping[str, Any]:
 
 
 class _Bounded:
-    """Copies a specification, within the bounds that a document's reader insists on.
+    """Copies a specification within the limits of a document's reader.
 
-    A document beyond them would be refused as a whole, and with it every other layer.
+    A document beyond them would be rejected as a whole, and with it every other layer.
     """
 
     def __init__(self) -> None:
-        self._left = _MOST_VALUES
+        self._left = _MAX_VALUES
 
     def value(self, found: Any, depth: int) -> Any:
         self._left -= 1
-        if self._left < 0 or depth > _DEEPEST:
+        if self._left < 0 or depth > _MAX_DEPTH:
             return None
         if isinstance(found, Mapping):
             return {str(name): self.value(each, depth + 1) for name, each in found.items()}
         if isinstance(found, list):
             return [self.value(each, depth + 1) for each in found]
         if isinstance(found, float) and not math.isfinite(found):
-            return None  # JSON has no word for it
+            return None  # not expressible in JSON
         return found if isinstance(found, str | int | float | bool) else None

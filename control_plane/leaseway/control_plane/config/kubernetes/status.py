@@ -1,8 +1,8 @@
-"""What a resource's status says, and the events that a change of it makes. Pure.
+"""The status of a resource, and the events of its changes. Pure.
 
-Three conditions: *Accepted* (the configuration takes it as it stands), *Ready* (callers get it)
-and *Degraded* (it is served, but not as it should be, or not any more). A condition's time is that
-of its last change.
+Three conditions: *Accepted* (the configuration accepts it), *Ready* (callers get it) and
+*Degraded* (it is or was served, but not as configured). A condition's time is that of its last
+change.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Final
 from leaseway.control_plane.config.kubernetes.resources import CustomResource
 from leaseway.control_plane.config.schema.issues import ConfigIssue
 
-_LONGEST: Final = 4_000
-_LISTED: Final = 5
+_MAX_MESSAGE: Final = 4_000
+_MAX_LISTED: Final = 5
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition: whether it holds, why in one word, and in sentences."""
+    """A condition: whether it is true, the reason in one word, and a message."""
 
     holds: bool
     reason: str
@@ -29,13 +29,13 @@ class Condition:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a resource.
+    """The facts about a resource for its status.
 
     Attributes:
-        accepted: Whether the configuration takes it.
-        ready: Whether callers get what it declares; None where that is not asked of its kind.
-        degraded: Whether something is wrong with it while it is served, or was.
-        counts: Numbers by the names of their fields.
+        accepted: Whether the configuration accepts it.
+        ready: Whether callers get what it declares; None if its kind has no such condition.
+        degraded: Whether it has a problem although it is or was served.
+        counts: Numbers by the names of their status fields.
     """
 
     accepted: Condition
@@ -46,7 +46,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class ResourceEvent:
-    """Something for operators to see beside the resource."""
+    """A Kubernetes event about a resource."""
 
     kind: str
     reason: str
@@ -54,10 +54,10 @@ class ResourceEvent:
 
 
 def accepted_condition(issues: Sequence[ConfigIssue]) -> Condition:
-    """Return whether a resource with these issues is accepted."""
+    """Return the condition *Accepted* of a resource with these issues."""
     errors = [issue.message for issue in issues if issue.severity == "error"]
     if errors:
-        stays = "What was served before stays in force."
+        stays = "The previous version stays in force."
         return Condition(False, issues_reason(issues), f"{_sentences(errors)} {stays}")
     warnings = [issue.message for issue in issues]
     return Condition(True, "Valid", _sentences(warnings))
@@ -72,13 +72,13 @@ def issues_reason(issues: Sequence[ConfigIssue]) -> str:
 def next_status(
     resource: CustomResource, before: Mapping[str, Any], facts: Facts, now: str
 ) -> tuple[dict[str, Any], list[ResourceEvent]] | None:
-    """Return a resource's status and what to tell; None where it says all that already.
+    """Return a resource's new status and the events, or None if the status is current.
 
     Args:
-        resource: The one that the facts are of.
-        before: Its status as it was last written.
-        facts: What is known.
-        now: The time, as Kubernetes writes it.
+        resource: The resource.
+        before: Its last written status.
+        facts: The facts about it.
+        now: The time, in the format of Kubernetes.
     """
     old = {
         each["type"]: each
@@ -117,11 +117,11 @@ def _condition(
         "observedGeneration": generation,
         "lastTransitionTime": since or now,
         "reason": verdict.reason,
-        "message": verdict.message[:_LONGEST],
+        "message": verdict.message[:_MAX_MESSAGE],
     }
 
 
-_SAID: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
+_EVENTS: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("Accepted", "False"): ("Warning", "Rejected"),
     ("Accepted", "True"): ("Normal", "Accepted"),
     ("Ready", "True"): ("Normal", "Ready"),
@@ -132,12 +132,12 @@ _SAID: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
 
 
 def _event(new: Mapping[str, Any], old: Mapping[str, Any]) -> ResourceEvent | None:
-    """Return what a condition's change is worth; a first one is told if it is bad, or Ready."""
+    """Return the event of a condition's change; a first one has an event if it is bad, or Ready."""
     kind, status = new["type"], new["status"]
     same = old.get("status") == status and (
         status != "False" or kind != "Accepted" or old.get("message") == new["message"]
     )
-    severity, reason = _SAID[kind, status]
+    severity, reason = _EVENTS[kind, status]
     expected = severity == "Normal" and kind != "Ready"
     waiting = kind == "Ready" and status == "False"
     if same or (not old and (expected or waiting)):
@@ -146,6 +146,6 @@ def _event(new: Mapping[str, Any], old: Mapping[str, Any]) -> ResourceEvent | No
 
 
 def _sentences(messages: Sequence[str]) -> str:
-    said = list(dict.fromkeys(messages))
-    more = f" And {len(said) - _LISTED} more." if len(said) > _LISTED else ""
-    return " ".join(said[:_LISTED]) + more
+    unique = list(dict.fromkeys(messages))
+    more = f" And {len(unique) - _MAX_LISTED} more." if len(unique) > _MAX_LISTED else ""
+    return " ".join(unique[:_MAX_LISTED]) + more

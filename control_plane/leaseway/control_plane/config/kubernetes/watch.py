@@ -1,7 +1,7 @@
-"""The watch over a namespace's resources: all of them, after each change.
+"""Watches a namespace: yields all its resources after each change.
 
-A list, then its changes, then a list again: whatever a watch missed is seen within a minute. An API
-that is gone changes nothing: what was last known stays.
+It lists them, watches for changes, and lists again within a minute, in case the watch missed some.
+While the API is unavailable, the last known resources stay.
 """
 
 from __future__ import annotations
@@ -21,23 +21,21 @@ from leaseway.control_plane.config.kubernetes.resources import KINDS, CustomReso
 from leaseway.wire.timing.backoff import Backoff
 
 _logger = logging.getLogger(__name__)
-_AGAIN: Final = Backoff(0.2, 5.0)
-_WITHOUT_API: Final = 10.0
-"""Seconds after which an API that nothing here names is looked for again."""
+_RETRY: Final = Backoff(0.2, 5.0)
+_OPEN_AGAIN_AFTER: Final = 10.0
+"""Seconds until the next attempt to find an API that is not configured here."""
 _QUIET: Final = 0.1
-"""Seconds without a change after which changes are told together; at most five times as long."""
-
-Known = dict[tuple[Kind, str], CustomResource]
+"""Seconds without a change until changes are yielded together; at most five times as long."""
 
 
 class ResourcesUnknown(Exception):
-    """Resources were never listed; the message says why."""
+    """The resources could not be listed yet; the message is the reason."""
 
 
 async def follow_namespace(
     namespace: str,
 ) -> AsyncGenerator[tuple[CustomResource, ...] | ResourcesUnknown, None]:
-    """Yield what `watch_resources` does, from the API that this process's surroundings name."""
+    """Yield the results of `watch_resources` for the API that this process's environment names."""
     while True:
         try:
             async with open_api(namespace) as api:
@@ -48,7 +46,7 @@ async def follow_namespace(
         except KubernetesFailure as failure:
             _logger.error("%s", failure)
             yield ResourcesUnknown(str(failure))
-            await asyncio.sleep(_WITHOUT_API)
+            await asyncio.sleep(_OPEN_AGAIN_AFTER)
 
 
 async def watch_resources(
@@ -56,7 +54,7 @@ async def watch_resources(
 ) -> AsyncGenerator[tuple[CustomResource, ...] | ResourcesUnknown, None]:
     """Yield all resources, at once and after each change, until closed.
 
-    Before they could be listed once, why not: nobody knows then what should be there.
+    Until the first successful list, yield the reason of the failure.
     """
     watch = _NamespaceWatch(api)
     async with AsyncExitStack() as stack:
@@ -83,7 +81,7 @@ class _NamespaceWatch:
                 if task.done():
                     task.result()
             if len(self._known) == len(KINDS):
-                return tuple(one for kind in KINDS for one in self._known[kind].values())
+                return tuple(each for kind in KINDS for each in self._known[kind].values())
             if self._failures:
                 return ResourcesUnknown(next(iter(self._failures.values())))
 
@@ -107,7 +105,7 @@ class _NamespaceWatch:
         while True:
             try:
                 listed = await self._api.list(kind)
-                self._take(kind, {one.name: one for one in listed.resources})
+                self._update(kind, {each.name: each for each in listed.resources})
                 changes = self._api.changes(kind, listed.version)
                 async with aclosing(changes):
                     async for change, resource in changes:
@@ -116,27 +114,27 @@ class _NamespaceWatch:
                         known.pop(resource.name, None)
                         if change != "DELETED":
                             known[resource.name] = resource
-                        self._take(kind, known)
-                failures = 0  # what can be listed and not watched is not asked for without a pause
+                        self._update(kind, known)
+                failures = 0  # only now: if just the watch fails, retries must slow down, too
             except KubernetesFailure as failure:
-                self._fails(kind, failure, failures)
+                self._record_failure(kind, failure, failures)
                 failures += 1
-                await asyncio.sleep(_AGAIN.delay(failures - 1))
+                await asyncio.sleep(_RETRY.delay(failures - 1))
 
-    def _take(self, kind: Kind, found: dict[str, CustomResource]) -> None:
+    def _update(self, kind: Kind, found: dict[str, CustomResource]) -> None:
         self._failures.pop(kind, None)
         before = self._known.get(kind)
         self._known[kind] = found
-        # What only the status of a resource changed says nothing new about what should be.
+        # Resources that differ only in their status are equal.
         if before is None or before != found:
             self._dirty.set()
 
-    def _fails(self, kind: Kind, failure: KubernetesFailure, failures: int) -> None:
+    def _record_failure(self, kind: Kind, failure: KubernetesFailure, failures: int) -> None:
         level = logging.DEBUG if failures else logging.WARNING
         if kind in self._known:
-            _logger.log(level, "%s What was known of them stays; they are listed again.", failure)
+            _logger.log(level, "%s The last known resources stay; listing is retried.", failure)
             return
-        _logger.log(level, "%s They are listed again until it answers.", failure)
+        _logger.log(level, "%s Listing is retried until the API answers.", failure)
         if self._failures.get(kind) != str(failure):
             self._failures[kind] = str(failure)
             self._dirty.set()

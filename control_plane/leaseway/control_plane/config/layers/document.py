@@ -10,8 +10,8 @@ from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.policy import Tenants
 from leaseway.control_plane.config.schema.tables import unique_entries
+from leaseway.control_plane.config.tree.files import load_file
 from leaseway.control_plane.config.tree.json_tree import BadJson
-from leaseway.control_plane.config.tree.load import load_file
 from leaseway.control_plane.config.tree.yaml_tree import (
     START,
     BadText,

@@ -10,8 +10,7 @@ from typing import Final
 
 from leaseway.control_plane.config.kubernetes.resources import CustomResource, resource_path
 from leaseway.control_plane.config.layers.document import LayerKind
-from leaseway.control_plane.config.tree.load import load_file
-from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
+from leaseway.control_plane.config.tree.files import Unreadable, load_file, read_config
 from leaseway.control_plane.config.tree.yaml_tree import BadText, Leaf, Table
 from leaseway.wire.names import is_valid_name
 

@@ -1,5 +1,4 @@
-"""OpenAPI 3.0 and 3.1 documents as HTTP tools: one tool for each operation that is chosen.
+"""Converts OpenAPI 3.0 and 3.1 documents to HTTP tools: one tool for each chosen operation.
 
-Pure: a document in, tools and reasons out; whoever uses it reads the file. It may import specs and
-names, and knows nothing of configuration files.
+Only `documents` reads files and addresses. Imports specs and names, not configuration files.
 """

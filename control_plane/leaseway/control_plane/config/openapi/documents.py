@@ -1,6 +1,6 @@
-"""Reads OpenAPI documents from files and addresses; what did not change is read once.
+"""Reads OpenAPI documents from files and addresses, and caches them.
 
-Reading may block, on a disk or on the network: configurations are parsed in a thread.
+Reading may block on the disk or network: configurations are parsed in a thread.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MAX_DOCUMENT: Final = 64 * MIB
 """Bytes of a document."""
 
 _TIMEOUT: Final = 15.0
-_FRESH: Final = 300.0
-"""Seconds for which a document from an address is not asked for again."""
-_MOST_KEPT: Final = 16
+_MAX_AGE: Final = 300.0
+"""Seconds until a document is fetched from an address again."""
+_MAX_CACHED: Final = 16
 
 
 class DocumentUnavailable(Exception):
-    """A document that cannot be read or used; the message is why, as a sentence."""
+    """A document that cannot be read or used; the message is the reason, as a sentence."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class OpenApiDocument:
     """An imported document.
 
     Attributes:
-        imported: What it has.
-        stale: Why it could not be read anew, where this is what was read before; else empty.
+        imported: Its content.
+        stale: The reason if it could not be read again and this is its previous content.
     """
 
     imported: Imported
@@ -52,7 +52,7 @@ class OpenApiDocument:
 
 
 class Documents:
-    """What was read, by where it is."""
+    """A cache of documents by path or address."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -65,10 +65,10 @@ class Documents:
 
         Args:
             source: An absolute path, or an address with http or https.
-            selection: Which operations are wanted.
+            selection: The chosen operations.
 
         Raises:
-            DocumentUnavailable: It cannot be read, and was not before; or it is no OpenAPI.
+            DocumentUnavailable: It cannot be read and is not cached, or it is not OpenAPI.
         """
         with self._lock:
             version, content, stale = self._document(source)
@@ -85,7 +85,7 @@ class Documents:
         if not is_address(source):
             return self._from_file(source)
         known = self._read.get(source)
-        if known is not None and self._clock() - known[1] < _FRESH:
+        if known is not None and self._clock() - known[1] < _MAX_AGE:
             return known[0], known[2], ""
         try:
             text = _fetch(source)
@@ -107,13 +107,13 @@ class Documents:
             if known is not None and known[0] == version:
                 return version, known[2], ""
             if not stat.S_ISREG(found.st_mode):
-                raise DocumentUnavailable(f"The OpenAPI document {source} is no regular file.")
+                raise DocumentUnavailable(f"The OpenAPI document {source} is not a regular file.")
             with path.open("rb") as file:
                 text = _decoded(file.read(MAX_DOCUMENT + 1), source)
         except OSError as error:
-            why = (error.strerror or type(error).__name__).lower()
+            reason = (error.strerror or type(error).__name__).lower()
             raise DocumentUnavailable(
-                f"The OpenAPI document {source} can't be read: {why}."
+                f"The OpenAPI document {source} can't be read: {reason}."
             ) from None
         content = parse(text, source)
         self._keep(self._read, source, (version, self._clock(), content))
@@ -122,7 +122,7 @@ class Documents:
     def _keep(self, kept: dict[Any, Any], key: Hashable, value: object) -> None:
         kept.pop(key, None)
         kept[key] = value
-        if len(kept) > _MOST_KEPT:
+        if len(kept) > _MAX_CACHED:
             del kept[next(iter(kept))]
 
 
@@ -158,10 +158,10 @@ def _fetch(source: str) -> str:
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
             return _decoded(response.read(MAX_DOCUMENT + 1), source)
     except urllib.error.HTTPError as error:
-        why = f"HTTP status {error.code}"
+        reason = f"HTTP status {error.code}"
     except (OSError, ValueError) as error:
-        why = str(getattr(error, "reason", error))
-    raise DocumentUnavailable(f"The OpenAPI document {source} can't be fetched: {why}.")
+        reason = str(getattr(error, "reason", error))
+    raise DocumentUnavailable(f"The OpenAPI document {source} can't be fetched: {reason}.")
 
 
 def _decoded(data: bytes, source: str) -> str:
@@ -175,4 +175,4 @@ def _decoded(data: bytes, source: str) -> str:
 
 
 DOCUMENTS: Final = Documents()
-"""Those of this process."""
+"""The process's cache."""

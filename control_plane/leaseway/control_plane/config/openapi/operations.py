@@ -1,4 +1,4 @@
-"""Operations of an OpenAPI document as HTTP tools, or a sentence that says why one is none."""
+"""Converts operations of an OpenAPI document to HTTP tools, or reports why it can't."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from leaseway.spec.http_tools import (
     holds_bytes,
 )
 
-_LONGEST_NAME: Final = 64
-_LONGEST_DESCRIPTION: Final = 2_048
-_MOST_MEMBERS: Final = 100
-_MOST_OPERATIONS: Final = 10_000
+_MAX_NAME: Final = 64
+_MAX_DESCRIPTION: Final = 2_048
+_MAX_MEMBERS: Final = 100
+_MAX_OPERATIONS: Final = 10_000
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+")
 _NOT_IN_PARAMETERS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _IGNORED_HEADERS: Final = frozenset(("accept", "content-type", "authorization"))
@@ -40,14 +40,14 @@ _QUERY_STYLES: Final[Mapping[str, Style]] = {
 
 
 class BadDocument(Exception):
-    """A document that is no OpenAPI 3 at all; the message is a sentence."""
+    """A document that is not OpenAPI 3; the message is a sentence."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which operations are wanted: patterns with `*`, of ids, tags and paths.
+    """The chosen operations, by patterns with `*` of ids, tags and paths.
 
-    Without any inclusion all are; what an exclusion matches is not.
+    Without any inclusion all operations are chosen, except those that an exclusion matches.
     """
 
     include_operations: tuple[str, ...] = ()
@@ -57,46 +57,41 @@ class Selection:
     exclude_tags: tuple[str, ...] = ()
     exclude_paths: tuple[str, ...] = ()
 
-    def wants(self, operation: str, tags: list[str], path: str) -> bool:
-        given = ((operation,), tuple(tags), (path,))
+    def includes(self, operation: str, tags: list[str], path: str) -> bool:
+        names = ((operation,), tuple(tags), (path,))
         included = (self.include_operations, self.include_tags, self.include_paths)
         excluded = (self.exclude_operations, self.exclude_tags, self.exclude_paths)
-        if any(included) and not _any(included, given):
+        if any(included) and not _matches(included, names):
             return False
-        return not _any(excluded, given)
+        return not _matches(excluded, names)
 
 
-def _any(patterns: tuple[tuple[str, ...], ...], given: tuple[tuple[str, ...], ...]) -> bool:
+def _matches(patterns: tuple[tuple[str, ...], ...], names: tuple[tuple[str, ...], ...]) -> bool:
     return any(
-        fnmatchcase(value, pattern)
-        for wanted, values in zip(patterns, given, strict=True)
-        for pattern in wanted
-        for value in values
+        fnmatchcase(name, pattern)
+        for kind_patterns, kind_names in zip(patterns, names, strict=True)
+        for pattern in kind_patterns
+        for name in kind_names
     )
 
 
 @dataclass(frozen=True)
 class SkippedOperation:
-    """An operation that is no tool.
-
-    Attributes:
-        operation: Its method and path.
-        why: The end of a sentence that begins with the operation.
-    """
+    """An operation that can't become a tool, by its method and path."""
 
     operation: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What a document has.
+    """The content of a document.
 
     Attributes:
-        title: What it calls itself.
-        base_url: Where its server is, or empty.
-        tools: Of the operations that are wanted, in their order, each with a name of its own.
-        skipped: Those wanted that are none.
+        title: The document's title.
+        base_url: The address of its server, or empty.
+        tools: The tools of the chosen operations, in their order, with unique names.
+        skipped: The chosen operations that can't become tools.
         schemes: The document's security schemes, by name.
     """
 
@@ -111,18 +106,18 @@ def import_document(document: object, selection: Selection = Selection()) -> Imp
     """Return a document's tools.
 
     Raises:
-        BadDocument: It is no OpenAPI 3.0 or 3.1.
+        BadDocument: It is not OpenAPI 3.0 or 3.1.
     """
     if not isinstance(document, Mapping):
-        raise BadDocument("It is no OpenAPI document: it must be a mapping.")
+        raise BadDocument("It is not an OpenAPI document: it must be a mapping.")
     version = str(document.get("openapi", ""))
     if not version.startswith(("3.0", "3.1")):
         found = f"OpenAPI {version[:16]}" if version else "no version of OpenAPI"
         if "swagger" in document:
             found = f"Swagger {str(document['swagger'])[:16]}"
-        raise BadDocument(f"It says {found}; 3.0 and 3.1 can be read. Convert it first.")
+        raise BadDocument(f"It has {found}, but 3.0 or 3.1 is needed. Convert it first.")
     if not isinstance(document.get("paths", {}), Mapping):
-        raise BadDocument("Its 'paths' is no mapping.")
+        raise BadDocument("Its 'paths' is not a mapping.")
     return _Importer(document, selection).result()
 
 
@@ -138,14 +133,14 @@ class _Importer:
 
     def result(self) -> Imported:
         for number, (method, path, item, operation) in enumerate(self._operations()):
-            if number >= _MOST_OPERATIONS:
+            if number >= _MAX_OPERATIONS:
                 self._skipped.append(
                     SkippedOperation(
-                        "The rest", f"is left out: more than {_MOST_OPERATIONS} operations"
+                        "The rest", f"there are more than {_MAX_OPERATIONS} operations"
                     )
                 )
                 break
-            self._take(method, path, item, operation)
+            self._add(method, path, item, operation)
         info = self._document.get("info")
         title = info.get("title", "") if isinstance(info, Mapping) else ""
         return Imported(
@@ -166,30 +161,30 @@ class _Importer:
                 self._skipped.append(SkippedOperation(str(path), str(error)))
                 continue
             if not isinstance(item, Mapping):
-                self._skipped.append(SkippedOperation(str(path), "it is no mapping"))
+                self._skipped.append(SkippedOperation(str(path), "it is not a mapping"))
                 continue
             for method in (*METHODS, "TRACE"):
                 operation = item.get(method.lower())
                 if operation is not None:
                     yield method, str(path), item, operation
 
-    def _take(self, method: str, path: str, item: Mapping[str, Any], operation: Any) -> None:
-        shown = f"{method} {path[:256]}"
+    def _add(self, method: str, path: str, item: Mapping[str, Any], operation: Any) -> None:
+        label = f"{method} {path[:256]}"
         if not isinstance(operation, Mapping):
-            self._skipped.append(SkippedOperation(shown, "it is no mapping"))
+            self._skipped.append(SkippedOperation(label, "it is not a mapping"))
             return
         identity = str(operation.get("operationId") or f"{method.lower()}{path}")
         tags = [str(tag) for tag in _list(operation.get("tags"))]
-        if not self._selection.wants(identity, tags, path):
+        if not self._selection.includes(identity, tags, path):
             return
         try:
             tool = self._tool(method, path, item, operation, identity)
         except Unsupported as error:
-            self._skipped.append(SkippedOperation(shown, str(error)))
+            self._skipped.append(SkippedOperation(label, str(error)))
             return
         fault = next(iter(faults(tool)), None)
         if fault is not None:
-            self._skipped.append(SkippedOperation(shown, f"it {fault.message}"))
+            self._skipped.append(SkippedOperation(label, f"it {fault.message}"))
             return
         self._names.add(tool.name)
         self._tools.append(tool)
@@ -201,7 +196,7 @@ class _Importer:
         if method not in METHODS:
             raise Unsupported(f"the method {method} is not supported")
         if operation.get("servers") or item.get("servers"):
-            raise Unsupported("it has servers of its own; make it a server of its own here")
+            raise Unsupported("it has its own 'servers'; configure it as a separate server")
         parameters = _Parameters(self._references, self._schemas)
         for given in self._merged(item, operation):
             parameters.add(given)
@@ -210,9 +205,9 @@ class _Importer:
         given = self._references.follow(operation.get("requestBody"))
         if isinstance(given, Mapping) and given.get("content"):
             if method in READING:
-                raise Unsupported(f"it wants a body, which {method} does not have")
+                raise Unsupported(f"it needs a body, but {method} has none")
             body, content_type = parameters.add_body(given)
-        if len(parameters.made) > MAX_PARAMETERS:
+        if len(parameters.parameters) > MAX_PARAMETERS:
             raise Unsupported(f"it has more than {MAX_PARAMETERS} parameters")
         summary = str(operation.get("summary") or "").strip()
         return HttpTool(
@@ -221,7 +216,7 @@ class _Importer:
             path,
             _description(summary, operation),
             summary[:128],
-            tuple(parameters.made),
+            tuple(parameters.parameters),
             body,
             content_type,
             is_anonymous=operation.get("security", self._document.get("security")) == [],
@@ -230,7 +225,7 @@ class _Importer:
     def _merged(
         self, item: Mapping[str, Any], operation: Mapping[str, Any]
     ) -> list[Mapping[str, Any]]:
-        """Return an operation's parameters and, before them, those of its path that it keeps."""
+        """Return the parameters of an operation's path, overridden and followed by its own."""
         merged: dict[tuple[str, str], Mapping[str, Any]] = {}
         for given in (*_list(item.get("parameters")), *_list(operation.get("parameters"))):
             parameter = self._references.follow(given)
@@ -241,13 +236,13 @@ class _Importer:
 
     def _name(self, identity: str) -> str:
         name = _NOT_IN_NAMES.sub("_", identity).strip("_") or "operation"
-        if len(name) > _LONGEST_NAME:
+        if len(name) > _MAX_NAME:
             digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
-            name = f"{name[: _LONGEST_NAME - 9]}_{digest}"
+            name = f"{name[: _MAX_NAME - 9]}_{digest}"
         unique, number = name, 2
         while unique in self._names:
             suffix = f"_{number}"
-            unique, number = name[: _LONGEST_NAME - len(suffix)] + suffix, number + 1
+            unique, number = name[: _MAX_NAME - len(suffix)] + suffix, number + 1
         return unique
 
     def _base_url(self) -> str:
@@ -262,15 +257,15 @@ class _Importer:
 
 
 class _Parameters:
-    """The parameters of one operation, each with a name of its own."""
+    """The parameters of one operation, with unique names."""
 
     def __init__(self, references: References, schemas: SchemaReader) -> None:
         self._references = references
         self._schemas = schemas
-        self.made: list[HttpParameter] = []
+        self.parameters: list[HttpParameter] = []
 
     def add(self, given: Mapping[str, Any]) -> None:
-        """Take a parameter of an operation."""
+        """Add a parameter of an operation."""
         name, place = str(given["name"]), given.get("in")
         required = given.get("required") is True
         if place == "cookie":
@@ -278,7 +273,7 @@ class _Parameters:
                 raise Unsupported(f"it needs the cookie {name[:64]!r}")
             return
         if place == "header" and name.lower() in _IGNORED_HEADERS:
-            return  # OpenAPI says so: bodies and security say what these hold
+            return  # as OpenAPI demands: bodies and security set these headers
         if place == "path":
             self._add(name, "path", self._schema(given), True, self._path_style(given))
         elif place == "query":
@@ -290,13 +285,13 @@ class _Parameters:
             raise Unsupported(f"its parameter {name[:64]!r} is in {str(place)[:32]!r}")
 
     def add_body(self, given: Mapping[str, Any]) -> tuple[Body, str]:
-        """Take an operation's body; return how it is encoded, and its type where that is not said.
+        """Add an operation's body; return its encoding and content type.
 
-        The type is empty where it follows from the encoding or is the parameter's own.
+        The type is empty if the encoding, or the parameter's schema, determines it.
         """
         content = given["content"]
         if not isinstance(content, Mapping):
-            raise Unsupported("its body's 'content' is no mapping")
+            raise Unsupported("its body's 'content' is not a mapping")
         kind, body = _body_kind(content)
         media = content[kind]
         schema = media.get("schema", {}) if isinstance(media, Mapping) else {}
@@ -313,11 +308,11 @@ class _Parameters:
             self._add("body", "body", read, required, "json", is_body=True)
             return body, ""
         members = self._schemas.object_of(schema)
-        if members is not None and len(members["properties"]) <= _MOST_MEMBERS:
+        if members is not None and len(members["properties"]) <= _MAX_MEMBERS:
             encoding = media.get("encoding") if isinstance(media, Mapping) else None
             self._add_members(members, required, body, encoding)
         elif body == "multipart":
-            raise Unsupported("its multipart body is no plain object")
+            raise Unsupported("its multipart body is not a plain object")
         else:
             read = self._schemas.read(schema)
             if given.get("description") and "description" not in read:
@@ -335,8 +330,8 @@ class _Parameters:
                 continue
             style: Style = "json" if body == "json" else "repeat"
             if body == "form":
-                said = encoding.get(name) if isinstance(encoding, Mapping) else None
-                deep = isinstance(said, Mapping) and said.get("style") == "deepObject"
+                given = encoding.get(name) if isinstance(encoding, Mapping) else None
+                deep = isinstance(given, Mapping) and given.get("style") == "deepObject"
                 style = "deep" if deep else "repeat"
             is_required = required and name in members["required"]
             self._add(str(name), "body", self._schemas.read(schema), is_required, style)
@@ -374,20 +369,22 @@ class _Parameters:
         self, name: str, position: Position, schema: Mapping[str, Any], required: bool,
         style: Style, *, is_body: bool = False,
     ) -> None:  # fmt: skip
-        shown = _NOT_IN_PARAMETERS.sub("_", name).strip("_")[:_LONGEST_NAME] or position
-        taken = {each.name for each in self.made}
-        if shown in taken:
-            shown = f"{position}_{shown}"[:_LONGEST_NAME]
+        argument = _NOT_IN_PARAMETERS.sub("_", name).strip("_")[:_MAX_NAME] or position
+        taken = {each.name for each in self.parameters}
+        if argument in taken:
+            argument = f"{position}_{argument}"[:_MAX_NAME]
         number = 2
-        while shown in taken:
-            shown, number = f"{shown[: _LONGEST_NAME - 4]}_{number}", number + 1
-        wire = "" if shown == name or is_body else name
+        while argument in taken:
+            argument, number = f"{argument[: _MAX_NAME - 4]}_{number}", number + 1
+        wire = "" if argument == name or is_body else name
         text = json.dumps(schema, ensure_ascii=False)
-        self.made.append(HttpParameter(shown, position, text, required, wire, style, is_body))
+        self.parameters.append(
+            HttpParameter(argument, position, text, required, wire, style, is_body)
+        )
 
 
 def _body_kind(content: Mapping[str, Any]) -> tuple[str, Body]:
-    """Return the media type to send, and how its body is made."""
+    """Return the media type to send, and the encoding of the body."""
     kinds = {str(kind).partition(";")[0].strip().lower(): str(kind) for kind in content}
     for kind in (*_JSONS, *(each for each in kinds if each.endswith("+json"))):
         if kind in kinds:
@@ -401,12 +398,12 @@ def _body_kind(content: Mapping[str, Any]) -> tuple[str, Body]:
     first, media = next(iter(content.items()))
     schema = media.get("schema") if isinstance(media, Mapping) else None
     if str(first) in _ANY_TYPE and isinstance(schema, Mapping) and not holds_bytes(schema):
-        return str(first), "json"  # of any type, but described as a value: JSON writes these
+        return str(first), "json"  # any type, with a schema of a value: send JSON
     return str(first), "binary"
 
 
 _JSONS: Final = ("application/json", "application/merge-patch+json")
-"""Sooner than any other JSON: a patch to be merged is a plain object."""
+"""Preferred over other JSON types; a merge patch is a plain object."""
 _ANY_TYPE: Final = ("*/*", "application/*")
 
 
@@ -417,12 +414,13 @@ _FORMS: Final[Mapping[str, Body]] = {
 
 
 def _description(summary: str, operation: Mapping[str, Any]) -> str:
-    said = str(operation.get("description") or "").strip()
-    text = summary if not said or said == summary else f"{summary}\n\n{said}" if summary else said
+    text = str(operation.get("description") or "").strip()
+    if summary and text != summary:
+        text = f"{summary}\n\n{text}" if text else summary
     if operation.get("deprecated") is True:
         text = f"Deprecated. {text}"
-    if len(text) > _LONGEST_DESCRIPTION:
-        text = f"{text[: _LONGEST_DESCRIPTION - 1]}…"
+    if len(text) > _MAX_DESCRIPTION:
+        text = f"{text[: _MAX_DESCRIPTION - 1]}…"
     return text
 
 

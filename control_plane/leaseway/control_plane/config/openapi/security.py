@@ -1,4 +1,4 @@
-"""Security schemes of an OpenAPI document: where each credential goes into a request."""
+"""Security schemes of an OpenAPI document, with the place of each credential in a request."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Scheme:
     """One security scheme.
 
     Attributes:
-        kind: How its credential is sent, or None where no header, query or cookie carries it.
-        name: Of the header, pair of the query or cookie; empty for the others.
+        kind: How its credential is sent; None if not in a header, the query or a cookie.
+        name: The name of the header, query parameter or cookie; else empty.
         description: Its noun in messages.
     """
 
@@ -32,16 +32,18 @@ class Scheme:
 
     @property
     def target(self) -> str:
-        """What it sets, so that two schemes which set the same can be told."""
-        named = {"header": f"header {self.name.lower()}", "query": f"query {self.name}"}
-        return named.get(
-            str(self.kind),
-            f"cookie {self.name}" if self.kind == "cookie" else "header authorization",
-        )
+        """The header, query parameter or cookie that it sets; equal if two schemes conflict."""
+        match self.kind:
+            case "header":
+                return f"header {self.name.lower()}"
+            case "query" | "cookie":
+                return f"{self.kind} {self.name}"
+            case _:
+                return "header authorization"
 
     @property
     def example(self) -> str:
-        """What it adds to a request, in a few words."""
+        """Its part of a request, for messages."""
         match self.kind:
             case "bearer":
                 return "the header 'Authorization: Bearer …'"
@@ -50,8 +52,8 @@ class Scheme:
             case None:
                 return f"{self.description}, which is not supported"
             case _:
-                what = "pair of the query" if self.kind == "query" else self.kind
-                return f"the {what} {self.name[:64]!r}"
+                noun = "query parameter" if self.kind == "query" else self.kind
+                return f"the {noun} {self.name[:64]!r}"
 
 
 def schemes(document: Mapping[str, Any], references: References) -> Mapping[str, Scheme]:

@@ -1,4 +1,4 @@
-"""An imported OpenAPI document as a native file, for editing."""
+"""Writes an imported OpenAPI document as a native file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
 def server_id(title: str) -> str:
-    """Return a server id made from a document's title."""
+    """Return a server id for a document's title."""
     return _NOT_IN_IDS.sub("-", title.lower()).strip("-")[:64].strip("-") or "api"
 
 
@@ -24,7 +24,7 @@ def native_server(imported: Imported, name: str, source: str) -> str:
     Args:
         imported: The document.
         name: The server's id.
-        source: What the document is called, for a comment.
+        source: The document's name, for a comment.
     """
     entry: dict[str, Any] = {"transport": "http_api", "truely-stateless": True}
     entry["base_url"] = imported.base_url or "https://REPLACE-ME.example"
@@ -33,14 +33,14 @@ def native_server(imported: Imported, name: str, source: str) -> str:
         entry["security"] = security
     entry["http_tools"] = [_tool(tool) for tool in imported.tools]
     lines = [f"# {len(imported.tools)} operations of {ascii(source)[1:-1]}."]
-    lines += [f"# No tool: {each.operation}: {each.why}." for each in imported.skipped]
+    lines += [f"# No tool: {each.operation}: {each.reason}." for each in imported.skipped]
     content = {"version": 1, "servers": {name: entry}}
     text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
     return "\n".join(lines) + "\n" + text
 
 
 def _security(imported: Imported, server: str) -> dict[str, Any]:
-    """Return a credential for each header, pair of the query and cookie; the first of each."""
+    """Return the first credential for each header, query parameter and cookie."""
     written: dict[str, Any] = {}
     targets: set[str] = set()
     for name, scheme in imported.schemes.items():
@@ -83,5 +83,5 @@ def _parameter(parameter: HttpParameter) -> dict[str, Any]:
     if parameter.is_body:
         written["whole_body"] = True
     schema = dict(parameter.parsed)
-    # `required` of a parameter is its own: an object's list of names needs a place of its own.
+    # `required` is a key of the parameter itself, so an object's list of names needs `schema`.
     return written | ({"schema": schema} if "required" in schema else schema)

@@ -1,4 +1,1 @@
-"""Trees of a YAML or JSON file that remember where each value stands.
-
-The ground of the configuration: imports nothing else of it.
-"""
+"""YAML and JSON files as trees with the position of each value; imports nothing else of config."""

@@ -1,9 +1,7 @@
-"""JSON as a tree in which every value knows its line and column.
+"""Parses JSON into a tree with the line and column of every value.
 
-It is JSON as its clients read it: comments and a comma behind the last item are let pass, as in
-their own files. Nothing else that YAML would take is: a `.json` file that works here is JSON.
-
-Libraries that let comments pass do not tell where keys and values stand, and messages must.
+Like MCP clients, it accepts comments and a trailing comma, but nothing else that only YAML
+accepts. Libraries that accept comments do not report positions, which messages need.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 
 class BadJson(BadText):
-    """A text that is not the JSON that a configuration may be."""
+    """A text that is not JSON, or exceeds the limits."""
 
 
 def load_json(text: str, file: str = "") -> Tree:
@@ -42,7 +40,7 @@ def load_json(text: str, file: str = "") -> Tree:
 
     Args:
         text: JSON.
-        file: What the positions of the values say they are in.
+        file: The file of the values' positions.
 
     Raises:
         BadJson: It is not JSON, nests too deep, or is too large.
@@ -51,12 +49,12 @@ def load_json(text: str, file: str = "") -> Tree:
     tree, end = reader.value(reader.skip(0), 0)
     end = reader.skip(end)
     if end < len(text):
-        raise reader.wrong(end, "nothing may follow the value that the file consists of")
+        raise reader.unexpected(end, "nothing may follow the file's one value")
     return tree
 
 
 class _JsonReader:
-    """Reads values of one text; places in it are offsets."""
+    """Parses values of one text, at offsets."""
 
     def __init__(self, text: str, file: str) -> None:
         self._text = text
@@ -65,7 +63,7 @@ class _JsonReader:
         self._nodes = 0
 
     def value(self, start: int, depth: int) -> tuple[Tree, int]:
-        """Return the value that begins at a place, and the place behind it."""
+        """Return the value that begins at an offset, and the offset after it."""
         self._bound(start, depth)
         match self._text[start : start + 1]:
             case "{":
@@ -81,58 +79,58 @@ class _JsonReader:
         word = _WORD.match(self._text, start)
         if word is not None and word[0] in _WORDS:
             return Leaf(self._at(start), _WORDS[word[0]], word[0]), word.end()
-        raise self.wrong(start, "a value is expected here")
+        raise self.unexpected(start, "a value is expected here")
 
     def skip(self, start: int) -> int:
-        """Return the place behind white space and comments."""
+        """Return the offset after white space and comments."""
         blank = _BLANK.match(self._text, start)
         return start if blank is None else blank.end()
 
-    def wrong(self, at: int, what: str) -> BadJson:
-        """Return the error of something else than expected."""
+    def unexpected(self, at: int, expected: str) -> BadJson:
+        """Return the error of an unexpected character."""
         found = self._text[at : at + 1]
         if not found:
-            what += ", but the file ends"
+            advice = ", but the file ends"
         elif found == "'" or (_WORD.match(found) and not found.isdigit()):
-            what += "; text and keys stand in double quotes"
+            advice = "; texts and keys need double quotes"
         elif found == "/":
-            what += "; a comment that begins here does not end"
+            advice = "; a comment that begins here does not end"
         else:
-            what += f", not {found!a}"
-        return self._error(at, what)
+            advice = f", not {found!a}"
+        return self._error(at, expected + advice)
 
     def _table(self, start: int, depth: int) -> tuple[Table, int]:
         entries: list[TableEntry] = []
-        place = self.skip(start + 1)
-        while self._text[place : place + 1] != "}":
-            if self._text[place : place + 1] != '"':
-                raise self.wrong(place, "a key or '}' is expected here")
-            name, end = self._string(place)
+        offset = self.skip(start + 1)
+        while self._text[offset : offset + 1] != "}":
+            if self._text[offset : offset + 1] != '"':
+                raise self.unexpected(offset, "a key or '}' is expected here")
+            name, end = self._string(offset)
             colon = self.skip(end)
             if self._text[colon : colon + 1] != ":":
-                raise self.wrong(colon, f"':' is expected behind the key {name[:80]!a}")
+                raise self.unexpected(colon, f"':' is expected after the key {name[:80]!a}")
             value, end = self.value(self.skip(colon + 1), depth)
-            entries.append(TableEntry(name, self._at(place), value))
-            place = self._next(end, "}")
-        return Table(self._at(start), tuple(entries)), place + 1
+            entries.append(TableEntry(name, self._at(offset), value))
+            offset = self._next(end, "}")
+        return Table(self._at(start), tuple(entries)), offset + 1
 
     def _items(self, start: int, depth: int) -> tuple[Items, int]:
         items: list[Tree] = []
-        place = self.skip(start + 1)
-        while self._text[place : place + 1] != "]":
-            item, end = self.value(place, depth)
+        offset = self.skip(start + 1)
+        while self._text[offset : offset + 1] != "]":
+            item, end = self.value(offset, depth)
             items.append(item)
-            place = self._next(end, "]")
-        return Items(self._at(start), tuple(items)), place + 1
+            offset = self._next(end, "]")
+        return Items(self._at(start), tuple(items)), offset + 1
 
     def _next(self, end: int, closing: str) -> int:
-        """Return the place of what follows an item: another one, or what closes the whole."""
-        place = self.skip(end)
-        if self._text[place : place + 1] == ",":
-            return self.skip(place + 1)
-        if self._text[place : place + 1] != closing:
-            raise self.wrong(place, f"',' or '{closing}' is expected here")
-        return place
+        """Return the offset of the next item, or of the closing character."""
+        offset = self.skip(end)
+        if self._text[offset : offset + 1] == ",":
+            return self.skip(offset + 1)
+        if self._text[offset : offset + 1] != closing:
+            raise self.unexpected(offset, f"',' or '{closing}' is expected here")
+        return offset
 
     def _string(self, start: int) -> tuple[str, int]:
         try:
@@ -141,22 +139,23 @@ class _JsonReader:
             raise self._bad_string(start, error) from None
         text = str(decoded)
         if _HALF_PAIR.search(text):
-            raise self._error(start, "this text holds half of a surrogate pair")
+            raise self._error(start, "this text contains half of a surrogate pair")
         return text, end
 
     def _bad_string(self, start: int, error: JSONDecodeError) -> BadJson:
         if error.msg.startswith("Unterminated"):
             return self._error(start, "the text that begins here has no closing quote")
         if error.msg.startswith("Invalid control"):
-            what = "a line break or tab in a text is written \\n or \\t"
-            return self._error(error.pos, what)
-        return self._error(error.pos, "this escape in a text is none of JSON's; write \\\\ for \\")
+            return self._error(error.pos, "write a line break or tab in a text as \\n or \\t")
+        return self._error(
+            error.pos, "this escape in a text is not one of JSON's; write \\\\ for \\"
+        )
 
     def _number(self, found: re.Match[str]) -> Leaf:
         at, text = self._at(found.start()), found[0]
         try:
             return Leaf(at, float(text) if found[2] or found[3] else int(text), text)
-        except ValueError:  # Python bounds the digits of an integer
+        except ValueError:  # Python limits the digits of an integer
             raise self._error(found.start(), "this number has too many digits") from None
 
     def _bound(self, start: int, depth: int) -> None:
@@ -165,7 +164,7 @@ class _JsonReader:
             message = f"Objects and lists nest deeper than {MAX_DEPTH} levels here."
             raise BadJson(self._at(start), message)
         if self._nodes > MAX_NODES:
-            raise BadJson(self._at(start), f"The file holds more than {MAX_NODES} values.")
+            raise BadJson(self._at(start), f"The file contains more than {MAX_NODES} values.")
 
     def _error(self, at: int, what: str) -> BadJson:
         return BadJson(self._at(at), f"This is not valid JSON: {what}.")

@@ -1,32 +1,30 @@
-"""YAML as a tree in which every value knows its line and column.
+"""Parses YAML into a tree with the line and column of every value.
 
-PyYAML parses and composes; this module bounds what it is given, resolves plain scalars as YAML
-1.2 does (`yes`, `on` and dates are text), and keeps the marks. It never makes an object that a
-tag asks for. What keys mean is not its business.
+PyYAML parses and composes; this module limits its input, resolves plain scalars as YAML 1.2 does
+(`yes`, `on` and dates are text), and keeps positions. Tags never create objects.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
 import yaml
 
 MAX_DEPTH: Final = 32
-"""How deep mappings and lists may nest."""
+"""Nesting limit of mappings and lists."""
 
 MAX_NODES: Final = 250_000
-"""Values in one file, each use of an alias counted as if it were written out."""
+"""Values in one file; each use of an alias counts as if it were written out."""
 
 
 @dataclass(frozen=True)
 class Position:
     """A line and a column, both counted from 1.
 
-    `file` is what they are counted in, or empty where there is but one file; where a value stands
-    is no part of what it is, so it does not count in comparisons.
+    `file` is empty if there is only one file. Comparisons ignore it.
     """
 
     line: int
@@ -56,7 +54,7 @@ class Items:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """One key of a mapping, its text as written, with its value."""
+    """One key of a mapping, as written, with its value."""
 
     name: str
     at: Position
@@ -100,7 +98,7 @@ def plain_value(node: Tree) -> Any:
 
 
 class BadText(Exception):
-    """A text that is no configuration, whatever its keys mean; where it is wrong, and why."""
+    """A text that can't be parsed; the position of the mistake, and a message."""
 
     def __init__(self, at: Position, message: str) -> None:
         super().__init__(message)
@@ -109,63 +107,68 @@ class BadText(Exception):
 
 
 class BadYaml(BadText):
-    """A text that is not the YAML that a configuration may be."""
+    """A text that is not YAML, or exceeds the limits."""
 
 
 def load_tree(text: str, file: str = "") -> Tree | None:
-    """Return a text's tree, or None where it holds nothing but comments.
+    """Return a text's tree, or None if it contains nothing but comments.
 
     Args:
         text: YAML.
-        file: What the positions of the values say they are in.
+        file: The file of the values' positions.
 
     Raises:
-        BadYaml: It is not YAML, holds several documents, nests too deep, or is too large once
-            its aliases are written out.
+        BadYaml: It is not YAML, contains several documents, nests too deep, or is too large with
+            its aliases written out.
     """
-    strange = _NOT_YAML.search(text)
-    if strange:
-        raise BadYaml(_place(text, strange.start()), f"{strange[0]!a} may not be in YAML.")
-    try:
-        _guard(text)
+
+    def compose() -> Any:
         loader = _Loader(text)
         try:
-            node = loader.get_single_node()
+            return loader.get_single_node()
         finally:
             loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        raise BadYaml(_position(error.problem_mark), _said(error)) from None
-    except yaml.YAMLError as error:
-        raise BadYaml(START, f"This is not valid YAML: {error}.") from None
+
+    node = _parse(text, compose, MAX_NODES)
     return None if node is None else _Converter(file).convert(node, 1)
 
 
-def load_plain(text: str, most: int = 4 * MAX_NODES) -> Any:
-    """Return what a text's YAML stands for, without positions: a document that others wrote.
+def load_plain(text: str, limit: int = 4 * MAX_NODES) -> Any:
+    """Return a text's value without positions, for documents that are not configurations.
 
     Args:
         text: YAML.
-        most: Values that it may hold; an alias is one of them, however often it is used.
+        limit: Limit of values; each alias counts as one value.
 
     Raises:
-        BadYaml: As `load_tree` does; also for a value that is none of its type.
+        BadYaml: As `load_tree` does; also for a scalar that does not match its tag.
     """
+    return _parse(text, lambda: yaml.load(text, Loader=_Loader), limit)  # noqa: S506 - a safe one
+
+
+def _parse(text: str, load: Callable[[], Any], limit: int) -> Any:
+    """Return the result of PyYAML, with its errors as BadYaml."""
     strange = _NOT_YAML.search(text)
     if strange:
-        raise BadYaml(_place(text, strange.start()), f"{strange[0]!a} may not be in YAML.")
+        line_start = text.rfind("\n", 0, strange.start()) + 1
+        line = text.count("\n", 0, strange.start()) + 1
+        at = Position(line, strange.start() - line_start + 1)
+        raise BadYaml(at, f"{strange[0]!a} is not allowed in YAML.")
     try:
-        _guard(text, most)
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - it is PyYAML's safe one
+        _check_limits(text, limit)
+        return load()
     except yaml.MarkedYAMLError as error:
-        raise BadYaml(_position(error.problem_mark), _said(error)) from None
+        context = f" ({error.context})" if error.context else ""
+        message = f"This is not valid YAML: {error.problem or 'it cannot be read'}{context}."
+        raise BadYaml(_position(error.problem_mark), message) from None
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise BadYaml(START, f"This is not valid YAML: {error}.") from None
 
 
-# What YAML lets into a file, less lone surrogates, which no encoding of it can hold.
+# Characters that YAML does not allow, and lone surrogates, which no encoding can express.
 _NOT_YAML: Final = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
-# libyaml where PyYAML was built with it: ten times as fast, with the same marks.
+# libyaml, if PyYAML has it, is ten times as fast, with the same positions.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -191,29 +194,29 @@ for _tag, _expression, _first in (
     _Loader.add_implicit_resolver(_tag, re.compile(_expression + r"\Z"), _first)
 
 
-def _guard(text: str, most: int = MAX_NODES) -> None:
-    # The composer recurses, in C without a limit, so depth is bounded on the flat events first.
+def _check_limits(text: str, limit: int) -> None:
+    # The composer recurses, in C without a limit, so check the depth on the flat events first.
     depth = nodes = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.NodeEvent):
             nodes += 1
             depth += isinstance(event, yaml.CollectionStartEvent)
-            _bound(event.start_mark, depth, nodes, most)
+            _check_node(event.start_mark, depth, nodes, limit)
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
-def _bound(mark: Any, depth: int, nodes: int, most: int = MAX_NODES) -> None:
+def _check_node(mark: Any, depth: int, nodes: int, limit: int = MAX_NODES) -> None:
     if depth > MAX_DEPTH:
         message = f"Mappings and lists nest deeper than {MAX_DEPTH} levels here."
         raise BadYaml(_position(mark), message)
-    if nodes > most:
-        message = f"The file holds more than {most} values, aliases written out."
+    if nodes > limit:
+        message = f"The file contains more than {limit} values, aliases written out."
         raise BadYaml(_position(mark), message)
 
 
 class _Converter:
-    """Turns composed nodes into a tree; counts, because aliases may repeat them endlessly."""
+    """Converts composed nodes to a tree, and counts them: aliases may multiply them."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -221,7 +224,7 @@ class _Converter:
 
     def convert(self, node: yaml.Node, depth: int) -> Tree:
         self._nodes += 1
-        _bound(node.start_mark, depth - 1, self._nodes)
+        _check_node(node.start_mark, depth - 1, self._nodes)
         at = _position(node.start_mark, self._file)
         if isinstance(node, yaml.ScalarNode):
             return Leaf(at, _scalar(node, at), node.value)
@@ -258,7 +261,7 @@ def _scalar(node: yaml.ScalarNode, at: Position) -> str | int | float | bool | N
             case _:
                 raise BadYaml(at, f"The tag {_tag_name(node.tag)} is not supported; remove it.")
     except (ValueError, KeyError):
-        raise BadYaml(at, f"This value is no {node.tag.removeprefix(_TAG)}.") from None
+        raise BadYaml(at, f"This value is not a valid {node.tag.removeprefix(_TAG)}.") from None
 
 
 def _integer(text: str) -> int:
@@ -270,16 +273,6 @@ def _integer(text: str) -> int:
 
 def _position(mark: Any, file: str = "") -> Position:
     return START if mark is None else Position(mark.line + 1, mark.column + 1, file)
-
-
-def _said(error: yaml.MarkedYAMLError) -> str:
-    context = f" ({error.context})" if error.context else ""
-    return f"This is not valid YAML: {error.problem or 'it cannot be read'}{context}."
-
-
-def _place(text: str, index: int) -> Position:
-    line_start = text.rfind("\n", 0, index) + 1
-    return Position(text.count("\n", 0, index) + 1, index - line_start + 1)
 
 
 def _tag_name(tag: str) -> str:

@@ -1,4 +1,1 @@
-"""Following files: events, polling behind them, and one quiet period before a reload.
-
-Imports `loading`; decides nothing about content.
-"""
+"""Watches files, folders and namespaces: yields the content of all after each change."""

@@ -1,8 +1,8 @@
-"""The watch over all files of a configuration: what was found of each, after every change.
+"""Watches all files of a configuration; yields the content of each after every change.
 
-All files, folders and resources have one quiet period, after which all of them are read at once: a
-change that spans several is seen whole. File events make it fast, polling makes it sure; content
-decides. It reads and compares, and never parses.
+All files, folders and resources share one quiet period, after which all are read at once: so a
+change across several files is seen whole. File events make it fast, polling makes it reliable. Only
+contents are compared; nothing is parsed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from leaseway.control_plane.config.kubernetes.resources import (
@@ -23,14 +24,43 @@ from leaseway.control_plane.config.kubernetes.resources import (
 )
 from leaseway.control_plane.config.layers.sources import Source, resource_source
 from leaseway.control_plane.config.loading import FileContent
-from leaseway.control_plane.config.tree.read_file import Unreadable
-from leaseway.control_plane.config.watch.debounce import Debounce
+from leaseway.control_plane.config.tree.files import Unreadable
 from leaseway.control_plane.config.watch.file_events import FileEvents
 from leaseway.control_plane.config.watch.reading import Reading, read_sources, signatures
 
 Clock = Callable[[], float]
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Debounce:
+    """A burst of events, by their times in seconds of any one clock.
+
+    The debounce of `watchfiles` covers one watched directory. This one covers several directories,
+    polls, files that change while they are read, and Kubernetes resources together.
+
+    Attributes:
+        quiet: The burst ends this long after its last event.
+        longest: The burst ends at the latest this long after its first event.
+        first: Time of its first event; None if there is no burst.
+        last: Time of its last event.
+    """
+
+    quiet: float
+    longest: float
+    first: float | None = None
+    last: float | None = None
+
+    def event(self, now: float) -> Debounce:
+        return replace(self, first=now if self.first is None else self.first, last=now)
+
+    @property
+    def due(self) -> float | None:
+        """The end of the burst unless another event arrives, or None if there is no burst."""
+        if self.first is None or self.last is None:
+            return None
+        return min(self.last + self.quiet, self.first + self.longest)
 
 
 async def watch_sources(
@@ -42,28 +72,28 @@ async def watch_sources(
     poll: float = 1.0,
     clock: Clock = time.monotonic,
 ) -> AsyncGenerator[dict[Source, FileContent], None]:
-    """Yield what was found of each file, in the order of the layers, at once and when it changes.
+    """Yield the content of each file, in the order of the layers, at once and after changes.
 
-    Close the iterator (`contextlib.aclosing`) to stop watching. While the caller is busy with one
-    change, later ones become one.
+    Close the iterator (`contextlib.aclosing`) to stop watching. Changes during the caller's work
+    are yielded together.
 
     Args:
         sources: The files, folders and namespaces. No file or directory need exist.
-        quiet: Seconds without an event of any of them after which a burst of events is over.
-        longest: Seconds after the first event at which it is over in any case: 0.5 for one file,
-            2 for several, which take longer to write.
-        gone_after: Seconds that a file must be absent to count as deleted. One that is absent from
-            the start counts at once.
-        poll: Seconds between looks that need no event.
+        quiet: Seconds without an event until a burst of events ends.
+        longest: Seconds from the first event until a burst ends at the latest; by default 0.5 for
+            one file, 2 for several, which take longer to write.
+        gone_after: Seconds that a file must be absent to count as deleted. A file that is absent
+            from the start counts at once.
+        poll: Seconds between polls.
         clock: Monotonic time.
     """
     alone = len(sources) == 1 and not sources[0].folder
     burst = Debounce(quiet, (0.5 if alone else 2.0) if longest is None else longest)
     watch = _SourcesWatch(sources, burst, gone_after, poll, clock)
     try:
-        yield await watch.first()
+        yield await watch.first_contents()
         while True:
-            yield await watch.changed()
+            yield await watch.next_contents()
     finally:
         await watch.close()
 
@@ -83,46 +113,47 @@ class _SourcesWatch:
         self._gone_after = gone_after
         self._poll = poll
         self._clock = clock
-        self._stirred = asyncio.Event()
+        self._changed = asyncio.Event()
         self._events = [
-            FileEvents(directory, names, self._stirred)
+            FileEvents(directory, names, self._changed)
             for directory, names in _directories(self._paths).items()
         ]
         self._reading = Reading({}, {}, torn=False)
         self._files: dict[Source, FileContent] = {}
         self._absent_since: dict[Source, float] = {}
         self._resources: dict[Source, FileContent] = {}
-        self._unheard = {source for source in sources if source.namespace}
-        self._told: dict[Source, FileContent] = {}
+        self._pending = {source for source in sources if source.namespace}
+        self._yielded: dict[Source, FileContent] = {}
         self._tasks = [
             asyncio.create_task(self._follow(source), name=f"watch {source.path}")
             for source in sources
             if source.namespace
         ]
         for task in self._tasks:
-            task.add_done_callback(lambda _task: self._stirred.set())
+            task.add_done_callback(lambda _task: self._changed.set())
 
-    async def first(self) -> dict[Source, FileContent]:
-        """Return what there is, once everything was looked at."""
+    async def first_contents(self) -> dict[Source, FileContent]:
+        """Return all contents, once every source was read."""
         await self._ensure_events()
-        while self._unheard:
-            await self._stirred.wait()
-            self._stirred.clear()
-            self._check()
+        while self._pending:
+            await self._changed.wait()
+            self._changed.clear()
+            self._raise_failures()
         await self._read(self._idle.event(self._clock()))
-        return self._tell()
+        return self._contents()
 
-    async def changed(self) -> dict[Source, FileContent]:
-        """Wait for a change and return what there is.
+    async def next_contents(self) -> dict[Source, FileContent]:
+        """Wait for a change and return all contents.
 
         Raises:
-            Exception: The watch over a namespace ended by an error that is not of its resources.
+            Exception: The watch of a namespace failed unexpectedly.
         """
         while True:
             await self._read(await self._until_quiet(self._idle))
-            self._check()
-            if _differs(self._told, {**self._files, **self._resources}):
-                return self._tell()
+            self._raise_failures()
+            current = {**self._files, **self._resources}
+            if _comparable(self._yielded) != _comparable(current):
+                return self._contents()
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -131,43 +162,43 @@ class _SourcesWatch:
         for events in self._events:
             await events.close()
 
-    def _tell(self) -> dict[Source, FileContent]:
-        found = {**self._files, **self._resources}
-        # As the sources were given; those of one folder by name.
+    def _contents(self) -> dict[Source, FileContent]:
+        contents = {**self._files, **self._resources}
+        # In the order of the sources; those of one folder by name.
         rank = {source.path: number for number, source in enumerate(self._sources)}
-        ordered = sorted(found, key=lambda source: (_rank(source, rank), source.path.name))
-        self._told = {source: found[source] for source in ordered}
-        return dict(self._told)
+        ordered = sorted(contents, key=lambda source: (_rank(source, rank), source.path.name))
+        self._yielded = {source: contents[source] for source in ordered}
+        return dict(self._yielded)
 
     async def _until_quiet(self, burst: Debounce) -> Debounce:
-        """Return the burst of events after which everything should be read."""
+        """Wait for the end of a burst of events and return it; then all files must be read."""
         polled = self._clock()
         while True:
             now = self._clock()
-            gone_at = self._gone_at()
-            due = min(at for at in (burst.due, gone_at, polled + self._poll) if at is not None)
+            deleted_at = self._deleted_at()
+            due = min(at for at in (burst.due, deleted_at, polled + self._poll) if at is not None)
             if due > now:
                 if await self._event_within(due - now):
                     burst = burst.event(self._clock())
-            elif due in (burst.due, gone_at):
+            elif due in (burst.due, deleted_at):
                 return burst
             else:
                 polled = now
                 await self._ensure_events()
-                seen = await asyncio.to_thread(signatures, self._paths)
-                if seen != self._reading.signatures:
+                current = await asyncio.to_thread(signatures, self._paths)
+                if current != self._reading.signatures:
                     burst = burst.event(now)
 
     async def _event_within(self, timeout: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self._stirred.wait()
-        happened = self._stirred.is_set()
-        self._stirred.clear()
-        return happened
+                await self._changed.wait()
+        has_changed = self._changed.is_set()
+        self._changed.clear()
+        return has_changed
 
     async def _read(self, burst: Debounce) -> None:
-        """Read all files, again while they change under the reader and the burst may go on."""
+        """Read all files; again if one changes meanwhile, until the burst ends at the latest."""
         while True:
             self._reading = await asyncio.to_thread(read_sources, self._paths)
             now = self._clock()
@@ -175,29 +206,29 @@ class _SourcesWatch:
             if not self._reading.torn or now >= first + burst.longest:
                 break
             burst = await self._until_quiet(burst.event(now))
-        self._take_reading(now)
+        self._apply_reading(now)
 
-    def _take_reading(self, now: float) -> None:
+    def _apply_reading(self, now: float) -> None:
         contents = self._reading.contents
         for source in contents.keys() | self._files.keys() | set(self._paths):
             if source in contents:
                 self._files[source] = contents[source]
                 self._absent_since.pop(source, None)
             elif not source.folder:
-                self._miss(source, now)
+                self._apply_absence(source, now)
 
-    def _miss(self, source: Source, now: float) -> None:
+    def _apply_absence(self, source: Source, now: float) -> None:
         since = self._absent_since.setdefault(source, now)
         if source in self._files and now - since < self._gone_after:
-            return  # what it said stays for now
+            return  # its last content stays for now
         if source in self._paths:
             self._files[source] = None
         else:
             self._files.pop(source, None)
             del self._absent_since[source]
 
-    def _gone_at(self) -> float | None:
-        """Return when a file that was there, and is absent, counts as deleted."""
+    def _deleted_at(self) -> float | None:
+        """Return when the first of the absent files counts as deleted."""
         absent = [
             since
             for source, since in self._absent_since.items()
@@ -209,13 +240,13 @@ class _SourcesWatch:
         for events in self._events:
             await events.ensure()
 
-    def _check(self) -> None:
+    def _raise_failures(self) -> None:
         for task in self._tasks:
             if task.done():
                 task.result()
 
     async def _follow(self, source: Source) -> None:
-        # The client library takes a third of a second to load and comes with an extra.
+        # The client library is optional, and loading it takes a third of a second.
         from leaseway.control_plane.config.kubernetes.watch import (
             ResourcesUnknown,
             follow_namespace,
@@ -228,21 +259,21 @@ class _SourcesWatch:
                     self._resources[source] = Unreadable(str(change))
                 else:
                     self._resources = _resources(change)
-                self._unheard.discard(source)
-                self._stirred.set()
+                self._pending.discard(source)
+                self._changed.set()
 
 
 def _directories(sources: Sequence[Source]) -> dict[Path, set[str] | None]:
-    """Return the directories to watch, with the names that count in each; None where all do."""
-    found: dict[Path, set[str] | None] = {}
+    """Return the directories to watch, with the file names in each; None for all files."""
+    directories: dict[Path, set[str] | None] = {}
     for source in sources:
         if source.folder:
-            found[source.path] = None
+            directories[source.path] = None
             continue
-        names = found.setdefault(source.path.parent, set())
+        names = directories.setdefault(source.path.parent, set())
         if names is not None:
             names.add(source.path.name)
-    return found
+    return directories
 
 
 def _resources(resources: Sequence[CustomResource]) -> dict[Source, FileContent]:
@@ -251,7 +282,7 @@ def _resources(resources: Sequence[CustomResource]) -> dict[Source, FileContent]
         kept, skipped = first_by_name(each for each in resources if each.kind == kind)
         if skipped:
             _logger.error(
-                "%d resources of the kind %s are left out: the first %d by name are read.",
+                "%d resources of the kind %s are ignored: only the first %d by name are read.",
                 skipped,
                 kind,
                 len(kept),
@@ -261,14 +292,9 @@ def _resources(resources: Sequence[CustomResource]) -> dict[Source, FileContent]
     return found
 
 
-def _differs(one: Mapping[Source, FileContent], other: Mapping[Source, FileContent]) -> bool:
-    return {source: _said(found) for source, found in one.items()} != {
-        source: _said(found) for source, found in other.items()
-    }
-
-
-def _said(found: FileContent) -> tuple[type, str]:
-    return type(found), str(found)  # two errors of one text are the same
+def _comparable(contents: Mapping[Source, FileContent]) -> dict[Source, tuple[type, str]]:
+    # Two errors with the same text are equal.
+    return {source: (type(content), str(content)) for source, content in contents.items()}
 
 
 def _rank(source: Source, rank: Mapping[Path, int]) -> int:

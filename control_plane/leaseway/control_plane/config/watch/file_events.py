@@ -1,7 +1,7 @@
-"""Events of a directory that configuration files are in, where the system gives any.
+"""Events of a directory with configuration files, if the system supports them.
 
 The directory is watched, not the file: editors replace the file, and a mounted ConfigMap swaps
-the symlink `..data` beside it. Whatever is missed here is found by the polling behind it.
+the symlink `..data` beside it. Polling finds the changes that are missed here.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import watchfiles
 _log = logging.getLogger(__name__)
 
 _STEP_MS: Final = 25
-"""How often the watching thread hands over what it has; the debounce proper is elsewhere."""
+"""Interval in which the watching thread delivers events; the debounce is elsewhere."""
 
 _IMPORTED_LATE: Final = "anyio._backends._asyncio"
-"""What `watchfiles` imports when it first watches: 40 ms of work, which is not for the loop."""
+"""The module that `watchfiles` imports when it first watches, which takes 40 ms."""
 
 Identity = tuple[int, int] | None
 
 
 class FileEvents:
-    """Says when something may have changed one of the files of a directory.
+    """Sets an event when a file of a directory may have changed.
 
     Args:
         directory: The directory.
-        names: The files' names; None for all that is in it.
-        changed: Set when there was an event.
+        names: The files' names; None for all files.
+        changed: The event.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class FileEvents:
         self._changed = changed
         self._task: asyncio.Task[None] | None = None
         self._watched: Identity = None
-        self._said = ""
+        self._warned_of = ""
 
     async def ensure(self) -> None:
-        """Watch the directory, anew where it is another one by now or watching had failed."""
+        """Watch the directory; again if it was replaced or the watch has failed."""
         identity = await asyncio.to_thread(_identity, self._directory)
         if identity is None:
-            self._say("the directory does not exist")
+            self._warn("the directory does not exist")
             return
         if self._task is not None and not self._task.done() and identity == self._watched:
             return
@@ -62,12 +62,12 @@ class FileEvents:
         """Stop watching."""
         if self._task is not None:
             self._task.cancel()
-            # Waited for, not awaited: a cancellation of the caller must stay the caller's.
+            # wait(), because await would turn a cancellation of the caller into the task's.
             await asyncio.wait({self._task})
             self._task = None
 
     async def _watch(self) -> None:
-        with contextlib.suppress(ImportError):  # what the watcher would import on this loop
+        with contextlib.suppress(ImportError):  # in a thread, so that the loop does not block
             await asyncio.to_thread(importlib.import_module, _IMPORTED_LATE)
         try:
             async for changes in watchfiles.awatch(
@@ -79,8 +79,8 @@ class FileEvents:
             ):
                 if self._concerns(path for _, path in changes):
                     self._changed.set()
-        except Exception as error:  # whatever ends the events, polling goes on
-            self._say(str(error) or type(error).__name__)
+        except Exception as error:  # polling continues without events
+            self._warn(str(error) or type(error).__name__)
 
     def _concerns(self, paths: Iterable[str]) -> bool:
         if self._names is None:
@@ -88,10 +88,10 @@ class FileEvents:
         names = {Path(path).name for path in paths}
         return any(name in self._names or name.startswith("..") for name in names)
 
-    def _say(self, reason: str) -> None:
-        if reason != self._said:
-            self._said = reason
-            _log.warning("No file events for %s (%s); polling goes on.", self._directory, reason)
+    def _warn(self, reason: str) -> None:
+        if reason != self._warned_of:
+            self._warned_of = reason
+            _log.warning("No file events for %s (%s); polling continues.", self._directory, reason)
 
 
 def _identity(directory: Path) -> Identity:

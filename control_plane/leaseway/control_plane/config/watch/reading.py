@@ -1,7 +1,7 @@
-"""One reading of all files of a configuration: what is there now, and whether it held still.
+"""Reads all files of a configuration at once.
 
-Files that are swapped together are read together: a reading during which one of them changed is
-torn, and its reader waits and reads again.
+Files that are swapped together must be read together: if one changes meanwhile, the reading is
+torn, and the caller waits and reads again.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leaseway.control_plane.config.layers.sources import Source, files_in, tenant_file
-from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
+from leaseway.control_plane.config.tree.files import Unreadable, read_config
 
 Signature = tuple[int, int, int, int, int]
-"""Tells two contents of a path apart without reading them."""
+"""Differs between two contents of a path; needs no reading."""
 
 Signatures = Mapping[Source, Signature | None]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What all files were at one moment.
+    """The contents of all files at one moment.
 
     Attributes:
-        contents: The text of each file that is there, or why it can't be read.
-        signatures: Each file as it was before it was read; None for what should be looked at again.
-        torn: Whether something changed meanwhile.
+        contents: The text of each existing file, or why it can't be read.
+        signatures: Each file's signature before it was read; None if it must be read again.
+        torn: Whether a file changed meanwhile.
     """
 
     contents: Mapping[Source, str | Unreadable]
@@ -46,16 +46,16 @@ def read_sources(sources: Iterable[Source]) -> Reading:
         except Unreadable as error:
             contents[source] = error
     torn = signatures(sources) != before
-    # What keeps a file from being read may pass without a trace on it.
-    seen = {
+    # A file may become readable without a change of its signature.
+    valid = {
         source: None if isinstance(contents.get(source), Unreadable) else signature
         for source, signature in before.items()
     }
-    return Reading(contents, seen, torn)
+    return Reading(contents, valid, torn)
 
 
 def signatures(sources: Iterable[Source]) -> Signatures:
-    """Return how each file looks from outside, those of folders included. Blocks."""
+    """Return the signature of each file, including those in folders. Blocks."""
     return {source: _signature(source.path) for source in _files(sources)}
 
 
@@ -68,7 +68,7 @@ def _files(sources: Iterable[Source]) -> dict[Source, None]:
         try:
             paths = files_in(source.path)
         except OSError:
-            paths = []  # those that were there count as absent
+            paths = []  # the folder's files count as absent
         found.update(dict.fromkeys(tenant_file(source, path) for path in paths))
     return found
 

@@ -167,7 +167,7 @@ def _import_openapi(
     except DocumentUnavailable as error:
         raise CliFailure(str(error)) from None
     for skipped in imported.skipped:
-        say(f"No tool: {skipped.operation}: {skipped.why}.", err=True)
+        say(f"No tool: {skipped.operation}: {skipped.reason}.", err=True)
     if not imported.tools:
         raise CliFailure(f"{source} has no operation, among those chosen, that can be a tool.")
     text = native_server(imported, name or server_id(imported.title), source)
@@ -181,7 +181,7 @@ def _import_openapi(
 
 def _import_client_file(file: Path, form: str, prefix: str, out: Path | None) -> int:
     from leaseway.control_plane.config.exporting import kubernetes_text, native_text
-    from leaseway.control_plane.config.tree.read_file import Unreadable, read_config
+    from leaseway.control_plane.config.tree.files import Unreadable, read_config
 
     try:
         text = read_config(file)

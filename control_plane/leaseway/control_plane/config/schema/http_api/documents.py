@@ -88,7 +88,7 @@ def _load(source: str, selection: Selection, node: Tree, where: Where) -> OpenAp
 
 def _warn_of_skipped(imported: Imported, node: Tree, where: Where) -> None:
     for skipped in imported.skipped[:_MAX_WARNINGS]:
-        message = f"The operation {skipped.operation} does not become a tool: {skipped.why}."
+        message = f"The operation {skipped.operation} does not become a tool: {skipped.reason}."
         where.warning(node.at, IssueReason.OPERATION_SKIPPED, message)
     rest = len(imported.skipped) - _MAX_WARNINGS
     if rest > 0:
