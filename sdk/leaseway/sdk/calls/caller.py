@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from leaseway.sdk.calls import tracing
 from leaseway.sdk.calls.media import MediaReader
-from leaseway.sdk.calls.recovery import CallRecovery, CallState
-from leaseway.sdk.calls.release_routing import ReleaseRouter
+from leaseway.sdk.calls.recovery import CallRecovery, CallState, Release
 from leaseway.sdk.calls.requests import McpRequest, encode_arguments
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.catalog.resolver import Resolver
@@ -30,6 +29,7 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, MAX_CALL_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages import artifact_refs
+from leaseway.wire.messages.admin import release_target
 from leaseway.wire.status import fault_from_status
 
 _MAX_CACHED: Final = 1024
@@ -62,7 +62,6 @@ class CallRunner:
         self._resolver = resolver
         self._pool = pool
         self._leases = leases
-        self._releases = ReleaseRouter(pool, leases)
         self._recovery = CallRecovery(resolver, pool, leases)
         self._now = asyncio.get_running_loop().time
         self._tracer = tracing.CallTracer(identity)
@@ -103,18 +102,7 @@ class CallRunner:
         timeout: float | None,
         events: CallEvents,
     ) -> Coroutine[Any, Any, ToolResult]:
-        """Return a coroutine that calls a tool with arguments that are already JSON.
-
-        Args:
-            session: As for `call`.
-            name: As for `call`.
-            arguments: One JSON object in UTF-8.
-            timeout: As for `call`.
-            events: As for `call`.
-
-        Raises:
-            Fault: As for `call`.
-        """
+        """Like `call`, with arguments that are already one JSON object in UTF-8."""
         check_call(name, None, timeout)
         state = CallState(session, name, events)
         state.payload = arguments
@@ -127,21 +115,7 @@ class CallRunner:
         timeout: float | None,
         events: CallEvents | None = None,
     ) -> Coroutine[Any, Any, ToolResult]:
-        """Return a coroutine that sends a request about a prompt or a resource.
-
-        Args:
-            session: The session of the request.
-            request: The request.
-            timeout: As for `call`.
-            events: As for `call`; also handles changes of a resource.
-
-        Returns:
-            The MCP result of the request.
-
-        Raises:
-            Fault: As for `call`.
-            TypeError: A parameter has the wrong type.
-        """
+        """Like `call`, for a request about a prompt or a resource."""
         if timeout is not None:
             check_seconds("timeout", timeout)
         state = CallState(session, request.item, events)
@@ -196,11 +170,8 @@ class CallRunner:
             state.deadline = at + target.call_timeout
         lease_id = ""
         if target.releases:
-            link, release = await self._releases.route(
-                state.session, state.payload, target, state.avoid, at
-            )
-            state.link, state.release = link, release
-            lease_id = release.lease_id if release is not None else ""
+            link = state.link = await self._route_release(state, target, at)
+            lease_id = state.release.lease_id if state.release is not None else ""
         elif target.shared and not self._leases.book.tracks(state.session, target.server_id):
             workers = _artifact_holders(target.workers, state.payload)
             link = state.link = self._pool.pick(workers, state.avoid)
@@ -245,6 +216,29 @@ class CallRunner:
         if state.span is not None:
             state.span.add_event("leaseway.placed", {"leaseway.worker": worker.id})
         return self._pool.link(worker)
+
+    async def _route_release(self, state: CallState, target: Target, at: float) -> WorkerLink:
+        """Return the worker that holds the lease which a call of `mcp_release` releases.
+
+        The worker of a lease that another client of the session acquired is requested from the
+        control plane. If it does not answer, the call is sent to any worker (DESIGN §5).
+        """
+        server_id = release_target(state.payload)
+        if server_id is None:
+            return self._pool.pick(target.workers, state.avoid)
+        key = SessionLeaseKey(state.session, server_id)
+        lease = self._leases.book.find_held(key, at)
+        if lease is not None:
+            state.release = Release(key, lease.lease_id)
+            return self._pool.link(lease.worker)
+        worker = await self._leases.find_worker(key)
+        if worker is not None:
+            link = self._pool.link(worker)
+        else:
+            link = self._pool.pick(target.workers, state.avoid)
+        # Without an id, the lease that the session has when the call runs is released.
+        state.release = Release(key, "")
+        return link
 
     async def _resolve(self, state: CallState) -> Target:
         state.cached = False

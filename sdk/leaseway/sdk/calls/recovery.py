@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from opentelemetry.trace import Span
 
 from leaseway.sdk.calls import tracing
-from leaseway.sdk.calls.release_routing import Release
 from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.catalog.targets import NameOrItem, Target
@@ -25,6 +24,13 @@ from leaseway.wire.errors import Fault, Reason
 
 _HOLDER_LOST: Final = frozenset({Reason.WORKER_LOST, Reason.DRAINING, Reason.FATE_UNKNOWN})
 """How a release fails if the lease's worker has exited or is shutting down."""
+
+
+class Release(NamedTuple):
+    """What a call of `mcp_release` releases; `lease_id` is empty if another client holds it."""
+
+    key: SessionLeaseKey
+    lease_id: str
 
 
 class CallState:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 import grpc
@@ -44,14 +45,13 @@ _TRIES_BEFORE_WARNING: Final = 14
 """Failed connections, about 10 s, after which a failing watch is logged as a warning."""
 
 
+@dataclass(slots=True, eq=False)
 class _Request:
-    __slots__ = ("asked", "deadline", "future", "name")
-
-    def __init__(self, asked: NameOrItem, deadline: float, future: asyncio.Future[Target]) -> None:
-        self.asked = asked
-        self.name = str(asked)
-        self.deadline = deadline
-        self.future = future
+    asked: NameOrItem
+    name: str
+    domain: Domain
+    deadline: float
+    future: asyncio.Future[Target]
 
 
 class RegistryVersion:
@@ -221,7 +221,9 @@ class Resolver:
     def _request(self, asked: NameOrItem, deadline: float) -> _Request:
         request = self._requests.get(asked)
         if request is None:
-            request = _Request(asked, deadline, self._loop.create_future())
+            request = _Request(
+                asked, str(asked), domain(asked), deadline, self._loop.create_future()
+            )
             request.future.add_done_callback(_retrieve)
             self._requests[asked] = request
             if not self._queue:
@@ -231,11 +233,12 @@ class Resolver:
         return request
 
     def _flush(self) -> None:
-        queue, self._queue = sorted(self._queue, key=_domain), []
-        for _, group in groupby(queue, _domain):
-            alike = list(group)
-            for start in range(0, len(alike), _MAX_NAMES):
-                self._start(alike[start : start + _MAX_NAMES])
+        by_domain = attrgetter("domain")
+        queue, self._queue = sorted(self._queue, key=by_domain), []
+        for _, group in groupby(queue, by_domain):
+            requests = list(group)
+            for start in range(0, len(requests), _MAX_NAMES):
+                self._start(requests[start : start + _MAX_NAMES])
 
     def _start(self, requests: list[_Request]) -> None:
         task = self._loop.create_task(self._send(requests), name="leaseway resolve")
@@ -280,7 +283,7 @@ class Resolver:
                     self._start([request]) if separately else self._fail(request, fault)
 
     async def _request_targets(self, requests: list[_Request]) -> catalog_pb2.ResolveToolsResponse:
-        kind, server = _domain(requests[0])
+        kind, server = requests[0].domain
         deadline = max(request.deadline for request in requests)
         if len(requests) > 1:
             deadline = min(deadline, self._loop.time() + _BATCH_TIMEOUT)
@@ -371,10 +374,6 @@ async def _watch_registry(reference: weakref.ref[Resolver], control: ControlPlan
         missed = True
         await asyncio.sleep(_RECONNECT.delay(attempt) + 0.02)
         attempt += 1
-
-
-def _domain(request: _Request) -> Domain:
-    return domain(request.asked)
 
 
 def _retrieve(future: asyncio.Future[Target]) -> None:

@@ -9,7 +9,7 @@ clock; `wall` is the same moment as Unix time, for users.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -33,6 +33,7 @@ class SessionLeaseKey(NamedTuple):
     server_id: str
 
 
+@dataclass(slots=True, eq=False)
 class ClientLease:
     """A held lease, as this client knows it.
 
@@ -46,31 +47,18 @@ class ClientLease:
         idle: Seconds without a call after which the lease is released.
     """
 
-    __slots__ = (
-        "expires_at",
-        "expires_wall",
-        "idle",
-        "lease_id",
-        "owned",
-        "reminder",
-        "renewed_at",
-        "server_id",
-        "session",
-        "ttl",
-        "used_at",
-        "worker",
-    )
-
-    def __init__(
-        self, key: SessionLeaseKey, lease_id: str, worker: WorkerRun, *, owned: bool, reminder: str
-    ) -> None:
-        self.session, self.server_id = key
-        self.lease_id = lease_id
-        self.worker = worker
-        self.owned = owned
-        self.reminder = reminder
-        self.ttl = self.renewed_at = self.expires_at = self.expires_wall = 0.0
-        self.used_at, self.idle = 0.0, LEASE_IDLE
+    session: str
+    server_id: str
+    lease_id: str
+    worker: WorkerRun
+    owned: bool
+    reminder: str
+    ttl: float = 0.0
+    renewed_at: float = 0.0
+    expires_at: float = 0.0
+    expires_wall: float = 0.0
+    used_at: float = 0.0
+    idle: float = LEASE_IDLE
 
     @property
     def key(self) -> SessionLeaseKey:
@@ -181,8 +169,7 @@ class LeaseBook:
         self._placements.pop(key, None)
         lease = self._held.get(key)
         if lease is None or lease.lease_id != lease_id:
-            lease = ClientLease(key, lease_id, worker, owned=owned, reminder=reminder)
-            self._held[key] = lease
+            lease = self._held[key] = ClientLease(*key, lease_id, worker, owned, reminder)
         else:
             lease.owned = lease.owned or owned
             lease.reminder = reminder or lease.reminder

@@ -51,6 +51,7 @@ class LogMessage:
     data: Any
 
 
+@dataclass(kw_only=True, eq=False)
 class CallEvents:
     """Which events a call requests, and their handlers; this base class ignores every event.
 
@@ -68,24 +69,17 @@ class CallEvents:
         lease_ttl: Seconds that a lease acquired by the call lives; 0 means the default.
     """
 
+    wants_progress: bool = False
+    log_level: str = ""
+    answers: tuple[str, ...] = ()
+    inline_media: bool = False
+
+    # Set on an instance only if they differ, so that they are not parameters.
     passes_input = False
     input = b""
     meta = b""
     deadline = 0.0
     lease_ttl = 0.0
-
-    def __init__(
-        self,
-        *,
-        wants_progress: bool = False,
-        log_level: str = "",
-        answers: tuple[str, ...] = (),
-        inline_media: bool = False,
-    ) -> None:
-        self.wants_progress = wants_progress
-        self.log_level = log_level
-        self.answers = answers
-        self.inline_media = inline_media
 
     def handle_progress(self, frame: execution_pb2.Progress) -> None:
         """Handle a progress report."""

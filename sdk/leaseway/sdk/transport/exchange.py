@@ -14,6 +14,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -42,24 +43,15 @@ _GREETING_TIMEOUT: Final = 0.5
 """Seconds to wait for the worker's first metadata before the client writes."""
 
 
+@dataclass(slots=True, eq=False)
 class _InFlightCall:
     """A call that waits for its result."""
 
-    __slots__ = ("chunked", "events", "reply", "ticket", "what")
-
-    def __init__(
-        self,
-        reply: asyncio.Future[Reply],
-        ticket: int,
-        chunked: bool,
-        what: str,
-        events: CallEvents | None,
-    ) -> None:
-        self.reply = reply
-        self.ticket = ticket
-        self.chunked = chunked
-        self.what = what
-        self.events = events
+    reply: asyncio.Future[Reply]
+    ticket: int
+    chunked: bool
+    what: str
+    events: CallEvents | None
 
 
 class Exchange:

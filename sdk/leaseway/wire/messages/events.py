@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Final, Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Literal, get_args
 
 from leaseway.v1 import admin_pb2
 from leaseway.wire.timing.durations import timestamp
@@ -48,6 +48,9 @@ class EventRecord:
     instance_id: str = ""
     details: tuple[str, ...] = ()
     number: int = 0
+
+
+_SAME_FIELDS: Final = [field.name for field in fields(EventRecord) if field.name != "at"]
 
 
 class History:
@@ -120,42 +123,15 @@ def matches(event: EventRecord, *, server_id: str, kinds: frozenset[str]) -> boo
 
 
 def event_to_wire(event: EventRecord) -> admin_pb2.Event:
-    return admin_pb2.Event(
-        number=event.number,
-        time=timestamp(event.at),
-        kind=event.kind,
-        action=event.action,
-        severity=event.severity,
-        message=event.message,
-        reason=event.reason,
-        server_id=event.server_id,
-        tenant=event.tenant,
-        worker_id=event.worker_id,
-        lease_id=event.lease_id,
-        session=event.session,
-        instance_id=event.instance_id,
-        details=event.details,
-    )
+    same: dict[str, Any] = {name: getattr(event, name) for name in _SAME_FIELDS}
+    return admin_pb2.Event(time=timestamp(event.at), **same)
 
 
 def event_from_wire(message: admin_pb2.Event) -> EventRecord:
     """Convert an event that a peer sent."""
-    return EventRecord(
-        kind=message.kind,
-        action=message.action,
-        message=message.message,
-        at=message.time.ToNanoseconds() / 1e9,
-        severity=message.severity,
-        reason=message.reason,
-        server_id=message.server_id,
-        tenant=message.tenant,
-        worker_id=message.worker_id,
-        lease_id=message.lease_id,
-        session=message.session,
-        instance_id=message.instance_id,
-        details=tuple(message.details),
-        number=message.number,
-    )
+    same: dict[str, Any] = {name: getattr(message, name) for name in _SAME_FIELDS}
+    same["details"] = tuple(message.details)
+    return EventRecord(at=message.time.ToNanoseconds() / 1e9, **same)
 
 
 def _shortened(text: str) -> str:

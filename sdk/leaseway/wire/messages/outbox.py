@@ -9,21 +9,20 @@ exchange's writer task on either side sends the batches (DESIGN §6).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import BATCH_SIZE
 from leaseway.wire.messages.frames import chunk_frame
 
 
+@dataclass(slots=True, eq=False)
 class _Large:
     """A payload that may be partly sent, and the frame that follows it."""
 
-    __slots__ = ("call_id", "frame", "payload")
-
-    def __init__(self, call_id: int, payload: bytes, frame: bytes) -> None:
-        self.call_id = call_id
-        self.payload = memoryview(payload)
-        self.frame = frame
+    call_id: int
+    payload: memoryview
+    frame: bytes
 
 
 class Outbox:
@@ -68,7 +67,7 @@ class Outbox:
         """
         idle = not self.queued_bytes
         self._last_ticket = ticket = self._last_ticket + 1
-        self._large[ticket] = _Large(call_id, payload, frame)
+        self._large[ticket] = _Large(call_id, memoryview(payload), frame)
         self.queued_bytes += len(payload) + len(frame)
         if idle:
             self._wake()
