@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.data_plane.core.ports import PromptsResources
+from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.services.replies import Updates
 from leaseway.spec.model import InstancePolicy, ServerSpec
 from leaseway.spec.protobuf import spec_to_wire
@@ -23,7 +23,7 @@ Caller = Any
 GREET = b'{"name":"greet","x-own":[1]}'
 NOTE = b'{"uri":"note://a","name":"a"}'
 TEMPLATE = b'{"uriTemplate":"note://{id}","name":"note"}'
-OFFERS = PromptsResources((GREET,), (NOTE,), (TEMPLATE,))
+OFFERS = ListedPromptsResources((GREET,), (NOTE,), (TEMPLATE,))
 
 
 def offering(bench: Bench, spec: ServerSpec, *blacklist: str) -> sync_pb2.Upsert:
@@ -92,7 +92,7 @@ async def test_only_a_probe_lists_offers_and_not_each_lease(bench: Bench) -> Non
 
 
 async def test_lists_that_fail_are_a_warning_until_they_succeed(bench: Bench) -> None:
-    bench.servers.prompts_resources = PromptsResources(
+    bench.servers.prompts_resources = ListedPromptsResources(
         (GREET,), gaps=("resources/list failed: no disk.",)
     )
     await bench.probe(bench.spec("notes"))
@@ -114,16 +114,20 @@ async def test_a_lease_that_ends_while_its_lists_are_read_is_no_warning(bench: B
     ends, stays = bench.servers.live
     listed = asyncio.Event()
 
-    async def end_and_list(timeout: float, recorded: PromptsResources) -> PromptsResources:
+    async def end_and_list(
+        timeout: float, recorded: ListedPromptsResources
+    ) -> ListedPromptsResources:
         ends.state = "failed"
         listed.set()
-        return PromptsResources(gaps=("prompts/list failed: the connection was closed.",))
+        return ListedPromptsResources(gaps=("prompts/list failed: the connection was closed.",))
 
     ends.list_prompts_resources = end_and_list
     ends.change_tools(bench.servers.tools)
     async with asyncio.timeout(BOUND):
         await listed.wait()
-    bench.servers.prompts_resources = PromptsResources((GREET,), skipped=("It lists 'k' twice.",))
+    bench.servers.prompts_resources = ListedPromptsResources(
+        (GREET,), skipped=("It lists 'k' twice.",)
+    )
     stays.change_tools(bench.servers.tools)
     report = await bench.plane.expect_report(lambda report: report.problems)
     reasons = {each.reason for each in report.problems}
@@ -133,7 +137,7 @@ async def test_a_lease_that_ends_while_its_lists_are_read_is_no_warning(bench: B
 
 async def test_what_is_left_out_of_a_list_is_a_warning_until_it_is_mended(bench: Bench) -> None:
     twice = "It lists tools more than once, the first counts: 'k'."
-    bench.servers.prompts_resources = PromptsResources((GREET,), skipped=(twice,))
+    bench.servers.prompts_resources = ListedPromptsResources((GREET,), skipped=(twice,))
     await bench.probe(bench.spec("notes"))
     report = await bench.plane.expect_report(lambda report: report.problems)
     (problem,) = [each for each in report.problems if each.reason == "DEFINITIONS_LEFT_OUT"]
@@ -148,7 +152,7 @@ async def test_what_is_left_out_of_a_list_is_a_warning_until_it_is_mended(bench:
 async def test_a_shared_instance_that_offers_more_is_listed_again(bench: Bench) -> None:
     spec = await serve(bench)
     await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
-    bench.servers.prompts_resources = PromptsResources(
+    bench.servers.prompts_resources = ListedPromptsResources(
         (GREET, b'{"name":"more"}'), (NOTE,), (TEMPLATE,)
     )
     bench.servers.live[0].change_tools(bench.servers.tools)
@@ -161,7 +165,7 @@ async def test_a_list_that_fails_stays_as_another_instance_has_listed_it(bench: 
     await serve(bench)
     await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
     assert bench.servers.live[0].prompts_resources is None
-    bench.servers.prompts_resources = PromptsResources(
+    bench.servers.prompts_resources = ListedPromptsResources(
         (), (NOTE, b'{"uri":"note://b"}'), gaps=("prompts/list failed.",)
     )
     bench.servers.live[0].change_tools(bench.servers.tools)
@@ -174,7 +178,7 @@ async def test_a_list_that_fails_stays_as_another_instance_has_listed_it(bench: 
 async def test_a_leased_instance_that_offers_more_is_a_warning(bench: Bench) -> None:
     await serve(bench, shared=False)
     await read(bench.caller(), "note://a", session="s1")
-    bench.servers.prompts_resources = PromptsResources(
+    bench.servers.prompts_resources = ListedPromptsResources(
         (GREET, b'{"name":"more"}'), (NOTE,), (TEMPLATE,)
     )
     bench.servers.live[0].change_tools(bench.servers.tools)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ValidationError
 
-from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.mcp.http.errors import status_fault
@@ -192,7 +192,7 @@ def _start(text: str, _: Path, __: ResolvedValues) -> str:
 
 def _problem(text: str, _: Path, __: ResolvedValues) -> str:
     reports = Reports()
-    reports.report_problem(Problem("server", "X", text, VariantKey("srv")))
+    reports.report_problem(WorkerProblem("server", "X", text, VariantKey("srv")))
     return "".join(problem.message for problem in reports.problems.open)
 
 

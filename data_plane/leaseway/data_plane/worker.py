@@ -28,7 +28,7 @@ from leaseway.data_plane.calls.recent import RECENT_CALLS, RecentCalls
 from leaseway.data_plane.core.artifacts.index import ArtifactLimits
 from leaseway.data_plane.core.leases.table import LeaseTable
 from leaseway.data_plane.core.ports import OpenInstance
-from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.instances.reports import Reports
@@ -323,14 +323,14 @@ class Worker:
             f"Worker '{self.id}' cannot keep images and sounds of results: {why}. They stay in"
             " their results. Make room on its disk, or name another folder with --artifacts."
         )
-        problem = Problem("worker", "ARTIFACTS_NOT_KEPT", message, severity="warning")
+        problem = WorkerProblem("worker", "ARTIFACTS_NOT_KEPT", message, severity="warning")
         if why:
             self._reports.report_problem(problem)
         else:
             self._reports.clear_problem(problem)
 
     def _audit_problem(self, sentence: str) -> None:
-        problem = Problem("worker", "AUDIT_NOT_WRITTEN", sentence)
+        problem = WorkerProblem("worker", "AUDIT_NOT_WRITTEN", sentence)
         if sentence:
             self._reports.report_problem(problem)
         else:

@@ -1,13 +1,13 @@
 """Problems are reported once a change, and again to whoever joins later."""
 
-from leaseway.data_plane.core.problems import Problem, ProblemBook
+from leaseway.data_plane.core.problems import ProblemBook, WorkerProblem
 from leaseway.spec.model import VariantKey
 
 KEY = VariantKey("time")
 
 
-def lost(message: str = "gone") -> Problem:
-    return Problem("server", "SERVER_LOST", message, KEY)
+def lost(message: str = "gone") -> WorkerProblem:
+    return WorkerProblem("server", "SERVER_LOST", message, KEY)
 
 
 def test_the_same_problem_is_one_with_the_newest_message() -> None:
@@ -49,7 +49,7 @@ def test_a_new_listener_hears_of_all_that_is_open() -> None:
 def test_problems_are_bounded_in_number_and_length() -> None:
     book = ProblemBook()
     for number in range(5000):
-        book.add(Problem("server", "X", "m" * 10_000, VariantKey(f"s{number}")))
+        book.add(WorkerProblem("server", "X", "m" * 10_000, VariantKey(f"s{number}")))
     assert len(book.open) == 4096
     assert book.open[-1].key == VariantKey("s4999")
     assert all(len(problem.message) <= 4096 for problem in book.open)

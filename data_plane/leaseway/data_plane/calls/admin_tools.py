@@ -9,7 +9,7 @@ import msgspec
 
 from leaseway.data_plane.core.calls.call import Outcome
 from leaseway.data_plane.core.leases.table import WorkerLeaseKey
-from leaseway.data_plane.core.tools.toolset import Exposed, ToolPlan, compile_toolset
+from leaseway.data_plane.core.tools.toolset import ExposedTool, ToolPlan, compile_toolset
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.v1 import execution_pb2
@@ -19,7 +19,7 @@ from leaseway.wire.names import DEFAULT_TENANT, nearest
 
 _MAX_LISTED: Final = 20
 _TOOLSET: Final = compile_toolset(
-    TOOL_DEFINITIONS.values(), [Exposed(name, name) for name in TOOL_DEFINITIONS], ""
+    TOOL_DEFINITIONS.values(), [ExposedTool(name, name) for name in TOOL_DEFINITIONS], ""
 )
 
 

@@ -18,7 +18,7 @@ from leaseway.wire.errors import Fault
 
 
 @dataclass(frozen=True)
-class PromptsResources:
+class ListedPromptsResources:
     """What a server offers besides tools: definitions as it sent them, in its order.
 
     Attributes:
@@ -37,7 +37,7 @@ class PromptsResources:
     skipped: tuple[str, ...] = ()
 
 
-NO_PROMPTS_RESOURCES: Final = PromptsResources()
+NO_PROMPTS_RESOURCES: Final = ListedPromptsResources()
 
 
 class StderrPort(Protocol):
@@ -78,7 +78,7 @@ class InstancePort(Protocol):
         """What it listed last: definitions by original name, in the server's order."""
 
     @property
-    def prompts_resources(self) -> PromptsResources | None:
+    def prompts_resources(self) -> ListedPromptsResources | None:
         """What else it listed last; None where it was not asked yet."""
 
     @property
@@ -120,8 +120,8 @@ class InstancePort(Protocol):
         """
 
     async def list_prompts_resources(
-        self, timeout: float, recorded: PromptsResources
-    ) -> PromptsResources:
+        self, timeout: float, recorded: ListedPromptsResources
+    ) -> ListedPromptsResources:
         """List prompts, resources and templates; what cannot be listed is said in `gaps`.
 
         Args:

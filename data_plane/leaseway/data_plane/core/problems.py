@@ -21,7 +21,7 @@ _LONGEST_MESSAGE: Final = 4096
 
 
 @dataclass(frozen=True)
-class Problem:
+class WorkerProblem:
     """Something for an operator to know or to mend.
 
     Attributes:
@@ -51,20 +51,22 @@ class ProblemBook:
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, VariantKey | None, str], Problem] = {}
-        self._seen: dict[tuple[str, VariantKey | None, str], Problem] = {}
-        self._cleared: dict[tuple[str, VariantKey | None, str], Problem] = {}
+        self._open: dict[tuple[str, VariantKey | None, str], WorkerProblem] = {}
+        self._seen: dict[tuple[str, VariantKey | None, str], WorkerProblem] = {}
+        self._cleared: dict[tuple[str, VariantKey | None, str], WorkerProblem] = {}
 
     @property
-    def open(self) -> tuple[Problem, ...]:
+    def open(self) -> tuple[WorkerProblem, ...]:
         """All open problems, the oldest first."""
         return tuple(self._open.values())
 
-    def add(self, problem: Problem) -> bool:
+    def add(self, problem: WorkerProblem) -> bool:
         """Note a problem; say whether it, or its message, is new."""
         cut = problem.message[:_LONGEST_MESSAGE]
         if cut != problem.message:
-            problem = Problem(problem.scope, problem.reason, cut, problem.key, problem.severity)
+            problem = WorkerProblem(
+                problem.scope, problem.reason, cut, problem.key, problem.severity
+            )
         if problem.identity not in self._open and len(self._open) >= _MOST_OPEN:
             oldest = next(iter(self._open))
             self._cleared[oldest] = self._open.pop(oldest)
@@ -91,11 +93,11 @@ class ProblemBook:
             self._seen.pop(identity, None)
         return bool(mended)
 
-    def add_cleared(self, problem: Problem) -> None:
+    def add_cleared(self, problem: WorkerProblem) -> None:
         """Report a problem as mended that the control plane knows from a probe's result."""
         self._cleared[problem.identity] = problem
 
-    def pop_changes(self) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+    def pop_changes(self) -> tuple[tuple[WorkerProblem, ...], tuple[WorkerProblem, ...]]:
         """Return (seen, mended) since the last call."""
         seen, mended = tuple(self._seen.values()), tuple(self._cleared.values())
         self._seen.clear()

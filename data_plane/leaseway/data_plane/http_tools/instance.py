@@ -24,7 +24,11 @@ from leaseway.data_plane.core.calls.call import (
     ToolRequest,
     too_large,
 )
-from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, InstanceListener, PromptsResources
+from leaseway.data_plane.core.ports import (
+    NO_PROMPTS_RESOURCES,
+    InstanceListener,
+    ListedPromptsResources,
+)
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.http_tools.artifacts import read_artifacts
 from leaseway.data_plane.http_tools.client import HttpToolClient, Sending
@@ -98,7 +102,7 @@ class HttpInstance:
         self.mcp_session = ""
         self.resolved_values = resolved_values
         self.tools: Mapping[str, bytes] = {}
-        self.prompts_resources: PromptsResources | None = None
+        self.prompts_resources: ListedPromptsResources | None = None
         self.stderr = _NoStderr()
         self.warnings: tuple[tuple[str, str], ...] = ()
         self.late_replies = 0
@@ -165,8 +169,8 @@ class HttpInstance:
         return self.call(request, done)
 
     async def list_prompts_resources(
-        self, timeout: float, recorded: PromptsResources = NO_PROMPTS_RESOURCES
-    ) -> PromptsResources:
+        self, timeout: float, recorded: ListedPromptsResources = NO_PROMPTS_RESOURCES
+    ) -> ListedPromptsResources:
         """Return that there is nothing but tools.
 
         Raises:

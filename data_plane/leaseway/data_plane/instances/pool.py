@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from leaseway.data_plane.core.desired_state import Changes, DesiredState, HeldVariant, Update, apply
-from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -274,7 +274,7 @@ class Pool:
 
     def _report_schemas(self, variant: HeldVariant) -> None:
         found = variant.toolset.schema_problems
-        problem = Problem(
+        problem = WorkerProblem(
             "server", "SCHEMA_NOT_COMPILED", " ".join(found), variant.key, severity="warning"
         )
         if found:

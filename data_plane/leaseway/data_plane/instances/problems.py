@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from leaseway.data_plane.core.problems import LIMIT_REASONS, UNREACHABLE, Problem
+from leaseway.data_plane.core.problems import LIMIT_REASONS, UNREACHABLE, WorkerProblem
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, describe_differences
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
@@ -37,7 +37,7 @@ class ServerProblems:
     ) -> None:
         """Report a problem, until it is mended or its generation replaced."""
         self._open.add(reason)
-        self._reports.report_problem(Problem("server", reason, message, self._key, severity))
+        self._reports.report_problem(WorkerProblem("server", reason, message, self._key, severity))
 
     def fault(self, fault: Fault) -> None:
         reason = fault.metadata.get("problem", fault.reason.value)
@@ -73,7 +73,7 @@ class ServerProblems:
         for reason in reasons:
             if reason in self._open:
                 self._open.discard(reason)
-                self._reports.clear_problem(Problem("server", reason, "", self._key))
+                self._reports.clear_problem(WorkerProblem("server", reason, "", self._key))
 
     def mend_all(self) -> None:
         self.mend(*tuple(self._open))

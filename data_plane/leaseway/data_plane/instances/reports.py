@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from leaseway.data_plane.core.leases.table import LeaseOutcome, WorkerLease
-from leaseway.data_plane.core.problems import Problem, ProblemBook
+from leaseway.data_plane.core.problems import ProblemBook, WorkerProblem
 from leaseway.spec.model import VariantKey
 from leaseway.wire.messages.events import EventRecord, History
 from leaseway.wire.secrets.redaction import redact
@@ -46,7 +46,7 @@ class Reports:
         self._instances_changed = False
         self._changed = asyncio.Event()
 
-    def report_problem(self, problem: Problem) -> None:
+    def report_problem(self, problem: WorkerProblem) -> None:
         """Note a problem, and say it in the log where it is new."""
         problem = replace(problem, message=redact(problem.message))
         if self.problems.add(problem):
@@ -54,11 +54,11 @@ class Reports:
             _logger.log(level, "%s", problem.message, extra={"reason": problem.reason})
         self._changed.set()
 
-    def clear_problem(self, problem: Problem) -> None:
+    def clear_problem(self, problem: WorkerProblem) -> None:
         if self.problems.clear(problem.key, problem.reason):
             self._changed.set()
 
-    def report_cleared(self, problem: Problem) -> None:
+    def report_cleared(self, problem: WorkerProblem) -> None:
         """Note that what a probe failed for is mended."""
         self.problems.add_cleared(problem)
         self._changed.set()

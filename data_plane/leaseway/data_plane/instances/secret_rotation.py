@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -205,7 +205,7 @@ class ReferenceWatcher:
 
     def _tell_of_vault(self) -> None:
         trouble = self._vault.trouble
-        problem = Problem("worker", "VAULT_UNREADABLE", str(trouble or ""))
+        problem = WorkerProblem("worker", "VAULT_UNREADABLE", str(trouble or ""))
         if trouble is None:
             self._context.reports.clear_problem(problem)
         else:
@@ -226,7 +226,9 @@ class ReferenceWatcher:
             if seen.marks[0] == launch and isinstance(seen.outcome, ResolvedValues):
                 del self._missed[key]
                 text = f"What server {key} refers to is there; it is tried at once."
-                self._context.reports.report_cleared(Problem("server", _UNREADABLE, text, key))
+                self._context.reports.report_cleared(
+                    WorkerProblem("server", _UNREADABLE, text, key)
+                )
 
     def _note(self, generation: Generation, seen: _Seen) -> None:
         """Keep what was read, and tell operators where it is less than the server has."""

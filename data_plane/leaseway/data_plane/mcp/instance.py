@@ -15,7 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
-from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, InstanceListener, PromptsResources
+from leaseway.data_plane.core.ports import (
+    NO_PROMPTS_RESOURCES,
+    InstanceListener,
+    ListedPromptsResources,
+)
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.process.stderr import StderrTail
@@ -106,7 +110,7 @@ class Instance:
         self._listener = listener
         self._known_version = known_version
         self._patience = patience
-        self.prompts_resources: PromptsResources | None = None
+        self.prompts_resources: ListedPromptsResources | None = None
         self._session: Session | None = None
         self._peer: Peer | None = None
         self._deadline = 0.0
@@ -172,8 +176,8 @@ class Instance:
         return refuse(done, self._not_open())
 
     async def list_prompts_resources(
-        self, timeout: float, recorded: PromptsResources = NO_PROMPTS_RESOURCES
-    ) -> PromptsResources:
+        self, timeout: float, recorded: ListedPromptsResources = NO_PROMPTS_RESOURCES
+    ) -> ListedPromptsResources:
         """List prompts, resources and templates and keep them in `offers`.
 
         Args:

@@ -16,7 +16,7 @@ from mcp_types import ServerCapabilities
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.core.desired_state import working_folder
-from leaseway.data_plane.core.ports import PromptsResources
+from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.mcp.connect import ServerContext, connect
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.connection import Peer
@@ -130,8 +130,8 @@ class Session:
         return self.peer.accept(listed.definitions)
 
     async def list_prompts_resources(
-        self, timeout: float, recorded: PromptsResources
-    ) -> PromptsResources:
+        self, timeout: float, recorded: ListedPromptsResources
+    ) -> ListedPromptsResources:
         """List the rest (see `Instance.list_prompts_resources`)."""
         found = await list_prompts_resources(self.peer, self._capabilities, timeout, recorded)
         return replace(found, skipped=(*self.skipped, *found.skipped))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync import convert
 from leaseway.spec.protobuf import key_from_wire
@@ -41,7 +41,7 @@ async def apply_delta(pool: Pool, delta: sync_pb2.Delta) -> list[sync_pb2.Refusa
             try:
                 variants.append(convert.held_variant(upsert, held.toolset if held else None))
             except convert.Unrepresentable as error:
-                problem = Problem("server", error.reason, str(error), key)
+                problem = WorkerProblem("server", error.reason, str(error), key)
                 refusals.append(
                     sync_pb2.Refusal(
                         key=upsert.spec.key,

@@ -10,12 +10,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.data_plane.core.desired_state import HeldVariant, Update
 from leaseway.data_plane.core.leases.table import WorkerLease
-from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.core.tools.prompts_resources import (
     CompiledPromptsResources,
     compile_prompts,
 )
-from leaseway.data_plane.core.tools.toolset import CompiledToolset, Exposed, compile_toolset
+from leaseway.data_plane.core.tools.toolset import CompiledToolset, ExposedTool, compile_toolset
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
@@ -65,7 +65,7 @@ def held_variant(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> H
         toolset = compile_toolset(
             (tool.definition for tool in upsert.toolset.recorded),
             (
-                Exposed(tool.original_name, tool.name, tool.skipped)
+                ExposedTool(tool.original_name, tool.name, tool.skipped)
                 for tool in upsert.toolset.exposed
             ),
             upsert.toolset.protocol_version,
@@ -117,7 +117,7 @@ def hashes(variant: HeldVariant) -> sync_pb2.HeldHashes:
     )
 
 
-def problem_message(problem: Problem, worker_id: str) -> admin_pb2.Problem:
+def problem_message(problem: WorkerProblem, worker_id: str) -> admin_pb2.Problem:
     """Return a problem as it travels; its times are of now."""
     now = timestamp(time.time())
     key = problem.key or VariantKey("")

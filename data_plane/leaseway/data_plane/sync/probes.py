@@ -10,8 +10,12 @@ from weakref import WeakKeyDictionary
 
 from opentelemetry import trace
 
-from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, InstancePort, PromptsResources
-from leaseway.data_plane.core.problems import Problem
+from leaseway.data_plane.core.ports import (
+    NO_PROMPTS_RESOURCES,
+    InstancePort,
+    ListedPromptsResources,
+)
+from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
@@ -181,18 +185,18 @@ class Prober:
         )
 
     def _warn(self, key: VariantKey, reason: str, message: str, holds: bool) -> None:
-        problem = Problem("server", reason, message, key, "warning")
+        problem = WorkerProblem("server", reason, message, key, "warning")
         if holds:
             self._context.reports.report_problem(problem)
         else:
             self._context.reports.clear_problem(problem)
 
-    def _recorded_prompts_resources(self, spec: ServerSpec) -> PromptsResources:
+    def _recorded_prompts_resources(self, spec: ServerSpec) -> ListedPromptsResources:
         generation = self._pool.find(spec.key)
         if generation is None or generation.launch_hash != spec.launch_hash:
             return NO_PROMPTS_RESOURCES
         prompts_resources = generation.variant.toolset.prompts_resources
-        return PromptsResources(
+        return ListedPromptsResources(
             prompts_resources.recorded_prompts,
             prompts_resources.recorded_resources,
             prompts_resources.recorded_templates,
@@ -257,7 +261,7 @@ class Prober:
 
     def _problem(self, key: VariantKey, fault: Fault) -> admin_pb2.Problem:
         return problem_message(
-            Problem("server", _reason(fault), fault.message, key), self._context.worker_id
+            WorkerProblem("server", _reason(fault), fault.message, key), self._context.worker_id
         )
 
 

@@ -14,7 +14,11 @@ import msgspec
 from mcp_types import METHOD_NOT_FOUND
 
 from leaseway.data_plane.core.calls.call import Ask, OnUpdate, Outcome, ToolRequest
-from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, InstanceListener, PromptsResources
+from leaseway.data_plane.core.ports import (
+    NO_PROMPTS_RESOURCES,
+    InstanceListener,
+    ListedPromptsResources,
+)
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.protocol.messages.server_requests import nobody_answers
 from leaseway.data_plane.references.resolve import resolve
@@ -57,7 +61,7 @@ class MemoryServers:
     failing: dict[tuple[str, ...], Fault] = field(default_factory=dict)
     gate: asyncio.Event | None = None
     warnings: tuple[tuple[str, str], ...] = ()
-    prompts_resources: PromptsResources = NO_PROMPTS_RESOURCES
+    prompts_resources: ListedPromptsResources = NO_PROMPTS_RESOURCES
     opened: list[MemoryInstance] = field(default_factory=list)
 
     def __call__(
@@ -216,7 +220,7 @@ class MemoryInstance:
         self.protocol_version = "2025-11-25"
         self.mcp_session = ""
         self.tools: Mapping[str, bytes] = {}
-        self.prompts_resources: PromptsResources | None = None
+        self.prompts_resources: ListedPromptsResources | None = None
         self.followed: list[MemoryFollower] = []
         self.resolved_values: ResolvedValues | None = None
         self.warnings = servers.warnings
@@ -287,8 +291,8 @@ class MemoryInstance:
                 follower.notify(uri)
 
     async def list_prompts_resources(
-        self, timeout: float, recorded: PromptsResources = NO_PROMPTS_RESOURCES
-    ) -> PromptsResources:
+        self, timeout: float, recorded: ListedPromptsResources = NO_PROMPTS_RESOURCES
+    ) -> ListedPromptsResources:
         """List what the servers say now; of what has gaps, empty lists are those that failed."""
         now, before = self._servers.prompts_resources, self.prompts_resources or recorded
         if now.gaps:

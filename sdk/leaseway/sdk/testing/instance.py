@@ -18,7 +18,11 @@ from typing import Any, Final
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, ToolRequest, too_large
-from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, InstanceListener, PromptsResources
+from leaseway.data_plane.core.ports import (
+    NO_PROMPTS_RESOURCES,
+    InstanceListener,
+    ListedPromptsResources,
+)
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.sdk.errors import LeasewayError
@@ -175,7 +179,7 @@ class FunctionInstance:
         return self._offers.definitions()
 
     @property
-    def prompts_resources(self) -> PromptsResources | None:
+    def prompts_resources(self) -> ListedPromptsResources | None:
         """The current definitions of the prompts, resources and templates."""
         return self._offers.prompts_resources()
 
@@ -189,8 +193,8 @@ class FunctionInstance:
         return self.tools
 
     async def list_prompts_resources(
-        self, timeout: float, recorded: PromptsResources = NO_PROMPTS_RESOURCES
-    ) -> PromptsResources:
+        self, timeout: float, recorded: ListedPromptsResources = NO_PROMPTS_RESOURCES
+    ) -> ListedPromptsResources:
         """Return the current definitions of the prompts, resources and templates."""
         return self._offers.prompts_resources()
 

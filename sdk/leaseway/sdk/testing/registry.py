@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from leaseway.data_plane.core.ports import PromptsResources
+from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.sdk.testing.functions import FakeTool
 from leaseway.sdk.testing.prompts_resources import FakePrompt, FakeResource, FakeTemplate
 from leaseway.spec.model import InstancePolicy, ServerSpec, Transform, VariantKey
@@ -67,9 +67,9 @@ class Offers:
         """Return the tools as the server lists them, by original name."""
         return {name: json.dumps(tool.definition).encode() for name, tool in self.tools.items()}
 
-    def prompts_resources(self) -> PromptsResources:
+    def prompts_resources(self) -> ListedPromptsResources:
         """Return the prompts, resources and templates as the server lists them."""
-        return PromptsResources(
+        return ListedPromptsResources(
             prompts=_encode(self.prompts.values()),
             resources=_encode(self.resources.values()),
             templates=_encode(self.templates.values()),

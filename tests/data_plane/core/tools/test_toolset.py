@@ -6,7 +6,7 @@ import pytest
 
 from leaseway.data_plane.core.tools.toolset import (
     CompiledToolset,
-    Exposed,
+    ExposedTool,
     compile_toolset,
     describe_differences,
     differing_tools,
@@ -19,14 +19,16 @@ def tool(name: str, **members: object) -> bytes:
 
 
 def compiled(*tools: bytes, previous: CompiledToolset | None = None) -> CompiledToolset:
-    exposed = [Exposed(json.loads(each)["name"], "x_" + json.loads(each)["name"]) for each in tools]
+    exposed = [
+        ExposedTool(json.loads(each)["name"], "x_" + json.loads(each)["name"]) for each in tools
+    ]
     return compile_toolset(tools, exposed, "2025-11-25", previous)
 
 
 def test_only_exposed_tools_can_be_found() -> None:
     toolset = compile_toolset(
         [tool("read"), tool("write"), tool("list")],
-        [Exposed("read", "fs_read"), Exposed("write", "fs_write", skipped=True)],
+        [ExposedTool("read", "fs_read"), ExposedTool("write", "fs_write", skipped=True)],
         "2025-11-25",
     )
     assert set(toolset.tools) == {"read", "write"}
@@ -83,7 +85,7 @@ def test_a_definition_without_a_name_is_refused(recorded: bytes) -> None:
 
 def test_an_exposed_tool_must_have_been_recorded() -> None:
     with pytest.raises(ValueError, match="ghost"):
-        compile_toolset([tool("a")], [Exposed("ghost", "ghost")], "")
+        compile_toolset([tool("a")], [ExposedTool("ghost", "ghost")], "")
 
 
 def test_missing_and_different_tools_differ_and_equal_ones_do_not() -> None:

@@ -25,7 +25,7 @@ _MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Exposed:
+class ExposedTool:
     """How the control plane exposes one tool.
 
     Attributes:
@@ -115,7 +115,7 @@ def tool_not_found(name: str, owner: str, known: Iterable[str]) -> Fault:
 
 def compile_toolset(
     recorded: Iterable[bytes],
-    exposed: Iterable[Exposed],
+    exposed: Iterable[ExposedTool],
     protocol_version: str,
     previous: CompiledToolset | None = None,
     prompts_resources: CompiledPromptsResources = NOTHING_BUT_TOOLS,
@@ -166,7 +166,7 @@ def _parse(definition: bytes) -> dict[str, Any]:
     return tool
 
 
-def _plan(entry: Exposed, definition: bytes, tool: Mapping[str, Any]) -> ToolPlan:
+def _plan(entry: ExposedTool, definition: bytes, tool: Mapping[str, Any]) -> ToolPlan:
     check: ArgumentCheck | None = None
     problem = ""
     schema = tool.get("inputSchema")

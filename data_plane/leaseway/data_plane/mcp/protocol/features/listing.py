@@ -19,7 +19,7 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND, ServerCapabilities
 
-from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, PromptsResources
+from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, ListedPromptsResources
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, Unanswered
 from leaseway.wire.bounds import MAX_LISTED, MIB
@@ -173,8 +173,8 @@ async def list_prompts_resources(
     peer: Peer,
     capabilities: ServerCapabilities | None,
     timeout: float,
-    before: PromptsResources = NO_PROMPTS_RESOURCES,
-) -> PromptsResources:
+    before: ListedPromptsResources = NO_PROMPTS_RESOURCES,
+) -> ListedPromptsResources:
     """List all that a server says it has; never fails.
 
     Args:
@@ -202,7 +202,7 @@ async def list_prompts_resources(
         except (ListingFailed, MCPError, TimeoutError) as error:
             gaps.append(f"{kind.method} failed: {_why(error, timeout)}.")
             lists[into] = getattr(before, into)
-    return PromptsResources(**lists, gaps=tuple(gaps), skipped=tuple(skipped))
+    return ListedPromptsResources(**lists, gaps=tuple(gaps), skipped=tuple(skipped))
 
 
 def _why(error: Exception, timeout: float) -> str:
