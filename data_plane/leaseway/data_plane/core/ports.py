@@ -1,8 +1,6 @@
-"""What calls ask of MCP instances: the seam between serving and connections (DESIGN §9).
+"""The interface of instances: one MCP client, or one set of HTTP tools (DESIGN §9).
 
-`leaseway.data_plane.mcp.instance` has the real ones; tests have an in-memory twin.
-
-What a server lists besides tools, as it sent it.
+Implemented by `mcp.instance`, `http_tools.instance` and, in memory for tests, `testing.servers`.
 """
 
 from __future__ import annotations
@@ -19,15 +17,15 @@ from leaseway.wire.errors import Fault
 
 @dataclass(frozen=True)
 class ListedPromptsResources:
-    """What a server offers besides tools: definitions as it sent them, in its order.
+    """A server's lists of prompts and resources: definitions as it sent them, in its order.
 
     Attributes:
-        prompts: Its prompts, one of each name.
-        resources: Its resources, one of each URI.
-        templates: Its templates of resources, one of each template.
-        gaps: Which lists could not be read and why, a sentence each; such a list is the one
-            read before, or empty.
-        skipped: What of any list, that of its tools included, is left out, a sentence each.
+        prompts: Prompts with unique names.
+        resources: Resources with unique URIs.
+        templates: Resource templates, unique.
+        gaps: A sentence for each list that could not be read; such a list is the previous one, or
+            empty.
+        skipped: A sentence for each definition that was skipped, also in the list of tools.
     """
 
     prompts: tuple[bytes, ...] = ()
@@ -41,21 +39,21 @@ NO_PROMPTS_RESOURCES: Final = ListedPromptsResources()
 
 
 class StderrPort(Protocol):
-    """The last lines that a server wrote to stderr."""
+    """The last stderr lines of a server."""
 
     def lines(self) -> list[str]:
-        """Return them, the oldest first."""
+        """Return the lines, oldest first."""
 
     def watch(self, on_line: Callable[[str], None]) -> None:
-        """Notify of each line, as it is kept, from now on; must not block."""
+        """Call `on_line`, which must not block, with each new line."""
 
 
 class InstancePort(Protocol):
-    """One live MCP client: a process or a connection."""
+    """One live client of a server, with its process or connection."""
 
     @property
     def id(self) -> str:
-        """Its id, unique in the worker's run."""
+        """Unique in the worker's run."""
 
     @property
     def state(self) -> str:
@@ -63,71 +61,70 @@ class InstancePort(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The process, where it has one."""
+        """The process id, or None if there is no process."""
 
     @property
     def protocol_version(self) -> str:
-        """The MCP protocol version agreed on; empty before."""
+        """The negotiated MCP protocol version; empty before that."""
 
     @property
     def mcp_session(self) -> str:
-        """The id of the session that a server over HTTP has opened for it; empty without one."""
+        """The id of the MCP session over HTTP; empty without one."""
 
     @property
     def tools(self) -> Mapping[str, bytes]:
-        """What it listed last: definitions by original name, in the server's order."""
+        """The last list of tools: definitions by original name, in the server's order."""
 
     @property
     def prompts_resources(self) -> ListedPromptsResources | None:
-        """What else it listed last; None where it was not asked yet."""
+        """The last lists of prompts and resources; None if not listed yet."""
 
     @property
     def resolved_values(self) -> ResolvedValues | None:
-        """What its references stood for when it started; None before."""
+        """The resolved configuration it was started with; None before the start."""
 
     @property
     def warnings(self) -> tuple[tuple[str, str], ...]:
-        """(reason, sentence) about what does not hold on this worker as configured."""
+        """(reason, sentence) for each setting that this worker cannot apply."""
 
     @property
     def late_replies(self) -> int:
-        """How many answers came that nobody waited for any more."""
+        """Number of replies that arrived after their call had ended."""
 
     @property
     def stderr(self) -> StderrPort:
-        """What it wrote to stderr."""
+        """The server's stderr."""
 
     async def start(self) -> None:
         """Connect and list the tools.
 
         Raises:
-            Fault: It could not, and why.
+            Fault: The start failed.
         """
 
     def prepare(self, tool_name: str) -> bytes:
-        """Return what of a tool's request can be made once for all calls."""
+        """Return the start of a tool's requests, which is the same for all calls."""
 
     def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
-        """Send a call; `done` gets its outcome once, unless it is cancelled before."""
+        """Send a call. `done` is called once with its outcome, unless it is cancelled before."""
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
-        """Notify of a resource's changes until cancelled; `done` says why there will be no more.
+        """Subscribe to a resource until cancelled.
 
         Args:
             uri: The resource.
-            on_update: Told an empty text once the server has agreed, then the URI of what changed.
-            done: Gets the end, where nobody asked for it.
+            on_update: Called with "" once the server has confirmed, then with each changed URI.
+            done: Called when the subscription ends without being cancelled.
         """
 
     async def list_prompts_resources(
         self, timeout: float, recorded: ListedPromptsResources
     ) -> ListedPromptsResources:
-        """List prompts, resources and templates; what cannot be listed is said in `gaps`.
+        """List prompts, resources and templates.
 
         Args:
             timeout: Seconds for all lists together.
-            recorded: What another instance of the same server listed: a list that fails stays as
-                it was, here or there.
+            recorded: The lists of another instance of the same server, used for lists that fail.
 
         Raises:
             Fault: The client has ended.
@@ -137,39 +134,39 @@ class InstancePort(Protocol):
         """List the tools again.
 
         Raises:
-            Fault: It could not, and why; the tools known before stay.
+            Fault: Listing failed; `tools` has not changed.
         """
 
     async def close(self, grace: float = 0) -> None:
-        """End the client and its process; may be called from any task, more than once."""
+        """Close the client and stop its process. Idempotent; any task may call it."""
 
 
 class InstanceListener(Protocol):
-    """Whoever has an instance opened; told on the loop what becomes of it, and must not block."""
+    """The owner of an instance; called on the event loop, must not block."""
 
     def on_closed(self, instance: Any, fault: Fault | None) -> None:
-        """Hear, once, that an instance that was ready has ended and nothing of it is left.
+        """Called once after a ready instance has ended and is cleaned up.
 
         Args:
-            instance: Which one.
-            fault: What ended it, or None where `close` did.
+            instance: The instance.
+            fault: Why it ended, or None after `close`.
         """
 
     def on_tools_changed(self, instance: Any) -> None:
-        """Called when the server says that its tools changed."""
+        """Called when the server reports that its tools changed."""
 
     def on_disconnected(self, instance: Any) -> None:
-        """Called when it gave no sign of life, before it is ended."""
+        """Called when an instance does not respond, before it is closed."""
 
     def on_warning(self, instance: Any, reason: str, text: str) -> None:
-        """Called with sentences: what its server can't do as it is configured, and what to do."""
+        """Called when the server cannot work as configured; the text says what to do."""
 
     def on_warning_cleared(self, instance: Any, reason: str) -> None:
-        """Called when what it was warned of is over."""
+        """Called when a warning no longer applies."""
 
 
 class OpenInstance(Protocol):
-    """Makes instances that are not started yet."""
+    """Creates instances that are not started yet."""
 
     def __call__(
         self,
@@ -179,11 +176,11 @@ class OpenInstance(Protocol):
         known_version: str = "",
         resolved_values: ResolvedValues | None = None,
     ) -> InstancePort:
-        """Make one.
+        """Create an instance.
 
         Args:
-            spec: What to start or connect to.
-            listener: Told what becomes of it.
-            known_version: What another instance of the same server agreed on, or empty.
-            resolved_values: The server's resolved references, or None to resolve them at its start.
+            spec: The server to start or connect to.
+            listener: Notified of events.
+            known_version: The protocol version of another instance of the same server, or empty.
+            resolved_values: The resolved configuration, or None to resolve it at the start.
         """

@@ -1,4 +1,4 @@
-"""What the references of a server's configuration stood for when they were read."""
+"""The configuration of a server with its references resolved."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Final
 
 _MIN_SECRET: Final = 4
-"""Characters; to hide what is shorter would garble every text."""
+"""Characters; shorter values are not hidden, because that would garble every text."""
 
 _SALT: Final = secrets.token_bytes(32)
-"""So that a digest says nothing outside of this process."""
+"""Makes digests meaningless outside of this process."""
 
 
 @dataclass(frozen=True)
 class ResolvedValues:
-    """What a server gets. Its representation holds no values."""
+    """The values that a server gets. The representation contains none of them."""
 
     command: str = field(default="", repr=False)
     args: tuple[str, ...] = field(default=(), repr=False)
@@ -32,35 +32,35 @@ class ResolvedValues:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     credentials: frozenset[str] = field(default=frozenset(), repr=False)
-    """Names of the headers that carry credentials; anonymous requests go without."""
+    """Names of the headers with credentials; anonymous requests omit them."""
     query: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Added to the address of each HTTP request, as the last step before it is sent."""
+    """Added to the URL of each HTTP request just before it is sent."""
     code: str = field(default="", repr=False)
-    """A digest of the modules of a `python` server, where they are some that people edit."""
+    """A digest of the modules of a `python` server, if people may edit them."""
     modules: tuple[Path, ...] = field(default=(), repr=False, compare=False)
-    """Their files."""
+    """The files of these modules."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
-    """Values to hide from whatever the server prints."""
+    """Values to hide in the server's output."""
     hidden: object = field(default=None, repr=False, compare=False)
-    """Keeps them out of the worker's log lines as long as a reading is in use."""
+    """Keeps the secrets out of the worker's log while these values are in use."""
 
     @cached_property
     def digest(self) -> str:
-        """Of all that the server gets: two readings with the same digest are the same."""
+        """A digest of all values that the server gets."""
         texts = (self.command, self.image, self.url, self.session_id, self.cwd, self.code)
         content = (self.args, *texts, *_pairs(self))
         encoded = json.dumps(content).encode()
         return hmac.new(_SALT, encoded, hashlib.sha256).hexdigest()
 
     def without_secrets(self, text: str) -> str:
-        """Return a text that somebody wrote who knows the values, without the secret ones."""
+        """Return a text with the secrets replaced by `[hidden]`."""
         for secret in sorted(self.secrets, key=len, reverse=True):
             if len(secret) >= _MIN_SECRET:
                 text = text.replace(secret, "[hidden]")
         return text
 
     def differs(self, other: ResolvedValues | None) -> bool:
-        """Return whether another reading is there and has other values."""
+        """Return whether `other` is given and has other values."""
         return other is not None and other.digest != self.digest
 
 

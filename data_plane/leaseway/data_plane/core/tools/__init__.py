@@ -1,5 +1,4 @@
-"""What a variant offers, compiled when the registry commits so that a call only looks up.
+"""Tools, prompts and resources of a variant, compiled at each registry commit for quick calls.
 
-Tools with the checks of their arguments and policy, prompts and resources. Pure; imports nothing of
-the data plane.
+Also the checks of arguments and policies. Pure; imports nothing of the data plane.
 """

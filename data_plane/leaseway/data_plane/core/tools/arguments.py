@@ -1,6 +1,6 @@
-"""Arguments against a tool's input schema: compiled once, checked on each call (DESIGN §6).
+"""Checks arguments against a tool's input schema, compiled once (DESIGN §6).
 
-A remote `$ref` is never fetched. What a caller sent never appears in a message: values are masked.
+A remote `$ref` is never fetched. Messages never contain values of a caller: they are masked.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ import msgspec
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
-_MOST_VIOLATIONS: Final = 20
-_LONGEST_MESSAGE: Final = 200
-_LONGEST_PATH: Final = 200
-_LONGEST_EXPLAINED: Final = 64 * bounds.KIB
-_MOST_EXPLAINED: Final = 200
-"""Values in arguments of which all violations are looked for; of larger ones the first is."""
+_MAX_VIOLATIONS: Final = 20
+_MAX_MESSAGE: Final = 200
+_MAX_PATH: Final = 200
+_SMALL_TEXT: Final = 64 * bounds.KIB
+_SMALL_VALUES: Final = 200
+"""Size of small arguments: all their violations are reported, of larger ones only the first."""
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class SchemaNotCompiled(Exception):
-    """A schema that cannot check anything; the text says why."""
+    """A schema cannot be compiled; the text says why."""
 
 
 def _refuse_to_fetch(uri: str) -> Any:
-    raise ValueError(f"remote schemas are not fetched: {uri[:_LONGEST_PATH]}")
+    raise ValueError(f"remote schemas are not fetched: {uri[:_MAX_PATH]}")
 
 
 class ArgumentCheck:
-    """One tool's input schema, compiled; what has a `default` may be left out.
+    """One tool's compiled input schema. Properties with a `default` are optional.
 
     Args:
         schema: The `inputSchema` of the tool.
 
     Raises:
-        SchemaNotCompiled: The schema is not valid, or refers to another document.
+        SchemaNotCompiled: The schema is invalid, or refers to another document.
     """
 
     __slots__ = ("_schema", "_validator", "accepts")
@@ -51,28 +51,27 @@ class ArgumentCheck:
             )
         except (ValueError, RecursionError, TypeError) as error:
             first_line = str(error).partition("\n")[0]
-            raise SchemaNotCompiled(first_line[:_LONGEST_MESSAGE]) from error
+            raise SchemaNotCompiled(first_line[:_MAX_MESSAGE]) from error
         self._schema = schema
         self.accepts = self._validator.is_valid
-        """Return whether parsed arguments satisfy the schema; the way of most calls."""
+        """Return whether parsed arguments satisfy the schema."""
 
     def without_nulls(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments as they count where a null stands for a property that is left out.
+        """Return arguments without nulls for declared optional properties.
 
-        Models send null for what they do not give. Only what is declared, and not required, may
-        be left out so.
+        Models send null for properties that they omit.
         """
         return _without_nulls(arguments, self._schema)  # type: ignore[no-any-return]
 
     def violations(self, arguments: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-        """Return (JSON path, what is wrong) of each violation, at most 20.
+        """Return (JSON path, message) for each violation, at most 20.
 
-        The validator makes every error before it gives the first one, each with a copy of what is
-        wrong: of large arguments only the first violation is asked for.
+        For large arguments only the first one: the validator builds all errors, each with a copy of
+        the invalid value, before it returns any.
         """
         if _is_small(arguments):
             errors = self._validator.iter_errors(arguments)
-            return tuple(_violation(error) for error in islice(errors, _MOST_VIOLATIONS))
+            return tuple(_violation(error) for error in islice(errors, _MAX_VIOLATIONS))
         try:
             self._validator.validate(arguments)
         except jsonschema_rs.ValidationError as error:
@@ -81,33 +80,33 @@ class ArgumentCheck:
 
 
 def _violation(error: jsonschema_rs.ValidationError) -> tuple[str, str]:
-    return _json_path(error.instance_path), error.message[:_LONGEST_MESSAGE]
+    return _json_path(error.instance_path), error.message[:_MAX_MESSAGE]
 
 
 def _is_small(arguments: dict[str, Any]) -> bool:
-    """Return whether arguments have few values and short texts; looks at no more than those."""
+    """Return whether arguments have few values and short texts; stops at the first excess."""
     values, length = 0, 0
-    rest: list[Any] = [arguments]
-    while rest:
-        value = rest.pop()
+    remaining: list[Any] = [arguments]
+    while remaining:
+        value = remaining.pop()
         values += 1
         if isinstance(value, str):
             length += len(value)
         elif isinstance(value, dict | list):
-            if len(value) > _MOST_EXPLAINED:
+            if len(value) > _SMALL_VALUES:
                 return False
             length += sum(map(len, value)) if isinstance(value, dict) else 0
-            rest.extend(value.values() if isinstance(value, dict) else value)
-        if values + len(rest) > _MOST_EXPLAINED or length > _LONGEST_EXPLAINED:
+            remaining.extend(value.values() if isinstance(value, dict) else value)
+        if values + len(remaining) > _SMALL_VALUES or length > _SMALL_TEXT:
             return False
     return True
 
 
 def _with_defaults_optional(schema: Any) -> Any:
-    """Return a schema in which no property with a `default` is required; the given one stays.
+    """Return a copy of a schema in which no property with a `default` is required.
 
-    Servers that derive their schemas from types list such properties as required, for they are
-    always there once the server has filled them in, and accept calls without them.
+    Servers that generate their schemas from types list such properties as required, but accept
+    calls without them.
     """
     if not isinstance(schema, dict):
         return schema
@@ -115,7 +114,7 @@ def _with_defaults_optional(schema: Any) -> Any:
     properties = schema.get("properties")
     if isinstance(properties, dict):
         loosened["properties"] = {
-            name: _with_defaults_optional(each) for name, each in properties.items()
+            name: _with_defaults_optional(declared) for name, declared in properties.items()
         }
         required = schema.get("required")
         if isinstance(required, list):
@@ -130,16 +129,16 @@ def _without_nulls(value: Any, schema: Any) -> Any:
         return value
     if isinstance(value, list):
         items = schema.get("items")
-        return [_without_nulls(each, items) for each in value] if "items" in schema else value
+        return [_without_nulls(item, items) for item in value] if "items" in schema else value
     properties = schema.get("properties")
     if not isinstance(value, dict) or not isinstance(properties, dict):
         return value
     required = schema.get("required")
-    needed = required if isinstance(required, list) else ()
+    kept = required if isinstance(required, list) else ()
     return {
-        name: _without_nulls(each, properties.get(name))
-        for name, each in value.items()
-        if each is not None or name not in properties or name in needed
+        name: _without_nulls(item, properties.get(name))
+        for name, item in value.items()
+        if item is not None or name not in properties or name in kept
     }
 
 
@@ -150,7 +149,7 @@ def _has_default(properties: dict[str, Any], name: object) -> bool:
 
 def _json_path(parts: list[str | int]) -> str:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
-    return f"${path}"[:_LONGEST_PATH]
+    return f"${path}"[:_MAX_PATH]
 
 
 def parse_arguments(arguments: bytes) -> dict[str, Any]:
@@ -162,48 +161,45 @@ def parse_arguments(arguments: bytes) -> dict[str, Any]:
     if len(arguments) > bounds.MAX_ARGUMENTS:
         raise oversize_arguments()
     if has_many_values(arguments):
-        raise _too_many_values()
+        raise _invalid(
+            f"The arguments have more than {bounds.MAX_VALUES} values and keys; pass large data by "
+            "reference, for example as a path or a URL that the server can read, or as one text."
+        )
     try:
         return _decode(arguments)
     except msgspec.ValidationError:
-        problem = "The arguments must be one JSON object with numbers in the range of a double."
+        message = "The arguments must be one JSON object with numbers in the range of a double."
     except (ValueError, RecursionError):  # an integer of thousands of digits is no DecodeError
-        problem = "The arguments are not well-formed JSON, or nested too deeply."
-    raise Fault(Reason.INVALID_ARGUMENTS, problem, violations=(("$", problem),))
+        message = "The arguments are not well-formed JSON, or nested too deeply."
+    raise _invalid(message)
 
 
 def has_many_values(document: bytes) -> bool:
-    """Return whether JSON has more values and keys than may be parsed while calls wait.
+    """Return whether JSON has too many values and keys to parse it on the event loop.
 
-    Counts what stands between them, outside of texts, at the pace of memory: what a short text
-    costs to parse is known before it is parsed.
+    Counts separators outside of strings without parsing, as fast as memory can be read.
     """
-    if _between(document) <= bounds.MAX_VALUES:
+    if _count_separators(document) <= bounds.MAX_VALUES:
         return False
     if document.count(b"\\\\") + document.count(b'\\"') > 4 * bounds.MAX_VALUES:
-        return True  # to take them out would cost as much
+        return True  # removing them would take as long as parsing
     plain = document.replace(b"\\\\", b"").replace(b'\\"', b"")
     if plain.count(b'"') > 4 * bounds.MAX_VALUES:
         return True
-    return _between(b"".join(plain.split(b'"')[::2])) > bounds.MAX_VALUES
+    return _count_separators(b"".join(plain.split(b'"')[::2])) > bounds.MAX_VALUES
 
 
-def _between(document: bytes) -> int:
+def _count_separators(document: bytes) -> int:
     return sum(map(document.count, (b",", b":", b"[", b"{")))
 
 
-def _too_many_values() -> Fault:
-    message = (
-        f"The arguments hold more than {bounds.MAX_VALUES} values and keys; pass large data by "
-        "reference, for example as a path or a URL that the server can read, or as one text."
-    )
-    return Fault(Reason.INVALID_ARGUMENTS, message, violations=(("$", message),))
-
-
 def oversize_arguments() -> Fault:
-    """Return the refusal of arguments above their bound."""
-    message = (
+    """Return the fault of arguments above `bounds.MAX_ARGUMENTS`."""
+    return _invalid(
         f"The arguments exceed {bounds.MAX_ARGUMENTS // bounds.MIB} MiB; pass large data by "
         "reference, for example as a path or a URL that the server can read."
     )
+
+
+def _invalid(message: str) -> Fault:
     return Fault(Reason.INVALID_ARGUMENTS, message, violations=(("$", message),))

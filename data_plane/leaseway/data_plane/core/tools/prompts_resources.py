@@ -1,7 +1,7 @@
-"""What of a server's prompts and resources callers may use, and what they may ask of them.
+"""The prompts and resources of a variant, and the check of requests for them.
 
-Compiled when the registry commits. Requests other than tool calls are few, so their params are
-read and written anew here: what goes to the server is one line, and says what was checked.
+Compiled at each registry commit. Requests other than tool calls are rare, so their params are
+parsed and encoded anew: the server gets one line with exactly the values that were checked.
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import nearest
 
 SUBSCRIBE: Final = "resources/subscribe"
-"""The one request that goes on until it is cancelled."""
+"""The only request that lasts until it is cancelled."""
 
-_SHOWN: Final = 300
-"""Characters of a URI that a message shows."""
+_MAX_SHOWN: Final = 300
+"""Characters of a URI in messages."""
 
 
 @dataclass(frozen=True)
 class CompiledPromptsResources:
-    """What a server has besides tools.
+    """The prompts and resources of a variant.
 
     Attributes:
-        prompts: The exposed prompts: from the server's name to the name after transforms.
-        recorded_prompts: Every definition that it listed, in its order.
-        recorded_resources: The same of resources.
-        recorded_templates: The same of templates of resources.
-        uris: Which URIs callers may use, listed or not.
+        prompts: The exposed prompts: names after transforms by the server's names.
+        recorded_prompts: Every listed definition, in the server's order; so for the next two.
+        uris: The filter for URIs that callers may use, listed or not.
     """
 
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +54,7 @@ NOTHING_BUT_TOOLS: Final = CompiledPromptsResources()
 def compile_prompts(
     recorded: Iterable[bytes], exposed: Iterable[tuple[str, str, bool]]
 ) -> dict[str, str]:
-    """Return the exposed prompts.
+    """Return the exposed prompts: names after transforms by the server's names.
 
     Args:
         recorded: Every prompt that the server listed.
@@ -71,7 +69,7 @@ def compile_prompts(
     for original, name, _skipped in exposed:
         if original not in names:
             raise ValueError(f"It exposes prompt {original[:64]}, which is not among its prompts.")
-        prompts[original] = name  # by its own name even where another server has the exposed one
+        prompts[original] = name  # even if another server has this name: the own one still works
     return prompts
 
 
@@ -87,13 +85,13 @@ def _prompt_name(definition: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRequest:
-    """One admitted request.
+    """An admitted request.
 
     Attributes:
         method: The MCP method.
-        name: The prompt, or the URI, that it is about.
+        name: The name of its prompt, or its URI.
         params: Its params on one line, without `_meta`.
-        meta: What the caller put into `_meta`, or None.
+        meta: The caller's `_meta`, or None.
     """
 
     method: str
@@ -105,13 +103,13 @@ class AdmittedRequest:
 def admit(
     prompts_resources: CompiledPromptsResources, server_id: str, method: str, params: bytes
 ) -> AdmittedRequest:
-    """Return a request as it may go to the server.
+    """Check a request and return it as the server should get it.
 
     Args:
-        prompts_resources: What the server has.
+        prompts_resources: The server's prompts and resources.
         server_id: The server, for messages.
-        method: The MCP method asked for.
-        params: What the caller sent: one JSON object.
+        method: The MCP method.
+        params: The caller's params, a JSON object.
 
     Raises:
         Fault: INVALID_REQUEST: no such method. INVALID_ARGUMENTS: the params are not those of the
@@ -127,12 +125,12 @@ def admit(
     parsed = parse_arguments(params or b"{}")
     meta = parsed.pop("_meta", None)
     name = read(prompts_resources, server_id, parsed)
-    said = meta if isinstance(meta, dict) else None
-    return AdmittedRequest(method, name, msgspec.json.encode(parsed), said)
+    meta = meta if isinstance(meta, dict) else None
+    return AdmittedRequest(method, name, msgspec.json.encode(parsed), meta)
 
 
 def has_only_tools(server_id: str) -> Fault:
-    """Return the refusal of a request to what has tools only."""
+    """Return the fault of a request for prompts or resources to a server with only tools."""
     return Fault(
         Reason.TOOL_NOT_FOUND,
         f"{server_id} has no prompt and no resource, only tools.",
@@ -192,17 +190,17 @@ def _uri(
     if not prompts_resources.uris.allows(uri):
         raise Fault(
             Reason.TOOL_NOT_FOUND,
-            f"Server {server_id} has no resource {uri[:_SHOWN]}: its `resources` filter does not "
-            "let it pass.",
+            f"Server {server_id} has no resource {uri[:_MAX_SHOWN]}: its `resources` filter "
+            "excludes it.",
         )
     return uri
 
 
-def _invalid(where: str, what: str) -> Fault:
+def _invalid(path: str, rule: str) -> Fault:
     return Fault(
         Reason.INVALID_ARGUMENTS,
-        f"The params do not fit the method: {where} {what}.",
-        violations=((where, what),),
+        f"The params do not fit the method: {path} {rule}.",
+        violations=((path, rule),),
     )
 
 

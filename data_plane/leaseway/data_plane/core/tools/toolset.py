@@ -1,6 +1,6 @@
-"""The tools of one variant, compiled when the registry commits so that a call only looks up.
+"""The tools of one variant, compiled at each registry commit.
 
-Also the contract: what the probe recorded, which each instance's own list is compared with
+Also the contract: the tools that the probe recorded. Each instance's own list is compared with it
 (DESIGN §3).
 """
 
@@ -21,7 +21,7 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import nearest
 
 _decode = msgspec.json.Decoder().decode
-_MOST_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class ExposedTool:
     Attributes:
         original_name: The server's name for it.
         name: The name after transforms.
-        skipped: Whether another server has the name: then it is called by its own name alone.
+        skipped: Whether another server has that name; then only the qualified name works.
     """
 
     original_name: str
@@ -41,16 +41,16 @@ class ExposedTool:
 
 @dataclass(frozen=True, slots=True)
 class ToolPlan:
-    """All that a call of one tool needs to know beforehand.
+    """A tool, compiled for calls.
 
     Attributes:
-        original_name: The server's name for it, also what goes to the server.
+        original_name: The server's name for it.
         name: The exposed name.
-        definition: What the server listed, as JSON.
-        check: The compiled input schema, or None: arguments pass as they are.
-        idempotent: The server says that a repeated call changes nothing more.
-        read_only: The server says that a call changes nothing.
-        schema_problem: Why `check` is None although there is a schema; empty where there is none.
+        definition: The tool as the server listed it, as JSON.
+        check: The compiled input schema, or None if arguments are not checked.
+        idempotent: The server's `idempotentHint`.
+        read_only: The server's `readOnlyHint`.
+        schema_problem: Why the schema could not be compiled; empty without a problem.
     """
 
     original_name: str
@@ -67,11 +67,11 @@ class CompiledToolset:
     """The tools of one variant.
 
     Attributes:
-        tools: The exposed ones by original name.
+        tools: The exposed tools by original name.
         by_exposed_name: The same by exposed name.
         contract: Every recorded definition by original name, exposed or not.
-        protocol_version: What the probe negotiated.
-        prompts_resources: What the server has besides tools.
+        protocol_version: The version that the probe negotiated.
+        prompts_resources: The server's prompts and resources.
     """
 
     tools: Mapping[str, ToolPlan] = field(default_factory=dict)
@@ -93,18 +93,18 @@ class CompiledToolset:
 
     @property
     def schema_problems(self) -> tuple[str, ...]:
-        """A sentence for each tool whose arguments pass unvalidated although it has a schema."""
+        """A sentence for each tool whose schema could not be compiled."""
         return tuple(
             f"The input schema of tool {plan.original_name} cannot be used ({plan.schema_problem}),"
-            " so its arguments pass unvalidated. Ask the server's maintainer to mend the schema."
+            " so its arguments are not validated. Ask the server's maintainer to fix the schema."
             for plan in self.tools.values()
             if plan.schema_problem
         )
 
 
-def tool_not_found(name: str, owner: str, known: Iterable[str]) -> Fault:
-    """Return the refusal of a tool that does not exist, with the nearest known names."""
-    near = nearest(name[:64], known)
+def tool_not_found(name: str, owner: str, names: Iterable[str]) -> Fault:
+    """Return the fault of a missing tool, with the nearest of the existing names."""
+    near = nearest(name[:64], names)
     hint = f" Did you mean {', '.join(near)}?" if near else " List the tools to see what it has."
     return Fault(
         Reason.TOOL_NOT_FOUND,
@@ -120,14 +120,14 @@ def compile_toolset(
     previous: CompiledToolset | None = None,
     prompts_resources: CompiledPromptsResources = NOTHING_BUT_TOOLS,
 ) -> CompiledToolset:
-    """Compile what a delta says about one variant.
+    """Compile the toolset of one variant.
 
     Args:
         recorded: Every definition that the server listed.
-        exposed: Which of them callers may use, and under which names.
-        protocol_version: What the probe negotiated.
-        previous: The toolset in force; its plans are kept where nothing about them changed.
-        prompts_resources: What the server has besides tools, compiled.
+        exposed: The tools that callers may use, with their names.
+        protocol_version: The version that the probe negotiated.
+        previous: The current toolset, or None; plans of unchanged tools are reused.
+        prompts_resources: The server's compiled prompts and resources.
 
     Raises:
         ValueError: A recorded definition is not a JSON object with a name, or an exposed tool
@@ -139,21 +139,20 @@ def compile_toolset(
         tool = _parse(definition)
         contract[tool["name"]] = definition
         parsed[tool["name"]] = tool
-    kept = previous.tools if previous is not None else {}
+    reusable = previous.tools if previous is not None else {}
     tools: dict[str, ToolPlan] = {}
-    nameless: set[str] = set()
+    by_exposed_name: dict[str, ToolPlan] = {}
     for entry in exposed:
-        if entry.skipped:
-            nameless.add(entry.original_name)
         name = entry.original_name
         if name not in contract:
             raise ValueError(f"The toolset exposes {name[:64]}, which is not among its tools.")
-        plan = kept.get(name)
+        plan = reusable.get(name)
         if plan is None or plan.name != entry.name or plan.definition != contract[name]:
-            plan = _plan(entry, contract[name], parsed[name])
+            plan = _compile_plan(entry, contract[name], parsed[name])
         tools[name] = plan
-    named = {plan.name: plan for name, plan in tools.items() if name not in nameless}
-    return CompiledToolset(tools, named, contract, protocol_version, prompts_resources)
+        if not entry.skipped:
+            by_exposed_name[plan.name] = plan
+    return CompiledToolset(tools, by_exposed_name, contract, protocol_version, prompts_resources)
 
 
 def _parse(definition: bytes) -> dict[str, Any]:
@@ -166,7 +165,7 @@ def _parse(definition: bytes) -> dict[str, Any]:
     return tool
 
 
-def _plan(entry: ExposedTool, definition: bytes, tool: Mapping[str, Any]) -> ToolPlan:
+def _compile_plan(entry: ExposedTool, definition: bytes, tool: Mapping[str, Any]) -> ToolPlan:
     check: ArgumentCheck | None = None
     problem = ""
     schema = tool.get("inputSchema")
@@ -189,11 +188,11 @@ def _plan(entry: ExposedTool, definition: bytes, tool: Mapping[str, Any]) -> Too
 
 
 def differing_tools(toolset: CompiledToolset, listed: Mapping[str, bytes]) -> frozenset[str]:
-    """Return the exposed tools (original names) that an instance lacks or defines differently.
+    """Return the original names of exposed tools that an instance lacks or defines differently.
 
     Args:
-        toolset: What callers were told.
-        listed: What the instance itself listed, by original name.
+        toolset: The toolset that callers see.
+        listed: The instance's own definitions by original name.
     """
     return frozenset(
         name
@@ -203,7 +202,7 @@ def differing_tools(toolset: CompiledToolset, listed: Mapping[str, bytes]) -> fr
 
 
 def has_other_tools(toolset: CompiledToolset, listed: Mapping[str, bytes]) -> bool:
-    """Return whether an instance lists anything else than what was recorded, exposed or not."""
+    """Return whether an instance's list differs from the contract."""
     contract = toolset.contract
     return contract.keys() != listed.keys() or not all(
         _same(definition, listed[name]) for name, definition in contract.items()
@@ -219,16 +218,16 @@ def _same(one: bytes, other: bytes) -> bool:
 def _comparable(definition: bytes) -> object:
     tool = _decode(definition)
     if isinstance(tool, dict):
-        tool.pop("_meta", None)  # about the listing, not about the tool
+        tool.pop("_meta", None)  # describes the list, not the tool
     return tool
 
 
 def describe_differences(differing: frozenset[str], listed: Mapping[str, bytes]) -> str:
-    """Return which tools differ and how, as the middle of a sentence."""
+    """Return the names of differing tools and how they differ, as the middle of a sentence."""
     names = sorted(differing)
     named = [
         f"{name} ({'defined differently' if name in listed else 'missing'})"
-        for name in names[:_MOST_NAMED]
+        for name in names[:_MAX_NAMED]
     ]
     more = len(names) - len(named)
     return ", ".join(named) + (f" and {more} more" if more else "")
