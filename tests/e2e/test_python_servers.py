@@ -55,7 +55,7 @@ async def test_a_class_and_the_kit_are_called_like_any_server(tmp_path: Path) ->
         assert (await client.call_tool("kit:read_file", {"path": "a.md"})).text == "hello"
         refused = await client.call_tool("kit:read_file", {"path": "../mcp.yaml"})
         assert refused.is_error
-        assert f"outside the allowed folders; allowed is: {tmp_path}/docs" in refused.text
+        assert f"outside the allowed folders: {tmp_path}/docs" in refused.text
         told = (await client.call_tool("weather:configured", {})).structured
         assert told == {
             "config": {"unit": "C", "token": "token-5309", "list": [1, None]},

@@ -1,4 +1,4 @@
-"""Which addresses and names may be asked, without asking any."""
+"""The allowed hosts and addresses of `http_get`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.kit.addresses import Hosts, is_public, read_hosts
+from leaseway.data_plane.kit.addresses import AllowedHosts, is_public, parse_hosts
 
 PRIVATE_V4 = [
     ipaddress.ip_network(network)
@@ -31,13 +31,13 @@ PRIVATE_V4 = [
 
 
 @given(st.sampled_from(PRIVATE_V4), st.integers(0, 2**32 - 1))
-def test_no_private_address_is_public_in_any_of_its_spellings(
+def test_no_private_address_is_public_in_any_embedding(
     network: ipaddress.IPv4Network, number: int
 ) -> None:
     address = network[number % network.num_addresses]
     bits = int(address)
     assert not is_public(address)
-    for inside in (
+    for embedding in (
         0xFFFF << 32 | bits,  # ::ffff:a.b.c.d
         bits,  # ::a.b.c.d
         0x64FF9B << 96 | bits,  # NAT64
@@ -45,7 +45,7 @@ def test_no_private_address_is_public_in_any_of_its_spellings(
         0x2002 << 112 | bits << 80,  # 6to4
         0x20010000 << 96 | (bits ^ 0xFFFFFFFF),  # Teredo
     ):
-        assert not is_public(ipaddress.IPv6Address(inside))
+        assert not is_public(ipaddress.IPv6Address(embedding))
 
 
 @pytest.mark.parametrize(
@@ -76,23 +76,23 @@ def test_addresses_of_the_internet_are_public(text: str) -> None:
 
 
 def test_names_match_whole_labels() -> None:
-    hosts = read_hosts(["api.example.com", "*.example.org", "10.0.0.0/8"])
-    assert hosts.permits_name("API.example.com.")
-    assert hosts.permits_name("a.b.example.org")
-    assert hosts.permits_name("10.1.2.3")
+    hosts = parse_hosts(["api.example.com", "*.example.org", "10.0.0.0/8"])
+    assert hosts.allows_name("API.example.com.")
+    assert hosts.allows_name("a.b.example.org")
+    assert hosts.allows_name("10.1.2.3")
     for host in ("example.com", "xapi.example.com", "example.org", "evilexample.org", "8.8.8.8"):
-        assert not hosts.permits_name(host)
+        assert not hosts.allows_name(host)
     assert str(hosts) == "api.example.com, *.example.org, 10.0.0.0/8"
 
 
-def test_without_names_any_name_and_any_public_address_may_be_asked() -> None:
-    assert Hosts().permits_name("example.com")
-    assert Hosts().permits_name("8.8.8.8")
-    assert not Hosts().permits_name("127.0.0.1")
-    assert not Hosts().permits_name("[::1]")
+def test_without_names_all_names_and_public_addresses_are_allowed() -> None:
+    assert AllowedHosts().allows_name("example.com")
+    assert AllowedHosts().allows_name("8.8.8.8")
+    assert not AllowedHosts().allows_name("127.0.0.1")
+    assert not AllowedHosts().allows_name("[::1]")
 
 
 @pytest.mark.parametrize("entry", ["", "*", "*.", "http://x", "a b", "a/b", "a..b", "x:80", "**.a"])
-def test_what_is_no_host_is_refused(entry: str) -> None:
+def test_an_invalid_host_is_rejected(entry: str) -> None:
     with pytest.raises(ValueError, match="is no host"):
-        read_hosts([entry])
+        parse_hosts([entry])

@@ -1,8 +1,8 @@
-"""The attack table: each row is a call to one running kit that tries to get out of its bounds.
+"""The attack table: each row is a call to one running kit that tries to exceed its limits.
 
-The kit is a process, spoken to by the official client. Beside its folders lies what it must not
-reach, and a web server that must not be asked. A row passes if the call is refused with a
-sentence, and afterwards nothing outside has been read, changed, made, executed or asked.
+The kit is a process, called with the official client. Next to its folders are files that it must
+not reach, and a web server that it must not call. A row passes if the call fails with a sentence,
+and if nothing outside was read, changed, created, executed or called.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ TOOLS = [
 ]
 
 OUT = "outside the allowed folders"
-ROOT_LINK = "root"  # what a process has of the file system, by its folder in /proc
+ROOT_LINK = "root"  # the root of the file system in a process's folder in /proc
 NO_FILE = "no regular file"
-NO_COMMAND = "is not allowed; allowed is:"
-NO_HOST = "is not allowed; allowed is:"
-NO_ADDRESS = "leads to an address that is not allowed"
-NO_URL = "is not allowed; a URL begins with"
+NO_COMMAND = "is not allowed; allowed are:"
+NO_HOST = "is not allowed; allowed are:"
+NO_ADDRESS = "has an address that is not allowed"
+NO_URL = "is not allowed; a URL starts with"
 HIDDEN = "hidden because it looks like a credential"
 
 PATHS = (
@@ -58,11 +58,11 @@ PATHS = (
     ("sub/../..", OUT),
     ("../allowed/../secret.txt", OUT),
     ("../allowed-too/x", OUT),
-    ("....//secret.txt", "There is no"),
-    ("..%2fsecret.txt", "There is no"),
-    ("..\\secret.txt", "There is no"),
-    ("missing/../../secret.txt", "There is no"),
-    ("a.txt/../../secret.txt", "There is no"),
+    ("....//secret.txt", "does not exist"),
+    ("..%2fsecret.txt", "does not exist"),
+    ("..\\secret.txt", "does not exist"),
+    ("missing/../../secret.txt", "does not exist"),
+    ("a.txt/../../secret.txt", "does not exist"),
     # absolute
     ("{base}/secret.txt", OUT),
     ("/etc/passwd", OUT),
@@ -74,8 +74,8 @@ PATHS = (
     ("/proc/self/environ", OUT),
     (f"/proc/self/{ROOT_LINK}/etc/passwd", OUT),
     ("/dev/fd/0", OUT),
-    ("~/secret.txt", "There is no"),
-    ("file://{base}/secret.txt", "There is no"),
+    ("~/secret.txt", "does not exist"),
+    ("file://{base}/secret.txt", "does not exist"),
     # links
     ("link_to_secret", OUT),
     ("link_to_secret_absolute", OUT),
@@ -87,15 +87,15 @@ PATHS = (
     ("link_loop", "links"),
     ("link_dangling_out", OUT),
     ("sub/link_up_two", OUT),
-    # what is no name
-    ("a.txt\0.png", "is no path"),
-    ("x/" * 2_000 + "x", "There is no"),
-    ("n" * 300, "There is no"),
+    # invalid names
+    ("a.txt\0.png", "is no valid path"),
+    ("x/" * 2_000 + "x", "does not exist"),
+    ("n" * 300, "does not exist"),
 )
 DEEP = ("/".join(["d"] * 200), "folders deep")
 
 READS: list[tuple[str, dict[str, Any], str]] = [
-    *(("read_file", {"path": path}, words) for path, words in PATHS),
+    *(("read_file", {"path": path}, message) for path, message in PATHS),
     ("read_file", {"path": DEEP[0]}, DEEP[1]),
     ("read_file", {"path": "pipe"}, NO_FILE),
     ("read_file", {"path": "socket"}, "can't be opened"),
@@ -137,8 +137,8 @@ CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("delete_file", {"path": "sub"}, NO_FILE),
 ]
 COMMANDS: list[tuple[str, dict[str, Any], str]] = [
-    ("execute_command", {"command": command, "args": args}, words)
-    for command, args, words in (
+    ("execute_command", {"command": command, "args": args}, message)
+    for command, args, message in (
         ("touch", ["{base}/made"], NO_COMMAND),
         ("sh", ["-c", "touch {base}/made"], NO_COMMAND),
         ("/bin/sh", ["-c", "touch {base}/made"], NO_COMMAND),
@@ -166,7 +166,7 @@ COMMANDS += [
     ("execute_command", {"command": "echo", "args": ["fixed"], "folder": "link_to_parent"}, OUT),
     ("execute_command", {"command": "echo", "args": ["fixed"], "folder": "a.txt"}, "no folder"),
     ("execute_command", {"command": "echo", "args": ["fixed"], "timeout": 1e9}, "timeout is wrong"),
-    ("execute_command", {"command": "sleep", "args": ["3600"], "timeout": 0.2}, "was ended"),
+    ("execute_command", {"command": "sleep", "args": ["3600"], "timeout": 0.2}, "was killed"),
 ]
 VARIABLES: list[tuple[str, dict[str, Any], str]] = [
     ("get_env", {"name": name}, HIDDEN)
@@ -185,7 +185,7 @@ VARIABLES: list[tuple[str, dict[str, Any], str]] = [
     )
 ]
 URLS = (
-    # private, however written: the canary's server listens on 127.0.0.2
+    # private addresses in all notations: the canary's server listens on 127.0.0.2
     ("http://127.0.0.2:{port}/", NO_HOST),
     ("http://2130706434:{port}/", NO_ADDRESS),
     ("http://0x7f000002:{port}/", NO_ADDRESS),
@@ -220,7 +220,7 @@ URLS = (
     ("http://[fc00::1]/", NO_HOST),
     ("http://224.0.0.1/", NO_HOST),
     ("http://255.255.255.255/", NO_HOST),
-    # other schemes, users, and what parsers differ in
+    # other schemes, users, and URLs that parsers read differently
     ("file:///etc/passwd", NO_URL),
     ("ftp://127.0.0.1/", NO_URL),
     ("gopher://127.0.0.1:{port}/_x", NO_URL),
@@ -233,7 +233,7 @@ URLS = (
     ("http://127.0.0.1:{open}/\r\nHost: x", "control character"),
     ("http://127.0.0.2:{port}#@127.0.0.1/", NO_HOST),
     ("http://127.0.0.2:{port}?@127.0.0.1/", NO_HOST),
-    ("http://", "names no host"),
+    ("http://", "has no host"),
     ("http://[::1", "no valid URL"),
     ("http://127.0.0.1:99999/", "no valid URL"),
 )
@@ -247,24 +247,24 @@ REDIRECTS = (
     ("http://user@127.0.0.2:{port}/", "user or a password"),
 )
 WEB: list[tuple[str, dict[str, Any], str]] = [
-    *(("http_get", {"url": url}, words) for url, words in URLS),
+    *(("http_get", {"url": url}, message) for url, message in URLS),
     *(
-        ("http_get", {"url": "http://127.0.0.1:{open}/to", "redirect": target}, words)
-        for target, words in REDIRECTS
+        ("http_get", {"url": "http://127.0.0.1:{open}/to", "redirect": target}, message)
+        for target, message in REDIRECTS
     ),
 ]
 TABLE = READS + CHANGES + COMMANDS + VARIABLES + WEB
 
 
 @dataclass
-class Range:
-    """What is attacked: a running kit, and what lies beside it."""
+class Target:
+    """A running kit, and the forbidden files and server next to it."""
 
     base: Path
     kit: Client
     open_port: int
     canary_port: int
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
 
     def fill(self, value: Any) -> Any:
         """Return arguments with this machine's paths and ports."""
@@ -277,21 +277,21 @@ class Range:
                 value = value.replace(name, text)
             return value
         if isinstance(value, dict):
-            return {key: self.fill(each) for key, each in value.items()}
-        return [self.fill(each) for each in value] if isinstance(value, list) else value
+            return {key: self.fill(item) for key, item in value.items()}
+        return [self.fill(item) for item in value] if isinstance(value, list) else value
 
     async def attack(self, tool: str, arguments: dict[str, Any]) -> tuple[bool, str]:
-        """Call a tool; return whether it refused, and what it said."""
+        """Call a tool; return whether it failed, and its result as text."""
         arguments = self.fill(arguments)
         if "redirect" in arguments:
             arguments["url"] += f"?to={quote(arguments.pop('redirect'))}"
         async with asyncio.timeout(BOUND):
             result = await self.kit.call_tool(tool, arguments)
-        text = "\n".join(each.text for each in result.content if isinstance(each, TextContent))
+        text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
         return bool(result.is_error), text + str(result.structured_content or "")
 
     def outside(self) -> dict[str, str]:
-        """Return all that lies beside the allowed folders, with its content."""
+        """Return the files next to the allowed folders, with their content."""
         return {
             path.relative_to(self.base).as_posix(): path.read_text() if path.is_file() else ""
             for top in self.base.iterdir()
@@ -300,8 +300,7 @@ class Range:
         }
 
 
-def build(base: Path) -> None:
-    """Lay out the folders."""
+def create_files(base: Path) -> None:
     allowed = base / "allowed"
     for folder in (allowed / "sub", base / "second", base / "allowed-too", base / "bin"):
         folder.mkdir(parents=True)
@@ -348,13 +347,13 @@ async def listen(address: str, handler: Any) -> AsyncIterator[int]:
 
 
 @contextlib.asynccontextmanager
-async def attacked(base: Path) -> AsyncIterator[Range]:
-    """Start a kit with all that can be attacked, and what must not be reached."""
-    build(base)
-    asked: list[str] = []
+async def attacked(base: Path) -> AsyncIterator[Target]:
+    """Start a kit with all tools, and the targets of attacks."""
+    create_files(base)
+    requested: list[str] = []
 
     async def canary(request: web.Request) -> web.Response:
-        asked.append(str(request.url))
+        requested.append(str(request.url))
         return web.Response(text=CANARY)
 
     async def redirect(request: web.Request) -> web.Response:
@@ -390,56 +389,56 @@ async def attacked(base: Path) -> AsyncIterator[Range]:
         Client(stdio_client(parameters)) as kit,
     ):
         await kit.list_tools()
-        yield Range(base, kit, open_port, canary_port, asked)
+        yield Target(base, kit, open_port, canary_port, requested)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="127.0.0.2 is Linux's")
-async def test_no_row_of_the_table_gets_out(tmp_path: Path) -> None:
+async def test_every_attack_fails(tmp_path: Path) -> None:
     assert len(TABLE) >= 60
     failed: list[str] = []
-    async with attacked(tmp_path / "base") as range_:
-        before = range_.outside()
-        for number, (tool, arguments, words) in enumerate(TABLE):
+    async with attacked(tmp_path / "base") as target:
+        before = target.outside()
+        for number, (tool, arguments, message) in enumerate(TABLE):
             row = f"{number} {tool} {ascii(arguments)[:120]}"
-            refused, said = await range_.attack(tool, arguments)
-            if not refused:
-                failed.append(f"{row}: was done: {said[:200]!r}")
-            elif words not in said:
-                failed.append(f"{row}: said {said[:300]!r}, not {words!r}")
-            if CANARY in said or "Traceback" in said or "line " in said:
-                failed.append(f"{row}: told too much: {said[:300]!r}")
-            if range_.asked:
-                failed.append(f"{row}: asked {range_.asked}")
-                range_.asked.clear()
-            after = range_.outside()
+            failed_call, text = await target.attack(tool, arguments)
+            if not failed_call:
+                failed.append(f"{row}: succeeded: {text[:200]!r}")
+            elif message not in text:
+                failed.append(f"{row}: returned {text[:300]!r}, not {message!r}")
+            if CANARY in text or "Traceback" in text or "line " in text:
+                failed.append(f"{row}: revealed too much: {text[:300]!r}")
+            if target.requested:
+                failed.append(f"{row}: requested {target.requested}")
+                target.requested.clear()
+            after = target.outside()
             if after != before:
-                failed.append(f"{row}: changed what lies outside: {after}")
+                failed.append(f"{row}: changed files outside: {after}")
                 before = after
     assert not failed, "\n" + "\n".join(failed)
 
 
-async def test_what_is_allowed_works_beside_the_attacks(tmp_path: Path) -> None:
-    async with attacked(tmp_path / "base") as range_:
-        for tool, arguments, words in (
+async def test_allowed_calls_work(tmp_path: Path) -> None:
+    async with attacked(tmp_path / "base") as target:
+        for tool, arguments, message in (
             ("read_file", {"path": "sub/../a.txt"}, "harmless"),
             ("execute_command", {"command": "echo", "args": ["fixed"]}, "fixed"),
             ("execute_command", {"command": "printf", "args": ["%s", "$(id) `id`"]}, "$(id) `id`"),
             ("get_env", {"name": "HARMLESS"}, "seen"),
-            ("search_files", {"text": CANARY}, "No line holds it"),
+            ("search_files", {"text": CANARY}, "No matching line"),
         ):
-            refused, said = await range_.attack(tool, arguments)
-            assert not refused, said
-            assert words in said
-        _, names = await range_.attack("get_env", {})
+            failed_call, text = await target.attack(tool, arguments)
+            assert not failed_call, text
+            assert message in text
+        _, names = await target.attack("get_env", {})
         assert "HARMLESS" in names
         assert "TOKEN" not in names
         assert "DATABASE_URL" not in names
 
 
-async def test_swapping_folders_for_links_meanwhile_reaches_nothing_outside(tmp_path: Path) -> None:
-    """Swap a folder for a link to one outside, as fast as can be, while the kit works."""
-    async with attacked(tmp_path / "base") as range_:
-        allowed, outside = range_.base / "allowed", range_.base / "loot"
+async def test_replacing_folders_by_links_meanwhile_reaches_nothing_outside(tmp_path: Path) -> None:
+    """Keep replacing a folder by a link to a folder outside while the kit works."""
+    async with attacked(tmp_path / "base") as target:
+        allowed, outside = target.base / "allowed", target.base / "loot"
         outside.mkdir()
         (outside / "f").write_text(CANARY)
         (allowed / "real").mkdir()
@@ -459,23 +458,23 @@ async def test_swapping_folders_for_links_meanwhile_reaches_nothing_outside(tmp_
         outcomes: set[str] = set()
         try:
             for number in range(300):
-                _, said = await range_.attack("read_file", {"path": "real/f"})
-                outcomes.add(said if said == "harmless" or said.startswith("x") else said[-60:])
-                await range_.attack("write_file", {"path": f"real/x{number}", "content": "x"})
+                _, text = await target.attack("read_file", {"path": "real/f"})
+                outcomes.add(text if text == "harmless" or text.startswith("x") else text[-60:])
+                await target.attack("write_file", {"path": f"real/x{number}", "content": "x"})
         finally:
             stop.set()
             swapping.join(BOUND)
         assert CANARY not in str(outcomes)
-        assert "harmless" in outcomes  # and some got through
-        assert sorted(each.name for each in outside.iterdir()) == ["f"]
+        assert "harmless" in outcomes  # and some calls succeeded
+        assert sorted(path.name for path in outside.iterdir()) == ["f"]
 
 
-def test_a_program_that_a_file_tool_could_replace_is_not_offered(tmp_path: Path) -> None:
-    from leaseway.data_plane.kit.server import Options, toolbox
+def test_a_program_that_a_file_tool_could_replace_is_rejected(tmp_path: Path) -> None:
+    from leaseway.data_plane.kit.server import KitOptions, build_tools
 
     program = tmp_path / "tool"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    options = Options(["execute_command", "write_file"], [str(tmp_path)], [str(program)])
+    options = KitOptions(["execute_command", "write_file"], [str(tmp_path)], [str(program)])
     with pytest.raises(ValueError, match="where a file tool could replace it"):
-        toolbox(options)
+        build_tools(options)

@@ -1,4 +1,4 @@
-"""Programs of an allow-list: which command lines are on it, and what becomes of what runs."""
+"""`execute_command`: its allow-list, results, limits and clean-up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import BOUND
 
-from leaseway.data_plane.kit.commands import MAX_OUTPUT, Allowed, allow_list, execute_command
+from leaseway.data_plane.kit.commands import (
+    MAX_OUTPUT,
+    AllowedCommand,
+    build_allow_list,
+    execute_command,
+)
 from leaseway.data_plane.kit.roots import Roots
 from leaseway.server import ToolError, ToolResult
 
@@ -23,7 +28,7 @@ PYTHON = sys.executable
 async def run(
     *words: str, roots: Roots | None = None, environment: dict[str, str] | None = None, **more: Any
 ) -> ToolResult:
-    allowed = allow_list([f"{PYTHON} *"], os.environ["PATH"], roots, writes=False)
+    allowed = build_allow_list([f"{PYTHON} *"], os.environ["PATH"], roots, writes=False)
     function = execute_command(allowed, roots, environment or {}).function
     assert function is not None
     async with asyncio.timeout(BOUND):
@@ -34,19 +39,19 @@ async def run(
 
 
 @given(st.lists(st.text(max_size=5), max_size=4), st.lists(st.text(max_size=5), max_size=4))
-def test_only_the_words_of_an_entry_are_allowed_and_more_only_after_a_star(
+def test_an_entry_allows_its_words_and_more_only_with_a_star(
     words: list[str], more: list[str]
 ) -> None:
     entry = ("git", *words)
-    closed, open_end = Allowed(entry, "/git", False), Allowed(entry, "/git", True)
-    assert closed.permits(entry)
-    assert closed.permits([*entry, *more]) == (not more)
-    assert open_end.permits([*entry, *more])
-    assert not open_end.permits([" ".join(entry), *more]) or entry == ("git",)
-    assert not open_end.permits(["xgit", *words, *more])
+    exact, more_allowed = AllowedCommand(entry, "/git", False), AllowedCommand(entry, "/git", True)
+    assert exact.allows(entry)
+    assert exact.allows([*entry, *more]) == (not more)
+    assert more_allowed.allows([*entry, *more])
+    assert not more_allowed.allows([" ".join(entry), *more]) or entry == ("git",)
+    assert not more_allowed.allows(["xgit", *words, *more])
 
 
-async def test_output_and_status_are_told() -> None:
+async def test_a_result_has_the_output_and_the_exit_status() -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     result = await run("-c", code)
     assert result.is_error
@@ -59,7 +64,7 @@ async def test_output_and_status_are_told() -> None:
     assert result.text == "out\n\n[stderr]\nerr\n\n[exit status 3]"
 
 
-async def test_output_is_bounded_and_the_program_runs_to_its_end() -> None:
+async def test_output_is_truncated_and_the_program_runs_to_its_end() -> None:
     result = await run("-c", f"print('x' * {2 * MAX_OUTPUT}); raise SystemExit(0)")
     assert result.structured is not None
     assert not result.is_error
@@ -74,22 +79,22 @@ async def test_a_program_gets_few_variables_and_no_input(tmp_path: Path) -> None
     assert result.text == f"['LANG', 'PATH'] True {tmp_path}" or "LC_CTYPE" in result.text
 
 
-async def test_what_a_program_leaves_running_is_ended_and_not_waited_for() -> None:
+async def test_leftover_child_processes_are_killed() -> None:
     code = "import os, signal; child = os.fork(); print(child) if child else signal.pause()"
     result = await run("-u", "-c", code)
     assert not result.is_error
     pid = int(result.text)
     async with asyncio.timeout(BOUND):
-        while _lives(pid):
+        while _is_alive(pid):
             await asyncio.sleep(0.01)
 
 
-async def test_a_program_that_takes_too_long_is_ended() -> None:
+async def test_a_program_is_killed_after_the_timeout() -> None:
     with pytest.raises(ToolError, match=r"longer than 0\.5 s; pass a longer timeout"):
         await run("-c", "import signal; signal.pause()", timeout=0.5)
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""Files below allowed folders can be read, written and searched, and no others."""
+"""The file tools work in the allowed folders, and reach nothing outside."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from leaseway.server import Tool, ToolError
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A folder with files, beside one that nobody may see."""
+    """An allowed folder with files, next to files that must stay hidden."""
     served = tmp_path / "served"
     (served / "docs" / "deep").mkdir(parents=True)
     (served / "a.md").write_text("hello ä")
@@ -37,8 +37,8 @@ def root(tmp_path: Path) -> Path:
     return served.resolve()
 
 
-def call(make: Callable[[Roots], Tool], root: Path, **arguments: Any) -> Any:
-    function = make(Roots([root])).function
+def call(build: Callable[[Roots], Tool], root: Path, **arguments: Any) -> Any:
+    function = build(Roots([root])).function
     assert function is not None
     return function(arguments)
 
@@ -83,31 +83,31 @@ def test_nothing_outside_the_folder_is_read(root: Path, path: str) -> None:
     assert "hidden" not in str(caught.value)
 
 
-def test_an_absolute_path_below_the_folder_is_below_it(root: Path) -> None:
+def test_an_absolute_path_in_the_folder_is_read(root: Path) -> None:
     assert read(root, str(root / "a.md")) == "hello ä"
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("path", "message"),
     [
-        ("nothing", "There is no 'nothing'"),
-        ("a.md/below", "There is no"),
-        ("x" * 300, "There is no"),
+        ("nothing", "'nothing' does not exist"),
+        ("a.md/below", "does not exist"),
+        ("x" * 300, "does not exist"),
         ("docs", "no regular file"),
         ("pipe", "no regular file"),
         ("binary", "no UTF-8 text"),
         ("big", "larger than 1 MiB"),
     ],
 )
-def test_what_cannot_be_read_is_said(root: Path, path: str, words: str) -> None:
+def test_an_unreadable_file_is_an_error(root: Path, path: str, message: str) -> None:
     os.mkfifo(root / "pipe")
     (root / "binary").write_bytes(b"\xff\xfe\x00")
     (root / "big").write_bytes(b"x" * (MAX_FILE + 1))
-    with pytest.raises(ToolError, match=words):
+    with pytest.raises(ToolError, match=message):
         read(root, path)
 
 
-def test_a_file_at_the_bound_is_read(root: Path) -> None:
+def test_a_file_at_the_size_limit_is_read(root: Path) -> None:
     (root / "full").write_bytes(b"x" * MAX_FILE)
     assert len(read(root, "full")) == MAX_FILE
 
@@ -128,7 +128,7 @@ def test_a_pattern_does_not_follow_links_out(root: Path) -> None:
     assert listed(root, pattern="*secret*") == []
 
 
-def test_a_list_is_bounded_and_says_so(root: Path) -> None:
+def test_a_list_is_truncated_at_its_limit(root: Path) -> None:
     many = root / "many"
     many.mkdir()
     for number in range(MAX_LISTED):
@@ -141,7 +141,7 @@ def test_a_list_is_bounded_and_says_so(root: Path) -> None:
     assert "narrow" in above.text
 
 
-def test_a_search_that_matches_little_is_bounded_too(
+def test_a_search_stops_at_its_limit_of_visited_files(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "MAX_VISITED", 2)
@@ -151,13 +151,13 @@ def test_a_search_that_matches_little_is_bounded_too(
 
 
 @pytest.mark.parametrize("path", ["..", "/etc", "nothing", "a.md"])
-def test_what_is_no_folder_below_is_refused(root: Path, path: str) -> None:
+def test_listing_anything_but_an_allowed_folder_is_an_error(root: Path, path: str) -> None:
     for arguments in ({"path": path}, {"path": path, "pattern": "*"}):
         with pytest.raises(ToolError):
             call(list_files, root, **arguments)
 
 
-def test_lines_that_hold_a_text_are_found_with_their_numbers(root: Path) -> None:
+def test_matching_lines_are_found_with_their_numbers(root: Path) -> None:
     (root / "docs" / "b.md").write_text("one\nTwo words\n")
     (root / "binary").write_bytes(b"two\xff")
     found = call(search_files, root, text="two", ignore_case=True)
@@ -170,7 +170,7 @@ def test_lines_that_hold_a_text_are_found_with_their_numbers(root: Path) -> None
     assert call(search_files, root, text="Two", pattern="*.txt").structured["matches"] == []
 
 
-def test_a_file_is_written_as_a_whole_and_keeps_its_permissions(root: Path) -> None:
+def test_a_file_is_replaced_atomically_and_keeps_its_permissions(root: Path) -> None:
     (root / "a.md").chmod(0o640)
     inode = (root / "a.md").stat().st_ino
     assert call(write_file, root, path="a.md", content="ä") == "Wrote 2 bytes to a.md."
@@ -180,21 +180,21 @@ def test_a_file_is_written_as_a_whole_and_keeps_its_permissions(root: Path) -> N
     assert listed(root) == ["a.md", "docs/"]
 
 
-def test_folders_on_the_way_are_made_only_when_asked_for(root: Path) -> None:
-    with pytest.raises(ToolError, match="There is no 'new/x/f'"):
+def test_missing_folders_are_created_only_on_request(root: Path) -> None:
+    with pytest.raises(ToolError, match="'new/x/f' does not exist"):
         call(write_file, root, path="new/x/f", content="1")
     assert not (root / "new").exists()
     call(write_file, root, path="new/x/f", content="1", create_folders=True)
     assert read(root, "new/x/f") == "1"
 
 
-def test_writing_to_a_hard_link_leaves_the_other_name_alone(root: Path) -> None:
+def test_writing_to_a_hard_link_does_not_change_the_other_name(root: Path) -> None:
     os.link(root.parent / "secret.txt", root / "hard")
     call(write_file, root, path="hard", content="mine")
     assert (root.parent / "secret.txt").read_text() == "hidden"
 
 
-def test_edits_are_made_together_or_not_at_all(root: Path) -> None:
+def test_edits_are_atomic(root: Path) -> None:
     (root / "a.md").write_text("one two\nthree\n")
     edits = [{"old": "one", "new": "1"}, {"old": "three", "new": "3"}]
     shown = call(edit_file, root, path="a.md", edits=edits, dry_run=True)
@@ -204,7 +204,7 @@ def test_edits_are_made_together_or_not_at_all(root: Path) -> None:
     call(edit_file, root, path="a.md", edits=edits)
     assert read(root, "a.md") == "1 two\n3\n"
     for old, times in (("absent", 0), ("\n", 2)):
-        with pytest.raises(ToolError, match=f"Edit 2 does not fit: its 'old' occurs {times} times"):
+        with pytest.raises(ToolError, match=f"Edit 2 failed: its 'old' occurs {times} times"):
             call(
                 edit_file,
                 root,
@@ -225,7 +225,7 @@ def test_deleting_a_link_deletes_the_link(root: Path) -> None:
         call(delete_file, root, path="docs")
 
 
-def test_information_tells_what_is_there(root: Path) -> None:
+def test_file_information_has_type_size_and_permissions(root: Path) -> None:
     (root / "a.md").chmod(0o600)
     info = call(get_file_info, root, path="a.md").structured
     assert info["type"] == "file"
@@ -235,7 +235,7 @@ def test_information_tells_what_is_there(root: Path) -> None:
     assert call(get_file_info, root, path=".").structured["type"] == "folder"
 
 
-def test_relative_paths_start_in_the_first_folder_and_absolute_ones_may_be_in_any(
+def test_relative_paths_start_in_the_first_folder_and_absolute_paths_in_any(
     root: Path, tmp_path: Path
 ) -> None:
     second = tmp_path / "second"
@@ -247,16 +247,16 @@ def test_relative_paths_start_in_the_first_folder_and_absolute_ones_may_be_in_an
     assert function({"path": "a.md"}) == "hello ä"
     assert function({"path": str(second / "s.md")}) == "second"
     assert function({"path": "across"}) == "second"
-    with pytest.raises(ToolError, match=r"There is no 's\.md'"):
+    with pytest.raises(ToolError, match=r"'s\.md' does not exist"):
         function({"path": "s.md"})
 
 
-def test_names_that_are_no_utf8_are_listed_with_question_marks(root: Path) -> None:
+def test_names_without_valid_utf8_are_listed_with_question_marks(root: Path) -> None:
     (root / os.fsdecode(b"caf\xe9")).touch()
     assert "caf?" in listed(root)
 
 
-def test_half_of_a_surrogate_pair_is_not_written(root: Path) -> None:
+def test_text_without_valid_utf8_is_not_written(root: Path) -> None:
     with pytest.raises(ToolError, match="surrogate"):
         call(write_file, root, path="half", content="\ud800")
     assert "half" not in listed(root)

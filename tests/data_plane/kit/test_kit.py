@@ -1,4 +1,4 @@
-"""The kit as a server, in its own process and by the official client."""
+"""The kit as a server process, with the official client."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def text(kit: Client, tool: str, arguments: dict[str, object]) -> tuple[st
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_the_kit_serves_its_tools_in_either_era(tmp_path: Path, mode: str) -> None:
+async def test_the_kit_serves_modern_and_legacy_clients(tmp_path: Path, mode: str) -> None:
     (tmp_path / "a.md").write_text("hello")
     async with asyncio.timeout(BOUND), client(tmp_path, mode) as kit:
         tools = {tool.name: tool for tool in (await kit.list_tools()).tools}
@@ -56,18 +56,18 @@ async def test_the_kit_serves_its_tools_in_either_era(tmp_path: Path, mode: str)
         assert await text(kit, "list_files", {}) == ("a.md", False)
 
 
-async def test_what_is_wrong_with_a_call_is_a_sentence_for_the_model(tmp_path: Path) -> None:
+async def test_an_error_of_a_call_is_a_sentence_for_the_model(tmp_path: Path) -> None:
     async with asyncio.timeout(BOUND), client(tmp_path) as kit:
         await kit.list_tools()
-        said, is_error = await text(kit, "read_file", {})
+        message, is_error = await text(kit, "read_file", {})
         assert is_error
-        assert said == 'The arguments are wrong: "path" is a required property.'
-        said, is_error = await text(kit, "current_time", {"timezone": 5})
+        assert message == 'The arguments are wrong: "path" is a required property.'
+        message, is_error = await text(kit, "current_time", {"timezone": 5})
         assert is_error
-        assert said.startswith("The argument timezone is wrong")
-        said, is_error = await text(kit, "read_file", {"path": "../x"})
+        assert message.startswith("The argument timezone is wrong")
+        message, is_error = await text(kit, "read_file", {"path": "../x"})
         assert is_error
-        assert "outside the allowed folders" in said
+        assert "outside the allowed folders" in message
         with pytest.raises(MCPError, match="There is no tool 'nope'"):
             await kit.call_tool("nope", {})
 
@@ -89,7 +89,7 @@ async def test_the_kits_spans_join_the_callers_trace(tmp_path: Path) -> None:
     assert spans[0].parent_span_id == "b7ad6b7169203331"
 
 
-def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     ended = subprocess.run(
         [sys.executable, "-m", "leaseway.data_plane.kit", missing],
@@ -112,25 +112,25 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
         (["{root}", "--tool", "get_file_info", "--tool", "get_env"], ["get_env", "get_file_info"]),
     ],
 )
-def test_each_tool_is_off_until_it_is_named(
+def test_each_tool_is_off_unless_it_is_named(
     tmp_path: Path, options: list[str], names: list[str]
 ) -> None:
-    given = [option.format(root=tmp_path) for option in options]
-    asked = (
+    arguments = [option.format(root=tmp_path) for option in options]
+    requests = (
         '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
         '"capabilities":{},"clientInfo":{"name":"t","version":"1"}}}\n'
         '{"jsonrpc":"2.0","method":"notifications/initialized"}\n'
         '{"jsonrpc":"2.0","id":2,"method":"tools/list"}\n'
     )
     with subprocess.Popen(
-        [sys.executable, "-m", "leaseway.data_plane.kit", *given],
+        [sys.executable, "-m", "leaseway.data_plane.kit", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as kit:
         assert kit.stdin is not None
         assert kit.stdout is not None
-        kit.stdin.write(asked)
+        kit.stdin.write(requests)
         kit.stdin.flush()
         answers = [json.loads(kit.stdout.readline()) for _ in range(2)]
         kit.stdin.close()
@@ -139,19 +139,22 @@ def test_each_tool_is_off_until_it_is_named(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "error"),
     [
         (["--tool", "reed_file"], "There is no tool 'reed_file'; there are: read_file, write_file"),
-        (["--tool", "read_file"], "The tool read_file needs a folder: name one"),
+        (["--tool", "read_file"], "The tool read_file needs a folder: add one"),
         (["--tool", "execute_command"], "needs commands"),
-        (["--tool", "execute_command", "--command", "no-such-program"], "There is no program"),
+        (
+            ["--tool", "execute_command", "--command", "absent"],
+            "is not on this machine's PATH",
+        ),
         (["--tool", "execute_command", "--command", "bin/ls"], "a name or an absolute path"),
         (["--tool", "execute_command", "--command", "ls 'a"], "can't be read"),
         (["--tool", "execute_command", "--command", "*"], "names no program"),
         (["--tool", "http_get", "--host", "http://example.com/x"], "is no host"),
     ],
 )
-def test_what_cannot_be_offered_is_said_at_start(options: list[str], words: str) -> None:
+def test_invalid_options_are_reported_at_start(options: list[str], error: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "leaseway.data_plane.kit", *options],
         capture_output=True,
@@ -160,5 +163,5 @@ def test_what_cannot_be_offered_is_said_at_start(options: list[str], words: str)
         timeout=BOUND,
     )
     assert ended.returncode == 2
-    assert words in ended.stderr
+    assert error in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -1,4 +1,4 @@
-"""`http_get` against a real server: pages, redirects, bounds, and names that change address."""
+"""`http_get` with a real server: pages, redirects, limits and DNS rebinding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from tests.conftest import BOUND
 
-from leaseway.data_plane.kit.addresses import read_hosts
+from leaseway.data_plane.kit.addresses import parse_hosts
 from leaseway.data_plane.kit.web import MAX_BODY, Resolve, http_get
 from leaseway.server import ToolError, ToolResult
 
@@ -48,7 +48,7 @@ async def port() -> AsyncIterator[int]:
 
 
 async def get(url: str, resolve: Resolve | None = None, hosts: Sequence[str] = ()) -> ToolResult:
-    function = http_get(read_hosts(["127.0.0.1", *hosts]), resolve).function
+    function = http_get(parse_hosts(["127.0.0.1", *hosts]), resolve).function
     assert function is not None
     async with asyncio.timeout(BOUND):
         result = await function({"url": url})
@@ -56,7 +56,7 @@ async def get(url: str, resolve: Resolve | None = None, hosts: Sequence[str] = (
     return result
 
 
-async def test_a_page_is_told_with_its_status_and_type(port: int) -> None:
+async def test_a_page_has_its_status_and_content_type(port: int) -> None:
     result = await get(f"http://127.0.0.1:{port}/json#part")
     assert result.structured is not None
     assert result.structured["status"] == 200
@@ -64,14 +64,14 @@ async def test_a_page_is_told_with_its_status_and_type(port: int) -> None:
     assert result.structured["url"] == f"http://127.0.0.1:{port}/json"
 
 
-async def test_redirects_are_followed_without_cookies_and_not_for_ever(port: int) -> None:
+async def test_redirects_are_followed_without_cookies_up_to_a_limit(port: int) -> None:
     result = await get(f"http://127.0.0.1:{port}/there")
     assert '"cookie": null' in result.text
     with pytest.raises(ToolError, match="more than 5 redirects"):
         await get(f"http://127.0.0.1:{port}/loop")
 
 
-async def test_pages_are_bounded_and_must_be_text(port: int) -> None:
+async def test_pages_are_truncated_and_must_be_text(port: int) -> None:
     big = await get(f"http://127.0.0.1:{port}/big")
     assert big.structured is not None
     assert (len(big.structured["body"]), big.structured["truncated"]) == (MAX_BODY, True)
@@ -80,51 +80,51 @@ async def test_pages_are_bounded_and_must_be_text(port: int) -> None:
             await get(f"http://127.0.0.1:{port}/{path}")
 
 
-async def test_a_status_of_failure_is_an_error_with_its_body(port: int) -> None:
+async def test_an_error_status_is_an_error_with_its_body(port: int) -> None:
     result = await get(f"http://127.0.0.1:{port}/nothing")
     assert result.is_error
-    assert result.text == "127.0.0.1 answered with 404.\nnothing here"
+    assert result.text == "127.0.0.1 responded with 404.\nnothing here"
 
 
-async def test_a_name_is_resolved_once_a_hop_and_only_what_was_checked_is_used(port: int) -> None:
-    asked: list[str] = []
+async def test_a_name_is_resolved_once_for_each_hop(port: int) -> None:
+    resolved: list[str] = []
 
     async def rebinding(host: str, _port: int) -> Sequence[str]:
-        asked.append(host)
-        return ["127.0.0.1"] if len(asked) == 1 else ["127.0.0.2"]
+        resolved.append(host)
+        return ["127.0.0.1"] if len(resolved) == 1 else ["127.0.0.2"]
 
     result = await get(f"http://rebind.test:{port}/json", rebinding)
     assert f'"host": "rebind.test:{port}"' in result.text
-    assert asked == ["rebind.test"]
-    asked.clear()
-    with pytest.raises(ToolError, match="leads to an address that is not allowed"):
-        await get(f"http://rebind.test:{port}/there", rebinding)  # the second hop asks again
-    assert asked == ["rebind.test", "rebind.test"]
+    assert resolved == ["rebind.test"]
+    resolved.clear()
+    with pytest.raises(ToolError, match="has an address that is not allowed"):
+        await get(f"http://rebind.test:{port}/there", rebinding)  # the second hop resolves again
+    assert resolved == ["rebind.test", "rebind.test"]
 
 
 @pytest.mark.parametrize("private", ["169.254.169.254", "::1", "::ffff:10.0.0.1", "fe80::1%1", "x"])
-async def test_one_address_that_is_not_allowed_refuses_the_host(private: str) -> None:
+async def test_a_host_with_one_forbidden_address_is_rejected(private: str) -> None:
     async def both(_host: str, _port: int) -> Sequence[str]:
         return ["8.8.8.8", private]
 
-    with pytest.raises(ToolError, match="leads to an address that is not allowed"):
+    with pytest.raises(ToolError, match="has an address that is not allowed"):
         await get("http://both.test/", both)
 
 
-async def test_a_host_without_address_or_server_is_said(port: int) -> None:
+async def test_a_host_without_address_or_server_is_an_error(port: int) -> None:
     async def none(_host: str, _port: int) -> Sequence[str]:
         raise OSError("no such name")
 
     with pytest.raises(ToolError, match="has no address"):
         await get("http://none.test/", none)
-    with pytest.raises(ToolError, match="can't be asked"):
+    with pytest.raises(ToolError, match=r"The request to 127\.0\.0\.1 failed"):
         await get("http://127.0.0.1:1/")
 
 
-async def test_only_named_hosts_are_asked_where_some_are(port: int) -> None:
+async def test_with_allowed_names_all_other_hosts_are_rejected(port: int) -> None:
     async def here(_host: str, _port: int) -> Sequence[str]:
         return ["127.0.0.1"]
 
     await get(f"http://api.test:{port}/json", here, ["api.test"])
-    with pytest.raises(ToolError, match=r"The host 'other.test' is not allowed; allowed is: api"):
+    with pytest.raises(ToolError, match=r"The host 'other.test' is not allowed; allowed are: api"):
         await get(f"http://other.test:{port}/json", here, ["api.test"])

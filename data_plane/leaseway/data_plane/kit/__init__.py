@@ -1,6 +1,6 @@
-"""The kit: an MCP server over stdio with files, commands, web pages, variables and the time.
+"""The kit: an MCP server over stdio with tools for files, commands, web pages and the environment.
 
-Started as `python -m leaseway.data_plane.kit --tool NAME …`, or by a worker for `transport:
-builtin`; each tool is off until it is named. It is a server like any other: it knows
-`leaseway.server`, which runs it, and nothing of the worker.
+It runs as `python -m leaseway.data_plane.kit --tool NAME …`, or by a worker for `transport:
+builtin`. Each tool is off unless it is named. It imports `leaseway.server`, `leaseway.spec` and
+`leaseway.wire`, and nothing of the worker.
 """

@@ -1,7 +1,7 @@
-"""Which hosts and addresses a URL may lead to (SSRF). Pure.
+"""The hosts and addresses that `http_get` may connect to (SSRF protection). Pure.
 
-Only addresses of the public internet may be connected to, and those of networks that were named.
-Whatever carries another address inside (IPv4-mapped, 6to4, NAT64, Teredo) counts as not public.
+Only public addresses and those of the allowed networks may be connected to. Addresses that embed
+another one (IPv4-mapped, 6to4, NAT64, Teredo) count as not public.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from leaseway.spec.builtin import host_fault
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_NEVER: Final[tuple[Network, ...]] = tuple(
+_NOT_PUBLIC: Final[tuple[Network, ...]] = tuple(
     ipaddress.ip_network(network)
     for network in (
-        "168.63.129.16/32",  # metadata and name server of one cloud, though public
+        "168.63.129.16/32",  # metadata and name server of a cloud, though public
         "192.0.0.0/24",
         "192.88.99.0/24",
         "::/96",
@@ -40,16 +40,16 @@ _NEVER: Final[tuple[Network, ...]] = tuple(
 def is_public(address: Address) -> bool:
     if address.is_multicast or address.is_reserved or not address.is_global:
         return False
-    return not any(address in network for network in _NEVER if network.version == address.version)
+    return not _is_in(address, _NOT_PUBLIC)
 
 
 @dataclass(frozen=True)
-class Hosts:
-    """The hosts that may be asked.
+class AllowedHosts:
+    """The allowed hosts.
 
     Attributes:
-        names: Patterns such as `api.example.com` and `*.example.com`; none means any name.
-        networks: What may be connected to besides the public internet.
+        names: Patterns such as `api.example.com` and `*.example.com`; empty means any name.
+        networks: The allowed networks, in addition to the public internet.
     """
 
     names: tuple[str, ...] = ()
@@ -59,27 +59,23 @@ class Hosts:
         names = self.names or ("any public host",)
         return ", ".join((*names, *map(str, self.networks)))
 
-    def permits_name(self, host: str) -> bool:
-        """Return whether a URL's host may be asked at all; its addresses are another question."""
-        address = as_address(host)
+    def allows_name(self, host: str) -> bool:
+        """Return whether a URL may have this host; its addresses are checked separately."""
+        address = parse_address(host)
         if address is not None:
-            return self._is_named(address) or (not self.names and is_public(address))
+            return self._is_in_network(address) or (not self.names and is_public(address))
         host = host.rstrip(".").lower()
         return not self.names or any(_matches(host, pattern) for pattern in self.names)
 
-    def permits_address(self, address: Address) -> bool:
-        return is_public(address) or self._is_named(address)
+    def allows_address(self, address: Address) -> bool:
+        return is_public(address) or self._is_in_network(address)
 
-    def _is_named(self, address: Address) -> bool:
-        return any(address in each for each in self.networks if each.version == address.version)
+    def _is_in_network(self, address: Address) -> bool:
+        return _is_in(address, self.networks)
 
 
-def read_hosts(entries: Iterable[str]) -> Hosts:
-    """Return what a list of names, patterns, addresses and networks means.
-
-    Raises:
-        ValueError: An entry is none of them.
-    """
+def parse_hosts(entries: Iterable[str]) -> AllowedHosts:
+    """Parse names, patterns, addresses and networks; raises `ValueError` for any other entry."""
     names: list[str] = []
     networks: list[Network] = []
     for entry in entries:
@@ -92,15 +88,19 @@ def read_hosts(entries: Iterable[str]) -> Hosts:
         if fault:
             raise ValueError(fault)
         names.append(entry.lower().rstrip("."))
-    return Hosts(tuple(names), tuple(networks))
+    return AllowedHosts(tuple(names), tuple(networks))
 
 
-def as_address(host: str) -> Address | None:
-    """Return a URL's host as an address, or None where it is a name."""
+def parse_address(host: str) -> Address | None:
+    """Return a URL's host as an address, or None for a name."""
     try:
         return ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         return None
+
+
+def _is_in(address: Address, networks: Iterable[Network]) -> bool:
+    return any(address in network for network in networks if network.version == address.version)
 
 
 def _matches(host: str, pattern: str) -> bool:

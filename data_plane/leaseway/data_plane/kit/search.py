@@ -1,4 +1,4 @@
-"""Names and lines below the allowed folders: listed, and searched for a text."""
+"""The tools to list files, and to search their text, in the allowed folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from itertools import islice
 from typing import Any, Final
 
 from leaseway.data_plane.kit.files import read_text
-from leaseway.data_plane.kit.roots import PATH_SCHEMA, Place, Roots
+from leaseway.data_plane.kit.roots import ResolvedPath, Roots
+from leaseway.data_plane.kit.schemas import PATH, READ_ONLY, arguments_schema, result_schema
 from leaseway.server import Tool, ToolError, ToolResult
 
 MAX_LISTED: Final = 1_000
@@ -20,13 +21,12 @@ _MAX_MATCHES: Final = 200
 _MAX_LINE: Final = 300
 _MAX_SEARCHED: Final = 64 << 20
 _MAX_DEPTH: Final = 64
-_READS: Final = {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False}
-_FOLDER: Final = {**PATH_SCHEMA, "description": "The folder. Default: the first allowed one."}
+_FOLDER: Final = {**PATH, "description": "The folder. Default: the first allowed folder."}
 _PATTERN: Final = {
     "type": "string",
     "minLength": 1,
     "maxLength": 256,
-    "description": "As *.md or docs/*; * matches any run, / included.",
+    "description": "Such as *.md or docs/*; * matches any characters, also /.",
 }
 
 
@@ -35,23 +35,17 @@ def list_files(roots: Roots) -> Tool:
         name="list_files",
         title="List files",
         description=(
-            "Lists a folder, folders with a slash at the end. With a pattern it lists matching"
+            "Lists a folder; names of folders end with a slash. With a pattern, it lists matching"
             f" files at any depth. At most 1,000 names. Allowed folders: {roots}."
         ),
-        input_schema={
-            "type": "object",
-            "properties": {"path": _FOLDER, "pattern": _PATTERN},
-            "additionalProperties": False,
-        },
-        output_schema={
-            "type": "object",
-            "properties": {
+        input_schema=arguments_schema({"path": _FOLDER, "pattern": _PATTERN}),
+        output_schema=result_schema(
+            {
                 "files": {"type": "array", "items": {"type": "string"}},
                 "truncated": {"type": "boolean", "description": "Whether there are more"},
-            },
-            "required": ["files", "truncated"],
-        },
-        annotations=_READS,
+            }
+        ),
+        annotations=READ_ONLY,
         function=lambda arguments: _list(
             roots, arguments.get("path", "."), arguments.get("pattern")
         ),
@@ -63,47 +57,51 @@ def search_files(roots: Roots) -> Tool:
         name="search_files",
         title="Search files",
         description=(
-            "Finds the lines that hold a text, in the text files of a folder at any depth. At"
-            f" most 200 lines. Allowed folders: {roots}."
+            "Finds lines with a text in the text files of a folder, at any depth. At most 200"
+            f" lines. Allowed folders: {roots}."
         ),
-        input_schema={
-            "type": "object",
-            "properties": {
+        input_schema=arguments_schema(
+            {
                 "text": {"type": "string", "minLength": 1, "maxLength": 1_000},
                 "path": _FOLDER,
-                "pattern": {**_PATTERN, "description": "Which files, as *.py. Default: all."},
+                "pattern": {
+                    **_PATTERN,
+                    "description": "Files to search, such as *.py. Default: all.",
+                },
                 "ignore_case": {"type": "boolean", "description": "Default: false."},
             },
-            "required": ["text"],
-            "additionalProperties": False,
-        },
-        output_schema={
-            "type": "object",
-            "properties": {
+            "text",
+        ),
+        output_schema=result_schema(
+            {
                 "matches": {
                     "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": {
+                    "items": result_schema(
+                        {
                             "path": {"type": "string"},
                             "line": {"type": "integer"},
                             "text": {"type": "string"},
-                        },
-                        "required": ["path", "line", "text"],
-                    },
+                        }
+                    ),
                 },
                 "truncated": {"type": "boolean", "description": "Whether there may be more"},
-            },
-            "required": ["matches", "truncated"],
-        },
-        annotations=_READS,
+            }
+        ),
+        annotations=READ_ONLY,
         function=lambda arguments: _search(roots, arguments),
     )
 
 
 @dataclass(frozen=True)
-class _Found:
-    """An entry of a walk: its way from the top, its name in an open folder, whether a folder."""
+class _Entry:
+    """A file or folder of a walk.
+
+    Attributes:
+        path: Its path from the top folder.
+        folder: The descriptor of its folder.
+        name: Its name there.
+        is_folder: Whether it is a folder.
+    """
 
     path: str
     folder: int
@@ -112,28 +110,28 @@ class _Found:
 
 
 def _list(roots: Roots, path: str, pattern: str | None) -> ToolResult:
-    found: list[str] = []
+    names: list[str] = []
     truncated = False
     for visited, entry in enumerate(_walk(roots, path, deep=pattern is not None)):
-        truncated = len(found) >= MAX_LISTED or visited >= MAX_VISITED
+        truncated = len(names) >= MAX_LISTED or visited >= MAX_VISITED
         if truncated:
             break
         if pattern is None:
-            found.append(f"{entry.path}/" if entry.is_folder else entry.path)
+            names.append(f"{entry.path}/" if entry.is_folder else entry.path)
         elif not entry.is_folder and fnmatchcase(entry.path, pattern):
-            found.append(entry.path)
-    found.sort()
-    text = "\n".join(found) if found else "Nothing is there."
+            names.append(entry.path)
+    names.sort()
+    text = "\n".join(names) if names else "No files."
     if truncated:
         text += f"\nThere are more than {MAX_LISTED} names; narrow the path or the pattern."
     return ToolResult(
-        _shown(text), {"files": [_shown(name) for name in found], "truncated": truncated}
+        _printable(text), {"files": [_printable(name) for name in names], "truncated": truncated}
     )
 
 
 def _search(roots: Roots, arguments: Mapping[str, Any]) -> ToolResult:
-    wanted, ignore_case = arguments["text"], arguments.get("ignore_case", False)
-    wanted = wanted.casefold() if ignore_case else wanted
+    query, ignore_case = arguments["text"], arguments.get("ignore_case", False)
+    query = query.casefold() if ignore_case else query
     pattern = arguments.get("pattern", "*")
     matches: list[dict[str, Any]] = []
     searched, truncated = 0, False
@@ -146,26 +144,26 @@ def _search(roots: Roots, arguments: Mapping[str, Any]) -> ToolResult:
         if entry.is_folder or not fnmatchcase(entry.path, pattern):
             continue
         try:
-            text = read_text(Place(entry.folder, entry.name, entry.path))
+            text = read_text(ResolvedPath(entry.folder, entry.name, entry.path))
         except ToolError:
-            continue  # no text, too large, a pipe, gone
+            continue  # no text, too large, no regular file, or deleted
         searched += len(text)
         for number, line in enumerate(text.splitlines(), start=1):
-            if wanted in (line.casefold() if ignore_case else line):
+            if query in (line.casefold() if ignore_case else line):
                 matches.append(
-                    {"path": _shown(entry.path), "line": number, "text": line[:_MAX_LINE]}
+                    {"path": _printable(entry.path), "line": number, "text": line[:_MAX_LINE]}
                 )
     truncated = truncated or len(matches) > _MAX_MATCHES
     del matches[_MAX_MATCHES:]
-    text = "\n".join(f"{each['path']}:{each['line']}: {each['text']}" for each in matches)
-    text = text or "No line holds it."
+    text = "\n".join(f"{match['path']}:{match['line']}: {match['text']}" for match in matches)
+    text = text or "No matching line."
     if truncated:
-        text += "\nNot everything was searched, or shown; narrow the path or the pattern."
+        text += "\nThe search reached a limit; narrow the path or the pattern."
     return ToolResult(text, {"matches": matches, "truncated": truncated})
 
 
-def _walk(roots: Roots, path: str, *, deep: bool) -> Iterator[_Found]:
-    """Yield what is below a folder, parents first; links are shown and not followed."""
+def _walk(roots: Roots, path: str, *, deep: bool) -> Iterator[_Entry]:
+    """Yield the files and folders in a folder, parents first, without following links."""
     opened: list[tuple[int, str, Iterator[str]]] = []
 
     def push(folder: int, prefix: str) -> None:
@@ -177,8 +175,8 @@ def _walk(roots: Roots, path: str, *, deep: bool) -> Iterator[_Found]:
         opened.append((folder, prefix, iter(names)))
 
     try:
-        with roots.place(path) as place:
-            folder = place.open_folder()
+        with roots.resolve(path) as resolved:
+            folder = resolved.open_folder()
         push(folder, "")
         while opened:
             folder, prefix, names = opened[-1]
@@ -192,10 +190,10 @@ def _walk(roots: Roots, path: str, *, deep: bool) -> Iterator[_Found]:
             except OSError:
                 continue
             is_folder = stat.S_ISDIR(status.st_mode)
-            yield _Found(prefix + name, folder, name, is_folder)
+            yield _Entry(prefix + name, folder, name, is_folder)
             if deep and is_folder and len(opened) < _MAX_DEPTH:
                 try:
-                    below = Place(folder, name, name).open_folder()
+                    below = ResolvedPath(folder, name, name).open_folder()
                 except ToolError:
                     continue
                 push(below, f"{prefix}{name}/")
@@ -204,6 +202,6 @@ def _walk(roots: Roots, path: str, *, deep: bool) -> Iterator[_Found]:
             os.close(folder)
 
 
-def _shown(name: str) -> str:
-    """Return a name that JSON can hold; bytes that are no UTF-8 become question marks."""
+def _printable(name: str) -> str:
+    """Return a name with question marks for bytes that are no UTF-8."""
     return name.encode(errors="replace").decode()

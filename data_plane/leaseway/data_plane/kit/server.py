@@ -1,4 +1,4 @@
-"""The kit as a server: which of its tools are on, and with what."""
+"""The kit's server, and the construction of its enabled tools."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from leaseway.data_plane.kit.addresses import read_hosts
-from leaseway.data_plane.kit.clock import current_time
-from leaseway.data_plane.kit.commands import allow_list, execute_command
+from leaseway.data_plane.kit.addresses import parse_hosts
+from leaseway.data_plane.kit.commands import build_allow_list, execute_command
 from leaseway.data_plane.kit.files import (
     delete_file,
     edit_file,
@@ -19,12 +18,12 @@ from leaseway.data_plane.kit.files import (
 )
 from leaseway.data_plane.kit.roots import Roots
 from leaseway.data_plane.kit.search import list_files, search_files
-from leaseway.data_plane.kit.variables import get_env
+from leaseway.data_plane.kit.system import current_time, get_env
 from leaseway.server import BaseMCPServer, Notifier, Tool
 from leaseway.spec.builtin import BUILTIN_TOOLS
 from leaseway.wire.version import PACKAGE_VERSION
 
-_OF_FILES: Final[Mapping[str, Callable[[Roots], Tool]]] = {
+_FILE_TOOLS: Final[Mapping[str, Callable[[Roots], Tool]]] = {
     "read_file": read_file,
     "write_file": write_file,
     "edit_file": edit_file,
@@ -33,18 +32,18 @@ _OF_FILES: Final[Mapping[str, Callable[[Roots], Tool]]] = {
     "delete_file": delete_file,
     "get_file_info": get_file_info,
 }
-_WRITING: Final = frozenset({"write_file", "edit_file", "delete_file"})
+_WRITE_TOOLS: Final = frozenset({"write_file", "edit_file", "delete_file"})
 
 
 @dataclass(frozen=True)
-class Options:
-    """What is switched on.
+class KitOptions:
+    """The enabled tools and their limits.
 
     Attributes:
-        tools: Names of tools; all others are off.
-        roots: Folders for the file tools, and where commands run.
-        commands: What `execute_command` may execute.
-        hosts: What `http_get` may ask; none means the public internet.
+        tools: The names of the enabled tools.
+        roots: The allowed folders of file tools and commands.
+        commands: The allowed commands of `execute_command`.
+        hosts: The allowed hosts of `http_get`; empty means the public internet.
     """
 
     tools: Sequence[str] = ()
@@ -54,7 +53,7 @@ class Options:
 
 
 class Kit(BaseMCPServer):
-    """The server with the tools that are on."""
+    """A server with the enabled tools."""
 
     server_name = "leaseway-kit"
     server_version = PACKAGE_VERSION
@@ -67,35 +66,35 @@ class Kit(BaseMCPServer):
         return self._tools
 
 
-def toolbox(options: Options, environment: Mapping[str, str] = os.environ) -> list[Tool]:
-    """Return the tools that are on, in the order of `BUILTIN_TOOLS`.
+def build_tools(options: KitOptions, environment: Mapping[str, str] = os.environ) -> list[Tool]:
+    """Return the enabled tools, in the order of `BUILTIN_TOOLS`.
 
     Raises:
-        ValueError: A name is unknown, or what a tool needs is missing or wrong.
+        ValueError: A name is unknown, or an option of a tool is missing or invalid.
     """
-    on = set(options.tools)
-    unknown = sorted(on - set(BUILTIN_TOOLS))
+    enabled = set(options.tools)
+    unknown = sorted(enabled - set(BUILTIN_TOOLS))
     if unknown:
         raise ValueError(f"There is no tool {unknown[0]!r}; there are: {', '.join(BUILTIN_TOOLS)}.")
     roots = Roots(options.roots) if options.roots else None
     tools: list[Tool] = []
-    for name, make in _OF_FILES.items():
-        if name in on:
+    for name, build in _FILE_TOOLS.items():
+        if name in enabled:
             if roots is None:
-                raise ValueError(f"The tool {name} needs a folder: name one (--root, or 'roots').")
-            tools.append(make(roots))
-    if "execute_command" in on:
+                raise ValueError(f"The tool {name} needs a folder: add one (--root, or 'roots').")
+            tools.append(build(roots))
+    if "execute_command" in enabled:
         if not options.commands:
             raise ValueError("The tool execute_command needs commands (--command, or 'commands').")
         path = environment.get("PATH", os.defpath)
-        allowed = allow_list(options.commands, path, roots, bool(on & _WRITING))
+        allowed = build_allow_list(options.commands, path, roots, bool(enabled & _WRITE_TOOLS))
         tools.append(execute_command(allowed, roots, environment))
-    if "get_env" in on:
+    if "get_env" in enabled:
         tools.append(get_env(environment))
-    if "current_time" in on:
+    if "current_time" in enabled:
         tools.append(current_time())
-    if "http_get" in on:
-        from leaseway.data_plane.kit.web import http_get  # what it loads takes long
+    if "http_get" in enabled:
+        from leaseway.data_plane.kit.web import http_get  # importing it is slow
 
-        tools.append(http_get(read_hosts(options.hosts)))
+        tools.append(http_get(parse_hosts(options.hosts)))
     return tools
