@@ -112,8 +112,8 @@ async def test_a_file_that_is_written_slowly_removes_no_server(
 
     taken: list[frozenset[str]] = []
     monkeypatch.setattr(config_feed, "parse_contents", parse)
-    monkeypatch.setattr(config_feed, "REMOVAL", BOUND)
-    monkeypatch.setattr(config_feed, "LONGEST_REMOVAL", BOUND)
+    monkeypatch.setattr(config_feed, "REMOVAL_DELAY", BOUND)
+    monkeypatch.setattr(config_feed, "MAX_REMOVAL_DELAY", BOUND)
     plane = Plane(epoch=1)
     following = asyncio.create_task(
         config_feed.follow_config(plane, path, lambda _, parsed: taken.append(parsed.declared))
@@ -138,8 +138,8 @@ async def test_what_a_file_does_not_name_for_a_while_is_removed(
 ) -> None:
     path = tmp_path / "mcp.yaml"
     path.write_text(BOTH)
-    monkeypatch.setattr(config_feed, "REMOVAL", 0.2)
-    monkeypatch.setattr(config_feed, "LONGEST_REMOVAL", longest)
+    monkeypatch.setattr(config_feed, "REMOVAL_DELAY", 0.2)
+    monkeypatch.setattr(config_feed, "MAX_REMOVAL_DELAY", longest)
     plane = Plane(epoch=1)
     following = asyncio.create_task(config_feed.follow_config(plane, path))
     async with asyncio.timeout(BOUND):

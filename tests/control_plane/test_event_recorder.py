@@ -7,8 +7,7 @@ from dataclasses import replace
 from tests.control_plane.core.builders import START, at, coordinator, hello, load, spec
 
 from leaseway.control_plane.core.problems import Problem
-from leaseway.control_plane.core.spec_changes import spec_changes
-from leaseway.control_plane.event_recorder import EventRecorder
+from leaseway.control_plane.event_recorder import EventRecorder, spec_changes
 from leaseway.spec.model import VariantKey
 from leaseway.wire.messages.events import EventRecord
 
@@ -23,7 +22,7 @@ def _told(recorder: EventRecorder) -> list[tuple[str, str]]:
 def test_a_reload_says_what_it_changes_and_names_no_value() -> None:
     old, new = spec("a"), replace(spec("a"), args=("--password", "hunter2"))
     before = {old.key: old, VariantKey("b"): spec("b")}
-    lines = spec_changes(before, {new.key: new, VariantKey("c"): spec("c")})
+    lines = tuple(spec_changes(before, {new.key: new, VariantKey("c"): spec("c")}))
     assert lines == ("changed a (restarts): args", "removed b", "added c")
 
 

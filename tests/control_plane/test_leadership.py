@@ -82,8 +82,8 @@ def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
 def test_a_renewal_begins_the_wait_anew() -> None:
     observed = Observed(_record(renewed="1"), since=10.0)
 
-    assert observed.seen(_record(renewed="1", version="7"), 12.0).since == 10.0
-    assert observed.seen(_record(renewed="2"), 12.0).since == 12.0
+    assert observed.update(_record(renewed="1", version="7"), 12.0).since == 10.0
+    assert observed.update(_record(renewed="2"), 12.0).since == 12.0
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30))
@@ -161,7 +161,7 @@ async def test_a_leader_whose_lease_was_stolen_gives_up_at_its_next_renewal(
 
     assert not leader.leading
     assert leader.leader == "10.0.0.2:7600"
-    assert "Another leads: 10.0.0.2:7600" in why
+    assert "The new leader is: 10.0.0.2:7600" in why
 
 
 async def test_one_that_does_not_lead_gives_nothing_back(lease: LeaseInMemory) -> None:

@@ -76,7 +76,7 @@ FAULTS: dict[str, tuple[Way, Way]] = {
     ),
     "a worker that is lost": (
         Way(("status", "events --kind worker"), "worker-2"),
-        Way(("overview", "events?kind=worker"), "worker-2 is not connected any more"),
+        Way(("overview", "events?kind=worker"), "worker-2 has disconnected"),
     ),
     "a disk that is full": (
         Way(("status", "problems"), "ARTIFACTS_NOT_KEPT"),

@@ -170,7 +170,7 @@ async def test_a_leader_whose_lease_is_stolen_steps_down_and_says_who_leads(
         calls = Caller(client)
         await asyncio.to_thread(steal)
 
-        await eventually(lambda: any("leads no more" in line for line in leader.log))
+        await eventually(lambda: any("is no longer the leader" in line for line in leader.log))
         # Nobody renews it, so that one of the two takes it when it has run out.
         await leading(cluster, namespace, planes)
 
@@ -235,7 +235,9 @@ async def test_a_leader_that_stood_still_and_was_deposed_meanwhile_changes_nothi
                 version = (await fresh.list_tools()).registry_version
                 # It goes on with all that it was about to say and write: of an older term.
                 leader.process.send_signal(signal.SIGCONT)
-                await eventually(lambda: any("leads no more" in line for line in leader.log))
+                await eventually(
+                    lambda: any("is no longer the leader" in line for line in leader.log)
+                )
                 assert await leader_of(cluster, namespace) == other.address
                 assert len(await fresh.workers()) == 2
                 assert (await fresh.list_tools()).registry_version >= version

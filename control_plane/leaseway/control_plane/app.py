@@ -1,4 +1,4 @@
-"""The control plane as a process: chooses the concrete pieces and owns the one task group."""
+"""The control plane process: builds the components and owns the one task group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config_feed import follow_config
@@ -50,18 +50,16 @@ _SERVICES = (
     "leaseway.v1.SyncService",
 )
 _GRACE = 1.0
-"""Seconds that requests get to end at a stop; no call goes through here, so few are under way."""
+"""Seconds that requests may take to finish at a stop; there are few, as no call passes here."""
 
 
 @dataclass(frozen=True)
 class LeaderLease:
-    """The Lease of the Kubernetes API by which one of several control planes leads.
+    """The Kubernetes Lease that elects one of several control planes as leader.
 
     Attributes:
-        namespace: Where it is.
-        name: What it is called.
-        duration: Seconds that a leader may be silent before another takes over.
-        advertise: Where others reach this control plane, or None for where it listens.
+        duration: Seconds without renewal after which another control plane may take the Lease.
+        advertise: Where clients reach this control plane; None for its listening address.
     """
 
     namespace: str
@@ -72,18 +70,18 @@ class LeaderLease:
 
 @dataclass(frozen=True)
 class ControlPlaneOptions:
-    """How a control plane is started.
+    """Options of a control plane.
 
     Attributes:
         config: The file to watch, or the files of all layers.
         listen: Where to listen; port 0 for any free one.
-        key: The shared key that callers and workers must send, or None on loopback.
-        authenticator: What they are checked by, or None for the shared key alone.
-        expect_workers: How many workers will join; 0 means unknown.
-        metrics: Where Prometheus asks for metrics, or None for nowhere.
-        console: Where operators look at it, or None for nowhere.
-        seal: Signs what workers are sent; one of this process alone unless it is given.
-        lease: By which Lease it leads, or None where there is no other control plane.
+        key: The shared key of callers and workers, or None on loopback.
+        authenticator: Checks credentials, or None to check only the shared key.
+        expect_workers: Number of workers that will join; 0 means unknown.
+        metrics: Listener for Prometheus, or None.
+        console: Listener for the console, or None.
+        seal: Signs the variants that workers are sent; by default with a key of this process.
+        lease: Elects the leader, or None for a single control plane.
     """
 
     config: Path | tuple[Source, ...]
@@ -101,12 +99,12 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
     """Serve until SIGTERM or SIGINT; return the process's exit status.
 
     Args:
-        options: How to run.
-        ready: Called with the bound address once it listens.
+        options: The options.
+        ready: Called with the bound address.
 
     Raises:
-        ValueError: Listening there needs a key.
-        OSError: The address cannot be used, or no Kubernetes API is known for its Lease.
+        ValueError: The address requires a key.
+        OSError: The address cannot be bound, or no Kubernetes API is available for the Lease.
     """
     authenticator = options.authenticator or authenticator_for(options.key)
     check_listen(options.listen, None if authenticator.is_open else authenticator)
@@ -130,14 +128,14 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
 def _console(options: ControlPlaneOptions, plane: Plane) -> AbstractAsyncContextManager[None]:
     if options.console is None:
         return nullcontext()
-    # Its HTTP takes a sixth of the time that a control plane without it starts in.
+    # Importing aiohttp would make starts without a console a sixth slower.
     from leaseway.control_plane.console.server import serve_console
 
     return serve_console(options.console, plane, options.key)
 
 
 class _Process:
-    """What one process serves: for ever, or in terms, each of which ends when another leads."""
+    """Serves until a stop; with a leader election, in terms that end when another one leads."""
 
     def __init__(self, options: ControlPlaneOptions, authenticator: Authenticator) -> None:
         self._options = options
@@ -149,7 +147,7 @@ class _Process:
     async def run(
         self, meter: Meter | None, stopping: asyncio.Event, ready: Callable[[str], None]
     ) -> None:
-        """Serve until told to stop."""
+        """Serve until `stopping` is set."""
         if meter is not None:
             self.plane.meters = PlaneMeters(meter, self.plane.state)
         if self._options.lease is None:
@@ -157,20 +155,20 @@ class _Process:
             return
         if self._listen.port == 0:
             raise OSError(
-                "A control plane that leads by a Lease needs a port of its own, so that others find"
-                " it again: name one with --listen."
+                "A control plane with a leader election needs a fixed port, so that clients find it"
+                " again: set one with --listen."
             )
         me = candidate(str(self._options.lease.advertise or self._listen.reachable))
         while not stopping.is_set():
             async with _candidate(self._options.lease, me) as elector:
                 await self._term(elector, stopping, ready)
-            ready = _said_already
+            ready = lambda _address: None  # noqa: E731 - called in the first term only
             self.plane.follow()
 
     async def _term(
         self, elector: Elector | None, stopping: asyncio.Event, ready: Callable[[str], None]
     ) -> None:
-        """Serve until told to stop, or until this one leads no more."""
+        """Serve until `stopping` is set or this control plane loses the lead."""
         plane = self.plane
         gates = () if elector is None else (LeaderGate(elector),)
         server = make_server(interceptors=(*identity_interceptors(self._authenticator), *gates))
@@ -194,7 +192,7 @@ class _Process:
                 await health.shut_down()
                 if elector is not None:
                     await elector.release()
-            # One that was deposed has nothing more to say to anybody.
+            # After losing the lead, open requests need no answer from here.
             await server.stop(_GRACE if stopping.is_set() else 0.0)
 
     async def _serve(self, plane: Plane, elector: Elector | None, stopping: asyncio.Event) -> None:
@@ -209,7 +207,7 @@ class _Process:
             ]
             if namespace:
                 running.append(tasks.create_task(status.run(namespace)))
-            ends = [tasks.create_task(_until(stopping))]
+            ends: list[asyncio.Task[Any]] = [tasks.create_task(stopping.wait())]
             if elector is not None:
                 ends.append(tasks.create_task(_lead(plane, elector)))
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -218,17 +216,9 @@ class _Process:
 
 
 async def _lead(plane: Plane, elector: Elector) -> None:
-    """Wait for the lead, take it, and return when it is lost."""
+    """Wait for the lead, and return when it is lost."""
     plane.lead(await elector.lead())
     await elector.hold()
-
-
-async def _until(event: asyncio.Event) -> None:
-    await event.wait()
-
-
-def _said_already(_address: str) -> None:
-    """Say nothing: the process's address was said in its first term."""
 
 
 @asynccontextmanager
@@ -246,7 +236,7 @@ async def _candidate(lease: LeaderLease, me: str) -> AsyncIterator[Elector]:
 
 
 def _namespace(config: Path | tuple[Source, ...]) -> str:
-    """Return the namespace whose resources are a source of layers, or an empty text."""
+    """Return the Kubernetes namespace among the sources, or an empty text."""
     sources = () if isinstance(config, Path) else config
     return next((each.namespace for each in sources if each.namespace), "")
 

@@ -1,4 +1,4 @@
-"""From the watched files to the coordinator: parse, say what is wrong, hand over (DESIGN §3.2)."""
+"""Parses the watched configuration and passes it to the coordinator (DESIGN §3.2)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-
-from opentelemetry.trace import Span
 
 from leaseway.control_plane.config.kubernetes.resources import resource_path
 from leaseway.control_plane.config.layers.sources import Source, parse_sources
@@ -27,32 +25,31 @@ from leaseway.telemetry.tracing import traceparent_of, tracer
 from leaseway.wire.span_attributes import Attr
 
 OnLoaded = Callable[[Mapping[Source, FileContent], ParsedConfig], None]
-"""Takes what was found of a configuration, and what it says."""
+"""Called with the found sources of a configuration and the parsed result."""
 
 _logger = logging.getLogger(__name__)
-_LOOK: Final = 1.0
-"""Seconds between two looks at files that the configuration refers to."""
+_POLL_INTERVAL: Final = 1.0
+"""Seconds between two checks of files that the configuration refers to."""
 
-REMOVAL: Final = 2.0
-"""Seconds of quiet after which what a file no longer names is removed, as a deleted file is: it
-may still be written."""
+REMOVAL_DELAY: Final = 2.0
+"""Seconds without a change after which servers that a file no longer contains are removed, as the
+file may be half written."""
 
-LONGEST_REMOVAL: Final = 5 * REMOVAL
-"""Seconds after which it is in any case."""
+MAX_REMOVAL_DELAY: Final = 5 * REMOVAL_DELAY
+"""Seconds after which they are removed in any case."""
 
 
 async def follow_config(
     plane: Plane, config: Path | Sequence[Source], on_loaded: OnLoaded | None = None
 ) -> None:
-    """Give a plane each new content of its configuration, until cancelled.
+    """Apply each change of the configuration to a plane, until cancelled.
 
-    One change is parsed and handed over before the next is looked at, so that none overtakes
-    another; those that come meanwhile are one.
+    One change is applied before the next is read; changes that arrive meanwhile are merged.
 
     Args:
-        plane: Who gets it.
+        plane: The plane.
         config: One file, or the files of all layers.
-        on_loaded: Told of each content that was parsed, broken ones included.
+        on_loaded: Called for each parsed configuration, including broken ones.
     """
     sources = parse_sources([str(config)]) if isinstance(config, Path) else config
     watch = watch_sources(sources)
@@ -65,9 +62,9 @@ async def follow_config(
             while True:
                 parsed = await load_config(plane, found, on_loaded, partial(removals.wait, change))
                 if parsed is not None:
-                    removals.taken(found, parsed)
-                    await asyncio.to_thread(followed.note, parsed.followed)
-                    await _until_changed(change, followed)
+                    removals.record(found, parsed)
+                    await asyncio.to_thread(followed.reset, parsed.followed)
+                    await _wait_for_change(change, followed)
                 if change.done():
                     found = change.result()
                     change = asyncio.ensure_future(anext(watch))
@@ -77,7 +74,7 @@ async def follow_config(
 
 
 class _Removals:
-    """Waits before it lets what a file no longer names be removed: the file may be half written."""
+    """Delays the removal of servers that a file no longer contains: it may be half written."""
 
     def __init__(self) -> None:
         self._found: Mapping[Source, FileContent] = {}
@@ -87,20 +84,20 @@ class _Removals:
     async def wait(
         self, change: asyncio.Future[Any], found: Mapping[Source, FileContent], parsed: ParsedConfig
     ) -> bool:
-        """Wait where something is missing; return whether another content came meanwhile."""
+        """Wait if servers are missing; return whether the configuration changed meanwhile."""
         if not self._may_be_half(found, parsed):
             return False
         now = asyncio.get_running_loop().time()
         if self._since is None:
             self._since = now
-        left = self._since + LONGEST_REMOVAL - now
-        if left <= 0:
+        remaining = self._since + MAX_REMOVAL_DELAY - now
+        if remaining <= 0:
             return False
-        await asyncio.wait({change}, timeout=min(REMOVAL, left))
+        await asyncio.wait({change}, timeout=min(REMOVAL_DELAY, remaining))
         return change.done()
 
-    def taken(self, found: Mapping[Source, FileContent], parsed: ParsedConfig) -> None:
-        """Remember what is in force, or that nothing was taken."""
+    def record(self, found: Mapping[Source, FileContent], parsed: ParsedConfig) -> None:
+        """Remember an applied configuration; a broken one only ends the delay."""
         self._since = None
         if not parsed.broken:
             self._found, self._declared = found, parsed.declared
@@ -108,7 +105,7 @@ class _Removals:
     def _may_be_half(self, found: Mapping[Source, FileContent], parsed: ParsedConfig) -> bool:
         if parsed.broken or self._declared <= parsed.declared:
             return False
-        # A resource is written at once, and the deletion of a file has been waited for.
+        # Resources are written atomically, and deleted files are delayed by the watcher.
         return any(
             isinstance(content, str) and source.resource is None and content != before
             for source, content in found.items()
@@ -116,30 +113,26 @@ class _Removals:
         )
 
 
-async def _until_changed(change: asyncio.Future[Any], followed: _FollowedFiles) -> None:
+async def _wait_for_change(change: asyncio.Future[Any], followed: _FollowedFiles) -> None:
     """Wait for a change of the configuration, or of a file that it refers to."""
     while not change.done():
-        await asyncio.wait({change}, timeout=_LOOK if followed.any else None)
-        if followed.any and await asyncio.to_thread(followed.changed):
+        await asyncio.wait({change}, timeout=_POLL_INTERVAL if followed.signatures else None)
+        if bool(followed.signatures) and await asyncio.to_thread(followed.changed):
             return
 
 
 class _FollowedFiles:
-    """Files that a configuration refers to, each as it was when the configuration was read."""
+    """Files that a configuration refers to, with their signatures when it was read."""
 
     def __init__(self) -> None:
-        self._seen: dict[Path, tuple[int, int, int] | None] = {}
+        self.signatures: dict[Path, tuple[int, int, int] | None] = {}
 
-    @property
-    def any(self) -> bool:
-        return bool(self._seen)
-
-    def note(self, paths: Iterable[Path]) -> None:
-        self._seen = {path: _signature(path) for path in paths}
+    def reset(self, paths: Iterable[Path]) -> None:
+        self.signatures = {path: _signature(path) for path in paths}
 
     def changed(self) -> bool:
-        """Return whether one of them is another file, or has other content, by its times."""
-        return any(_signature(path) != seen for path, seen in self._seen.items())
+        """Return whether a file was replaced or modified, by inode, size and mtime."""
+        return any(_signature(path) != seen for path, seen in self.signatures.items())
 
 
 def _signature(path: Path) -> tuple[int, int, int] | None:
@@ -156,16 +149,16 @@ async def load_config(
     on_loaded: OnLoaded | None = None,
     outdated: Callable[[Mapping[Source, FileContent], ParsedConfig], Awaitable[bool]] | None = None,
 ) -> ParsedConfig | None:
-    """Give a plane one observation of its configuration, in a trace of its own.
+    """Parse a configuration and apply it to a plane, in its own trace.
 
     Args:
-        plane: Who gets it.
-        found: The observation.
-        on_loaded: Told of what was parsed, unless it is outdated.
-        outdated: Says whether another observation came before this one could be taken.
+        plane: The plane.
+        found: The sources as they were found.
+        on_loaded: Called with the parsed configuration, unless it is outdated.
+        outdated: Returns whether the sources have changed meanwhile.
 
     Returns:
-        What it says, or None where it is outdated.
+        The parsed configuration, or None if it is outdated.
     """
     files = ", ".join(dict.fromkeys(_named(source) for source in found))
     with tracer(__name__).start_as_current_span(
@@ -181,21 +174,19 @@ async def load_config(
             on_loaded(found, parsed)
         if plane.meters is not None:
             plane.meters.record_reload(taken=not parsed.broken)
+        problems = problems_of(parsed.issues)
+        at = {"config": files}
         if parsed.broken:
-            problems = problems_of(parsed.issues)
-            _logger.error(
-                "the configuration was refused; what was served goes on", extra=_at(files)
-            )
+            _logger.error("the configuration was rejected; the previous one stays", extra=at)
             plane.configure(
                 lambda state, now: state.record_config_failure(problems, now), failed=True
             )
             plane.events.record_rejected_reload(files, problems, plane.clock().unix)
             return parsed
         if any(issue.reason == IssueReason.MISSING_CONFIG for issue in parsed.issues):
-            _logger.warning("a configuration file is missing", extra=_at(files))
+            _logger.warning("a configuration file is missing", extra=at)
         servers = len({key.server_id for key in parsed.servers})
-        _logger.info("configuration loaded", extra={**_at(files), "servers": servers})
-        problems = problems_of(parsed.issues)
+        _logger.info("configuration loaded", extra={**at, "servers": servers})
         plane.events.record_reload(
             parsed.servers,
             files,
@@ -203,7 +194,13 @@ async def load_config(
             plane.clock().unix,
             lambda key: key.server_id in parsed.rejected or key in parsed.refused,
         )
-        _hand_over(plane, parsed, span)
+        trace = traceparent_of(span)
+        with tracer(__name__).start_as_current_span("diff"):
+            plane.configure(
+                lambda state, now: state.apply_config(
+                    parsed.servers, parsed.rejected, problems, now, trace, refused=parsed.refused
+                )
+            )
         return parsed
 
 
@@ -212,21 +209,6 @@ def _named(source: Source) -> str:
     return str(source.path if resource is None else resource_path(resource.namespace))
 
 
-def _hand_over(plane: Plane, parsed: ParsedConfig, span: Span) -> None:
-    trace = traceparent_of(span)
-    problems = problems_of(parsed.issues)
-    with tracer(__name__).start_as_current_span("diff"):
-        plane.configure(
-            lambda state, now: state.apply_config(
-                parsed.servers, parsed.rejected, problems, now, trace, refused=parsed.refused
-            )
-        )
-
-
 def _log(issue: ConfigIssue) -> None:
     level = logging.ERROR if issue.severity == "error" else logging.WARNING
     _logger.log(level, "%s", issue)
-
-
-def _at(files: str) -> dict[str, str]:
-    return {"config": files}

@@ -1,15 +1,14 @@
-"""Watches a coordinator and keeps the history of what has happened (`leaseway events`).
+"""Records the history of events (`leaseway events`).
 
-The coordinator knows nothing of it: its state is compared after each event, where a comparison of
-identities or counters says that something may have changed. What workers remember is taken over
-from their reports.
+The recorder compares the coordinator's state after each event, and adds the events that workers
+report.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Final
 
 from leaseway.control_plane.core.approvals import ApprovalRecord
@@ -18,22 +17,21 @@ from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem, ProblemKey
-from leaseway.control_plane.core.spec_changes import spec_changes
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.messages.events import EventRecord, History
 
-_MOST_RUNS: Final = 1_000
-"""Runs of workers of which it is known how far their events were taken."""
+_MAX_RUNS: Final = 1_000
+"""Limit of worker runs whose last recorded event number is remembered."""
 
 
 class EventRecorder:
-    """The history of one control plane.
+    """Records the events of one control plane.
 
     Args:
-        first: The number before its first event; a successor's is greater.
+        first: The number before its first event; higher for a later control plane.
 
     Attributes:
-        history: What is kept.
+        history: The recorded events.
         reload: The newest reload, or None.
     """
 
@@ -46,16 +44,16 @@ class EventRecorder:
         self._problems: dict[ProblemKey, Problem] = {}
         self._problems_revision = -1
         self._specs: Mapping[VariantKey, ServerSpec] = {}
-        self._taken: dict[str, int] = {}
+        self._last_recorded: dict[str, int] = {}  # event numbers by worker run
 
     def record(self, event: EventRecord) -> EventRecord:
-        """Keep an event and wake those who follow."""
-        kept = self.history.add(event)
+        """Add an event and wake waiting followers."""
+        recorded = self.history.add(event)
         self._changed.set()
-        return kept
+        return recorded
 
     async def changed(self, seen: int) -> None:
-        """Wait until there is an event with a greater number."""
+        """Wait for an event with a number above `seen`."""
         while self.history.last <= seen:
             self._changed.clear()
             await self._changed.wait()
@@ -68,23 +66,23 @@ class EventRecorder:
         at: float,
         kept: Callable[[VariantKey], bool] = lambda _key: False,
     ) -> None:
-        """Note a configuration that is in force from now on, and what it changes.
+        """Record a configuration that was applied, and its changes.
 
         Args:
-            specs: What it says.
+            specs: Its servers.
             files: Its files.
-            problems: What is wrong with it.
-            at: When, in Unix seconds.
-            kept: Says which variants stay as they were because their entries are refused.
+            problems: Its problems.
+            at: The time in Unix seconds.
+            kept: Returns whether a variant stays unchanged because its entry is rejected.
         """
         stay = {key: spec for key, spec in self._specs.items() if key not in specs and kept(key)}
         specs = {**specs, **stay}
-        changes = spec_changes(self._specs, specs)
+        changes = tuple(spec_changes(self._specs, specs))
         self._specs = specs
         errors = [each.message for each in problems if each.severity == "error"]
         message = f"{files}: {_counted(changes)}"
         if errors:
-            message += f"; {count_of(len(errors), 'mistake')}, whose entries stay as they were"
+            message += f"; {count_of(len(errors), 'error')}, whose entries do not change"
         self.reload = self.record(
             EventRecord(
                 "reload",
@@ -97,12 +95,12 @@ class EventRecorder:
         )
 
     def record_rejected_reload(self, files: str, problems: Sequence[Problem], at: float) -> None:
-        """Note a configuration that changes nothing because it is broken."""
+        """Record a configuration that cannot be parsed and changes nothing."""
         self.reload = self.record(
             EventRecord(
                 "reload",
                 "refused",
-                f"{files} cannot be used; what was in force stays.",
+                f"{files} cannot be used; the previous configuration stays in effect.",
                 at,
                 "error",
                 reason=problems[0].reason if problems else "",
@@ -111,16 +109,16 @@ class EventRecorder:
         )
 
     def record_approval(self, approval: ApprovalRecord, action: str, now: Moment) -> None:
-        """Note what has become of a call that needs a person."""
+        """Record a change of an approval."""
         asked = approval.question
-        what = f"the call of {asked.server_id}:{asked.tool} of tenant {asked.tenant}"
-        decided = f"{approval.decided_by} has {action} {what}"
-        words = {
-            "asked": f"{what} waits for a person; {asked.asked_by} asks",
-            "used": f"{what} runs, as {approval.decided_by} has approved",
-            "expired": f"{what} did not get an answer, or did not come after one, in time",
+        call = f"the call of {asked.server_id}:{asked.tool} of tenant {asked.tenant}"
+        decided = f"{approval.decided_by} has {action} {call}"
+        texts = {
+            "asked": f"{call} by {asked.asked_by} waits for approval",
+            "used": f"{call} runs, approved by {approval.decided_by}",
+            "expired": f"{call} was not decided, or not made after its approval, in time",
         }
-        message = words.get(action, decided)
+        message = texts.get(action, decided)
         if approval.note:
             message += f": {approval.note}"
         self.record(
@@ -139,18 +137,18 @@ class EventRecorder:
     def record_worker_events(
         self, worker_id: str, incarnation: str, events: Iterable[EventRecord]
     ) -> None:
-        """Take over what a run of a worker has reported, each event once."""
-        taken = self._taken.pop(incarnation, 0)
+        """Record the events that a worker run reports, each once."""
+        last = self._last_recorded.pop(incarnation, 0)
         for event in events:
-            if event.number > taken:
-                taken = event.number
+            if event.number > last:
+                last = event.number
                 self.record(replace(event, worker_id=worker_id))
-        while len(self._taken) >= _MOST_RUNS:
-            del self._taken[next(iter(self._taken))]
-        self._taken[incarnation] = taken
+        while len(self._last_recorded) >= _MAX_RUNS:
+            del self._last_recorded[next(iter(self._last_recorded))]
+        self._last_recorded[incarnation] = last
 
     def observe(self, state: Coordinator, now: Moment) -> None:
-        """Note what has changed since the last time."""
+        """Record what has changed since the last call."""
         if state.committed is not self._committed:
             self._observe_commit(state.committed, now)
         self._observe_workers(state, now)
@@ -169,7 +167,7 @@ class EventRecorder:
             action = "up" if key not in before else "removed" if key not in after else "changed"
             lines.append(f"{action} {key}")
             tools = len(committed.served[key].callable_tools) if key in after else 0
-            words = "is gone" if action == "removed" else f"serves {count_of(tools, 'tool')}"
+            words = "was removed" if action == "removed" else f"serves {count_of(tools, 'tool')}"
             self.record(
                 EventRecord(
                     "server",
@@ -207,15 +205,15 @@ class EventRecorder:
     ) -> None:
         severity = "info"
         if now_is is None:
-            action, words = "gone", "is gone for good; what it held may be placed anew"
+            action, words = "gone", "is lost; its leases may be placed on other workers"
             if was is not None and was[1] == "draining":
-                action, words = "left", "has ended as it was told to"
+                action, words = "left", "has exited after draining"
         elif now_is[1] == "lost":
-            action, words, severity = "disconnected", "is not connected any more", "warning"
+            action, words, severity = "disconnected", "has disconnected", "warning"
         elif now_is[1] == "draining":
-            action, words = "draining", "takes no more work and ends"
+            action, words = "draining", "rejects new work and will exit"
         elif was is not None and was[0] == now_is[0]:
-            action, words = "back", "is connected again"
+            action, words = "back", "has reconnected"
         else:
             action, words = "joined", "has joined"
         message = f"Worker {worker_id} {words}."
@@ -251,3 +249,24 @@ def _counted(lines: Sequence[str]) -> str:
         word = line.partition(" ")[0]
         counts[word] = counts.get(word, 0) + 1
     return ", ".join(f"{count} {word}" for word, count in counts.items()) or "nothing changed"
+
+
+def spec_changes(
+    before: Mapping[VariantKey, ServerSpec], after: Mapping[VariantKey, ServerSpec]
+) -> Iterator[str]:
+    """Yield a line for each changed variant; without values, as they may be secret."""
+    for key in sorted({*before, *after}):
+        if key not in before:
+            yield f"added {key}"
+        elif key not in after:
+            yield f"removed {key}"
+        elif before[key] != after[key]:
+            old, new = before[key], after[key]
+            effect = "restarts" if old.launch_hash != new.launch_hash else "keeps running"
+            yield f"changed {key} ({effect}): {', '.join(_changed_keys(old, new))}"
+
+
+def _changed_keys(old: ServerSpec, new: ServerSpec) -> Iterator[str]:
+    for field in fields(ServerSpec):
+        if getattr(old, field.name) != getattr(new, field.name):
+            yield field.name.replace("_", "-") if field.name == "truely_stateless" else field.name

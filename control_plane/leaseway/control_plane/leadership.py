@@ -1,12 +1,9 @@
-"""Which of several control planes leads: one holds a Lease of the Kubernetes API, the others wait.
+"""Leader election between control planes: one holds a Kubernetes Lease, the others wait.
 
-`decide` is pure: from what the Lease says and how long it has said so, to what to do. Clocks of
-machines are never compared: a Lease has run out when its record has not changed for its duration
-on the clock of whoever looks. The API's own optimistic locking lets one of several takers win.
-
-One that does not lead answers NOT_LEADER, and says who does (DESIGN §8).
-
-The epoch fences: it grows with each change of holder, and with each Lease that is made anew.
+Clocks of machines are never compared: a Lease has expired when its record has not changed for its
+duration on the observer's clock. The API's optimistic locking lets one of several candidates win.
+The others answer NOT_LEADER with the leader's address (DESIGN §8). The epoch fences earlier
+leaders: it increases with each change of holder and with each new Lease object.
 """
 
 from __future__ import annotations
@@ -40,33 +37,33 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 _OURS: Final = "/leaseway.v1."
 _CHANGES: Final = 1 << 20
-"""Changes of holder that one Lease can count before its epochs meet those of a Lease made later."""
-_STEP: Final = 6
-"""A candidate looks, and a leader renews, this often in the duration of a Lease."""
+"""Limit of holder changes of one Lease object in its epochs."""
+_STEPS: Final = 6
+"""Reads by a candidate, and renewals by a leader, per duration of a Lease."""
 _SAFE: Final = 0.8
-"""The part of its Lease's duration after which a leader that could not renew gives up: before
-anyone else, who saw the last renewal later, may take it."""
+"""Part of the duration after which a leader that cannot renew gives up. Candidates saw the last
+renewal later, so they take the Lease only afterwards."""
 
 
 class LeaseConflict(Exception):
-    """Somebody else has written the Lease since it was read."""
+    """Another candidate has written the Lease since it was read."""
 
 
 class LeaseFailure(Exception):
-    """The API did not take or answer a request; the message says why."""
+    """The API rejected or did not answer a request; the message contains the reason."""
 
 
 @dataclass(frozen=True)
 class LeaseRecord:
-    """What a Lease says.
+    """The content of a Lease.
 
     Attributes:
-        holder: Who holds it, as `candidate` makes it; empty where it was given back.
-        duration: Seconds that it may go without a renewal.
-        transitions: How often its holder has changed.
+        holder: The candidate that holds it; empty if it was released.
+        duration: Seconds without renewal after which it expires.
+        transitions: Number of holder changes.
         renewed: A text that differs after each renewal.
-        created: When the Lease object was made, in Unix seconds on the API's clock.
-        version: What the API compares at the next write.
+        created: When the Lease object was created, in Unix seconds on the API's clock.
+        version: The resource version for optimistic locking.
     """
 
     holder: str
@@ -78,19 +75,19 @@ class LeaseRecord:
 
     @property
     def leader(self) -> str:
-        """The address of the control plane that holds it; empty where nobody does."""
+        """The holder's address; empty without a holder."""
         return self.holder.rpartition("_")[0]
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A record, and since when it has said the same on the observer's own monotonic clock."""
+    """A record, and since when it is unchanged on the observer's monotonic clock."""
 
     record: LeaseRecord
     since: float
 
-    def seen(self, record: LeaseRecord, now: float) -> Observed:
-        """Return what is observed once the Lease was read again."""
+    def update(self, record: LeaseRecord, now: float) -> Observed:
+        """Return the observation after another read of the Lease."""
         same = (record.holder, record.renewed, record.transitions) == (
             self.record.holder,
             self.record.renewed,
@@ -103,7 +100,7 @@ Decision = Literal["renew", "take", "wait"]
 
 
 def decide(observed: Observed, me: str, now: float) -> Decision:
-    """Say what a candidate does about a Lease that exists."""
+    """Return what a candidate does about an existing Lease."""
     record = observed.record
     if record.holder == me:
         return "renew"
@@ -113,62 +110,56 @@ def decide(observed: Observed, me: str, now: float) -> Decision:
 
 
 def take_over(record: LeaseRecord, me: str, duration: int) -> LeaseRecord:
-    """Return what a candidate writes to become the holder."""
+    """Return the record that makes a candidate the holder."""
     return replace(record, holder=me, duration=duration, transitions=record.transitions + 1)
 
 
 def epoch_of(record: LeaseRecord) -> int:
     """Return the epoch of a record's holder.
 
-    It is above that of every earlier holder, of an earlier Lease of the same name, and of a
-    control plane that ran without a Lease (microseconds since 1970).
+    It is higher than that of every earlier holder, of an earlier Lease with the same name, and of a
+    control plane without a Lease (microseconds since 1970).
     """
     return record.created * _CHANGES + min(record.transitions, _CHANGES - 1)
 
 
 def candidate(address: str) -> str:
-    """Return a name for one run of a control plane that others reach at an address."""
+    """Return the candidate name of one run of a control plane, which contains its address."""
     return f"{address}_{secrets.token_hex(6)}"
 
 
 class LeaseApi(Protocol):
-    """Where the Lease is kept."""
+    """Reads and writes the Lease; each method may raise LeaseFailure."""
 
     async def read(self) -> LeaseRecord | None:
-        """Return the Lease, or None where there is none.
-
-        Raises:
-            LeaseFailure: The API can't be asked.
-        """
+        """Return the Lease, or None if it does not exist."""
 
     async def create(self, record: LeaseRecord) -> LeaseRecord:
-        """Make the Lease and return it as it is kept.
+        """Create the Lease and return it as stored.
 
         Raises:
-            LeaseConflict: There is one already.
-            LeaseFailure: The API did not take it.
+            LeaseConflict: It exists.
         """
 
     async def replace(self, record: LeaseRecord) -> LeaseRecord:
-        """Write the Lease, if it still is of the record's version, and return it as it is kept.
+        """Write the Lease if it still has the record's version; return it as stored.
 
         Raises:
-            LeaseConflict: It is not.
-            LeaseFailure: The API did not take it.
+            LeaseConflict: It has another version.
         """
 
 
 class Elector:
-    """One candidate.
+    """A candidate in the election.
 
     Attributes:
-        leading: Whether this control plane leads now.
-        leader: Where the one that leads is reached; empty while nobody is known to lead.
+        leading: Whether this control plane is the leader.
+        leader: The leader's address; empty if unknown.
 
     Args:
-        api: Where the Lease is.
-        me: This candidate, from `candidate`.
-        duration: Seconds that a leader may be silent before another takes over.
+        api: Stores the Lease.
+        me: This candidate's name, from `candidate`.
+        duration: The Lease's duration in seconds.
         clock: The monotonic clock.
     """
 
@@ -193,17 +184,17 @@ class Elector:
                 self.leading, self.leader = True, record.leader
                 _logger.info("This control plane leads, in epoch %d.", epoch_of(record))
                 return epoch_of(record)
-            await asyncio.sleep(self._duration / _STEP)
+            await asyncio.sleep(self._duration / _STEPS)
 
     async def hold(self) -> str:
-        """Renew until this candidate leads no more; return why not, as a sentence."""
+        """Renew the Lease until the lead is lost; return the reason as a sentence."""
         while True:
-            await asyncio.sleep(self._duration / _STEP)
+            await asyncio.sleep(self._duration / _STEPS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(self._deadline()):
                     await self._step()
             if self._observed is not None and self._observed.record.holder != self._me:
-                return self._lose_lead(f"Another leads: {self.leader or 'nobody yet'}.")
+                return self._lose_lead(f"The new leader is: {self.leader or 'none yet'}.")
             if self._clock() >= self._renewed_at + self._duration * _SAFE:
                 return self._lose_lead(
                     f"The Lease could not be renewed for {self._duration * _SAFE:.1f} s"
@@ -212,7 +203,7 @@ class Elector:
                 )
 
     async def release(self) -> None:
-        """Let another take over at once; nothing happens if this candidate does not lead."""
+        """Release the Lease if this candidate holds it, so that another can lead at once."""
         held, self.leading = self._observed, False
         if held is None or held.record.holder != self._me:
             return
@@ -221,15 +212,15 @@ class Elector:
                 await self._api.replace(replace(held.record, holder=""))
 
     async def _step(self) -> LeaseRecord | None:
-        """Look once and act on it; return the record where this candidate holds the Lease."""
+        """Read the Lease and act once; return the record if this candidate holds it."""
         began = self._clock()
         try:
             async with asyncio.timeout(max(1.0, self._duration / 2)):
                 record = await self._written(await self._api.read())
         except LeaseConflict:
-            return None  # another was faster; what it wrote is read next time
+            return None  # another candidate was faster; the next step reads its record
         except (LeaseFailure, TimeoutError) as error:
-            self._fails(str(error) or "it did not answer in time")
+            self._log_failure(str(error) or "it did not answer in time")
             return None
         self._failing = ""
         if record is None:
@@ -243,14 +234,14 @@ class Elector:
             self._observed, self.leader = None, ""
             return self._mine(await self._api.create(LeaseRecord(self._me, self._duration, 0)))
         observed = self._observed
-        observed = Observed(found, now) if observed is None else observed.seen(found, now)
+        observed = Observed(found, now) if observed is None else observed.update(found, now)
         self._observed, self.leader = observed, found.leader
         match decide(observed, self._me, now):
             case "wait":
                 return None
             case "renew" if self.leading:
                 return self._mine(await self._api.replace(found))
-            case _:  # also its own from a term that has ended: what it said then is past
+            case _:  # also its own Lease of an earlier term
                 self.leader = ""
                 return self._mine(
                     await self._api.replace(take_over(found, self._me, self._duration))
@@ -261,29 +252,25 @@ class Elector:
         return record
 
     def _deadline(self) -> float:
-        # On the loop's clock, which tests do not replace together with theirs.
-        left = self._renewed_at + self._duration * _SAFE - self._clock()
-        return asyncio.get_running_loop().time() + max(0.0, left)
+        # Timeouts use the loop's clock, which tests do not replace.
+        remaining = self._renewed_at + self._duration * _SAFE - self._clock()
+        return asyncio.get_running_loop().time() + max(0.0, remaining)
 
-    def _lose_lead(self, why: str) -> str:
+    def _lose_lead(self, reason: str) -> str:
         self.leading = False
         if self.leader == self._me.rpartition("_")[0]:
             self.leader = ""
-        _logger.warning("This control plane leads no more. %s", why)
-        return why
+        _logger.warning("This control plane is no longer the leader. %s", reason)
+        return reason
 
-    def _fails(self, why: str) -> None:
-        level = logging.DEBUG if why == self._failing else logging.WARNING
-        self._failing = why
-        _logger.log(level, "The Lease that says who leads can't be kept: %s", why)
+    def _log_failure(self, reason: str) -> None:
+        level = logging.DEBUG if reason == self._failing else logging.WARNING
+        self._failing = reason
+        _logger.log(level, "The leader's Lease cannot be read or written: %s", reason)
 
 
 class LeaderGate(grpc.aio.ServerInterceptor):
-    """Lets requests through while this control plane leads; health and reflection always.
-
-    Args:
-        elector: Knows who leads.
-    """
+    """Rejects requests while this control plane is not the leader, except health and reflection."""
 
     def __init__(self, elector: Elector) -> None:
         self._elector = elector
@@ -295,15 +282,14 @@ class LeaderGate(grpc.aio.ServerInterceptor):
         ],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Pass an RPC on, or answer it with NOT_LEADER."""
+        """Pass on an RPC, or answer it with NOT_LEADER."""
         if self._elector.leading or not handler_call_details.method.startswith(_OURS):
             return await continuation(handler_call_details)
-        # One handler refuses every kind of RPC: it reads none of it.
+        # One handler rejects all kinds of RPCs, as it reads no request.
         return grpc.stream_stream_rpc_method_handler(self._refuse)
 
     async def _refuse(self, _requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         leader = self._elector.leader
-        who = f"the one at {leader} does" if leader else "none does yet"
-        message = f"This control plane does not lead; {who}. Ask again there."
-        fault = Fault(Reason.NOT_LEADER, message, metadata={LEADER: leader})
-        await abort(context, fault)
+        where = f"send the request to {leader}" if leader else "there is none yet, try again"
+        message = f"This control plane is not the leader; {where}."
+        await abort(context, Fault(Reason.NOT_LEADER, message, metadata={LEADER: leader}))

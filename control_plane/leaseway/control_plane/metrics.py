@@ -1,7 +1,6 @@
-"""What a control plane measures: reloads, probes, workers and how far they are (DESIGN §11).
+"""The metrics of a control plane: reloads, probes, placements, workers, problems (DESIGN §11).
 
-The coordinator knows nothing of it: its actions are seen as they go out, its state is read when
-somebody asks.
+Actions are recorded when they are sent; the coordinator's state is read at each collection.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _OK: Final = "ok"
 _TAKEN_BACK: Final = "CANCELLED"
 _REFUSED: Final = "refused"
 _EXISTING: Final = "existing"
-_MOST_PROBES: Final = 4096
+_MAX_PROBES: Final = 4096
 _STATES: Final = ("connected", "draining", "lost")
 
 
@@ -33,12 +32,12 @@ class PlaneMeters:
     """The instruments of a control plane.
 
     Attributes:
-        limits: Counts what callers were refused for one of their bounds.
+        limits: Counts requests that were rejected for a limit.
 
     Args:
-        meter: Where they are registered.
-        state: What is read.
-        clock: Seconds, monotonic.
+        meter: Registers the instruments.
+        state: The coordinator to read.
+        clock: Monotonic seconds.
     """
 
     def __init__(
@@ -103,15 +102,15 @@ class PlaneMeters:
         )
 
     def set_state(self, state: Coordinator) -> None:
-        """Read another coordinator from now on."""
+        """Read another coordinator."""
         self._state = state
 
     def record_reload(self, *, taken: bool) -> None:
-        """Note that the configuration was read."""
+        """Count a reload of the configuration."""
         self._reloads.cell(_OK if taken else _REFUSED).add()
 
     def record_placement(self, outcome: Placement | Denial) -> None:
-        """Note what became of a request for a worker to lease from."""
+        """Count a placement by its outcome."""
         if isinstance(outcome, Denial):
             self._placements.cell(outcome.reason.value).add()
             self.limits.record(outcome.metadata)
@@ -119,10 +118,10 @@ class PlaneMeters:
             self._placements.cell(_EXISTING if outcome.lease_id else _OK).add()
 
     def record_action(self, worker_id: str, action: Action) -> None:
-        """Note what a worker is told."""
+        """Record an action that is sent to a worker."""
         match action:
             case StartProbe(probe_id, spec):
-                while len(self._probes) >= _MOST_PROBES:  # those of workers that never answered
+                while len(self._probes) >= _MAX_PROBES:  # probes that were never answered
                     del self._probes[next(iter(self._probes))]
                 self._probes[probe_id] = (spec.key.server_id, self._clock())
             case CancelProbe(probe_id):
@@ -165,6 +164,6 @@ class PlaneMeters:
         )
         for scope in get_args(Scope):
             for severity in get_args(Severity):
-                yield (scope, severity, ""), 0.0  # so that the number is there before a problem is
+                yield (scope, severity, ""), 0.0  # the series exists before the first problem
         for labels, count in found.items():
             yield labels, float(count)

@@ -1,8 +1,7 @@
-"""The loop that the coordinator runs in: one clock, one place where its actions go out.
+"""Runs the coordinator on the event loop: passes it events and sends its actions to workers.
 
-Every service calls the coordinator through `act`, on the loop's own thread and without waiting,
-so that it has one writer; what it leaves to be said is handed to the workers' streams, which
-never block (DESIGN §8: a full queue ends the stream).
+All services call the coordinator through `Plane.act`, synchronously on the event loop, so it has
+one writer. Its actions are queued on the workers' streams, which never block (DESIGN §8).
 """
 
 from __future__ import annotations
@@ -37,30 +36,27 @@ def now() -> Moment:
 class WorkerStream(Protocol):
     """The sending side of one worker's Sync stream."""
 
-    def send(self, action: Action) -> None:
-        """Queue an action; never blocks."""
-
-    def send_message(self, message: sync_pb2.SyncResponse) -> None:
-        """Queue a message; never blocks."""
+    def send(self, message: Action | sync_pb2.SyncResponse) -> None:
+        """Queue an action or a message; a full queue ends the stream."""
 
     def end(self, reason: str) -> None:
-        """End the stream; the worker joins again and resyncs by hashes."""
+        """End the stream; the worker reconnects and resyncs by hashes."""
 
 
 class Plane:
-    """A coordinator with its clock, its streams and those who wait for a change.
+    """A coordinator with its clock, worker streams and waiting requests.
 
     Attributes:
-        meters: What measures it, or None where nobody wants that.
-        lease_ends: How leases ended that are gone since a short while.
-        approvals: Calls that need a person.
-        events: The history of what has happened.
-        acts: How many events the coordinator was given.
+        meters: Metrics, or None if they are off.
+        lease_ends: Recently ended leases.
+        approvals: Calls that need an approval.
+        events: The history of events.
+        acts: Number of events that the coordinator has handled.
 
     Args:
-        epoch: Fences control planes of the past.
-        expected_workers: How many workers will join; 0 means unknown.
-        clock: Tells the present; tests have their own.
+        epoch: Fences earlier control planes.
+        expected_workers: Number of workers that will join; 0 means unknown.
+        clock: Returns the current time.
     """
 
     def __init__(
@@ -77,17 +73,16 @@ class Plane:
         self.events = EventRecorder(int(clock().unix * 1e6))
         self.approvals = Approvals(self._note_approval)
         self.acts = 0
-        self._questions: dict[int, asyncio.Future[sync_pb2.Inspected]] = {}
-        self._last_question = 0
+        self._inspections: dict[int, asyncio.Future[sync_pb2.Inspected]] = {}
+        self._last_inspection = 0
         self._changed = asyncio.Event()
-        # Apart from it, since every watcher of tools waits for this and most events change nothing
-        # that they see.
+        # Separate, as all watchers of tools wait for it and most events do not concern them.
         self._visible_state = asyncio.Event()
         self._woken = asyncio.Event()
         self._turns: dict[int, asyncio.Future[Answer]] = {}
 
     def act(self, event: Callable[[Coordinator, Moment], T]) -> T:
-        """Give the coordinator an event and send what it wants said; return its answer."""
+        """Pass an event to the coordinator, send its actions and return its result."""
         committed, visible_state = self.state.committed, self.state.visible_state
         try:
             return event(self.state, self.clock())
@@ -106,11 +101,11 @@ class Plane:
     def inspect_worker(
         self, worker_id: str, question: sync_pb2.Inspect
     ) -> asyncio.Future[sync_pb2.Inspected]:
-        """Ask a worker something; who does not wait any longer cancels the answer."""
-        self._last_question = number = self._last_question + 1
+        """Send a question to a worker; the caller cancels the future when it stops waiting."""
+        self._last_inspection = number = self._last_inspection + 1
         answer: asyncio.Future[sync_pb2.Inspected] = asyncio.get_running_loop().create_future()
-        self._questions[number] = answer
-        answer.add_done_callback(lambda _: self._questions.pop(number, None))
+        self._inspections[number] = answer
+        answer.add_done_callback(lambda _: self._inspections.pop(number, None))
         asked = sync_pb2.Inspect()
         asked.CopyFrom(question)
         asked.id = number
@@ -118,26 +113,26 @@ class Plane:
         if stream is None:
             answer.cancel()
         else:
-            stream.send_message(sync_pb2.SyncResponse(inspect=asked))
+            stream.send(sync_pb2.SyncResponse(inspect=asked))
         return answer
 
     def handle_inspected(self, answer: sync_pb2.Inspected) -> None:
-        """Receive a worker's answer; one that nobody waits for any more is dropped."""
-        waiting = self._questions.get(answer.id)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
+        """Resolve the future of a worker's answer; ignore it if the future was cancelled."""
+        future = self._inspections.get(answer.id)
+        if future is not None and not future.done():
+            future.set_result(answer)
 
     def configure(
         self, event: Callable[[Coordinator, Moment], None], *, failed: bool = False
     ) -> None:
-        """Give the coordinator a configuration, or word that the newest one has failed."""
+        """Pass a configuration event; keep it to repeat it when this control plane leads."""
         self._configuration = [*(self._configuration[:1] if failed else ()), event]
         self.act(event)
 
     def lead(self, epoch: int) -> None:
-        """Begin to lead, as a control plane that has just started does: workers tell the rest.
+        """Become the leader: restart the coordinator and keep only the configuration.
 
-        What was followed until now served nobody; only its configuration is kept.
+        Workers report everything else when they join, as after a start.
         """
         self._restart(epoch, elected=True)
         for event in self._configuration:
@@ -145,7 +140,7 @@ class Plane:
         self._notify()
 
     def follow(self) -> None:
-        """Forget all after a lead that was lost: another knows better by now."""
+        """Become a follower after losing the lead: restart the coordinator without any state."""
         self._restart(int(self.clock().unix * 1e6), elected=False)
         self._configuration = []
 
@@ -166,7 +161,7 @@ class Plane:
         }
 
     async def wait_for_change(self, timeout: float) -> None:
-        """Wait until something has happened, for at most `timeout` seconds."""
+        """Wait for the next event, for at most `timeout` seconds."""
         event = self._changed
         try:
             async with asyncio.timeout(timeout):
@@ -175,12 +170,13 @@ class Plane:
             return
 
     async def wait_for_visible(self, seen: VisibleState) -> VisibleState:
+        """Wait until the visible state differs from `seen` and return it."""
         while self.state.visible_state == seen:
             await self._visible_state.wait()
         return self.state.visible_state
 
     async def wait_turn(self, waiter: Waiter, timeout: float) -> Answer | None:
-        """Wait until a request that waits for room has its answer; None after `timeout` seconds."""
+        """Wait for the answer of a queued request; return None after `timeout` seconds."""
         turn: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._turns[waiter.id] = turn
         try:
@@ -193,10 +189,11 @@ class Plane:
             self.state.wait_queue.remove(waiter.id)
 
     async def run(self) -> None:
-        """Call the coordinator when something is due, until cancelled."""
+        """Call `tick` at each deadline, until cancelled."""
         while True:
             moment = self.clock()
-            due = _earlier(self.state.next_deadline(moment), self.approvals.next_deadline())
+            deadlines = (self.state.next_deadline(moment), self.approvals.next_deadline())
+            due = min((time for time in deadlines if time is not None), default=None)
             self._woken.clear()
             try:
                 async with asyncio.timeout(None if due is None else max(0.0, due - moment.mono)):
@@ -208,10 +205,10 @@ class Plane:
     def decide_approval(
         self, approval_id: str, tenant: str, by: str, *, approve: bool, note: str = ""
     ) -> ApprovalRecord:
-        """Agree to a call that waits for a person, or refuse it; see `Approvals.decide`.
+        """Approve or deny a call, see `Approvals.decide`; record the decision.
 
         Raises:
-            Fault: INVALID_REQUEST; that is noted, too.
+            Fault: INVALID_REQUEST; the attempt is recorded, too.
         """
         now = self.clock()
         try:
@@ -220,18 +217,18 @@ class Plane:
             )
         except Fault as fault:
             known = self.approvals.get(approval_id, tenant)
-            self._have_recorded(approval_id[:64], by, fault.reason.value, known)
+            self._audit_decision(approval_id[:64], by, fault.reason.value, known)
             verb = "approve" if approve else "deny"
             message = f"{by} could not {verb} approval {approval_id[:64]}: {fault.message}"
             self.events.record(EventRecord("approval", "refused", message, now.unix, "warning"))
             raise
-        self._have_recorded(decided.id, by, decided.state, decided)
+        self._audit_decision(decided.id, by, decided.state, decided)
         return decided
 
-    def _have_recorded(
+    def _audit_decision(
         self, approval_id: str, by: str, outcome: str, approval: ApprovalRecord | None
     ) -> None:
-        """Record a decision in the audit of the worker that asks, or of another one."""
+        """Send a decision to the audit of the worker that asked, or else of another worker."""
         decision = sync_pb2.ApprovalDecision(
             approval_id=approval_id, decided_by=by, outcome=outcome
         )
@@ -243,11 +240,11 @@ class Plane:
             stream = self.streams.get(asked.worker_id)
         stream = stream or next(iter(self.streams.values()), None)
         if stream is not None:
-            stream.send_message(sync_pb2.SyncResponse(approval_decision=decision))
+            stream.send(sync_pb2.SyncResponse(approval_decision=decision))
 
     def _note_approval(self, approval: ApprovalRecord, action: str) -> None:
         self.events.record_approval(approval, action, self.clock())
-        self._woken.set()  # it may be the next to expire
+        self._woken.set()  # its deadline may be the next one
 
     def _send(self) -> None:
         for worker_id, action in self.state.pop_actions():
@@ -265,7 +262,3 @@ class Plane:
         self._woken.set()
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-def _earlier(one: float | None, other: float | None) -> float | None:
-    return min((each for each in (one, other) if each is not None), default=None)

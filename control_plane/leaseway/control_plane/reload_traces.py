@@ -1,7 +1,7 @@
 """The spans of a reload: one trace from the file event to each worker's apply (DESIGN §11).
 
-The coordinator only carries a traceparent; here it becomes the parent of the probes' and the
-commit's spans, whose own context travels on to the workers.
+The coordinator passes on a traceparent. It is the parent of the spans of probes and of the commit,
+whose context is sent to the workers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from leaseway.control_plane.core.workers.actions import Action, CancelProbe, Pus
 from leaseway.telemetry.tracing import context_from, traceparent_of, tracer, tracing_active
 from leaseway.wire.span_attributes import Attr
 
-_MOST_PROBES: Final = 4096
+_MAX_PROBES: Final = 4096
 
 
 class ReloadTraces:
@@ -30,11 +30,11 @@ class ReloadTraces:
         self._unclaimed: Snapshot | None = None
 
     def committed(self, snapshot: Snapshot) -> None:
-        """Note a commit; its span is made when its first delta says which reload it ends."""
+        """Record a commit; its span is created with the first delta, which has the traceparent."""
         self._unclaimed = snapshot
 
     def traced(self, action: Action) -> Action:
-        """Return an action with the context of its own span, where tracing is on."""
+        """Return an action with the context of its own span, if tracing is on."""
         if not tracing_active():
             return action
         match action:
@@ -63,7 +63,7 @@ class ReloadTraces:
                 Attr.LAUNCH_HASH: action.spec.launch_hash,
             },
         )
-        while len(self._probes) >= _MOST_PROBES:  # those of workers that never answered
+        while len(self._probes) >= _MAX_PROBES:  # probes that were never answered
             self._end(next(iter(self._probes)), "lost")
         self._probes[action.id] = span
         return replace(action, trace=traceparent_of(span))

@@ -1,7 +1,7 @@
-"""Writes what became of custom resources into their status, and tells events (docs/kubernetes.md).
+"""Writes the status and events of Kubernetes custom resources (docs/kubernetes.md).
 
-One task, which looks at what is known at most once a second and writes what has changed. Writing
-fails for itself: it is tried again, and never holds up what is served, nor what else is written.
+One task compares the state at most once a second and writes what has changed. A failed write is
+retried; it delays neither serving nor other writes.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2
 
 _logger = logging.getLogger(__name__)
-_PACE: Final = 1.0
-"""Seconds between two looks."""
-_LONGEST_PAUSE: Final = 30.0
-_FINE: Final = Condition(False, "AsConfigured")
+_INTERVAL: Final = 1.0
+"""Minimum seconds between two comparisons."""
+_MAX_INTERVAL: Final = 30.0
+_NOT_DEGRADED: Final = Condition(False, "AsConfigured")
 
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A resource with what the configuration found in it."""
+    """A resource with its configuration issues."""
 
     resource: CustomResource
     issues: tuple[ConfigIssue, ...]
@@ -47,11 +47,11 @@ class _Loaded:
 
 
 class ResourceStatus:
-    """The status of all resources.
+    """Writes the status of all resources.
 
     Args:
-        plane: What is served.
-        leads: Whether this control plane is the one that writes.
+        plane: The plane.
+        leads: Returns whether this control plane leads; only the leader writes.
     """
 
     def __init__(self, plane: Plane, leads: Callable[[], bool]) -> None:
@@ -63,7 +63,7 @@ class ResourceStatus:
         self._refused: set[str] = set()
 
     def loaded(self, found: Mapping[Source, FileContent], parsed: ParsedConfig) -> None:
-        """Receive what was found of the configuration, and what it says."""
+        """Remember the resources of a parsed configuration and their issues."""
         issues: dict[str, list[ConfigIssue]] = {}
         for issue in parsed.issues:
             issues.setdefault(issue.file, []).append(issue)
@@ -80,81 +80,79 @@ class ResourceStatus:
         self._written = {uid: one for uid, one in self._written.items() if uid in known}
 
     async def run(self, namespace: str) -> None:
-        """Write what has changed, until cancelled."""
+        """Write changes until cancelled."""
         from leaseway.control_plane.config.kubernetes.api import KubernetesFailure, open_api
 
         while True:
             try:
                 async with open_api(namespace) as api:
                     while True:
-                        # Listened for first: what changes meanwhile is looked at next time.
-                        changed = asyncio.ensure_future(self._plane.wait_for_change(_LONGEST_PAUSE))
+                        # Starts before the comparison, so that no later change is missed.
+                        changed = asyncio.ensure_future(self._plane.wait_for_change(_MAX_INTERVAL))
                         try:
                             all_written = not self._leads() or await self._write(api)
-                            await asyncio.sleep(_PACE if all_written else _PACE * 5)
+                            await asyncio.sleep(_INTERVAL if all_written else _INTERVAL * 5)
                             if all_written:
                                 await changed
                         finally:
                             changed.cancel()
             except KubernetesFailure as failure:
                 level = logging.DEBUG if self._failing else logging.WARNING
-                _logger.log(level, "%s It is tried again.", failure)
+                _logger.log(level, "%s The status is written again later.", failure)
                 self._failing = True
-                await asyncio.sleep(_PACE * 5)
+                await asyncio.sleep(_INTERVAL * 5)
 
     async def _write(self, api: Any) -> bool:
-        """Write what has changed; return whether the API took every status."""
+        """Write changes; return whether the API accepted every status."""
         view = _StateView(self._plane)
         all_written = True
-        taken: set[str] = set()
+        accepted: set[str] = set()
         refused: set[str] = set()
         for loaded in self._loaded:
             resource = loaded.resource
             before = self._written.get(resource.uid, resource.status)
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            made = next_status(resource, before, view.facts(loaded), now)
-            if made is None:
+            change = next_status(resource, before, view.facts(loaded), now)
+            if change is None:
                 continue
-            status, events = made
+            status, events = change
             writing = api.write_status(resource, status)
-            if not await self._try(resource.kind, writing, taken, refused):
+            if not await self._try(resource.kind, writing, accepted, refused):
                 all_written = False
                 continue
             self._written[resource.uid] = status
             for event in events:
-                telling = api.record_event(resource, event.kind, event.reason, event.note)
-                await self._try("events", telling, taken, refused)
-        self._refused -= taken - refused
+                recording = api.record_event(resource, event.kind, event.reason, event.note)
+                await self._try("events", recording, accepted, refused)
+        self._refused -= accepted - refused
         self._failing = False
         return all_written
 
     async def _try(
-        self, what: str, writing: Awaitable[None], taken: set[str], refused: set[str]
+        self, kind: str, writing: Awaitable[None], accepted: set[str], refused: set[str]
     ) -> bool:
-        """Return whether the API took it; of many refusals of one kind, the first is a warning.
+        """Write; return whether the API accepted it. Only the first refusal per kind is a warning.
 
         Raises:
-            KubernetesFailure: The API was not reached.
+            KubernetesFailure: The API is unreachable.
         """
         from leaseway.control_plane.config.kubernetes.api import KubernetesRefusal
 
         try:
             await writing
         except KubernetesRefusal as refusal:
-            level = logging.DEBUG if what in self._refused else logging.WARNING
-            again = (
-                "Resources tell what becomes of them" if what == "events" else "It is tried again"
-            )
-            _logger.log(level, "%s %s.", refusal, again)
-            refused.add(what)
-            self._refused.add(what)
+            level = logging.DEBUG if kind in self._refused else logging.WARNING
+            note = "The status still shows the change" if kind == "events" else "It is tried again"
+            _logger.log(level, "%s %s.", refusal, note)
+            refused.add(kind)
+            self._refused.add(kind)
             return False
-        taken.add(what)
+        accepted.add(kind)
         return True
 
 
 class _StateView:
-    """What is known at one moment, gone through once for all resources."""
+    """The state at one moment, indexed once for all resources."""
 
     def __init__(self, plane: Plane) -> None:
         self._state = plane.state
@@ -182,7 +180,7 @@ class _StateView:
         self._errors = messages.errors_by_server(self._state)
 
     def facts(self, loaded: _Loaded) -> Facts:
-        """Return what is known of a resource."""
+        """Return the facts for a resource's status."""
         if loaded.resource.kind == "MCPTenant":
             return self._tenant(loaded)
         name = loaded.resource.name
@@ -211,20 +209,20 @@ class _StateView:
 def _ready(status: catalog_pb2.ServerStatus, loaded: _Loaded, accepted: Condition) -> Condition:
     match status.state:
         case catalog_pb2.SERVER_STATE_READY:
-            return Condition(True, "Serving", "Callers get its tools.")
+            return Condition(True, "Serving", "Callers can use its tools.")
         case catalog_pb2.SERVER_STATE_DEGRADED:
-            return Condition(True, "ServingLastGood", "Callers get what last worked.")
+            return Condition(True, "ServingLastGood", "Callers get its last working state.")
         case catalog_pb2.SERVER_STATE_FAILED:
             return Condition(False, "Failed", status.problem)
     if not accepted.holds:
-        return Condition(False, "NotAccepted", "It was never accepted, so nothing is served.")
+        return Condition(False, "NotAccepted", "It was never accepted, so it is not served.")
     if not loaded.enabled:
-        return Condition(False, "Disabled", "It says `enabled: false`.")
-    return Condition(False, "Pending", "No worker has tried it yet.")
+        return Condition(False, "Disabled", "It has `enabled: false`.")
+    return Condition(False, "Pending", "No worker has probed it yet.")
 
 
 def _degraded(problem: Problem | None) -> Condition:
     if problem is None:
-        return _FINE
+        return _NOT_DEGRADED
     reason = "".join(part.capitalize() for part in problem.reason.split("_"))
     return Condition(True, reason, problem.message)

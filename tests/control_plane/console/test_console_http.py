@@ -179,7 +179,7 @@ async def test_a_call_that_waits_for_a_person_is_shown_and_decided_once(console:
     assert (await asker.post("api/decide", {"approval": approval, "approve": 1}))[0] == 400
     assert (await asker.post("api/decide", body))[0] == 200
     status, answer = await asker.post("api/decide", {**body, "approve": False})
-    assert (status, "approved already" in answer["error"]) == (409, True)
+    assert (status, "already approved" in answer["error"]) == (409, True)
     assert [one.state for one in plane.approvals.listed("", plane.clock())] == ["approved"]
 
 

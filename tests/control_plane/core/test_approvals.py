@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.control_plane.core.approvals import (
-    LASTS,
-    MOST_OF_TENANT,
+    LIFETIME,
+    MAX_TENANT_OPEN,
     ApprovalRecord,
     ApprovalRequest,
     Approvals,
@@ -76,11 +76,11 @@ def test_the_session_counts_where_the_server_keeps_state_for_it() -> None:
 def test_what_was_denied_stays_so_until_its_time_is_over() -> None:
     approvals = Approvals()
     approvals.decide(waiting(approvals).id, "acme", "key ann", at(1), approve=False, note="no")
-    verdict, approval = approvals.ask(PAY, at(LASTS - 1), use=True)
+    verdict, approval = approvals.ask(PAY, at(LIFETIME - 1), use=True)
     assert verdict == "denied"
     assert approval is not None
     assert (approval.decided_by, approval.note) == ("key ann", "no")
-    assert approvals.ask(PAY, at(LASTS + 1), use=True)[0] == "waiting"
+    assert approvals.ask(PAY, at(LIFETIME + 1), use=True)[0] == "waiting"
 
 
 def test_only_the_first_of_two_who_decide_is_heard() -> None:
@@ -90,7 +90,7 @@ def test_only_the_first_of_two_who_decide_is_heard() -> None:
     with pytest.raises(Fault) as refused:
         approvals.decide(approval.id, "", "key bob", at(1), approve=True)
     assert refused.value.reason is Reason.INVALID_REQUEST
-    assert "denied already, by key ann" in refused.value.message
+    assert "already denied by key ann" in refused.value.message
     assert approvals.ask(PAY, at(2), use=True)[0] == "denied"
 
 
@@ -111,18 +111,18 @@ def test_nobody_agrees_too_late_and_no_agreement_is_used_too_late() -> None:
     approvals = Approvals()
     late = waiting(approvals)
     with pytest.raises(Fault, match="expired"):
-        approvals.decide(late.id, "", "key ann", at(LASTS), approve=True)
-    again = waiting(approvals, seconds=LASTS)
-    approvals.decide(again.id, "", "key ann", at(LASTS + 10), approve=True)
-    assert approvals.next_deadline() == 2 * LASTS + 10
-    assert approvals.ask(PAY, at(2 * LASTS + 10), use=True)[0] == "waiting"
-    states = {one.id: one.state for one in approvals.listed("", at(2 * LASTS + 10))}
+        approvals.decide(late.id, "", "key ann", at(LIFETIME), approve=True)
+    again = waiting(approvals, seconds=LIFETIME)
+    approvals.decide(again.id, "", "key ann", at(LIFETIME + 10), approve=True)
+    assert approvals.next_deadline() == 2 * LIFETIME + 10
+    assert approvals.ask(PAY, at(2 * LIFETIME + 10), use=True)[0] == "waiting"
+    states = {one.id: one.state for one in approvals.listed("", at(2 * LIFETIME + 10))}
     assert states[late.id] == states[again.id] == "expired"
 
 
 def test_a_tenant_that_asks_for_very_many_has_no_more_room_and_others_have() -> None:
     approvals = Approvals()
-    for number in range(MOST_OF_TENANT):
+    for number in range(MAX_TENANT_OPEN):
         waiting(approvals, replace(PAY, digest=str(number)))
     assert approvals.ask(PAY, at(0), use=False) == ("full", None)
     waiting(approvals, replace(PAY, tenant="rival"))
@@ -134,7 +134,7 @@ STEPS = st.lists(
     st.tuples(
         st.sampled_from(["ask", "use", "approve", "deny", "wait"]),
         st.sampled_from(["1", "2"]),
-        st.floats(0, LASTS / 2),
+        st.floats(0, LIFETIME / 2),
     ),
     max_size=40,
 )

@@ -214,7 +214,7 @@ def held_upsert() -> sync_pb2.Upsert:
     )
     upsert.spec.key.server_id = upsert.hashes.key.server_id = "a"
     upsert.spec.transport, upsert.spec.command = "stdio", "x"
-    return SEAL.stamp(upsert)
+    return SEAL.sign(upsert)
 
 
 async def test_a_new_control_plane_takes_over_what_workers_hold(running: Running) -> None:
@@ -243,13 +243,13 @@ async def test_what_no_control_plane_has_sent_is_not_taken_over(
         await running.until(lambda state: state.settled and state.committed.version)
         listed = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())
     assert not listed.prompts
-    assert "is not taken over" in caplog.text
+    assert "its content is ignored" in caplog.text
 
 
 async def test_a_list_waits_until_a_worker_has_taken_what_a_new_control_plane_took_over(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog_service, "_FIRST_ACK", BOUND)
+    monkeypatch.setattr(catalog_service, "_FIRST_ACK_TIMEOUT", BOUND)
     upsert = held_upsert()
     running.plane.act(lambda state, now: state.record_config_failure((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:
@@ -271,7 +271,7 @@ async def test_a_list_waits_until_a_worker_has_taken_what_a_new_control_plane_to
 async def test_a_list_waits_for_workers_that_take_nothing_for_a_while_only(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalog_service, "_FIRST_ACK", 0.05)
+    monkeypatch.setattr(catalog_service, "_FIRST_ACK_TIMEOUT", 0.05)
     upsert = held_upsert()
     running.plane.act(lambda state, now: state.record_config_failure((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:

@@ -111,7 +111,7 @@ def _poisoned(server_id: str, launch_hash: str) -> sync_pb2.Upsert:
             exposed=[sync_pb2.ExposedTool(original_name="poison", name=f"{server_id}_poison")],
         ),
     )
-    return Seal(b"the key of another deployment").stamp(made)
+    return Seal(b"the key of another deployment").sign(made)
 
 
 def _listing(server_id: str, launch_hash: str, probe_id: int = 0) -> sync_pb2.ProbeResult:
@@ -152,8 +152,8 @@ async def test_a_worker_that_lies_about_specs_and_toolsets_changes_nothing_for_o
             for server, one in (("desk", hashes[0]), ("desk", hashes[1]), ("ghost", hashes[1])):
                 await rogue.say(probe_result=_listing(server, one))
             await _heard_out(running, rogue)
-        assert "no control plane with this key has sent" in caplog.text
-        assert "which it was not asked to try" in caplog.text
+        assert "with a signature that does not match" in caplog.text
+        assert "which it was not asked to probe" in caplog.text
         # What a worker says that it holds is waited for: the try was taken back and is made anew.
         await honest.serve_until("desk", "open")
         async with worker(running.address, "stranger", servers=["another"]) as stranger:

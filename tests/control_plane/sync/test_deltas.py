@@ -53,13 +53,13 @@ def deltas(state: Coordinator) -> list[tuple[str, PushDelta]]:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Push]:
     """Collect the pushes whose bodies were made."""
     collected: list[Push] = []
-    make = delta_wire._make_body
+    make = delta_wire._build_body
 
     def counting(push: Push, seal: Seal) -> delta_wire._DeltaBody:
         collected.append(push)
         return make(push, seal)
 
-    monkeypatch.setattr(delta_wire, "_make_body", counting)
+    monkeypatch.setattr(delta_wire, "_build_body", counting)
     return collected
 
 

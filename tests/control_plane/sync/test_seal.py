@@ -22,8 +22,8 @@ def variant() -> sync_pb2.Upsert:
 
 
 def test_what_was_sent_comes_back_whole() -> None:
-    sent = Seal(KEY).stamp(variant()).SerializeToString()
-    assert Seal(KEY).holds(sync_pb2.Upsert.FromString(sent))
+    sent = Seal(KEY).sign(variant()).SerializeToString()
+    assert Seal(KEY).is_valid(sync_pb2.Upsert.FromString(sent))
 
 
 def _command(upsert: sync_pb2.Upsert) -> None:
@@ -44,19 +44,19 @@ def _unsealed(upsert: sync_pb2.Upsert) -> None:
 
 @pytest.mark.parametrize("change", [_command, _description, _hash, _unsealed])
 def test_what_somebody_changed_does_not(change: Callable[[sync_pb2.Upsert], None]) -> None:
-    upsert = Seal(KEY).stamp(variant())
+    upsert = Seal(KEY).sign(variant())
     change(upsert)
-    assert not Seal(KEY).holds(upsert)
+    assert not Seal(KEY).is_valid(upsert)
 
 
 def test_what_another_deployment_sealed_does_not() -> None:
-    assert not Seal(b"the key of another one").holds(Seal(KEY).stamp(variant()))
+    assert not Seal(b"the key of another one").is_valid(Seal(KEY).sign(variant()))
 
 
 def test_the_key_file_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "leaseway" / "seal.key"
-    sealed = find_seal({}, path).stamp(variant())
-    assert find_seal({}, path).holds(sealed)
+    sealed = find_seal({}, path).sign(variant())
+    assert find_seal({}, path).is_valid(sealed)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -65,10 +65,10 @@ def test_without_a_place_for_a_key_the_process_has_one_of_its_own(
 ) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "seal.key"
-    assert not find_seal({}, path).holds(find_seal({}, path).stamp(variant()))
+    assert not find_seal({}, path).is_valid(find_seal({}, path).sign(variant()))
     assert SEAL_KEY_VARIABLE in caplog.text
 
 
 def test_a_short_key_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="16 are the least"):
+    with pytest.raises(ValueError, match="at least 16"):
         find_seal({SEAL_KEY_VARIABLE: "short"}, tmp_path / "seal.key")

@@ -19,7 +19,6 @@ from leaseway.control_plane.core.queries.place import variants_of
 from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerRecord
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages
-from leaseway.control_plane.services import messages as answers
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2
 from leaseway.wire.messages.events import EventRecord
@@ -108,14 +107,14 @@ _WORST_FIRST: Final = ("failed", "degraded", "pending", "ready", "")
 
 def _server_rows(plane: Plane) -> list[Json]:
     state = plane.state
-    errors = answers.errors_by_server(state)
+    errors = messages.errors_by_server(state)
     now = plane.clock()
     keys = sorted(
         {*(state.servers.desired or {}), *state.servers.last_known_good, *state.servers.refused}
     )
-    instances = answers.instances_by_variant(state)
+    instances = messages.instances_by_variant(state)
     return [
-        _server_row(answers.server(state, key, now, (), errors))
+        _server_row(messages.server(state, key, now, (), errors))
         | {"instances_text": _instances_text(instances.get(key, ()))}
         for key in keys
     ]
@@ -152,8 +151,8 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
         if found is None:
             return None
         key = found
-    instances = answers.instances_by_variant(state).get(key, ())
-    status = answers.server(state, key, plane.clock(), (), answers.errors_by_server(state))
+    instances = messages.instances_by_variant(state).get(key, ())
+    status = messages.server(state, key, plane.clock(), (), messages.errors_by_server(state))
     named = state.visible.view(tenant or DEFAULT_TENANT).tools
     mine = [(name, target) for name, target in named.items() if target.served.key == key]
     open_problems = state.problems.open()

@@ -1,7 +1,7 @@
-"""Asks workers what operators want to see: calls that they remember, and how many there were.
+"""Queries workers for recorded calls, call counts and lease use.
 
-Questions go out on the Sync streams, so that a worker needs no other way to be reached. A worker
-that does not answer in time is named; nothing waits for it any longer.
+Questions are sent on the Sync streams, so that operators need no other connection to workers.
+Workers that do not answer in time are listed in the result.
 """
 
 from __future__ import annotations
@@ -14,27 +14,22 @@ from typing import Final
 from leaseway.control_plane.plane import Plane
 from leaseway.v1 import admin_pb2, sync_pb2
 
-_WITHIN: Final = 3.0
-"""Seconds that a worker is given to answer."""
-_IDS: Final = 1_000
-"""Leases that one question may be about."""
+_TIMEOUT: Final = 3.0
+"""Seconds that a worker may take to answer."""
+_MAX_IDS: Final = 1_000
+"""Limit of leases in one question."""
 
 
 @dataclass
-class Seen:
-    """What workers have answered.
-
-    Attributes:
-        answers: By worker.
-        silent: Workers that did not answer, ordered.
-    """
+class _Answers:
+    """The workers' answers by id, and the sorted ids of workers that did not answer."""
 
     answers: dict[str, sync_pb2.Inspected] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
 
 
 class Inspector:
-    """Puts questions to the workers of a plane and gathers their answers."""
+    """Queries all workers of a plane and merges their answers."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -42,7 +37,7 @@ class Inspector:
     async def calls(
         self, request: admin_pb2.ListCallsRequest, limit: int
     ) -> admin_pb2.ListCallsResponse:
-        """Ask all workers for calls and put the answers in the order that was asked for."""
+        """Ask all workers for recorded calls; sort them as requested."""
         wanted = admin_pb2.ListCallsRequest()
         wanted.CopyFrom(request)
         wanted.limit = limit
@@ -53,7 +48,7 @@ class Inspector:
         return admin_pb2.ListCallsResponse(calls=calls[:limit], silent_workers=seen.silent)
 
     async def traffic(self) -> admin_pb2.GetTrafficResponse:
-        """Ask all workers how many calls there were."""
+        """Ask all workers for their call counts."""
         seen = await self._ask(sync_pb2.Inspect(traffic=True))
         response = admin_pb2.GetTrafficResponse(silent_workers=seen.silent)
         for worker_id, answer in sorted(seen.answers.items()):
@@ -67,9 +62,9 @@ class Inspector:
         return response
 
     async def lease_uses(self, lease_ids: Iterable[str]) -> dict[str, sync_pb2.LeaseUse]:
-        """Ask all workers how leases are used; of leases that none of them has there is nothing."""
+        """Ask all workers how leases are used; leases that no worker holds are missing."""
         ids = list(lease_ids)
-        parts = [ids[start : start + _IDS] for start in range(0, len(ids), _IDS)]
+        parts = [ids[start : start + _MAX_IDS] for start in range(0, len(ids), _MAX_IDS)]
         asked = [self._ask(sync_pb2.Inspect(lease_ids=part)) for part in parts]
         return {
             use.lease_id: use
@@ -78,23 +73,19 @@ class Inspector:
             for use in answer.leases
         }
 
-    async def _ask(self, question: sync_pb2.Inspect) -> Seen:
+    async def _ask(self, question: sync_pb2.Inspect) -> _Answers:
         workers = sorted(self._plane.streams)
-        answers = [self._plane.inspect_worker(worker, question) for worker in workers]
-        if answers:
-            await asyncio.wait(answers, timeout=_WITHIN)
-        return _gathered(zip(workers, answers, strict=True))
-
-
-def _gathered(asked: Iterable[tuple[str, asyncio.Future[sync_pb2.Inspected]]]) -> Seen:
-    seen = Seen()
-    for worker_id, answer in asked:
-        if answer.done() and not answer.cancelled():
-            seen.answers[worker_id] = answer.result()
-        else:
-            answer.cancel()
-            seen.silent.append(worker_id)
-    return seen
+        futures = [self._plane.inspect_worker(worker, question) for worker in workers]
+        if futures:
+            await asyncio.wait(futures, timeout=_TIMEOUT)
+        found = _Answers()
+        for worker_id, future in zip(workers, futures, strict=True):
+            if future.done() and not future.cancelled():
+                found.answers[worker_id] = future.result()
+            else:
+                future.cancel()
+                found.silent.append(worker_id)
+        return found
 
 
 def _started(call: admin_pb2.CallRecord) -> int:

@@ -1,7 +1,7 @@
-"""What operators do to a running system: done, noted in the history, recorded in an audit.
+"""Operators' commands: executed, recorded in the history and in a worker's audit.
 
-The record goes to the worker that it is about, or to another one, and ahead of what is done, so
-that it is recorded before a worker ends or a lease does.
+The audit record is sent to the worker that the command concerns, or else to another worker, before
+the command itself.
 """
 
 from __future__ import annotations
@@ -20,35 +20,31 @@ _logger = logging.getLogger(__name__)
 _OK: Final = "ok"
 _SHOWN: Final = 128
 _LISTED: Final = 20
-_LONGEST_REASON: Final = 512
+_MAX_REASON: Final = 512
 
 
 class OperatorCommands:
-    """Drains workers and revokes leases for operators, and notes what was refused.
-
-    Args:
-        plane: What is steered.
-    """
+    """Drains workers and revokes leases for operators, and records rejected requests."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
 
     def drain(self, worker_id: str, by: str) -> None:
-        """Tell a worker to take no more work and to end.
+        """Drain a worker.
 
         Args:
-            worker_id: Which.
+            worker_id: The worker.
             by: The operator's credential.
 
         Raises:
-            Fault: INVALID_REQUEST: it is not connected.
+            Fault: INVALID_REQUEST: the worker is not connected.
         """
         action = sync_pb2.OperatorAction(action="drain", worker_id=worker_id[:_SHOWN], by=by)
         record = self._plane.state.workers.get(worker_id)
         if record is None or not record.connected:
             raise self._refused(action, Fault(Reason.INVALID_REQUEST, self._no_worker(worker_id)))
         self._record(action, worker_id)
-        message = f"Worker {worker_id} was told to end, by {by}."
+        message = f"Worker {worker_id} was drained by {by}."
         at = self._plane.clock().unix
         self._plane.events.record(
             EventRecord("operator", "drained", message, at, worker_id=worker_id)
@@ -56,18 +52,18 @@ class OperatorCommands:
         self._plane.act(lambda state, now: state.drain_worker(worker_id, now))
 
     def revoke(self, lease_id: str, by: str, reason: str = "") -> None:
-        """Tell a lease's worker to end it against its holder's will.
+        """Revoke a lease.
 
         Args:
-            lease_id: Which.
+            lease_id: The lease.
             by: The operator's credential.
-            reason: For its holder.
+            reason: The reason that its holder gets.
 
         Raises:
-            Fault: LEASE_LOST: nobody holds it; WORKER_LOST: its worker is not connected.
+            Fault: LEASE_LOST: no worker holds it; WORKER_LOST: its worker is not connected.
         """
         shown = lease_id[:_SHOWN]
-        reason = reason[:_LONGEST_REASON] or "an operator revoked it"
+        reason = reason[:_MAX_REASON] or "an operator revoked it"
         action = sync_pb2.OperatorAction(action="revoke", lease_id=shown, by=by, reason=reason)
         held = self._plane.state.placements.leases.get(lease_id)
         metadata = {"lease": shown}
@@ -78,9 +74,9 @@ class OperatorCommands:
         action.tenant, action.session, action.server_id = key.tenant, key.session, key.server_id
         if held.worker_id not in self._plane.streams:
             message = (
-                f"Worker '{held.worker_id}', which holds lease '{lease_id}', is not connected and"
-                " cannot be told. Its leases are forgotten when it has been gone for"
-                f" {bounds.WORKER_LOST_AFTER:g} s."
+                f"Worker '{held.worker_id}', which holds lease '{lease_id}', is not connected. Its"
+                f" leases are removed if it does not reconnect within {bounds.WORKER_LOST_AFTER:g}"
+                " s."
             )
             raise self._refused(action, Fault(Reason.WORKER_LOST, message, metadata=metadata))
         self._record(action, held.worker_id)
@@ -100,7 +96,7 @@ class OperatorCommands:
         self._plane.act(lambda state, _: state.revoke_lease(lease_id, reason))
 
     def record_try(self, server_id: str, tool: str, tenant: str, worker_id: str, by: str) -> None:
-        """Note that an operator calls a tool for a tenant, which that worker runs."""
+        """Record that an operator calls a tool for a tenant on a worker."""
         action = sync_pb2.OperatorAction(
             action="try", server_id=server_id, tool=tool, tenant=tenant, by=by
         )
@@ -112,12 +108,12 @@ class OperatorCommands:
         )
 
     def record_refusals(self, refusal: RpcRefusal, times: int) -> None:
-        """Note RPCs that were refused for what their sender proved to be."""
+        """Record RPCs that were rejected for their credential."""
         _logger.warning(
-            "RPCs were refused",
+            "RPCs were rejected",
             extra={
-                "rpc": refusal.rpc or "unknown ones",
-                "by": refusal.by or "nobody known",
+                "rpc": refusal.rpc or "unknown",
+                "by": refusal.by or "unknown",
                 "peer": refusal.peer,
                 "outcome": refusal.outcome,
                 "times": times,
@@ -132,7 +128,7 @@ class OperatorCommands:
                 outcome=refusal.outcome,
                 times=times,
             )
-            stream.send_message(sync_pb2.SyncResponse(refused_rpc=refused))
+            stream.send(sync_pb2.SyncResponse(refused_rpc=refused))
 
     def _refused(self, action: sync_pb2.OperatorAction, fault: Fault) -> Fault:
         self._record(action, action.worker_id, fault.reason.value)
@@ -143,7 +139,7 @@ class OperatorCommands:
         streams = self._plane.streams
         stream = streams.get(worker_id) or next(iter(streams.values()), None)
         if stream is not None:
-            stream.send_message(sync_pb2.SyncResponse(operator_action=action))
+            stream.send(sync_pb2.SyncResponse(operator_action=action))
 
     def _no_worker(self, worker_id: str) -> str:
         state = self._plane.state

@@ -1,4 +1,4 @@
-"""The gRPC services that callers and operators use: catalog, placement, admin.
+"""The gRPC services for callers and operators: catalog, placement, admin.
 
-Thin: each handler reads a request, asks `plane`, and writes the response.
+Each handler checks a request, calls the coordinator through `Plane`, and builds the response.
 """

@@ -1,4 +1,4 @@
-"""What operators ask the control plane."""
+"""The admin service: shows and controls a running system for operators."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from leaseway.control_plane.core.queries.standing import count_servers_up
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.operators.steering import OperatorCommands
 from leaseway.control_plane.plane import Plane
-from leaseway.control_plane.services import messages as answers
-from leaseway.control_plane.services import pages
+from leaseway.control_plane.services import messages, pages
 from leaseway.control_plane.services.requests import (
     check_client,
     counted,
@@ -34,15 +33,15 @@ from leaseway.wire.status import abort
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 _Context = grpc.aio.ServicerContext[Any, Any]
-_CONFIRMED_WITHIN: Final = 5.0
-"""Seconds that a worker is given to say that a lease has ended."""
-_EVENTS_A_MESSAGE: Final = 200
-_CALLS: Final = 50
-_MOST_CALLS: Final = 200
+_CONFIRM_TIMEOUT: Final = 5.0
+"""Seconds that a worker may take to confirm the end of a lease."""
+_EVENTS_PER_MESSAGE: Final = 200
+_DEFAULT_CALLS: Final = 50
+_MAX_CALLS: Final = 200
 
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
-    """Shows and steers a running system."""
+    """Implements the admin RPCs."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -53,7 +52,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def GetStatus(  # noqa: N802
         self, request: admin_pb2.GetStatusRequest, context: _Context
     ) -> admin_pb2.GetStatusResponse:
-        """Say how far the system is."""
+        """Return the state of the system in numbers."""
         await check_client(request.client, context)
         state = self._plane.state
         who = caller()
@@ -61,8 +60,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.GetStatusResponse(
             ready=state.ready,
             registry_version=state.visible.version,
-            config_loaded_at=answers.timestamp(state.config_loaded_at),
-            pending=state.pending_servers if caller().has(SEES_ALL) else [],
+            config_loaded_at=messages.timestamp(state.config_loaded_at),
+            pending=state.pending_servers if who.has(SEES_ALL) else [],
             workers=sum(record.connected for record in state.workers.values()),
             package_version=user_agent(),
             protocol_version=PROTOCOL_VERSION,
@@ -80,13 +79,15 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         start = await page_of("ListWorkers", request, context)
         workers, token = pages.workers(self._plane.state, start)
         if not caller().has(SEES_ALL):
-            workers = [_where_only(worker) for worker in workers]
+            workers = [
+                admin_pb2.WorkerStatus(worker=each.worker, state=each.state) for each in workers
+            ]
         return admin_pb2.ListWorkersResponse(workers=workers, next_page_token=token)
 
     async def ListHeldLeases(  # noqa: N802
         self, request: admin_pb2.ListHeldLeasesRequest, context: _Context
     ) -> admin_pb2.ListHeldLeasesResponse:
-        """List one page of recent ends, then of the leases that workers have reported."""
+        """List one page of recent lease ends, then of reported leases."""
         await check_client(request.client, context, request.tenant)
         start = await page_of("ListHeldLeases", request, context)
         now, tenant = self._plane.clock().mono, request.tenant
@@ -104,7 +105,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
 
     async def _add_idle(self, leases: Iterable[leases_pb2.Lease]) -> None:
-        """Add what workers say of how long each lease has been idle."""
+        """Ask the workers how long each lease has been idle."""
         by_id = {lease.id: lease for lease in leases}
         for lease_id, use in (await self._inspector.lease_uses(by_id)).items():
             if lease_id in by_id:
@@ -113,7 +114,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ListProblems(  # noqa: N802
         self, request: admin_pb2.ListProblemsRequest, context: _Context
     ) -> admin_pb2.ListProblemsResponse:
-        """List one page of open problems, the newest first."""
+        """List one page of open problems, newest first."""
         await check_client(request.client, context)
         start = await page_of("ListProblems", request, context)
         problems, token = pages.problems(self._plane.state.problems.open(), start)
@@ -122,7 +123,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def ReportProblem(  # noqa: N802
         self, request: admin_pb2.ReportProblemRequest, context: _Context
     ) -> admin_pb2.ReportProblemResponse:
-        """Receive a problem that a caller met."""
+        """Record a problem that a caller reports."""
         await check_client(request.client, context)
         if not request.problem.reason or not request.problem.message:
             message = "A reported problem needs a reason and a message."
@@ -135,7 +136,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
                 f"them), such as {', '.join(near) or 'PROVIDER_REFUSED'}."
             )
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
-        # Whatever it says of itself: other scopes, and workers, are what the system itself found.
+        # Callers cannot set other scopes or workers: those are for problems that planes detect.
         problem = replace(problem_from_wire(request.problem), scope="client", worker_id="")
         tenant = caller().tenant
         if tenant is not None:
@@ -146,7 +147,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def DrainWorker(  # noqa: N802
         self, request: admin_pb2.DrainWorkerRequest, context: _Context
     ) -> admin_pb2.DrainWorkerResponse:
-        """Tell a worker to take no more work and to end."""
+        """Make a worker reject new work and exit."""
         try:
             self._commands.drain(request.worker_id, caller().name)
         except Fault as fault:
@@ -156,24 +157,24 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def RevokeLease(  # noqa: N802
         self, request: admin_pb2.RevokeLeaseRequest, context: _Context
     ) -> admin_pb2.RevokeLeaseResponse:
-        """End a lease against its holder's will, and wait for its worker to say that it ended."""
+        """Revoke a lease and wait until its worker confirms the end."""
         lease_id = request.lease_id
         try:
             self._commands.revoke(lease_id, caller().name, request.reason)
         except Fault as fault:
             await abort(context, fault)
-        return admin_pb2.RevokeLeaseResponse(ended=await self._ended(lease_id, context))
+        return admin_pb2.RevokeLeaseResponse(ended=await self._wait_for_end(lease_id, context))
 
     async def WatchEvents(  # noqa: N802
         self, request: admin_pb2.WatchEventsRequest, context: _Context
     ) -> AsyncIterator[admin_pb2.WatchEventsResponse]:
-        """Stream what has happened, then, where it is followed, what happens."""
+        """Stream past events and, with `follow`, new ones."""
         await check_client(request.client, context)
         async with counted(self._watchers, caller().tenant, context, self._plane):
-            async for message in self._happenings(request):
+            async for message in self._stream_events(request):
                 yield message
 
-    async def _happenings(
+    async def _stream_events(
         self, request: admin_pb2.WatchEventsRequest
     ) -> AsyncIterator[admin_pb2.WatchEventsResponse]:
         kinds = frozenset(request.kinds)
@@ -183,8 +184,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         past = history.select(
             server_id=server_id, kinds=kinds, after=request.after, last=request.last
         )
-        for begin in range(0, len(past), _EVENTS_A_MESSAGE):
-            yield _events(past[begin : begin + _EVENTS_A_MESSAGE])
+        for begin in range(0, len(past), _EVENTS_PER_MESSAGE):
+            yield _events(past[begin : begin + _EVENTS_PER_MESSAGE])
         yield admin_pb2.WatchEventsResponse(up_to_date=True)
         while request.follow:
             await recorder.changed(seen)
@@ -192,28 +193,29 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             dropped = max(0, history.last - seen - len(fresh))
             seen = history.last
             wanted = [each for each in fresh if matches(each, server_id=server_id, kinds=kinds)]
-            for begin in range(0, len(wanted), _EVENTS_A_MESSAGE):
-                yield _events(wanted[begin : begin + _EVENTS_A_MESSAGE], dropped)
+            for begin in range(0, len(wanted), _EVENTS_PER_MESSAGE):
+                yield _events(wanted[begin : begin + _EVENTS_PER_MESSAGE], dropped)
                 dropped = 0
 
     async def ListCalls(  # noqa: N802
         self, request: admin_pb2.ListCallsRequest, context: _Context
     ) -> admin_pb2.ListCallsResponse:
-        """Ask all workers for calls that they remember."""
+        """Ask all workers for recorded calls."""
         await check_client(request.client, context)
-        return await self._inspector.calls(request, min(request.limit or _CALLS, _MOST_CALLS))
+        limit = min(request.limit or _DEFAULT_CALLS, _MAX_CALLS)
+        return await self._inspector.calls(request, limit)
 
     async def GetTraffic(  # noqa: N802
         self, request: admin_pb2.GetTrafficRequest, context: _Context
     ) -> admin_pb2.GetTrafficResponse:
-        """Ask all workers how many calls there were."""
+        """Ask all workers for their call counts."""
         await check_client(request.client, context)
         return await self._inspector.traffic()
 
     async def ListApprovals(  # noqa: N802
         self, request: admin_pb2.ListApprovalsRequest, context: _Context
     ) -> admin_pb2.ListApprovalsResponse:
-        """List one page of calls that need a person, the newest first."""
+        """List one page of calls that need an approval, newest first."""
         await check_client(request.client, context, request.tenant)
         start = await page_of("ListApprovals", request, context)
         found = self._plane.approvals.listed(request.tenant, self._plane.clock())
@@ -223,7 +225,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def DecideApproval(  # noqa: N802
         self, request: admin_pb2.DecideApprovalRequest, context: _Context
     ) -> admin_pb2.DecideApprovalResponse:
-        """Agree to a call that waits for a person, or refuse it."""
+        """Approve or deny a waiting call."""
         await check_client(request.client, context, request.tenant)
         try:
             approval = self._plane.decide_approval(
@@ -235,21 +237,16 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             )
         except Fault as fault:
             await abort(context, fault)
-        return admin_pb2.DecideApprovalResponse(approval=answers.approval(approval))
+        return admin_pb2.DecideApprovalResponse(approval=messages.approval(approval))
 
-    async def _ended(self, lease_id: str, context: _Context) -> bool:
-        until = self._plane.clock().mono + time_left(context, _CONFIRMED_WITHIN) * 0.9
+    async def _wait_for_end(self, lease_id: str, context: _Context) -> bool:
+        until = self._plane.clock().mono + time_left(context, _CONFIRM_TIMEOUT) * 0.9
         while lease_id in self._plane.state.placements.leases:
-            left = until - self._plane.clock().mono
-            if left <= 0.0:
+            remaining = until - self._plane.clock().mono
+            if remaining <= 0.0:
                 return False
-            await self._plane.wait_for_change(left)
+            await self._plane.wait_for_change(remaining)
         return True
-
-
-def _where_only(worker: admin_pb2.WorkerStatus) -> admin_pb2.WorkerStatus:
-    """Return what callers need to know of a worker: which run of it is where, and its state."""
-    return admin_pb2.WorkerStatus(worker=worker.worker, state=worker.state)
 
 
 def _events(events: Sequence[EventRecord], dropped: int = 0) -> admin_pb2.WatchEventsResponse:

@@ -1,4 +1,4 @@
-"""What tools, prompts and resources exist, and where: the part that callers ask (DESIGN §4)."""
+"""The catalog service: lists, resolves and watches tools, prompts and resources (DESIGN §4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from leaseway.control_plane.core.queries.resolve import find_name, find_resource
 from leaseway.control_plane.core.workers.records import VisibleState
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages, pages
-from leaseway.control_plane.services import messages as answers
 from leaseway.control_plane.services.requests import (
     check_client,
     counted,
@@ -37,37 +36,28 @@ from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2, catalog_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.pages import fitting, one_page
+from leaseway.wire.messages.pages import PageStart, fitting, one_page
 from leaseway.wire.names import ALL_TENANTS
 from leaseway.wire.status import abort
 
 _MAX_NAMES = 1_000
-_FIRST_ACK = 2.0
-"""Seconds for which callers wait until a worker that is there has taken the first registry."""
-_TOGETHER = 0.05
-"""Seconds for which a watcher that was told something is told nothing more."""
+_FIRST_ACK_TIMEOUT = 2.0
+"""Seconds that callers wait for a connected worker to acknowledge the first registry."""
+_WATCH_INTERVAL = 0.05
+"""Minimum seconds between two messages of a watch."""
 
 _Outcome = NamedTarget | ResourceTarget | Denial
-_ListContext = grpc.aio.ServicerContext[catalog_pb2.ListToolsRequest, catalog_pb2.ListToolsResponse]
-_PromptsContext = grpc.aio.ServicerContext[
-    catalog_pb2.ListPromptsRequest, catalog_pb2.ListPromptsResponse
-]
-_ResourcesContext = grpc.aio.ServicerContext[
-    catalog_pb2.ListResourcesRequest, catalog_pb2.ListResourcesResponse
-]
-_ResolveContext = grpc.aio.ServicerContext[
-    catalog_pb2.ResolveToolsRequest, catalog_pb2.ResolveToolsResponse
-]
-_WatchContext = grpc.aio.ServicerContext[
-    catalog_pb2.WatchToolsRequest, catalog_pb2.WatchToolsResponse
-]
-_ServersContext = grpc.aio.ServicerContext[
-    catalog_pb2.ListServersRequest, catalog_pb2.ListServersResponse
-]
+_Context = grpc.aio.ServicerContext[Any, Any]
+_ListRequest = (
+    catalog_pb2.ListToolsRequest
+    | catalog_pb2.ListPromptsRequest
+    | catalog_pb2.ListResourcesRequest
+    | catalog_pb2.ListServersRequest
+)
 
 
 class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
-    """Answers from the registry that workers have acknowledged."""
+    """Serves the registry that workers have acknowledged."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
@@ -75,38 +65,32 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self._watchers = watchers()
 
     async def ListTools(  # noqa: N802
-        self, request: catalog_pb2.ListToolsRequest, context: _ListContext
+        self, request: catalog_pb2.ListToolsRequest, context: _Context
     ) -> catalog_pb2.ListToolsResponse:
         """List one page of tools, ordered by name."""
-        await check_client(request.client, context, request.tenant)
-        start = await page_of("ListTools", request, context)
-        await self._established(context)
+        start, tenant = await self._start_list("ListTools", request, context)
+        servers = await self._known_servers(tenant, request.servers, context)
         state = self._plane.state
-        tenant = tenant_of(request.tenant)
-        wanted = await self._wanted(tenant, request.servers, context)
         named = state.visible.view(tenant, request.client.agent).tools
-        names = (((name,), name) for name in named if _is_wanted(named[name], wanted))
+        names = (((name,), name) for name in named if _is_of(named[name], servers))
         tools, token = one_page(start, names, lambda name: messages.tool(name, named[name]))
         return catalog_pb2.ListToolsResponse(
             tools=tools,
             registry_version=state.visible.version,
-            config_loaded_at=answers.timestamp(state.config_loaded_at),
+            config_loaded_at=messages.timestamp(state.config_loaded_at),
             pending=pending_for(state, tenant),
             next_page_token=token,
         )
 
     async def ListPrompts(  # noqa: N802
-        self, request: catalog_pb2.ListPromptsRequest, context: _PromptsContext
+        self, request: catalog_pb2.ListPromptsRequest, context: _Context
     ) -> catalog_pb2.ListPromptsResponse:
         """List one page of prompts, ordered by name."""
-        await check_client(request.client, context, request.tenant)
-        start = await page_of("ListPrompts", request, context)
-        await self._established(context)
+        start, tenant = await self._start_list("ListPrompts", request, context)
+        servers = await self._known_servers(tenant, request.servers, context)
         state = self._plane.state
-        tenant = tenant_of(request.tenant)
-        wanted = await self._wanted(tenant, request.servers, context)
         named = state.visible.view(tenant, request.client.agent).prompts
-        names = (((name,), name) for name in named if _is_wanted(named[name], wanted))
+        names = (((name,), name) for name in named if _is_of(named[name], servers))
         prompts, token = one_page(start, names, lambda name: messages.prompt(name, named[name]))
         return catalog_pb2.ListPromptsResponse(
             prompts=prompts,
@@ -116,17 +100,14 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         )
 
     async def ListResources(  # noqa: N802
-        self, request: catalog_pb2.ListResourcesRequest, context: _ResourcesContext
+        self, request: catalog_pb2.ListResourcesRequest, context: _Context
     ) -> catalog_pb2.ListResourcesResponse:
-        """List one page of resources, ordered by server and URI; templates after them."""
-        await check_client(request.client, context, request.tenant)
-        start = await page_of("ListResources", request, context)
-        await self._established(context)
+        """List one page of resources, then templates, ordered by server and URI."""
+        start, tenant = await self._start_list("ListResources", request, context)
+        servers = await self._known_servers(tenant, request.servers, context)
         state = self._plane.state
-        tenant = tenant_of(request.tenant)
-        wanted = await self._wanted(tenant, request.servers, context)
-        places = _places(state.visible.view(tenant, request.client.agent))
-        targets = ((place, target) for place, target in places if _is_wanted(target, wanted))
+        listed = _resources(state.visible.view(tenant, request.client.agent))
+        targets = ((key, target) for key, target in listed if _is_of(target, servers))
         resources, token = one_page(start, targets, messages.resource)
         return catalog_pb2.ListResourcesResponse(
             resources=resources,
@@ -135,26 +116,50 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             next_page_token=token,
         )
 
+    async def ListServers(  # noqa: N802
+        self, request: catalog_pb2.ListServersRequest, context: _Context
+    ) -> catalog_pb2.ListServersResponse:
+        """List one page of configured servers with their state, ordered by id."""
+        start, tenant = await self._start_list("ListServers", request, context)
+        state, now = self._plane.state, self._plane.clock()
+        keys = (
+            {*(state.servers.desired or ()), *state.servers.last_known_good, *state.servers.refused}
+            if tenant == ALL_TENANTS
+            else set(variants_of(state, tenant).values())
+        )
+        known = {key.server_id for key in keys}
+        if not state.visible.is_restricted or caller().has(SEES_ALL):
+            # The tenants of a rejected entry are unknown, as it grants nothing.
+            keys |= {VariantKey(each) for each in state.servers.rejected if each not in known}
+        servers, token = pages.servers(state, sorted(keys), now, start)
+        return catalog_pb2.ListServersResponse(
+            servers=servers,
+            registry_version=state.visible.version,
+            config_loaded_at=messages.timestamp(state.config_loaded_at),
+            pending=state.pending_servers if tenant == ALL_TENANTS else pending_for(state, tenant),
+            next_page_token=token,
+        )
+
     async def ResolveTools(  # noqa: N802
-        self, request: catalog_pb2.ResolveToolsRequest, context: _ResolveContext
+        self, request: catalog_pb2.ResolveToolsRequest, context: _Context
     ) -> catalog_pb2.ResolveToolsResponse:
-        """Find out where names lead; waits for first starts (DESIGN §7)."""
+        """Resolve names; wait for servers without a first result (DESIGN §7)."""
         await check_client(request.client, context, request.tenant)
         if len(request.names) > _MAX_NAMES:
-            message = f"{len(request.names)} names in one request; at most {_MAX_NAMES} are taken."
+            message = f"The request has {len(request.names)} names; the limit is {_MAX_NAMES}."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         tenant = tenant_of(request.tenant)
         async with counted(self._resolving, tenant, context, self._plane):
-            await self._established(context)
-            version, outcomes = await self._find(tenant, request, context)
+            await self._wait_for_registry(context)
+            version, outcomes = await self._resolve_all(tenant, request, context)
         found = zip(request.names, outcomes, strict=True)
         tools = fitting(self._resolved(name, outcome) for name, outcome in found)
         return catalog_pb2.ResolveToolsResponse(tools=tools, registry_version=version)
 
     async def WatchTools(  # noqa: N802
-        self, request: catalog_pb2.WatchToolsRequest, context: _WatchContext
+        self, request: catalog_pb2.WatchToolsRequest, context: _Context
     ) -> AsyncIterator[catalog_pb2.WatchToolsResponse]:
-        """Stream what is in now_visible: at once, then whenever tools or their workers change."""
+        """Stream the visible version: at once, then whenever tools or their workers change."""
         await check_client(request.client, context, request.tenant)
         tenant = tenant_of(request.tenant)
         async with counted(self._watchers, tenant, context, self._plane):
@@ -176,140 +181,111 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
                 workers_changed=before is not None and now_visible.workers != seen.workers,
             )
             seen, before = now_visible, now
-            # A fleet takes a change one worker after the other: what follows soon is told together.
-            await asyncio.sleep(_TOGETHER)
+            # Workers apply a change one after another; this merges their changes.
+            await asyncio.sleep(_WATCH_INTERVAL)
 
-    async def ListServers(  # noqa: N802
-        self, request: catalog_pb2.ListServersRequest, context: _ServersContext
-    ) -> catalog_pb2.ListServersResponse:
-        """List one page of configured servers with their state, ordered by id."""
+    async def _start_list(
+        self, name: str, request: _ListRequest, context: _Context
+    ) -> tuple[PageStart, str]:
+        """Check a list request and wait for the first registry; return its page and tenant."""
         await check_client(request.client, context, request.tenant)
-        start = await page_of("ListServers", request, context)
-        await self._established(context)
-        state, now = self._plane.state, self._plane.clock()
-        tenant = tenant_of(request.tenant)
-        keys = (
-            {*(state.servers.desired or ()), *state.servers.last_known_good, *state.servers.refused}
-            if tenant == ALL_TENANTS
-            else set(variants_of(state, tenant).values())
-        )
-        known = {key.server_id for key in keys}
-        if not state.visible.is_restricted or caller().has(SEES_ALL):
-            # Whose they are to be is not known: an entry that is refused grants nothing.
-            keys |= {VariantKey(each) for each in state.servers.rejected if each not in known}
-        servers, token = pages.servers(state, sorted(keys), now, start)
-        return catalog_pb2.ListServersResponse(
-            servers=servers,
-            registry_version=state.visible.version,
-            config_loaded_at=answers.timestamp(state.config_loaded_at),
-            pending=state.pending_servers if tenant == ALL_TENANTS else pending_for(state, tenant),
-            next_page_token=token,
-        )
+        start = await page_of(name, request, context)
+        await self._wait_for_registry(context)
+        return start, tenant_of(request.tenant)
 
-    async def _wanted(
-        self,
-        tenant: str,
-        servers: Collection[str],
-        context: grpc.aio.ServicerContext[Any, Any],
+    async def _known_servers(
+        self, tenant: str, servers: Collection[str], context: _Context
     ) -> set[str]:
-        """Return the servers that a list is to be of, none for all; refuse one that is unknown."""
+        """Return the servers to list, empty for all; abort if one is unknown."""
         denied = unknown_server(self._plane.state, tenant, servers, self._plane.clock())
         if denied is not None:
-            await abort(context, answers.denial(denied))
+            await abort(context, messages.denial(denied))
         return set(servers)
 
-    async def _established(self, context: grpc.aio.ServicerContext) -> None:  # type: ignore[type-arg]
-        """Wait for the first registry of a control plane that has just started."""
+    async def _wait_for_registry(self, context: _Context) -> None:
+        """Wait for the first visible registry after a start."""
         state = self._plane.state
-        patient_until = self._plane.clock().mono + _FIRST_ACK
+        first_ack_due = self._plane.clock().mono + _FIRST_ACK_TIMEOUT
         while not state.visible.version:
             now = self._plane.clock()
-            left = state.settling_remaining(now)
-            if state.roster.connected:  # one of them is about to take the first registry
-                left = max(left, patient_until - now.mono)
-            left = min(left, time_left(context, 60.0))
-            if left <= 0.0:
+            remaining = state.settling_remaining(now)
+            if state.roster.connected:  # one of these workers is about to acknowledge
+                remaining = max(remaining, first_ack_due - now.mono)
+            remaining = min(remaining, time_left(context, 60.0))
+            if remaining <= 0.0:
                 return
-            await self._plane.wait_for_change(left)
+            await self._plane.wait_for_change(remaining)
 
-    async def _find(
-        self, tenant: str, request: catalog_pb2.ResolveToolsRequest, context: _ResolveContext
+    async def _resolve_all(
+        self, tenant: str, request: catalog_pb2.ResolveToolsRequest, context: _Context
     ) -> tuple[int, list[_Outcome]]:
-        """Return where names lead, and the version for which all of that holds or is newer."""
+        """Return what the names resolve to, at the returned version or a newer one."""
         while True:
-            # Taken first: callers keep the answers until they hear of a version above it.
+            # Read first: callers cache the outcomes until they see a higher version.
             version = self._plane.state.visible.version
             outcomes = []
             for name in request.names:
-                outcomes.append(self._look_for(tenant, name, request))
+                outcomes.append(self._resolve(tenant, name, request))
                 if isinstance(outcomes[-1], Denial):
-                    await asyncio.sleep(0)  # it was looked for long: others have a turn
-            late = [
+                    await asyncio.sleep(0)  # finding similar names is slow: let other tasks run
+            waiting = [
                 name
                 for name, outcome in zip(request.names, outcomes, strict=True)
                 if isinstance(outcome, PendingServers)
             ]
-            if not late or _patience(context) <= 0.0:
-                return version, [_ended(outcome) for outcome in outcomes]
-            for name in late:
-                await self._first_result(tenant, name, request, context)
+            if not waiting or _remaining_wait(context) <= 0.0:
+                return version, [_final(outcome) for outcome in outcomes]
+            for name in waiting:
+                await self._wait_until_resolved(tenant, name, request, context)
 
-    async def _first_result(
-        self,
-        tenant: str,
-        name: str,
-        request: catalog_pb2.ResolveToolsRequest,
-        context: _ResolveContext,
+    async def _wait_until_resolved(
+        self, tenant: str, name: str, request: catalog_pb2.ResolveToolsRequest, context: _Context
     ) -> None:
-        """Wait until a name can be looked for in vain, for as long as the caller waits."""
-        while isinstance(self._look_for(tenant, name, request), PendingServers):
-            left = _patience(context)
-            if left <= 0.0:
+        """Wait until a name is found or denied, or until the caller's deadline."""
+        while isinstance(self._resolve(tenant, name, request), PendingServers):
+            remaining = _remaining_wait(context)
+            if remaining <= 0.0:
                 return
-            await self._plane.wait_for_change(left)
+            await self._plane.wait_for_change(remaining)
 
-    def _look_for(
+    def _resolve(
         self, tenant: str, name: str, request: catalog_pb2.ResolveToolsRequest
     ) -> _Outcome | PendingServers:
         state, now = self._plane.state, self._plane.clock()
-        match request.kind:
-            case catalog_pb2.NAME_KIND_RESOURCE:
-                return find_resource(state, tenant, name, now, request.server_id)
-            case catalog_pb2.NAME_KIND_PROMPT:
-                return find_name(state, tenant, name, now, PROMPTS, request.server_id)
-            case _:
-                return find_name(state, tenant, name, now, TOOLS, request.server_id)
+        if request.kind == catalog_pb2.NAME_KIND_RESOURCE:
+            return find_resource(state, tenant, name, now, request.server_id)
+        kind = PROMPTS if request.kind == catalog_pb2.NAME_KIND_PROMPT else TOOLS
+        return find_name(state, tenant, name, now, kind, request.server_id)
 
     def _resolved(self, name: str, outcome: _Outcome) -> catalog_pb2.ResolvedTool:
         if isinstance(outcome, Denial):
             return messages.resolved(name, outcome, [])
         workers = workers_for(self._plane.state, outcome.served)
         if not workers:
-            refusal = not_served(self._plane.state, outcome.served.key)
-            return messages.resolved(name, refusal, [])
+            outcome = not_served(self._plane.state, outcome.served.key)
         return messages.resolved(name, outcome, workers)
 
 
-def _patience(context: _ResolveContext) -> float:
-    """Return for how long to wait: the caller is told for what, a little before it gives up."""
+def _remaining_wait(context: _Context) -> float:
+    """Return how long to wait, which leaves time to answer before the caller's deadline."""
     return time_left(context, bounds.STARTUP_TIMEOUT) - 0.1
 
 
-def _ended(outcome: _Outcome | PendingServers) -> _Outcome:
-    """Return an outcome as the caller is told it, who waits no longer."""
+def _final(outcome: _Outcome | PendingServers) -> _Outcome:
+    """Return an outcome, or a denial if it is still pending."""
     if not isinstance(outcome, PendingServers):
         return outcome
-    waited = ", ".join(outcome.servers[:5])
-    message = f"No first result yet from: {waited}. Try again, or allow more time."
+    servers = ", ".join(outcome.servers[:5])
+    message = f"No first result yet from: {servers}. Try again, or allow more time."
     return Denial(Reason.SERVER_NOT_READY, message, 0.5, {"server": outcome.servers[0]})
 
 
-def _is_wanted(target: NamedTarget | ResourceTarget, servers: set[str]) -> bool:
+def _is_of(target: NamedTarget | ResourceTarget, servers: set[str]) -> bool:
     return not servers or target.served.key.server_id in servers
 
 
-def _places(view: View) -> Iterator[tuple[tuple[str, str, str], ResourceTarget]]:
-    """Yield what a view lists, each with its place: the templates come after all resources."""
+def _resources(view: View) -> Iterator[tuple[tuple[str, str, str], ResourceTarget]]:
+    """Yield a view's resources and then its templates, each with its sort key."""
     for key, target in view.resources.items():
         yield ("resource", *key), target
     for key, target in view.templates.items():
@@ -317,6 +293,6 @@ def _places(view: View) -> Iterator[tuple[tuple[str, str, str], ResourceTarget]]
 
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    if before is now:  # as in most cases: only workers have moved
+    if before is now:  # the usual case: only workers have changed
         return []
     return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))

@@ -1,7 +1,4 @@
-"""What the core knows, as callers and operators get it; what servers offer is in `offered`.
-
-Tools, prompts and resources as callers get them, and where their names lead.
-"""
+"""Converts the core's values to the protobuf messages of callers and operators."""
 
 from __future__ import annotations
 
@@ -18,16 +15,14 @@ from leaseway.control_plane.core.catalog.definition import (
 from leaseway.control_plane.core.catalog.kinds import TOOLS
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
 from leaseway.control_plane.core.catalog.tenant_hiding import hides_temporarily
-from leaseway.control_plane.core.catalog.variants import LastKnownGood
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
 from leaseway.control_plane.core.queries.standing import standing
-from leaseway.control_plane.core.servers.probing import RetryOutlook
 from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerRecord
-from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.spec.model import VariantKey
 from leaseway.spec.protobuf import key_to_wire
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.errors import Fault
@@ -37,7 +32,7 @@ from leaseway.wire.timing.durations import duration
 
 
 def denial(denied: Denial) -> Fault:
-    """Return the fault for a refusal of the core."""
+    """Return the fault for a denial of the core."""
     return Fault(
         denied.reason,
         denied.message,
@@ -78,7 +73,7 @@ def worker(state: Coordinator, record: WorkerRecord) -> admin_pb2.WorkerStatus:
 
 
 def lease(held: HeldLease, now: float) -> leases_pb2.Lease:
-    """Return one lease that a worker has reported."""
+
     return leases_pb2.Lease(
         id=held.id,
         server_id=held.key.server_id,
@@ -111,7 +106,6 @@ def problem(open_problem: OpenProblem) -> admin_pb2.Problem:
 
 
 def approval(one: ApprovalRecord) -> admin_pb2.Approval:
-    """Return a call that needs a person."""
     asked = one.question
     return admin_pb2.Approval(
         id=one.id,
@@ -132,7 +126,7 @@ def approval(one: ApprovalRecord) -> admin_pb2.Approval:
 
 
 def instances_by_variant(state: Coordinator) -> Mapping[VariantKey, Sequence[ReportedInstance]]:
-    """Return what all workers have said of their instances, gone through once."""
+    """Return the reported instances of all workers, by variant."""
     instances: dict[VariantKey, list[ReportedInstance]] = {}
     for record in state.workers.values():
         for one in record.instances:
@@ -155,14 +149,14 @@ def server(
     instances: Iterable[ReportedInstance],
     errors: Mapping[str, str],
 ) -> catalog_pb2.ServerStatus:
-    """Return one configured server.
+    """Return the status of one configured server.
 
     Args:
-        state: What is known.
-        key: Which variant.
-        now: When.
-        instances: Those of its instances that are told.
-        errors: What is wrong with servers, by id.
+        state: The state.
+        key: The variant.
+        now: The time.
+        instances: The instances to include.
+        errors: Messages of servers' open errors, by id.
     """
     served, desired = state.visible.served.get(key), state.servers.desired or {}
     stands = standing(state, key)
@@ -183,11 +177,18 @@ def server(
         problem=problem,
         instances=[instance(one) for one in instances],
     )
-    _foretell(status, state.servers.probes.retry_outlook(key, now.mono), now)
+    outlook = state.servers.probes.retry_outlook(key, now.mono)
+    if outlook is not None:
+        status.failures = outlook.failures
+        if outlook.wait is not None:
+            status.next_try_at.CopyFrom(durations.timestamp(now.unix + outlook.wait))
     if spec is not None:
-        _describe(status, spec)
+        status.transport, status.shared = spec.transport, spec.truely_stateless
+        status.description = spec.description
+        status.worker_labels.update(spec.worker_labels)
     if good is not None:
-        _name_generation(status, good)
+        status.launch_hash, status.exposure_hash = good.launch_hash, good.exposure_hash
+        status.protocol_version = good.listing.protocol_version
         wanted = desired.get(key)
         if wanted is not None and wanted.launch_hash != good.launch_hash:
             status.wanted_launch_hash = wanted.launch_hash
@@ -201,29 +202,8 @@ def server(
     return status
 
 
-def _foretell(status: catalog_pb2.ServerStatus, outlook: RetryOutlook | None, now: Moment) -> None:
-    if outlook is None:
-        return
-    status.failures = outlook.failures
-    if outlook.wait is not None:
-        status.next_try_at.CopyFrom(durations.timestamp(now.unix + outlook.wait))
-
-
-def _describe(status: catalog_pb2.ServerStatus, spec: ServerSpec) -> None:
-    status.transport = spec.transport
-    status.shared = spec.truely_stateless
-    status.description = spec.description
-    status.worker_labels.update(spec.worker_labels)
-
-
-def _name_generation(status: catalog_pb2.ServerStatus, good: LastKnownGood) -> None:
-    status.launch_hash = good.launch_hash
-    status.exposure_hash = good.exposure_hash
-    status.protocol_version = good.listing.protocol_version
-
-
 def instance(info: ReportedInstance) -> catalog_pb2.InstanceStatus:
-    """Return one live MCP client, or why there is none."""
+
     return catalog_pb2.InstanceStatus(
         worker_id=info.worker_id,
         id=info.id,
@@ -274,8 +254,7 @@ def prompt(name: str, target: NamedTarget) -> catalog_pb2.Prompt:
 
 
 def resource(target: ResourceTarget) -> catalog_pb2.Resource:
-    """Return one listed resource or template."""
-    assert target.recorded is not None, "what is not listed has no definition"
+    assert target.recorded is not None, "only listed resources have a definition"
     definition = parse_resource(target.recorded.definition)
     return catalog_pb2.Resource(
         uri=target.uri,
@@ -293,14 +272,14 @@ def resource(target: ResourceTarget) -> catalog_pb2.Resource:
 def resolved(
     name: str, outcome: NamedTarget | ResourceTarget | Denial, workers: list[WorkerRecord]
 ) -> catalog_pb2.ResolvedTool:
-    """Return where a name leads, or why nowhere."""
+    """Return the target of a name with its workers, or the error."""
     if isinstance(outcome, Denial):
         return catalog_pb2.ResolvedTool(name=name, error=status_from_fault(denial(outcome)))
     served = outcome.served
     answer = catalog_pb2.ResolvedTool(
         name=name,
         server_id=served.key.server_id,
-        original_name=_original(outcome),
+        original_name=(outcome.item.original if isinstance(outcome, NamedTarget) else outcome.uri),
         shared=served.spec.truely_stateless,
         workers=[worker_ref(record) for record in workers],
         call_timeout=duration(served.spec.call_timeout),
@@ -310,9 +289,5 @@ def resolved(
         definition = parse_definition(recorded.definition)
         answer.idempotent, answer.read_only = definition.idempotent, definition.read_only
     else:
-        answer.read_only = True  # what gets a prompt or reads a resource changes nothing
+        answer.read_only = True  # getting a prompt or reading a resource changes nothing
     return answer
-
-
-def _original(target: NamedTarget | ResourceTarget) -> str:
-    return target.item.original if isinstance(target, NamedTarget) else target.uri

@@ -1,4 +1,4 @@
-"""What every request of a caller has: who it is, and how long it waits."""
+"""What all services do with a request: check it, count it against limits, find its deadline."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ async def check_client(
     tenant: str = "",
     session: str = "",
 ) -> None:
-    """Refuse a caller of another protocol version, and names that break the rule for them.
+    """Abort the request if its protocol version, tenant, session or agent name is invalid.
 
-    One that does not say its version is taken.
+    A client without a protocol version is accepted.
     """
     try:
         check_client_version(client, "this control plane")
@@ -39,7 +39,7 @@ async def check_client(
 async def page_of(
     listing: str, request: PageRequest, context: grpc.aio.ServicerContext[Any, Any]
 ) -> PageStart:
-    """Return where the page of a listing begins that a request asks for; refuse a wrong token."""
+    """Return where the requested page of a list starts; abort if the token is invalid."""
     try:
         return page_start(listing, request)
     except Fault as fault:
@@ -53,13 +53,13 @@ async def counted(
     context: grpc.aio.ServicerContext[Any, Any],
     plane: Plane,
 ) -> AsyncIterator[None]:
-    """Count a request among those of its connection and its tenant; refuse one too many.
+    """Count a request of a connection and a tenant while the block runs; abort over the limit.
 
     Args:
-        in_use: What is counted.
-        tenant: Whose the request is, or None where that is not known.
-        context: The request's.
-        plane: Counts refusals.
+        in_use: The counter.
+        tenant: The tenant, or None if it is unknown.
+        context: The request's context.
+        plane: Counts rejected requests.
     """
     connection = str(context.peer())
     try:
@@ -75,7 +75,7 @@ async def counted(
 
 
 def watchers() -> UsageCounter:
-    """Return what counts the watches of one kind."""
+    """Return a counter for watches of one kind."""
     return UsageCounter(
         "watchers",
         "watches of the control plane",
@@ -86,7 +86,7 @@ def watchers() -> UsageCounter:
 
 
 def placements() -> UsageCounter:
-    """Return what counts requests that may wait for what they ask for."""
+    """Return a counter for requests that may wait for their result."""
     return UsageCounter(
         "placements",
         "requests for leases or names without an answer",
@@ -101,6 +101,6 @@ def tenant_of(name: str) -> str:
 
 
 def time_left(context: grpc.aio.ServicerContext[Any, Any], longest: float) -> float:
-    """Return the seconds until the caller gives up, at most `longest`."""
-    left = context.time_remaining()
-    return longest if left is None else min(longest, left)
+    """Return the seconds until the caller's deadline, at most `longest`."""
+    remaining = context.time_remaining()
+    return longest if remaining is None else min(longest, remaining)

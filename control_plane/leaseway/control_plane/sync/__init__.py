@@ -1,4 +1,4 @@
-"""The stream to each worker: deltas out, acknowledgements, probes and reports in.
+"""The Sync stream to each worker: sends deltas and probes, receives acknowledgements and reports.
 
-Converts between protobuf and the core's values; decides nothing.
+Converts between protobuf and the core's values; the core decides.
 """

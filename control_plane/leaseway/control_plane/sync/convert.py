@@ -1,4 +1,4 @@
-"""Sync messages to and from what the core knows: converted once, here (DESIGN §8)."""
+"""Converts Sync messages to and from the core's values (DESIGN §8)."""
 
 from __future__ import annotations
 
@@ -30,31 +30,29 @@ from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.timing.durations import seconds
 
-_MOST_AHEAD: Final = 10 * 366 * 24 * 3600.0
-"""Seconds by which a version or an epoch, which begin near microseconds since 1970, may be ahead of
-the clock; epochs of a Lease are some years ahead. The bound moves faster than versions grow: what
-this control plane makes of the highest that it takes is within it when workers come back."""
+_MAX_AHEAD: Final = 10 * 366 * 24 * 3600.0
+"""Seconds by which a version or epoch (microseconds since 1970) may be ahead of the clock. Epochs
+of a Lease are some years ahead. The limit grows faster than versions do, so that versions derived
+from an accepted one remain valid when workers reconnect."""
 
-_LONGEST_ARGUMENTS: Final = 10_000
-_LONGEST = 256
-"""Characters that are kept of what a problem is told apart by: its ids, its reason, its subject."""
+_MAX_ARGUMENTS: Final = 10_000
+_MAX_TEXT = 256
+"""Limit of characters of ids, reasons and subjects."""
 
 
 def hello_from_wire(message: sync_pb2.Hello, now: Moment) -> WorkerHello:
-    """Return how a worker introduces itself.
+    """Convert a worker's hello.
 
     Raises:
-        MalformedMessage: It lacks its id, its incarnation or its address, or has seen versions
-            that no control plane can have made.
+        MalformedMessage: The id, incarnation or address is missing, or a version is invalid.
     """
     worker = message.worker
     if not worker.id or not worker.incarnation or not worker.address:
         raise MalformedMessage("A worker must name its id, its incarnation and its address.")
-    latest = (now.unix + _MOST_AHEAD) * 1e6
+    latest = (now.unix + _MAX_AHEAD) * 1e6
     if max(message.highest_registry_version, message.highest_epoch) > latest:
         raise MalformedMessage(
-            "A worker says that it has seen a registry version or an epoch of the far future; "
-            "restart it."
+            "A worker reports a registry version or an epoch of the far future; restart it."
         )
     return WorkerHello(
         address=WorkerIdentity(worker.id, worker.incarnation, worker.address, worker.unix_socket),
@@ -71,7 +69,6 @@ def hello_from_wire(message: sync_pb2.Hello, now: Moment) -> WorkerHello:
 
 
 def report_from_wire(message: sync_pb2.Report, worker_id: str, now: float) -> WorkerReport:
-    """Return what a worker says has changed."""
     return WorkerReport(
         gained=tuple(_lease_from_wire(one, worker_id, now) for one in message.leases_gained),
         lost=tuple(message.leases_lost),
@@ -86,40 +83,38 @@ def report_from_wire(message: sync_pb2.Report, worker_id: str, now: float) -> Wo
 
 
 def lease_ends_from_wire(message: sync_pb2.Report) -> list[ReportedLeaseEnd]:
-    """Return how leases ended that a worker reports as gone."""
     return [
         ReportedLeaseEnd(
-            end.lease_id[:_LONGEST], end.tenant[:_LONGEST] or DEFAULT_TENANT, end.how[:32]
+            end.lease_id[:_MAX_TEXT], end.tenant[:_MAX_TEXT] or DEFAULT_TENANT, end.how[:32]
         )
         for end in message.lease_ends
     ]
 
 
 def refusal_from_wire(message: sync_pb2.Refusal) -> VariantRefusal:
-    """Return why a worker did not apply one variant."""
     problem = problem_from_wire(message.problem)
     return VariantRefusal(key_from_wire(message.key), problem.reason, problem.message)
 
 
 def problem_from_wire(message: admin_pb2.Problem) -> Problem:
-    """Return a problem; its times and count are the control plane's own."""
+    """Convert a problem; the control plane sets its times and count."""
     known = ("workspace", "server", "worker", "client")
     return Problem(
         scope=cast("Scope", message.scope if message.scope in known else "client"),
-        reason=message.reason[:_LONGEST] or "UNSPECIFIED",
+        reason=message.reason[:_MAX_TEXT] or "UNSPECIFIED",
         message=message.message,
-        server_id=message.server_id[:_LONGEST],
-        tenant=message.tenant[:_LONGEST],
-        worker_id=message.worker_id[:_LONGEST],
+        server_id=message.server_id[:_MAX_TEXT],
+        tenant=message.tenant[:_MAX_TEXT],
+        worker_id=message.worker_id[:_MAX_TEXT],
         severity="warning" if message.severity == "warning" else "error",
-        subject=message.subject[:_LONGEST],
+        subject=message.subject[:_MAX_TEXT],
     )
 
 
 def action_to_wire(
     action: WantContent | StartProbe | CancelProbe | RevokeLease | DrainWorker,
 ) -> sync_pb2.SyncResponse:
-    """Return the message that carries out an action; deltas are `delta_wire`'s."""
+    """Return the message for an action; `DeltaWriter` converts deltas."""
     match action:
         case WantContent(keys):
             want = sync_pb2.Want(keys=[key_to_wire(key) for key in keys])
@@ -142,7 +137,6 @@ def action_to_wire(
 
 
 def question_from_wire(message: sync_pb2.ApprovalQuestion, worker_id: str) -> ApprovalRequest:
-    """Return the call that a worker asks about."""
     return ApprovalRequest(
         tenant=message.tenant or DEFAULT_TENANT,
         agent=message.agent,
@@ -151,8 +145,8 @@ def question_from_wire(message: sync_pb2.ApprovalQuestion, worker_id: str) -> Ap
         server_id=message.server_id,
         tool=message.tool,
         digest=message.digest,
-        arguments=message.arguments[:_LONGEST_ARGUMENTS],
-        asked_by=message.asked_by[:_LONGEST],
+        arguments=message.arguments[:_MAX_ARGUMENTS],
+        asked_by=message.asked_by[:_MAX_TEXT],
         worker_id=worker_id,
     )
 

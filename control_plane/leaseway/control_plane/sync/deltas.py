@@ -1,7 +1,7 @@
-"""Deltas as messages: what many workers are sent alike is made once (DESIGN §8).
+"""Builds the messages of deltas; content that many workers get is built once (DESIGN §8).
 
-A change goes to every worker of a fleet, and a whole registry to each that joins: turned into a
-message for each of them, it would keep the loop from everything else, and the memory full.
+Each change is sent to every worker of a fleet, and the whole registry to each that joins. Building
+it per worker would block the event loop and fill the memory.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import KIB, MAX_MESSAGE
 from leaseway.wire.messages.message_parts import split
 
-_KEPT: Final = 2
-"""Bodies that are kept: of the newest change, and for those who missed the one before."""
+_CACHED: Final = 2
+"""Cached bodies: that of the newest change, and one for workers that missed the previous change."""
 
 _HEAD: Final = 4 * KIB
-"""What is left free in a message for what is not body."""
+"""Bytes of a message reserved for its head."""
 
 
 @dataclass(frozen=True)
 class _DeltaBody:
-    """What changes, without whose turn it is to hear of it.
+    """The upserts and removals of a delta, without nonce and version.
 
     Attributes:
-        push: One of those that it is the body of.
-        whole: The body, where it fits a message with its head.
-        serialized: The same as bytes, where it does not.
+        push: A push with this body.
+        whole: The body, if it fits in one message.
+        serialized: Its bytes, if it does not.
     """
 
     push: Push
@@ -43,18 +43,14 @@ class _DeltaBody:
 
 
 class DeltaWriter:
-    """Makes the messages of deltas.
-
-    Args:
-        seal: Signs what they hold.
-    """
+    """Builds the messages of deltas, signed with a seal."""
 
     def __init__(self, seal: Seal) -> None:
         self._seal = seal
-        self._bodies: deque[_DeltaBody] = deque(maxlen=_KEPT)
+        self._bodies: deque[_DeltaBody] = deque(maxlen=_CACHED)
 
     def messages(self, action: PushDelta, epoch: int) -> Iterator[sync_pb2.SyncResponse]:
-        """Yield what carries out an action: one message, or the parts of a long one."""
+        """Yield the message of a delta, or its parts if it is long."""
         body, push = self._body(action.push), action.push
         head = sync_pb2.SyncResponse(
             delta=sync_pb2.Delta(
@@ -68,7 +64,7 @@ class DeltaWriter:
             head.delta.MergeFrom(body.whole)
             yield head
             return
-        # A message may come in several pieces: who parses them together gets all of their fields.
+        # Parsing concatenated protobuf messages merges their fields.
         for part in split(body.serialized):
             part.more = True
             yield sync_pb2.SyncResponse(part=part)
@@ -76,17 +72,17 @@ class DeltaWriter:
 
     def _body(self, push: Push) -> _DeltaBody:
         for body in self._bodies:
-            # The core compares once for all workers that have the same, and gives them one object.
+            # The core computes one delta object for all workers with equal content.
             if body.push.upserts is push.upserts and body.push.removals == push.removals:
                 return body
-        made = _make_body(push, self._seal)
-        self._bodies.append(made)
-        return made
+        body = _build_body(push, self._seal)
+        self._bodies.append(body)
+        return body
 
 
-def _make_body(push: Push, seal: Seal) -> _DeltaBody:
+def _build_body(push: Push, seal: Seal) -> _DeltaBody:
     delta = sync_pb2.Delta(
-        upserts=[seal.stamp(served_to_wire(served)) for served in push.upserts],
+        upserts=[seal.sign(served_to_wire(served)) for served in push.upserts],
         removals=[key_to_wire(key) for key in push.removals],
     )
     if delta.ByteSize() <= MAX_MESSAGE - _HEAD:

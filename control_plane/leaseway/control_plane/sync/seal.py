@@ -1,9 +1,8 @@
-"""The seal on what workers are sent: state that a worker brings back must be of this deployment.
+"""Signatures of the variants that workers are sent (HMAC-SHA256 over their content).
 
-A control plane that restarts learns the last good state from its workers (DESIGN §8). Whoever joins
-as a worker could bring any command along, so the control plane signs each variant that it sends
-(HMAC-SHA256 over its content), workers keep the signature with the content, and only content with a
-signature that holds is taken back. Callers, servers and workers do not have the key.
+A restarted control plane restores its last known good state from its workers (DESIGN §8). A rogue
+worker could send any command, so only variants with a valid signature are restored. Workers store
+the signatures; callers, servers and workers do not have the key.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from leaseway.v1 import sync_pb2
 from leaseway.vault.private_file import PrivateFileError, locked, read_private, write_private
 
 SEAL_KEY_VARIABLE: Final = "LEASEWAY_SEAL_KEY"
-_SHORTEST: Final = 16
-_LONGEST: Final = 1024
+_MIN_KEY: Final = 16
+_MAX_KEY: Final = 1024
 _logger = logging.getLogger(__name__)
 
 
@@ -29,19 +28,19 @@ class Seal:
     """Signs variants and checks signatures.
 
     Args:
-        key: At least 16 random bytes, the same in all control planes of a deployment.
+        key: At least 16 random bytes, equal in all control planes of a deployment.
     """
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def stamp(self, upsert: sync_pb2.Upsert) -> sync_pb2.Upsert:
-        """Sign a variant, in place, and return it."""
+    def sign(self, upsert: sync_pb2.Upsert) -> sync_pb2.Upsert:
+        """Sign a variant in place and return it."""
         upsert.seal = self._signature(upsert)
         return upsert
 
-    def holds(self, upsert: sync_pb2.Upsert) -> bool:
-        """Return whether a variant is as a control plane with the same key has sent it."""
+    def is_valid(self, upsert: sync_pb2.Upsert) -> bool:
+        """Return whether a control plane with the same key signed this variant."""
         return hmac.compare_digest(upsert.seal, self._signature(upsert))
 
     def _signature(self, upsert: sync_pb2.Upsert) -> bytes:
@@ -55,23 +54,25 @@ def find_seal(environment: Mapping[str, str], path: Path) -> Seal:
     """Return the seal of a deployment.
 
     Args:
-        environment: Its LEASEWAY_SEAL_KEY is the key, where it is set.
-        path: Else the file with the key, which is made if it does not exist. Where it cannot be
-            read or made, the key is a random one of this process, and the log says so.
+        environment: The key is its LEASEWAY_SEAL_KEY, if set.
+        path: Otherwise the key file, which is created if it does not exist. If that fails, a
+            warning is logged and a random key is used, which is lost at exit.
 
     Raises:
         ValueError: LEASEWAY_SEAL_KEY has fewer than 16 characters.
     """
-    given = environment.get(SEAL_KEY_VARIABLE, "")
-    if given:
-        if len(given) < _SHORTEST:
-            raise ValueError(f"{SEAL_KEY_VARIABLE} has {len(given)} characters; 16 are the least.")
-        return Seal(given.encode())
+    key = environment.get(SEAL_KEY_VARIABLE, "")
+    if key:
+        if len(key) < _MIN_KEY:
+            raise ValueError(
+                f"{SEAL_KEY_VARIABLE} has {len(key)} characters; it needs at least {_MIN_KEY}."
+            )
+        return Seal(key.encode())
     try:
-        return Seal(_key_of(path))
+        return Seal(_read_or_create_key(path))
     except PrivateFileError as error:
         _logger.warning(
-            "What workers hold is not taken over after a restart: %s Set %s, the same for all "
+            "The state of workers cannot be restored after a restart: %s Set %s, equal for all "
             "control planes of this deployment.",
             error,
             SEAL_KEY_VARIABLE,
@@ -79,14 +80,14 @@ def find_seal(environment: Mapping[str, str], path: Path) -> Seal:
         return Seal(secrets.token_bytes(32))
 
 
-def _key_of(path: Path) -> bytes:
-    key = read_private(path, _LONGEST)
+def _read_or_create_key(path: Path) -> bytes:
+    key = read_private(path, _MAX_KEY)
     if key is None:
         with locked(path):
-            key = read_private(path, _LONGEST)
+            key = read_private(path, _MAX_KEY)
             if key is None:
                 key = secrets.token_urlsafe(32).encode()
                 write_private(path, key)
-    if len(key) < _SHORTEST:
-        raise PrivateFileError(f"{path} holds no key; remove it, and a new one is made.")
+    if len(key) < _MIN_KEY:
+        raise PrivateFileError(f"{path} contains no key; remove it to create a new one.")
     return key

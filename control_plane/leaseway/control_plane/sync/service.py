@@ -1,4 +1,4 @@
-"""The control plane's end of the Sync stream (DESIGN §8)."""
+"""The Sync service: one stream per worker (DESIGN §8)."""
 
 from __future__ import annotations
 
@@ -39,38 +39,32 @@ from leaseway.wire.timing.durations import duration
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 _logger = logging.getLogger(__name__)
-_QUEUE = 1024
+_MAX_QUEUED = 1024
 _HELLO_TIMEOUT = 10.0
 _PULSE_INTERVAL = 2.5
-_MOST_SILENT_LOOKS = 4
-"""Looks, one pulse apart, at which a worker may have been silent. Looks are counted, not seconds: a
-control plane that stood still itself has yet to read what came meanwhile."""
+_MAX_SILENT_CHECKS = 4
+"""Checks, one pulse interval apart, that may find a worker silent. Counts checks, not seconds: a
+control plane that was suspended has not read the messages that arrived meanwhile."""
 
 _Context = grpc.aio.ServicerContext[sync_pb2.SyncRequest, sync_pb2.SyncResponse]
 
 
 class _Stream:
-    """The sending side of one stream: a bounded queue that its writer drains."""
+    """The sending side of one stream: a bounded queue and a task that writes it."""
 
     def __init__(self, plane: Plane, deltas: DeltaWriter) -> None:
         self._plane = plane
         self._deltas = deltas
-        self._queue: asyncio.Queue[Action | sync_pb2.SyncResponse] = asyncio.Queue(_QUEUE)
+        self._queue: asyncio.Queue[Action | sync_pb2.SyncResponse] = asyncio.Queue(_MAX_QUEUED)
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._has_pulse = False
-        self._silent_looks = 0
+        self._silent_checks = 0
 
-    def send(self, action: Action) -> None:
-        self._put(action)
-
-    def send_message(self, message: sync_pb2.SyncResponse) -> None:
-        self._put(message)
-
-    def _put(self, what: Action | sync_pb2.SyncResponse) -> None:
+    def send(self, message: Action | sync_pb2.SyncResponse) -> None:
         try:
-            self._queue.put_nowait(what)
+            self._queue.put_nowait(message)
         except asyncio.QueueFull:
-            self.end(f"The worker is too slow: {_QUEUE} messages wait for it.")
+            self.end(f"The worker is too slow: {_MAX_QUEUED} messages are queued for it.")
 
     def end(self, reason: str) -> None:
         if not self.ended.done():
@@ -78,19 +72,19 @@ class _Stream:
 
     def record_contact(self, *, pulse: bool) -> None:
         self._has_pulse = self._has_pulse or pulse
-        self._silent_looks = 0
+        self._silent_checks = 0
 
     async def watch(self) -> None:
-        """End the stream of a worker whose event loop stands still."""
-        while self._silent_looks <= _MOST_SILENT_LOOKS:
+        """End the stream if the worker's event loop is blocked."""
+        while self._silent_checks <= _MAX_SILENT_CHECKS:
             await asyncio.sleep(_PULSE_INTERVAL)
-            self._silent_looks += self._has_pulse
+            self._silent_checks += self._has_pulse
         self.end(
-            f"The worker said nothing for {_PULSE_INTERVAL * _MOST_SILENT_LOOKS:g} s: its event"
-            " loop stood still, or it has no processor time."
+            f"The worker sent nothing for {_PULSE_INTERVAL * _MAX_SILENT_CHECKS:g} s: its event"
+            " loop is blocked, or it gets no processor time."
         )
 
-    async def drain(self, context: _Context) -> None:
+    async def write(self, context: _Context) -> None:
         while True:
             action = await self._queue.get()
             for message in self._messages(action):
@@ -112,7 +106,7 @@ class _Stream:
 
 
 class SyncService(sync_pb2_grpc.SyncServiceServicer):
-    """Joins workers to the plane, one stream each."""
+    """Connects workers to the plane."""
 
     def __init__(self, plane: Plane, seal: Seal) -> None:
         self._plane = plane
@@ -123,9 +117,9 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         self, request_iterator: AsyncIterator[sync_pb2.SyncRequest], context: _Context
     ) -> None:
         """Serve one worker until its stream ends."""
-        messages = _joined(request_iterator)
+        messages = _join_parts(request_iterator)
         try:
-            hello = await self._greet(messages)
+            hello = await self._receive_hello(messages)
         except MalformedMessage as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         stream = _Stream(self._plane, self._deltas)
@@ -134,27 +128,27 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         except WorkerRefused as refusal:
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, str(refusal))
         try:
-            await self._welcome(context)
+            await self._send_welcome(context)
             await self._serve(hello, messages, stream, context)
         finally:
             self._leave(hello, stream)
 
-    async def _greet(self, messages: AsyncIterator[sync_pb2.SyncRequest]) -> WorkerHello:
+    async def _receive_hello(self, messages: AsyncIterator[sync_pb2.SyncRequest]) -> WorkerHello:
         try:
             async with asyncio.timeout(_HELLO_TIMEOUT):
                 first = await anext(messages, None)
         except (TimeoutError, OversizeMessage) as error:
-            raise MalformedMessage("A worker must begin with its hello.") from error
+            raise MalformedMessage("A worker must send its hello first.") from error
         if first is None or first.WhichOneof("message") != "hello":
-            raise MalformedMessage("A worker must begin with its hello.")
+            raise MalformedMessage("A worker must send its hello first.")
         if first.hello.protocol_version != PROTOCOL_VERSION:
             raise MalformedMessage(
-                f"The worker speaks protocol version {first.hello.protocol_version}, this control"
+                f"The worker uses protocol version {first.hello.protocol_version}, this control"
                 f" plane {PROTOCOL_VERSION}. Run the same release of both."
             )
         return hello_from_wire(first.hello, self._plane.clock())
 
-    async def _welcome(self, context: _Context) -> None:
+    async def _send_welcome(self, context: _Context) -> None:
         welcome = sync_pb2.Welcome(
             protocol_version=PROTOCOL_VERSION,
             package_version=user_agent(),
@@ -167,7 +161,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         worker_id = hello.address.id
         streams = self._plane.streams
         older = streams.get(worker_id)
-        streams[worker_id] = stream  # so that what joining leaves to be said goes out on it
+        streams[worker_id] = stream  # first: joining queues actions for the new stream
         try:
             self._plane.act(lambda state, now: state.handle_worker_joined(hello, now))
         except WorkerRefused:
@@ -176,7 +170,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             else:
                 streams[worker_id] = older
             raise
-        if older is not None:  # the worker came back before its old stream was seen to end
+        if older is not None:  # the worker reconnected before its old stream ended
             older.end("The worker has opened a newer stream.")
         _logger.info("worker joined", extra={"worker": worker_id, "at": hello.address.address})
 
@@ -196,7 +190,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         context: _Context,
     ) -> None:
         reader = asyncio.create_task(self._read(hello.address.id, messages, stream))
-        writer = asyncio.create_task(stream.drain(context))
+        writer = asyncio.create_task(stream.write(context))
         watch = asyncio.create_task(stream.watch())
         try:
             await asyncio.wait((reader, writer, stream.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +203,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(result))
             if isinstance(result, Exception) and not isinstance(result, grpc.aio.BaseError):
                 _logger.error("a Sync stream failed here", exc_info=result)
-                message = "The control plane failed to serve this stream; its log says why."
+                message = "The control plane failed to serve this stream; see its log."
                 await context.abort(grpc.StatusCode.INTERNAL, message)
         if stream.ended.done():
             await context.abort(grpc.StatusCode.ABORTED, stream.ended.result())
@@ -219,13 +213,13 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
     ) -> None:
         async for message in messages:
             if self._plane.streams.get(worker_id) is not stream:
-                return  # a newer stream speaks for the worker; this one's nonces mean others
+                return  # the worker has a newer stream with its own nonces
             is_pulse = message.WhichOneof("message") == "pulse"
             stream.record_contact(pulse=is_pulse)
             if not is_pulse:
-                self._take(worker_id, message)
+                self._handle(worker_id, message)
 
-    def _take(self, worker_id: str, message: sync_pb2.SyncRequest) -> None:
+    def _handle(self, worker_id: str, message: sync_pb2.SyncRequest) -> None:
         act = self._plane.act
         self._plane.state.record_contact(worker_id)
         match message.WhichOneof("message"):
@@ -239,23 +233,23 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 variants = [
                     served_from_wire(variant)
                     for variant in message.held.variants
-                    if self._is_ours(worker_id, variant)
+                    if self._check_seal(worker_id, variant)
                 ]
                 act(lambda state, now: state.handle_content(worker_id, variants, now))
             case "probe_result":
-                self._take_probe_result(worker_id, message.probe_result)
+                self._handle_probe_result(worker_id, message.probe_result)
             case "inspected":
                 self._plane.handle_inspected(message.inspected)
             case "approval_question":
                 self._answer_question(worker_id, message.approval_question)
             case "report":
                 mono = self._plane.clock().mono
-                self._take_events(worker_id, message.report)
+                self._record_events(worker_id, message.report)
                 self._plane.lease_ends.record(lease_ends_from_wire(message.report), mono)
                 report = report_from_wire(message.report, worker_id, mono)
                 act(lambda state, now: state.handle_report(worker_id, report, now))
             case _:
-                raise MalformedMessage("A worker sent a message that only opens a stream.")
+                raise MalformedMessage("A worker sent a second hello, or an unknown message.")
 
     def _answer_question(self, worker_id: str, asked: sync_pb2.ApprovalQuestion) -> None:
         now = self._plane.clock()
@@ -267,30 +261,30 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             answer.expires_in.CopyFrom(duration(max(0.0, approval.ends - now.mono)))
         stream = self._plane.streams.get(worker_id)
         if stream is not None:
-            stream.send_message(sync_pb2.SyncResponse(approval_answer=answer))
+            stream.send(sync_pb2.SyncResponse(approval_answer=answer))
 
-    def _take_events(self, worker_id: str, report: sync_pb2.Report) -> None:
+    def _record_events(self, worker_id: str, report: sync_pb2.Report) -> None:
         record = self._plane.state.workers.get(worker_id)
         if report.events and record is not None:
             incarnation = record.hello.address.incarnation
             events = map(event_from_wire, report.events)
             self._plane.events.record_worker_events(worker_id, incarnation, events)
 
-    def _is_ours(self, worker_id: str, variant: sync_pb2.Upsert) -> bool:
-        if self._seal.holds(variant):
+    def _check_seal(self, worker_id: str, variant: sync_pb2.Upsert) -> bool:
+        if self._seal.is_valid(variant):
             return True
         _logger.warning(
-            "Worker %s holds server %s in a form that no control plane with this key has sent; it "
-            "is not taken over, and the configuration alone says what the server is.",
+            "Worker %s holds server %s with a signature that does not match this control plane's "
+            "key; its content is ignored, and only the configuration defines the server.",
             worker_id,
             key_from_wire(variant.spec.key),
         )
         return False
 
     def _may_list(self, worker_id: str, result: sync_pb2.ProbeResult) -> bool:
-        """Return whether a listing is of a probe of this worker, or of a server that it was given.
+        """Return whether the worker may send a listing: of its own probe, or of a server it has.
 
-        The end of a probe that was taken back is no lie: it changes nothing.
+        The result of a cancelled probe is allowed and ignored.
         """
         state = self._plane.state
         if result.id:
@@ -299,12 +293,12 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         key = key_from_wire(result.key)
         return record is not None and record.subscription.was_sent(key, result.launch_hash)
 
-    def _take_probe_result(self, worker_id: str, result: sync_pb2.ProbeResult) -> None:
+    def _handle_probe_result(self, worker_id: str, result: sync_pb2.ProbeResult) -> None:
         outcome: ServerListing | Problem
         if not self._may_list(worker_id, result):
             _logger.warning(
-                "Worker %s says what server %s lists, which it was not asked to try and does not "
-                "serve; it is not taken.",
+                "Worker %s sent a listing of server %s, which it was not asked to probe and does "
+                "not serve; the listing is ignored.",
                 worker_id,
                 key_from_wire(result.key),
             )
@@ -327,13 +321,13 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             )
 
 
-async def _joined(
+async def _join_parts(
     requests: AsyncIterator[sync_pb2.SyncRequest],
 ) -> AsyncIterator[sync_pb2.SyncRequest]:
-    """Yield messages whole, those in parts put together.
+    """Yield whole messages, joining those that arrive in parts.
 
     Raises:
-        OversizeMessage: The parts of one exceed their bound.
+        OversizeMessage: A joined message exceeds its limit.
     """
     joiner = Joiner()
     async for request in requests:

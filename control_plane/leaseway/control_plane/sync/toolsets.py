@@ -1,4 +1,4 @@
-"""What a server offers, as Sync carries it: listings from workers, what is served to them."""
+"""Converts listings and served variants of Sync messages."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from leaseway.v1 import sync_pb2
 
 
 class MalformedMessage(Exception):
-    """A worker said something that no worker of this protocol says; the message says what."""
+    """A worker's message violates the protocol; the text says how."""
 
 
 def listing_from_wire(message: sync_pb2.ProbeResult) -> ServerListing:
-    """Return what a server listed.
+    """Convert the listing of a probe.
 
-    A tool without a name is a mistake of the worker, which refuses such lists. What else a server
-    offers may be malformed: it is taken in without a name, and left out where things are exposed.
+    Workers reject listings with a nameless tool, so such a tool is an error. Malformed prompts and
+    resources get an empty name; they are skipped when the listing is exposed.
 
     Raises:
-        MalformedMessage: A tool is no JSON object with a name.
+        MalformedMessage: A tool is not a JSON object with a name.
     """
     return ServerListing(
         tuple(_tool_from_wire(tool) for tool in message.tools),
@@ -47,13 +47,12 @@ def listing_from_wire(message: sync_pb2.ProbeResult) -> ServerListing:
 
 
 def served_from_wire(message: sync_pb2.Upsert) -> Served:
-    """Return a variant that a worker holds.
+    """Convert a variant that a worker holds.
 
     Raises:
-        MalformedMessage: A recorded tool is no JSON object with a name.
+        MalformedMessage: A recorded tool is not a JSON object with a name.
     """
     toolset = message.toolset
-    rules = toolset.resource_filter
     return Served(
         spec=spec_from_wire(message.spec),
         hashes=hashes_from_wire(message.hashes),
@@ -66,12 +65,12 @@ def served_from_wire(message: sync_pb2.Upsert) -> Served:
         ),
         exposed=_exposed_from_wire(toolset.exposed),
         prompts=_exposed_from_wire(toolset.prompts),
-        resource_filter=filter_from_wire(rules),
+        resource_filter=filter_from_wire(toolset.resource_filter),
     )
 
 
 def served_to_wire(served: Served) -> sync_pb2.Upsert:
-    """Return what a worker gets of a variant."""
+    """Convert a variant for workers."""
     listing, rules = served.listing, served.resource_filter
     return sync_pb2.Upsert(
         spec=spec_to_wire(served.spec),
@@ -95,7 +94,6 @@ def served_to_wire(served: Served) -> sync_pb2.Upsert:
 
 
 def hashes_from_wire(message: sync_pb2.HeldHashes) -> Hashes:
-    """Return which content of a variant is meant."""
     return Hashes(message.launch_hash, message.exposure_hash, message.toolset_hash)
 
 
@@ -111,7 +109,6 @@ def _exposed_from_wire(messages: Iterable[sync_pb2.ExposedTool]) -> tuple[Expose
 
 
 def _definitions(offers: Iterable[Recorded]) -> list[bytes]:
-    """Return definitions as workers take them; one without a name is of no use to them."""
     return [one.definition for one in offers if one.name]
 
 
@@ -127,10 +124,10 @@ def _recorded_from_wire(definitions: Iterable[bytes], kind: Kind) -> tuple[Recor
 
 
 def _member(definition: bytes, kind: Kind) -> str | None:
-    """Return what tells one definition of a kind from others, or None where it has no such."""
+    """Return the name or URI in a definition, or None if it has none."""
     try:
         name = json.loads(definition)[kind.member]
-        name.encode()  # half of a surrogate pair is JSON, but can be sent to nobody
+        name.encode()  # JSON may contain half of a surrogate pair, which cannot be encoded
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return name if isinstance(name, str) else None

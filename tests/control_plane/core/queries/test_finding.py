@@ -107,12 +107,12 @@ def test_a_server_that_never_came_up_is_refused_with_the_time_until_its_next_try
     denied = find_name(state, "default", "a:echo", at(1))
     assert isinstance(denied, Denial)
     assert (denied.reason, denied.retry_delay) == (Reason.SERVER_NOT_READY, 3.0)
-    assert "has not come up. It is tried again in 3.0 s. The last probe" in denied.message
+    assert "has not started. The next try is in 3.0 s. The last probe" in denied.message
     state.tick(at(4.5))
     run(state, [worker])
     denied = find_name(state, "default", "a:echo", at(4.5))
     assert isinstance(denied, Denial)
-    assert "It is being tried again right now." in denied.message
+    assert "The next try is running." in denied.message
     assert denied.retry_delay == 0.5
 
 
@@ -224,7 +224,7 @@ def test_a_resource_waits_while_a_server_starts_for_the_first_time() -> None:
     answer(state, worker, FAILED)
     denied = find_resource(state, "default", "x:y", START)
     assert isinstance(denied, Denial)
-    assert denied.message.endswith("Servers that have not come up may offer it: a.")
+    assert denied.message.endswith("Servers that have not started may have it: a.")
 
 
 @pytest.mark.parametrize("server_id", ["", "a"])

@@ -1,4 +1,4 @@
-"""All that servers offer at one registry version, and what a tenant sees of it (DESIGN §4)."""
+"""Snapshots of the registry: all served variants at one version, and tenants' views (DESIGN §4)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import VariantKey
 
 T = TypeVar("T")
-_MOST_VIEWS: Final = 1_000
+_MAX_VIEWS: Final = 1_000
 
 
 @dataclass(frozen=True)
 class NamedTarget:
-    """Where one exposed name of a tool or a prompt leads."""
+    """The tool or prompt that a name resolves to."""
 
     served: Served
     item: ExposedName
@@ -40,13 +40,13 @@ class NamedTarget:
 
 @dataclass(frozen=True)
 class ResourceTarget:
-    """Whose a URI is.
+    """The resource or template that a URI resolves to.
 
     Attributes:
-        served: The server that offers it.
-        uri: The URI, or a template's own text.
-        recorded: How the server listed it; None where it only stands for it.
-        is_template: Whether it is a template's own text.
+        served: Its server.
+        uri: The URI, or a template's text.
+        recorded: How the server listed it; None if only a template or a filter matches the URI.
+        is_template: Whether `uri` is a template's text.
     """
 
     served: Served
@@ -57,22 +57,21 @@ class ResourceTarget:
 
 @dataclass(frozen=True)
 class View:
-    """What one tenant sees of a snapshot: for each server its own variant or the common one.
+    """What one tenant sees of a snapshot: its own variant of each server, or the common one.
 
-    A server that is hidden from the tenant is not there; Leaseway's own toolset is, where the
-    tenant has a use for it.
+    It excludes hidden servers, and includes the built-in toolset if the tenant can use it.
     """
 
     servers: Mapping[str, Served]
 
     @cached_property
     def toolsets(self) -> Mapping[str, str]:
-        """What is in force of each server, as a hash: all that watchers keep of a view."""
+        """The toolset hash of each server, which watchers compare."""
         return {server_id: served.hashes.toolset for server_id, served in self.servers.items()}
 
     @cached_property
     def tools(self) -> Mapping[str, NamedTarget]:
-        """Callable tools by exposed name, in the order of names."""
+        """Callable tools by exposed name, sorted."""
         return self._named(TOOLS)
 
     @cached_property
@@ -81,7 +80,7 @@ class View:
 
     @cached_property
     def resources(self) -> Mapping[tuple[str, str], ResourceTarget]:
-        """Listed resources by server id and URI, in that order."""
+        """Listed resources by server id and URI, sorted by server id."""
         return {
             (server_id, one.name): ResourceTarget(served, one.name, one)
             for server_id, served in sorted(self.servers.items())
@@ -90,7 +89,7 @@ class View:
 
     @cached_property
     def templates(self) -> Mapping[tuple[str, str], ResourceTarget]:
-        """Listed templates of resources, likewise."""
+        """Listed resource templates, likewise."""
         return {
             (server_id, one.name): ResourceTarget(served, one.name, one, is_template=True)
             for server_id, served in sorted(self.servers.items())
@@ -99,18 +98,18 @@ class View:
 
     @cached_property
     def by_uri(self) -> Mapping[str, ResourceTarget]:
-        """Listed resources and templates by URI; of several servers' the smallest id's."""
+        """Listed resources and templates by URI; the smallest server id has priority."""
         listed = (*self.resources.values(), *self.templates.values())
         return {target.uri: target for target in reversed(listed)}
 
     def named(self, kind: NamedKind) -> Mapping[str, NamedTarget]:
-        """Return what of one kind is callable, by exposed name."""
+        """Return the callable tools or prompts by exposed name."""
         return self.tools if kind is TOOLS else self.prompts
 
     def qualified(self, server_id: str, original: str, kind: NamedKind) -> NamedTarget | None:
-        """Return the tool or prompt with an original name on one server, if its filter passes it.
+        """Return the tool or prompt with an original name on a server, if it passes the filter.
 
-        One whose exposed name is another server's is called by this name alone.
+        Tools and prompts whose exposed name belongs to another server can only be found here.
         """
         served = self.servers.get(server_id)
         if served is None:
@@ -131,7 +130,7 @@ class View:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is served at one registry version."""
+    """All served variants at one registry version."""
 
     version: int
     served: Mapping[VariantKey, Served] = field(default_factory=dict)
@@ -142,7 +141,7 @@ class Snapshot:
     _within: dict[WorkerScope, Snapshot] = field(default_factory=dict, compare=False, repr=False)
 
     def within(self, scope: WorkerScope) -> Snapshot:
-        """Return what of it a worker may be given; made once for all workers of a kind."""
+        """Return the part that a worker accepts; built once for workers with equal scopes."""
         if not self._asked_labels and not scope.servers:
             return self
         kind = scope.restricted_to(self._asked_labels)
@@ -155,13 +154,13 @@ class Snapshot:
 
     @cached_property
     def _asked_labels(self) -> frozenset[tuple[str, str]]:
-        """Every label that some server asks of its workers, with its value."""
+        """All labels that servers require of workers, with their values."""
         return frozenset(
             pair for one in self.served.values() for pair in one.spec.worker_labels.items()
         )
 
     def view(self, tenant: str, agent: str = "") -> View:
-        """Return what a tenant sees, or an agent of it that has grants of its own."""
+        """Return what a tenant sees, or one of its agents with separate grants."""
         name = tenant if tenant in self.tenants else ""
         who = (tenant, agent) if self.is_restricted else (name, "")
         view = self._views.get(who)
@@ -173,15 +172,15 @@ class Snapshot:
                 if not served.spec.hidden and (one := granted_to(served, *who)) is not None
             }
             if self.is_restricted:
-                granted = _settled_among(granted)
-            if len(self._views) >= _MOST_VIEWS:  # names are callers' to choose where nobody checks
+                granted = _resolve_clashes_among(granted)
+            if len(self._views) >= _MAX_VIEWS:  # callers may choose any names without credentials
                 self._views.clear()
             view = self._views[who] = View(add_admin_toolset(granted))
         return view
 
     @cached_property
     def is_restricted(self) -> bool:
-        """Whether it takes a grant to see something."""
+        """Whether some server requires a grant."""
         return any(served.spec.policy.grants is not None for served in self.served.values())
 
     @cached_property
@@ -194,21 +193,22 @@ class Snapshot:
 
     @cached_property
     def whole(self) -> Delta:
-        return compute_delta(self, {}, removals=True)
+        """The delta for a worker that has nothing."""
+        return compute_delta(self, {})
 
     def since(self, older: Snapshot) -> Delta:
-        """Return what one that has all of an older snapshot lacks; computed once for all such."""
+        """Return the delta from an older snapshot; computed once per snapshot."""
         kept = self._since.get(older.version)
         if kept is None or kept[0]() is not older:
-            delta = compute_delta(self, older.hashes, removals=True)
-            # Weak: held for good, each snapshot would keep all that there ever were.
+            delta = compute_delta(self, older.hashes)
+            # Weak: otherwise each snapshot would keep all earlier ones alive.
             kept = self._since[older.version] = (ref(older), delta)
         return kept[1]
 
 
 @dataclass(frozen=True)
 class Delta:
-    """What a worker lacks of a snapshot."""
+    """The changes that bring a worker to a snapshot."""
 
     upserts: tuple[Served, ...]
     removals: tuple[VariantKey, ...]
@@ -217,12 +217,12 @@ class Delta:
 def build_snapshot(
     version: int, works: Mapping[VariantKey, LastKnownGood], withheld: Collection[VariantKey] = ()
 ) -> tuple[Snapshot, tuple[Problem, ...]]:
-    """Settle the clashes between all that works and return what is served, with a problem for each.
+    """Resolve name clashes between working variants; return the snapshot and their problems.
 
     Args:
-        version: The version of what is served.
-        works: The last_known_good.
-        withheld: Variants of tenants that have no good: their servers are hidden from them.
+        version: The snapshot's version.
+        works: The last known good variants.
+        withheld: Tenant variants that have never worked; their servers are hidden from the tenants.
     """
     last_known_good = {**works, **{key: hidden_variant(key) for key in withheld}}
     served: dict[VariantKey, Served] = {}
@@ -241,28 +241,20 @@ def build_snapshot(
     return Snapshot(version, dict(sorted(served.items()))), tuple(problems)
 
 
-def compute_delta(
-    snapshot: Snapshot, known: Mapping[VariantKey, Hashes], *, removals: bool
-) -> Delta:
-    """Return what is to be sent to one that has `known`, and whether it may be told to remove."""
-    return Delta(
-        upserts=tuple(
-            served for key, served in snapshot.served.items() if known.get(key) != served.hashes
-        ),
-        removals=tuple(sorted(key for key in known if key not in snapshot.served))
-        if removals
-        else (),
-    )
+def compute_delta(snapshot: Snapshot, known: Mapping[VariantKey, Hashes]) -> Delta:
+    """Return the delta for a worker that has `known`."""
+    upserts = (one for key, one in snapshot.served.items() if known.get(key) != one.hashes)
+    return Delta(tuple(upserts), tuple(sorted(key for key in known if key not in snapshot.served)))
 
 
 def acknowledged(committed: Snapshot, before: Snapshot, held: Callable[[Served], bool]) -> Snapshot:
-    """Return what of a commit may be listed: what some worker holds (DESIGN §3.5).
+    """Return the part of a commit that callers may see: what some worker holds (DESIGN §3.5).
 
-    A variant whose new content nobody has taken is listed as it was before, while it is held; a
-    tenant whose own nobody holds gets nothing in its place.
+    A variant whose new content no worker holds keeps its previous content while that is held. A
+    tenant variant that no worker holds hides the server from the tenant.
     """
     listed: dict[VariantKey, Served] = {}
-    for key, served in committed.served.items():  # the common variants before those of tenants
+    for key, served in committed.served.items():  # common variants come before tenants' own
         for candidate in (served, before.served.get(key)):
             if candidate is not None and held(candidate):
                 listed[key] = candidate
@@ -271,11 +263,11 @@ def acknowledged(committed: Snapshot, before: Snapshot, held: Callable[[Served],
             if common_key(key) in listed:
                 listed[key] = hidden_variant(key).without_clashes
     found = Snapshot(committed.version, listed)
-    return before if found == before else found  # one that is equal has its views already
+    return before if found == before else found  # an equal one has cached its views
 
 
-def _settled_among(granted: Mapping[str, Served]) -> dict[str, Served]:
-    """Settle clashes among what one caller sees: a server that it does not see takes no name."""
+def _resolve_clashes_among(granted: Mapping[str, Served]) -> dict[str, Served]:
+    """Resolve name clashes again among the servers that one caller sees."""
     settled = dict(granted)
     for kind in (TOOLS, PROMPTS):
         if not any(each.skipped for one in settled.values() for each in one.names(kind)):
@@ -301,5 +293,5 @@ def _settled_among(granted: Mapping[str, Served]) -> dict[str, Served]:
 def _seen_by(variants: Mapping[VariantKey, T], tenant: str) -> dict[VariantKey, T]:
     chosen = {
         key.server_id: key for key in sorted(variants) if key.tenant in ("", tenant)
-    }  # a tenant sorts after the common "" and so takes its place
+    }  # a tenant sorts after the common "" and so replaces it
     return {key: variants[key] for _, key in sorted(chosen.items())}

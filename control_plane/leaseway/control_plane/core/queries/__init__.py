@@ -1,4 +1,4 @@
-"""Questions of callers: resolve a name, find a lease, place a session, suggest a near name.
+"""Queries of callers: resolve names, find and place leases, suggest similar names.
 
-Pure readers over the coordinator's state; they change nothing but reservations.
+Pure functions of the coordinator's state; they change only reservations.
 """

@@ -1,7 +1,4 @@
-"""What callers ask of the coordinator's state: where a lease goes, and who serves what.
-
-Where names lead is in `finding`.
-"""
+"""Queries of callers: on which worker to place a lease, and which workers serve a variant."""
 
 from __future__ import annotations
 
@@ -25,13 +22,13 @@ from leaseway.wire.errors import Reason
 from leaseway.wire.names import ALL_TENANTS
 
 _NOT_READY_RETRY = 0.5
-_BACK_RETRY = 1.0
+_RECONNECT_RETRY = 1.0
 _ENDING_RETRY = 0.1
 
 
 @dataclass(frozen=True)
-class _Holders:
-    """The workers that could hold a lease of a server; see `placement.Eligible`."""
+class _EligibleWorkers:
+    """The workers that may hold a lease of a server; implements `Eligible`."""
 
     state: Coordinator
     served: Served
@@ -47,7 +44,7 @@ class _Holders:
         return record is not None and record.accepts_work and record.subscription.has(self.served)
 
     def keeps_leases(self, worker_id: str) -> bool:
-        return _stands(self.state, worker_id)
+        return _keeps_leases(self.state, worker_id)
 
     def is_suspect(self, worker_id: str) -> bool:
         record = self.state.workers[worker_id]
@@ -59,14 +56,14 @@ class _Holders:
 def place(
     state: Coordinator, key: PlacementKey, excluded: Collection[str], now: Moment
 ) -> Placement | PendingServers | Denial:
-    """Choose the worker that is to hold a lease and reserve a unit of it (DESIGN §5)."""
-    return _placed(state, key, excluded, now) or _capacity_error(state, key)
+    """Choose a worker for a lease and reserve capacity on it (DESIGN §5)."""
+    return _try_place(state, key, excluded, now) or _capacity_error(state, key)
 
 
-def _placed(
+def _try_place(
     state: Coordinator, key: PlacementKey, excluded: Collection[str], now: Moment
 ) -> Placement | PendingServers | Denial | None:
-    """Do the same; None where there is no room, or nobody serves it at the moment."""
+    """Like `place`, but return None if there is no capacity or no worker serves the server."""
     served = state.visible.view(key.tenant).servers.get(key.server_id)
     if served is None:
         return no_server(state, key.tenant, key.server_id, now)
@@ -76,50 +73,50 @@ def _placed(
             " instances are shared and there is nothing to lease. Call its tools directly."
         )
         return Denial(Reason.NOT_LEASABLE, message, metadata={"server": key.server_id})
-    left = state.settling_remaining(now)
-    if left > 0 and not state.placements.has_lease(key):
+    remaining = state.settling_remaining(now)
+    if remaining > 0 and not state.placements.has_lease(key):
         message = (
-            "The control plane has just started and waits for workers to say which leases they"
-            " hold. Try again in a moment."
-        )
-        return Denial(Reason.SYNCING, message, min(left, 0.25))
-    away = _away(state, key, excluded, now)
-    if away is not None:
-        return away
-    holders = _Holders(state, served, now.mono, served.spec.instances.max_instances)
-    ending = state.placements.workers_ending(key)
-    placed = state.placements.place(key, holders, {*excluded, *ending}, now.mono)
-    if placed is None and any(_stands(state, worker_id) for worker_id in ending):
-        message = (
-            f"The lease that this session has lost is being ended on worker '{ending[0]}'. Try"
+            "The control plane has just started and waits for workers to report their leases. Try"
             " again in a moment."
+        )
+        return Denial(Reason.SYNCING, message, min(remaining, 0.25))
+    disconnected = _holder_disconnected(state, key, excluded, now)
+    if disconnected is not None:
+        return disconnected
+    eligible = _EligibleWorkers(state, served, now.mono, served.spec.instances.max_instances)
+    ending = state.placements.workers_ending(key)
+    placed = state.placements.place(key, eligible, {*excluded, *ending}, now.mono)
+    if placed is None and any(_keeps_leases(state, worker_id) for worker_id in ending):
+        message = (
+            f"Worker '{ending[0]}' has not ended the session's lost lease yet. Try again in a"
+            " moment."
         )
         return Denial(Reason.SYNCING, message, _ENDING_RETRY)
     return placed
 
 
-def _away(
+def _holder_disconnected(
     state: Coordinator, key: PlacementKey, excluded: Collection[str], now: Moment
 ) -> Denial | None:
-    """Return the refusal of a lease that a worker holds whose stream has just ended, or None.
+    """Return a denial if the holder of the lease has just disconnected, else None.
 
-    It may be back in a moment, and a lease on another worker would be a twin. A caller that could
-    not reach the worker either says so by excluding it.
+    It may reconnect soon, and a lease on another worker would be a duplicate. A caller that cannot
+    reach the worker either excludes it.
     """
-    places = state.placements.workers_of(key)
-    if any(_stands(state, worker_id) for worker_id in places):
+    holders = state.placements.workers_of(key)
+    if any(_keeps_leases(state, worker_id) for worker_id in holders):
         return None
-    for worker_id in places:
+    for worker_id in holders:
         record = state.workers.get(worker_id)
         if record is None or record.draining or record.lost_at is None or worker_id in excluded:
             continue
-        left = record.lost_at - now.mono
-        if left > 0:
+        remaining = record.lost_at - now.mono
+        if remaining > 0:
             message = (
-                f"Worker '{worker_id}', where the lease of this session is, has been out of touch"
-                f" for a moment. It counts as lost in {left:.1f} s unless it is back. Try again."
+                f"Worker '{worker_id}', which holds this session's lease, is disconnected. It"
+                f" counts as lost in {remaining:.1f} s unless it reconnects. Try again."
             )
-            return Denial(Reason.SYNCING, message, min(left, _BACK_RETRY))
+            return Denial(Reason.SYNCING, message, min(remaining, _RECONNECT_RETRY))
     return None
 
 
@@ -134,7 +131,7 @@ def _capacity_error(state: Coordinator, key: PlacementKey) -> Denial:
 def place_or_wait(
     state: Coordinator, key: PlacementKey, excluded: Collection[str], now: Moment, *, wait: bool
 ) -> Placement | PendingServers | Denial | Waiter:
-    """Do the same behind those who wait already; begin to wait where there is no room yet."""
+    """Place a lease after all waiting requests; with `wait`, queue it if there is no capacity."""
     serve_queue(state, now)
     outcome = place(state, key, excluded, now)
     if not wait or not isinstance(outcome, Denial) or not outcome.is_temporary:
@@ -143,10 +140,10 @@ def place_or_wait(
 
 
 def serve_queue(state: Coordinator, now: Moment) -> None:
-    """Answer those who wait for room, as far as there is some; the line keeps the answers."""
+    """Place waiting requests for which there is capacity; the queue keeps their answers."""
 
     def attempt(waiter: Waiter) -> Placement | Denial | None:
-        outcome = _placed(state, waiter.key, waiter.avoided, now)
+        outcome = _try_place(state, waiter.key, waiter.avoided, now)
         if isinstance(outcome, PendingServers) or (
             isinstance(outcome, Denial) and outcome.is_temporary
         ):
@@ -161,13 +158,13 @@ def serve_queue(state: Coordinator, now: Moment) -> None:
 
 
 def find_lease(state: Coordinator, key: PlacementKey) -> Placement | None:
-    """Return the lease that a worker has reported for a key, or None; reserves nothing."""
-    lease = state.placements.find_active(key, lambda worker_id: _stands(state, worker_id))
+    """Return the reported lease for a key, or None; reserves nothing."""
+    lease = state.placements.find_active(key, lambda worker_id: _keeps_leases(state, worker_id))
     return Placement(lease.worker_id, lease.id) if lease is not None else None
 
 
 def workers_for(state: Coordinator, served: Served) -> list[WorkerRecord]:
-    """Return the workers that callers of a variant may go to; Leaseway's own is on each."""
+    """Return the workers that serve a variant; all of them serve the built-in toolset."""
     if served is not ADMIN:
         return state.workers_serving(served)
     able = [record for record in state.roster.sorted_workers if record.accepts_work]
@@ -175,13 +172,13 @@ def workers_for(state: Coordinator, served: Served) -> list[WorkerRecord]:
 
 
 def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:
-    """Return which variant of each configured server a tenant has, hidden ones left out."""
+    """Return a tenant's variant of each configured server, without hidden ones."""
     desired, last_known_good = state.servers.desired or {}, state.servers.last_known_good
     chosen = {
         key.server_id: key
         for key in sorted({*desired, *last_known_good, *state.servers.refused})
         if key.tenant in ("", tenant)
-    }  # the tenant's own sorts after the common one
+    }  # the tenant's own variant sorts after the common one and replaces it
     specs = {key: good.spec for key, good in last_known_good.items()} | dict(desired)
     return {
         name: key
@@ -192,7 +189,7 @@ def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:
 
 
 def pending_for(state: Coordinator, tenant: str) -> list[str]:
-    """Return the ids of a tenant's servers that have no first result yet, ordered."""
+    """Return the sorted ids of a tenant's servers that have no first result yet."""
     if not state.pending_servers:
         return []
     waiting = state.pending_variants
@@ -200,14 +197,17 @@ def pending_for(state: Coordinator, tenant: str) -> list[str]:
 
 
 def not_served(state: Coordinator, key: VariantKey) -> Denial:
-    """Return the refusal for a listed server that no worker serves at the moment.
+    """Return the denial for a listed server that no worker serves at the moment.
 
-    Why is said of this very variant: what other tenants have of the server is theirs to know.
+    It concerns this variant only, so that it reveals nothing of other tenants' variants.
     """
     server_id = key.server_id
     problem = state.servers.unplaced.get(key)
     if problem is not None:
-        return _unplaced(server_id, problem.message)
+        metadata = {"server": server_id}
+        return Denial(
+            Reason.SERVER_NOT_READY, problem.message, _RECONNECT_RETRY, metadata, can_wait=False
+        )
     message = (
         f"Server '{server_id}' is configured, but no connected worker serves it at the moment."
         " Look at `leaseway workers` and `leaseway problems`."
@@ -215,15 +215,10 @@ def not_served(state: Coordinator, key: VariantKey) -> Denial:
     return Denial(Reason.SERVER_NOT_READY, message, _NOT_READY_RETRY, {"server": server_id})
 
 
-def _unplaced(server_id: str, message: str) -> Denial:
-    metadata = {"server": server_id}
-    return Denial(Reason.SERVER_NOT_READY, message, _BACK_RETRY, metadata, can_wait=False)
-
-
 def no_server(
     state: Coordinator, tenant: str, server_id: str, now: Moment
 ) -> PendingServers | Denial:
-    """Return what is to be said of a server that is not in a tenant's view."""
+    """Return the answer for a server that is not in a tenant's view."""
     pending = pending_for(state, tenant)
     if server_id in pending:
         return PendingServers((server_id,))
@@ -247,34 +242,34 @@ def no_server(
 
 
 def try_instead(near: list[str], listing: str) -> str:
-    """Return a sentence that leads on from a name that is not there.
+    """Return the advice for an unknown name.
 
     Args:
-        near: The names max_leases like it, in quotes, or none.
-        listing: The command that lists what there is.
+        near: Similar names in quotes, or none.
+        listing: The command that lists all names.
     """
     if not near:
         return f" See `{listing}`."
     return f" Did you mean {' or '.join(near)}?"
 
 
-def _stands(state: Coordinator, worker_id: str) -> bool:
-    """Return whether a worker's leases stand: whether it neither is gone nor goes."""
+def _keeps_leases(state: Coordinator, worker_id: str) -> bool:
+    """Return whether a worker's leases remain valid: it is connected and not draining."""
     record = state.workers.get(worker_id)
     return record is not None and record.accepts_work
 
 
 def _not_ready(server_id: str, problem: str, outlook: RetryOutlook | None = None) -> Denial:
-    what = f"Server '{server_id}' is configured but has not come up"
+    state = f"Server '{server_id}' is configured but has not started"
     metadata = {"server": server_id}
-    if outlook is None:  # only another configuration mends it
-        return Denial(Reason.SERVER_NOT_READY, f"{what}: {problem}", metadata=metadata)
+    if outlook is None:  # only another configuration fixes it
+        return Denial(Reason.SERVER_NOT_READY, f"{state}: {problem}", metadata=metadata)
     wait = max(outlook.wait or 0.0, _NOT_READY_RETRY)
     if outlook.wait is None:
-        when = "It is being tried again right now."
+        retry = "The next try is running."
     elif outlook.wait > 0:
-        when = f"It is tried again in {wait:.1f} s."
+        retry = f"The next try is in {wait:.1f} s."
     else:
-        when = "It is tried again as soon as a worker is free."
-    message = f"{what}. {when} {problem}"
+        retry = "The next try starts as soon as a worker is free."
+    message = f"{state}. {retry} {problem}"
     return Denial(Reason.SERVER_NOT_READY, message, wait, metadata, can_wait=False)

@@ -1,7 +1,4 @@
-"""Where names lead: of tools and prompts to what has them, of resources to whose they are.
-
-Lists of some servers only: a server that does not exist is an error, not an empty list.
-"""
+"""Resolves names of tools and prompts, and URIs of resources, in a tenant's view."""
 
 from __future__ import annotations
 
@@ -32,10 +29,10 @@ from leaseway.wire.names import split_qualified
 def unknown_server(
     state: Coordinator, tenant: str, server_ids: Iterable[str], now: Moment
 ) -> Denial | None:
-    """Return the refusal of the first server that a tenant does not have, or None (DESIGN §7).
+    """Return the denial for the first unknown server of a list request, or None (DESIGN §7).
 
-    One that has not come up exists, and has nothing to list. Before a configuration was read,
-    nobody knows what exists.
+    A configured server that has not started is known. All are accepted before the first
+    configuration.
     """
     listed = state.visible.view(tenant).servers
     missing = [each for each in server_ids if each not in listed and each != ADMIN_TOOLSET]
@@ -51,7 +48,7 @@ def unknown_server(
 
 
 _SHOWN: Final = 300
-"""Characters of a name or URI that a message shows."""
+"""Limit of characters of a name or URI in a message."""
 
 
 def find_name(
@@ -62,15 +59,15 @@ def find_name(
     kind: NamedKind = TOOLS,
     server_id: str = "",
 ) -> NamedTarget | PendingServers | Denial:
-    """Find out where an exposed (`time_now`) or qualified (`time:now`) name leads.
+    """Resolve an exposed (`time_now`) or qualified (`time:now`) name.
 
     Args:
-        state: What is known.
-        tenant: Whose registry.
-        name: The name; with a server given, its original name will do.
-        now: When.
-        kind: What it names.
-        server_id: Only what this server offers; empty for any.
+        state: The state.
+        tenant: The tenant.
+        name: The name; an original name is enough if the server is given.
+        now: The time.
+        kind: Tools or prompts.
+        server_id: Restricts the search to this server; empty for any.
     """
     view = state.visible.view(tenant)
     target = view.named(kind).get(name)
@@ -83,18 +80,16 @@ def find_name(
         split = (server_id, name)
     if split is not None:
         if server_id not in ("", split[0]):
-            return _not_of_server(state, tenant, view, name, server_id, kind, now)
+            return _other_server(state, tenant, view, name, server_id, kind, now)
         return _find_qualified(state, tenant, view, split, kind, now)
     waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
-    return (
-        PendingServers(waiting)
-        if waiting
-        else _not_there(state, tenant, name, view.named(kind), kind)
-    )
+    if waiting:
+        return PendingServers(waiting)
+    return _not_found(state, tenant, name, view.named(kind), kind)
 
 
 def _task_only(view: View, name: str, server_id: str) -> Denial | None:
-    """Return the refusal of a tool that would exist if it did not run as an MCP task only."""
+    """Return the denial for a tool that can only be called as an MCP task, or None."""
     for served in view.servers.values():
         spec = served.spec
         if server_id not in ("", spec.key.server_id):
@@ -112,17 +107,17 @@ def _task_only(view: View, name: str, server_id: str) -> Denial | None:
 def find_resource(
     state: Coordinator, tenant: str, uri: str, now: Moment, server_id: str = ""
 ) -> ResourceTarget | PendingServers | Denial:
-    """Find out whose a URI is: whose it is listed as, else who has a template for it.
+    """Resolve a URI to the server that lists it, else to one with a matching template.
 
-    Of several servers the one with the smallest id is meant. A URI that no server lists and no
-    template stands for is its that is named, as far as that server's filter lets it pass.
+    Of several servers, the smallest id is chosen. If the server is given, the URI need not be
+    listed or match a template; it only has to pass the server's filter.
 
     Args:
-        state: What is known.
-        tenant: Whose registry.
-        uri: A resource's URI, or the text of a template itself.
-        now: When.
-        server_id: Only what this server offers; empty for any.
+        state: The state.
+        tenant: The tenant.
+        uri: A resource's URI, or the text of a template.
+        now: The time.
+        server_id: Restricts the search to this server; empty for any.
     """
     view = state.visible.view(tenant)
     if server_id:
@@ -136,7 +131,7 @@ def find_resource(
     waiting = tuple(each for each in pending_for(state, tenant) if each not in view.servers)
     if waiting:
         return PendingServers(waiting)
-    return _not_there(state, tenant, uri, view.by_uri, RESOURCES)
+    return _not_found(state, tenant, uri, view.by_uri, RESOURCES)
 
 
 def _find_at(
@@ -171,8 +166,8 @@ def _by_template(view: View, uri: str) -> ResourceTarget | None:
 
 def _too_many_templates(uri: str) -> Denial:
     message = (
-        f"Whose resource {shown(uri, _SHOWN)} is would take too long to find out: there are too"
-        " many templates that it could be one of, or they are too long. Name the server."
+        f"Finding the server of resource {shown(uri, _SHOWN)} would take too long: there are too"
+        " many resource templates, or they are too long. Name the server."
     )
     return Denial(Reason.TOOL_NOT_FOUND, message)
 
@@ -194,10 +189,10 @@ def _find_qualified(
         return target
     qualified = f"{server_id}:{original}"
     known = [f"{server_id}:{item.original}" for item in served.names(kind)]
-    return _not_there(state, tenant, qualified, known, kind)
+    return _not_found(state, tenant, qualified, known, kind)
 
 
-def _not_of_server(
+def _other_server(
     state: Coordinator,
     tenant: str,
     view: View,
@@ -206,15 +201,15 @@ def _not_of_server(
     kind: NamedKind,
     now: Moment,
 ) -> PendingServers | Denial:
-    """Return the refusal of a qualified name of another server than the one that is meant."""
+    """Return the denial for a qualified name of another server than the given one."""
     served = view.servers.get(server_id)
     if served is None:
         return no_server(state, tenant, server_id, now)
     known = [f"{server_id}:{item.original}" for item in served.callable(kind)]
-    return _not_there(state, tenant, name, known, kind)
+    return _not_found(state, tenant, name, known, kind)
 
 
-def _not_there(
+def _not_found(
     state: Coordinator, tenant: str, name: str, known: Collection[str], kind: Kind
 ) -> Denial:
     is_uri = kind is RESOURCES
@@ -230,5 +225,5 @@ def _not_there(
         if key in state.servers.failures and server_id not in listed
     ]
     if failed and (is_uri or split_qualified(name) is None):
-        message += f" Servers that have not come up may offer it: {', '.join(failed[:5])}."
+        message += f" Servers that have not started may have it: {', '.join(failed[:5])}."
     return Denial(Reason.TOOL_NOT_FOUND, message, metadata={"nearest": ", ".join(near)})

@@ -1,8 +1,7 @@
-"""Where a configured server stands: whether it came up at all, and on how many workers it runs."""
+"""The state of configured servers: whether they work, and on how many workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,15 +17,14 @@ State = Literal["pending", "failed", "ready", "degraded", "failing", "starting"]
 
 @dataclass(frozen=True)
 class VariantStatus:
-    """How a variant does.
+    """The state of a variant.
 
     Attributes:
-        state: `pending` before its first result, `failed` where that was bad and nothing is
-            exposed; else by its instances: `ready`, `degraded` where it does not run on some
-            workers or its newest configuration failed, `failing` where it runs on none, and
-            `starting`.
-        up: On how many workers callers find it.
-        workers: How many connected workers serve it.
+        state: `pending` before the first probe result and `failed` if nothing is exposed. Otherwise
+            `ready`, `degraded` (not up on some workers, or the newest configuration failed),
+            `failing` (up on none) or `starting`.
+        up: Number of workers on which it is up.
+        workers: Number of connected workers that serve it.
     """
 
     state: State
@@ -35,7 +33,7 @@ class VariantStatus:
 
     @property
     def is_up(self) -> bool:
-        """Whether callers find it somewhere."""
+        """Whether it is up on some worker."""
         return self.state in ("ready", "degraded")
 
 
@@ -65,13 +63,13 @@ def standing(state: Coordinator, key: VariantKey) -> VariantStatus:
 
 
 def count_servers_up(state: Coordinator, tenant: str | None = None) -> tuple[int, int]:
-    """Return how many configured servers callers find somewhere, and how many there are.
+    """Return the number of servers that are up, and of all configured servers.
 
-    A server of which tenants have variants of their own is up where all of these are.
+    A server with tenant variants is up if all of them are.
 
     Args:
-        state: What is known.
-        tenant: Whose servers are counted; None for all there are.
+        state: The state.
+        tenant: The tenant whose servers are counted; None for all.
     """
     if tenant is not None:
         wanted = set(variants_of(state, tenant).values())
@@ -92,11 +90,7 @@ def _on_worker(record: WorkerRecord, served: Served) -> Literal["up", "starting"
     if not served.spec.truely_stateless:
         return "up"  # it starts for each lease
     states = {one.state for one in record.instances if one.launched == launched}
-    return _shared_state(states)
-
-
-def _shared_state(states: Iterable[str]) -> Literal["up", "starting", "failing"]:
     if "starting" in states:
         return "starting"
-    # Where there is no instance at all, the next call starts one.
-    return "failing" if {"disconnected", "closed"} & set(states) else "up"
+    # Without an instance, the next call starts one.
+    return "failing" if {"disconnected", "closed"} & states else "up"

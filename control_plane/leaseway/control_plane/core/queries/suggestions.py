@@ -1,7 +1,7 @@
-"""Names that a caller may have meant by an unknown one, found without comparing it with all.
+"""Suggests known names that are similar to an unknown one.
 
-There may be tens of thousands, callers name what they like, and comparing two names takes as long
-as both are: what is looked at is bounded, so that nobody waits for another's typing error.
+There may be tens of thousands of names, and comparing two takes time proportional to the product of
+their lengths. The work is bounded, so that one caller's typing error does not delay others.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from typing import Final
 
 from leaseway.wire.names import nearest
 
-_LONGEST: Final = 300
-"""Characters of a name that is compared at all."""
+_MAX_LENGTH: Final = 300
+"""Limit of characters of a compared name."""
 
-_PAIRS: Final = 250_000
-"""Pairs of characters that are compared: all names of 50 small servers, or 60 long ones."""
+_MAX_PAIRS: Final = 250_000
+"""Limit of compared pairs of characters: all names of 50 small servers, or 60 long names."""
 
 
 def alike(name: str, known: Collection[str]) -> list[str]:
-    """Return the known names most like an unknown one, the nearest first.
+    """Return the known names most similar to an unknown one, nearest first.
 
-    All are compared where there are few; of many those that begin or end most like it.
+    If there are too many, only those with the most similar beginnings or endings are compared.
     """
-    if not 0 < len(name) <= _LONGEST:
+    if not 0 < len(name) <= _MAX_LENGTH:
         return []
-    left = _PAIRS // len(name)
-    if sum(map(len, known)) <= left:
+    budget = _MAX_PAIRS // len(name)
+    if sum(map(len, known)) <= budget:
         return nearest(name, known)
     chosen: dict[str, None] = {}
-    for one in _candidates(name, known):
-        if one in chosen or len(one) > _LONGEST:
+    for candidate in _candidates(name, known):
+        if candidate in chosen or len(candidate) > _MAX_LENGTH:
             continue
-        left -= len(one)
-        if left < 0:
+        budget -= len(candidate)
+        if budget < 0:
             break
-        chosen[one] = None
+        chosen[candidate] = None
     return nearest(name, chosen)
 
 
 def _candidates(name: str, known: Collection[str]) -> Iterator[str]:
-    """Yield names in turns: the next that begins most like it, the next that ends so."""
+    """Yield names with the most similar beginnings and endings, alternately."""
     endings = _outward(name[::-1], sorted(one[::-1] for one in known))
     beginnings = _outward(name, sorted(known))
     return chain.from_iterable(
@@ -51,7 +51,7 @@ def _candidates(name: str, known: Collection[str]) -> Iterator[str]:
 
 
 def _outward(name: str, ordered: Sequence[str]) -> Iterator[str]:
-    """Yield what is around a name's place in an order, from there to both ends."""
+    """Yield sorted names, starting at a name's position and moving to both ends."""
     below = bisect(ordered, name) - 1
     above = below + 1
     while below >= 0 or above < len(ordered):

@@ -1,12 +1,11 @@
-"""Which URIs a template stands for (RFC 6570, as far as matching goes).
+"""Matches URIs with URI templates (RFC 6570).
 
-A simple expression such as `{id}` or `{x,y}` stands for any run without a slash; one with an
-operator (`{+path}`, `{#anchor}`, `{?query}` …) for any run. What the variables are is the
-server's business; here it only matters whose a URI is.
+A simple expression such as `{id}` or `{x,y}` matches any text without a slash; one with an operator
+(`{+path}`, `{#anchor}`, `{?query}` …) matches any text. Variables are not extracted.
 
-Templates come from servers and URIs from callers: neither may take long, whatever it is. All places
-that a template can have reached in a URI are followed at once, as the bits of one number, so that
-what a match costs is the length of the template times that of the URI in machine words.
+Servers choose templates and callers choose URIs, so the cost of a match is bounded. All positions
+that a template can reach in a URI are tracked at once, as the bits of one integer. The cost is the
+template's length times the URI's length in machine words.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from typing import Final
 
 _EXPRESSION: Final = re.compile(r"\{([+#./;?&]?)[A-Za-z0-9_.%*:,]+\}")
 _MAX_EXPRESSIONS: Final = 32
-"""A template with more of them stands for nothing but itself."""
+"""A template with more expressions matches only its own text."""
 
 MAX_EFFORT: Final = 4_000_000
-"""What one URI may cost, in words of 64 bits that are looked at: some 20 ms of a processor."""
+"""Limit of the cost of one URI in processed words of 64 bits: some 20 ms of a processor."""
 
-_LOOK: Final = 64
-"""What it costs to see that a template does not begin or end like a URI."""
+_TEMPLATE_COST: Final = 64
+"""Cost of comparing a template's beginning and end."""
 
 _Part = tuple[bool, str]
-"""A run of text, or, where the first is true, an expression by its operator."""
+"""(False, a text) or (True, the operator of an expression)."""
 
 
 class TooMuchEffort(Exception):
-    """A URI has cost as much as one may."""
+    """A URI has reached its cost limit."""
 
 
 @dataclass(frozen=True)
 class _Template:
-    """A template: the text that it begins and ends with, and from its first expression to its last.
+    """A parsed template: the texts around its expressions, and the parts between them.
 
-    One without expressions has nothing between.
+    `between` is empty for a template without expressions.
     """
 
     head: str
@@ -47,26 +46,21 @@ class _Template:
 
 
 class ComparedUri:
-    """A URI that is compared with templates, and what that has cost so far.
+    """A URI that is compared with templates, and its remaining budget."""
 
-    Args:
-        uri: The URI.
-        most: What it may cost.
-    """
-
-    def __init__(self, uri: str, most: int = MAX_EFFORT) -> None:
+    def __init__(self, uri: str, budget: int = MAX_EFFORT) -> None:
         self._uri = uri
-        self._left = most
+        self._budget = budget
         self._words = len(uri) // 64 + 1
         self._end = 1 << len(uri)
 
     def matches(self, template: str) -> bool:
-        """Return whether the URI is one that a template stands for, or the template's own text.
+        """Return whether the URI matches a template or equals its text.
 
         Raises:
-            TooMuchEffort: This and all before it cost too much.
+            TooMuchEffort: All comparisons together exceed the limit.
         """
-        self._spend(_LOOK)
+        self._spend(_TEMPLATE_COST)
         if template == self._uri:
             return True
         parsed = _parsed(template)
@@ -87,11 +81,11 @@ class ComparedUri:
                 return False
         return bool(reached & self._end >> len(parsed.tail))
 
-    # The places in the URI, from before its first character to after its last, are bits.
+    # Bits are positions in the URI, from before its first character to after its last.
 
     @cached_property
     def _before(self) -> dict[str, int]:
-        """The places before each character, by the character."""
+        """The positions before each occurrence of a character, by character."""
         self._spend(len(self._uri) * self._words)
         places: dict[str, int] = {}
         for at, character in enumerate(self._uri):
@@ -99,18 +93,18 @@ class ComparedUri:
         return places
 
     def _after_any(self, reached: int) -> int:
-        """Return where a run can end that begins at one of these places."""
+        """Return where any text that starts at these positions can end."""
         first = reached & -reached
         return (self._end << 1) - first
 
     def _after_step(self, reached: int) -> int:
-        """Return where a run without a slash can end that begins at one of these places."""
+        """Return where a text without a slash that starts at these positions can end."""
         inside = (self._end - 1) & ~self._before.get("/", 0)
-        # Where such a run begins, the sum's carry runs through to the slash or the end.
+        # The sum's carry runs from each start to the next slash or the end.
         return reached | ((inside + (reached & inside)) ^ inside)
 
     def _after_text(self, reached: int, text: str) -> int:
-        """Return where a text can end that begins at one of these places."""
+        """Return where a given text that starts at these positions ends."""
         for character in text:
             self._spend(self._words)
             reached = (reached & self._before.get(character, 0)) << 1
@@ -119,8 +113,8 @@ class ComparedUri:
         return reached
 
     def _spend(self, words: int) -> None:
-        self._left -= words
-        if self._left < 0:
+        self._budget -= words
+        if self._budget < 0:
             raise TooMuchEffort
 
 

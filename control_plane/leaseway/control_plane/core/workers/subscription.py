@@ -153,7 +153,7 @@ class Subscription:
         known: Mapping[VariantKey, Hashes] = self.acked | {
             key: hashes for key, (_, hashes) in self.refused.items()
         }
-        return compute_delta(snapshot, known, removals=True)
+        return compute_delta(snapshot, known)
 
     def _forget_refusals(self, snapshot: Snapshot) -> None:
         """Forget refusals of variants whose current content the worker already has."""
