@@ -9,12 +9,12 @@ from typing import Any
 
 from tests.conftest import BOUND
 
-from leaseway.data_plane.instances.secret_rotation import Pace
+from leaseway.data_plane.instances.reference_watcher import WatchTiming
 from leaseway.spec.model import Value
 from leaseway.v1 import leases_pb2
 
 Bench = Any
-WHEN_TOLD = Pace(poll=3600.0, quiet=0.005)
+ON_DEMAND = WatchTiming(poll=3600.0, debounce=0.005)
 """Of a worker that looks when a test says so, and at once."""
 
 

@@ -340,7 +340,7 @@ async def worker_bench(
     Args:
         capacity: The most leases that it takes.
         meter: Measures it.
-        fields: Of its options, or parts of it: `known` (its vault), `storage`, `pace`,
+        fields: Of its options, or parts of it: `known` (its vault), `storage`, `watch_timing`,
             `audit`. Or `interceptors` of its server, such as who calls.
     """
     server = make_server(interceptors=fields.pop("interceptors", ()))
@@ -348,7 +348,11 @@ async def worker_bench(
     async with control_plane() as (plane, address), asyncio.TaskGroup() as group:
         bench = Bench(MemoryServers(), plane)
         parts: dict[str, Any] = {"vault": fields.pop("known", None)}
-        parts |= {name: fields.pop(name) for name in ("storage", "pace", "audit") if name in fields}
+        parts |= {
+            name: fields.pop(name)
+            for name in ("storage", "watch_timing", "audit")
+            if name in fields
+        }
         labels = {"zone": "a"}
         options = WorkerOptions(address, bound, id="w1", capacity=capacity, labels=labels, **fields)
         background = bench.background = Background(group)

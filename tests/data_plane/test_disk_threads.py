@@ -17,7 +17,7 @@ from leaseway.data_plane.background import DiskThreads
 
 @pytest.fixture(autouse=True)
 def _brief_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leaseway.data_plane.background._IDLE", 0.05)
+    monkeypatch.setattr("leaseway.data_plane.background._THREAD_IDLE", 0.05)
 
 
 def disk_threads() -> list[threading.Thread]:
@@ -71,8 +71,8 @@ async def test_threads_end_when_there_is_nothing_to_do_and_begin_again() -> None
 async def test_what_is_given_up_before_its_turn_is_not_begun() -> None:
     disk, go_on = DiskThreads(max_threads=1), threading.Event()
     begun: list[str] = []
-    first = disk.start(partial(go_on.wait, BOUND))
-    second = disk.start(partial(begun.append, "second"))
+    first = disk.submit(partial(go_on.wait, BOUND))
+    second = disk.submit(partial(begun.append, "second"))
     second.cancel()
     go_on.set()
     async with asyncio.timeout(BOUND):
@@ -94,7 +94,7 @@ import asyncio, threading
 from leaseway.data_plane.background import DiskThreads
 
 async def main():
-    hanging = DiskThreads().start(threading.Event().wait)
+    hanging = DiskThreads().submit(threading.Event().wait)
     print(await DiskThreads().run(str, "answered"), hanging.done())
 
 asyncio.run(main())

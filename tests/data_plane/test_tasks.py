@@ -16,7 +16,7 @@ from leaseway.wire.timing.backoff import Backoff
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin again without a pause."""
-    monkeypatch.setattr(tasks, "_AGAIN", Backoff(0.0))
+    monkeypatch.setattr(tasks, "_RESTART", Backoff(0.0))
 
 
 class Work:
@@ -25,13 +25,13 @@ class Work:
     def __init__(self, *failures: BaseException) -> None:
         self.failures = list(failures)
         self.runs = 0
-        self.live_instances = asyncio.Event()
+        self.running = asyncio.Event()
 
     async def __call__(self) -> None:
         self.runs += 1
         if self.failures:
             raise self.failures.pop(0)
-        self.live_instances.set()
+        self.running.set()
         await asyncio.Event().wait()
 
 
@@ -42,12 +42,12 @@ async def test_kept_work_that_fails_is_logged_and_begun_again(
     async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
         background = Background(group)
         background.supervise(work, "look around")
-        await work.live_instances.wait()
+        await work.running.wait()
         background.cancel_all()
     assert work.runs == 3
     said = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.exc_info[0] for record in said if record.exc_info] == [RuntimeError, ValueError]
-    assert "'look around' failed; it begins again in 0 s" in caplog.text
+    assert "'look around' failed; it restarts in 0 s" in caplog.text
 
 
 async def test_kept_work_outlives_a_cancel_that_is_not_its_own() -> None:
@@ -56,7 +56,7 @@ async def test_kept_work_outlives_a_cancel_that_is_not_its_own() -> None:
     async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
         background = Background(group)
         background.supervise(work, "stay joined")
-        await work.live_instances.wait()
+        await work.running.wait()
         background.cancel_all()
     assert work.runs == 2
 
@@ -65,7 +65,7 @@ async def test_kept_work_that_is_cancelled_is_over() -> None:
     work = Work()
     async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
         task = Background(group).supervise(work, "stay joined")
-        await work.live_instances.wait()
+        await work.running.wait()
         task.cancel()
     assert task.cancelled()
     assert work.runs == 1

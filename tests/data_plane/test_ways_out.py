@@ -25,7 +25,7 @@ from leaseway.data_plane.mcp.http.errors import status_fault
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.start_errors import start_fault
 from leaseway.data_plane.references.resolve import resolve
-from leaseway.data_plane.sync.outgoing import AS_IT_IS, TEXT, without_secrets
+from leaseway.data_plane.sync.convert import REDACTED_FIELDS, UNREDACTED_MESSAGES, redact_message
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.telemetry.logs import configure_logging
 from leaseway.v1 import admin_pb2, sync_pb2
@@ -179,7 +179,7 @@ def _sync(text: str, _: Path, __: ResolvedValues) -> str:
         _request(approval_question={"arguments": text}),
     )
     for message in messages:
-        without_secrets(message)
+        redact_message(message)
     return " ".join(each.SerializeToString().decode(errors="replace") for each in messages)
 
 
@@ -249,12 +249,12 @@ def test_every_text_that_a_worker_sends_is_redacted_or_known_to_be_a_name() -> N
     seen: set[str] = set()
 
     def walk(kind: Any) -> None:
-        if kind.full_name in seen or kind.name in AS_IT_IS:
+        if kind.full_name in seen or kind.name in UNREDACTED_MESSAGES:
             return
         seen.add(kind.full_name)
         for field in kind.fields:
             if field.type == field.TYPE_STRING:
-                assert field.name in TEXT | names, f"{field.full_name}: text, or a name?"
+                assert field.name in REDACTED_FIELDS | names, f"{field.full_name}: text, or a name?"
             elif field.message_type is not None:
                 walk(field.message_type)
 

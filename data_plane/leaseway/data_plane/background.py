@@ -1,17 +1,4 @@
-"""Background tasks of a worker: owned by one group, loud when they fail.
-
-What ends by itself is spawned; what must go on for as long as the worker does is kept.
-
-Threads for work on a disk that may hang.
-
-The loop's own threads are few and shared by all that may block, and a process waits for them when
-it ends. What waits for a disk that does not answer must hold up neither, so it has threads of its
-own, which end with the process whatever they are at.
-
-One timer that is set anew again and again.
-
-Letting an ending reach its end.
-"""
+"""Background work of a worker: supervised tasks, a resettable timer, and threads for slow disks."""
 
 from __future__ import annotations
 
@@ -21,19 +8,35 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from leaseway.wire.timing.backoff import Backoff
 
+_logger = logging.getLogger(__name__)
+_RESTART: Final = Backoff(0.2, 30.0)
+_STABLE_AFTER: Final = 60.0
+"""Seconds after which a failure of supervised work counts as the first one again."""
+_THREAD_IDLE: Final = 1.0
+"""Seconds that a thread waits for more work before it ends."""
+
+DISK_TIMEOUT: Final = 1.0
+"""Seconds for one file before the others are read without it."""
+MAX_HUNG_THREADS: Final = 64
+"""Threads that may hang at once; beyond that, work waits until one of them ends."""
+
+_T = TypeVar("_T")
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
 
 class Alarm:
-    """Rings at the time set last.
+    """A timer that calls a function at the time that was set last.
 
     Args:
-        ring: What is called; it may set the alarm anew.
+        ring: Called at that time; it may set the alarm again.
     """
 
     def __init__(self, ring: Callable[[], None]) -> None:
@@ -42,7 +45,7 @@ class Alarm:
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, at: float) -> None:
-        """Ring at a time of the loop's clock, and at no time set before; infinite is never."""
+        """Ring at a time of the loop's clock, and not at an earlier set time; infinite is never."""
         self.clear()
         if at < math.inf:
             self._handle = self._loop.call_at(at, self._ring)
@@ -53,14 +56,8 @@ class Alarm:
             self._handle = None
 
 
-_logger = logging.getLogger(__name__)
-_AGAIN: Final = Backoff(0.2, 30.0)
-_STEADY: Final = 60.0
-"""Seconds after which work that fails has no failures behind it."""
-
-
 class Background:
-    """Starts tasks in one task group; what a task fails with is logged and ends only that task.
+    """Runs tasks in a task group; a failure is logged and ends only its own task.
 
     Args:
         group: Owns the tasks.
@@ -71,48 +68,42 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run some work; its name appears in the log where it fails."""
+        """Run a coroutine; the log of a failure contains its name."""
         task = self._group.create_task(self._guarded(work, name), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        # What was cancelled before its first step has not begun the work, which says so otherwise.
+        # A task that is cancelled before its first step never awaits the coroutine.
         task.add_done_callback(lambda _task: work.close())
         return task
 
     def supervise(
         self, work: Callable[[], Coroutine[Any, Any, None]], name: str
     ) -> asyncio.Task[None]:
-        """Run some work until it returns; where it fails, it is logged and begun again.
-
-        Args:
-            work: Begins it; called again after each failure, later and later (30 s at most).
-            name: Appears in the log.
-        """
-        return self.spawn(self._again_and_again(work, name), name)
+        """Run work until it returns; log each failure and restart it with backoff, up to 30 s."""
+        return self.spawn(self._run_supervised(work, name), name)
 
     def cancel_all(self) -> None:
-        """Cancel what still runs."""
         for task in tuple(self._tasks):
             task.cancel()
 
-    async def _again_and_again(
+    async def _run_supervised(
         self, work: Callable[[], Coroutine[Any, Any, None]], name: str
     ) -> None:
         clock = asyncio.get_running_loop().time
         failures = 0
         while True:
-            began = clock()
+            started = clock()
             try:
                 return await work()
             except (Exception, asyncio.CancelledError) as error:
                 if _is_cancelled():
                     raise
-                failures = failures if clock() - began < _STEADY else 0
-                delay = _AGAIN.ceiling(failures)
+                failures = failures if clock() - started < _STABLE_AFTER else 0
+                delay = _RESTART.ceiling(failures)
                 failures += 1
                 _logger.error(
-                    "The background work '%s' failed; it begins again in %g s, and the rest of "
-                    "the worker goes on.",
+                    "The background work '%s' failed; it restarts in %g s, and the rest of the "
+                    "worker continues.",
                     name,
                     delay,
                     exc_info=error,
@@ -124,18 +115,18 @@ class Background:
             await work
         except Exception:
             _logger.exception(
-                "The background work '%s' failed; the rest of the worker goes on.", name
+                "The background work '%s' failed; the rest of the worker continues.", name
             )
 
 
 def _is_cancelled() -> bool:
-    """Return whether somebody cancels this task, and not only what it waits for."""
+    """Return whether this task is being cancelled, and not only a future that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def shielded(task: asyncio.Task[None]) -> None:
-    """Wait for a bounded task however often the waiter is cancelled; then be cancelled."""
+    """Wait for a bounded task even if the waiter is cancelled; then raise the cancellation."""
     cancelled = False
     while not task.done():
         try:
@@ -148,18 +139,14 @@ async def shielded(task: asyncio.Task[None]) -> None:
         task.result()
 
 
-_T = TypeVar("_T")
-_IDLE: Final = 1.0
-"""Seconds that a thread waits for more work before it ends."""
-
-
 class DiskThreads:
-    """Runs blocking work in threads that begin when there is some and end when there is none.
+    """Runs blocking work in daemon threads of its own, which start on demand and end when idle.
 
-    How much work may wait is for those to bound who bring it.
+    The loop's default executor is shared and joined at exit. Work on a disk that does not respond
+    must hold up neither. Callers must bound the work that waits.
 
     Args:
-        max_threads: How many threads there may be.
+        max_threads: The limit of threads.
     """
 
     def __init__(self, max_threads: int = 8) -> None:
@@ -169,8 +156,8 @@ class DiskThreads:
         self._running = 0
         self._idle = 0
 
-    def start(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Run some work; return its outcome. What is cancelled before its turn is not begun."""
+    def submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
+        """Run work and return the future of its result. Cancelled work that waits is not run."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[_T] = loop.create_future()
         job = partial(_run, loop, future, partial(contextvars.copy_context().run, work))
@@ -184,8 +171,8 @@ class DiskThreads:
         return future
 
     async def run(self, work: Callable[..., _T], *args: Any) -> _T:
-        """Run some work and wait for it; if the wait is cancelled, what has begun goes on."""
-        return await self.start(partial(work, *args))
+        """Run work and wait for it; a cancelled wait does not stop work that has started."""
+        return await self.submit(partial(work, *args))
 
     def _serve(self) -> None:
         while (job := self._next()) is not None:
@@ -194,7 +181,7 @@ class DiskThreads:
     def _next(self) -> Callable[[], None] | None:
         with self._changed:
             self._idle += 1
-            self._changed.wait_for(lambda: self._jobs, _IDLE)
+            self._changed.wait_for(lambda: self._jobs, _THREAD_IDLE)
             self._idle -= 1
             if self._jobs:
                 return self._jobs.popleft()
@@ -208,13 +195,87 @@ def _run(
     if future.cancelled():
         return
     try:
-        settle = partial(future.set_result, work())
-    except BaseException as error:  # whoever waits for it is told
-        settle = partial(future.set_exception, error)
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(_settle, future, settle)
+        finish = partial(future.set_result, work())
+    except BaseException as error:  # the waiter gets it
+        finish = partial(future.set_exception, error)
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(_finish, future, finish)
 
 
-def _settle(future: asyncio.Future[Any], settle: Callable[[], None]) -> None:
+def _finish(future: asyncio.Future[Any], finish: Callable[[], None]) -> None:
     if not future.done():
-        settle()
+        finish()
+
+
+class DiskScanner:
+    """Applies a function to many keys, one after the other, in a thread.
+
+    If a key hangs, the others continue in another thread. A hung key is skipped until its thread
+    has returned.
+
+    Args:
+        timeout: Seconds for one key.
+    """
+
+    def __init__(self, timeout: float = DISK_TIMEOUT) -> None:
+        self._timeout = timeout
+        self._disk = DiskThreads(MAX_HUNG_THREADS)
+        self._hung: set[Hashable] = set()
+
+    async def map(self, work: Callable[[_K], _V], keys: Iterable[_K]) -> dict[_K, _V]:
+        """Return the result of each key; keys that hang are missing."""
+        results: dict[_K, _V] = {}
+        rest = [key for key in keys if key not in self._hung]
+        while rest:
+            batch = _Batch(work, rest, results)
+            await self._wait(batch, self._disk.submit(batch.run))
+            rest = rest[batch.position :]
+        return results
+
+    async def _wait(self, batch: _Batch[_K, _V], done: asyncio.Future[None]) -> None:
+        while not done.done():
+            position = batch.position
+            try:
+                await asyncio.wait([done], timeout=self._timeout)
+            except asyncio.CancelledError:
+                batch.abandon(batch.position)
+                raise
+            if not done.done() and batch.abandon(position):
+                self._skip_until(done, batch.keys[position])
+                return
+        done.result()
+
+    def _skip_until(self, done: asyncio.Future[None], key: Hashable) -> None:
+        self._hung.add(key)
+        done.add_done_callback(lambda _: self._hung.discard(key))
+
+
+class _Batch(Generic[_K, _V]):
+    """The keys that one thread works on; `position` counts those done or abandoned."""
+
+    def __init__(self, work: Callable[[_K], _V], keys: list[_K], results: dict[_K, _V]) -> None:
+        self.keys = keys
+        self.position = 0
+        self._work = work
+        self._results = results
+        self._abandoned = False
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Work, in a thread, on all keys or until the batch is abandoned."""
+        for key in self.keys:
+            value = self._work(key)
+            with self._lock:
+                if self._abandoned:
+                    return
+                self._results[key] = value
+                self.position += 1
+
+    def abandon(self, position: int) -> bool:
+        """Abandon the batch at a key, unless the thread has finished that key."""
+        with self._lock:
+            if self.position != position:
+                return False
+            self._abandoned = True
+            self.position += 1
+            return True

@@ -31,9 +31,8 @@ from leaseway.data_plane.core.ports import OpenInstance
 from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.pool import Pool
+from leaseway.data_plane.instances.reference_watcher import ReferenceWatcher, WatchTiming
 from leaseway.data_plane.instances.reports import Reports
-from leaseway.data_plane.instances.secret_rotation import Pace, ReferenceWatcher
-from leaseway.data_plane.instances.stderr_history import StderrHistory
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.metrics.gauges import (
     Quota,
@@ -51,8 +50,8 @@ from leaseway.data_plane.services.execution import ExecutionService
 from leaseway.data_plane.services.inspection import Inspection
 from leaseway.data_plane.services.leases import LeaseService
 from leaseway.data_plane.sync.client import Recorded, SyncClient
-from leaseway.data_plane.sync.convert import LeaseMessages, instance_statuses
-from leaseway.data_plane.sync.status import Introduction, WorkerStatus
+from leaseway.data_plane.sync.convert import LeaseMessages, instances_to_proto
+from leaseway.data_plane.sync.status import Registration, WorkerStatus
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.refusals import RpcRefusal
 from leaseway.telemetry.http_listener import ARTIFACTS_LABEL, ArtifactsListener
@@ -162,7 +161,7 @@ class Worker:
         vault: WorkerVault | None = None,
         meter: Meter | None = None,
         storage: ArtifactStorage | None = None,
-        pace: Pace = Pace(),  # noqa: B008 - frozen
+        watch_timing: WatchTiming = WatchTiming(),  # noqa: B008 - frozen
         audit: AuditLog | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -176,9 +175,7 @@ class Worker:
         )
         self._reports = Reports()
         meters = WorkerMeters(meter, clock) if meter is not None else None
-        context = WorkerContext(
-            options.id, open_instance, background, self._reports, StderrHistory(), meters=meters
-        )
+        context = WorkerContext(options.id, open_instance, background, self._reports, meters)
         if meters is not None:
             context.hooks.on_instance_started = meters.instance_started
             context.hooks.on_instance_ended = meters.instance_ended
@@ -191,7 +188,7 @@ class Worker:
             self.leases.reconcile,
             known,
             lambda spec: resolve(spec, os.environ, known),
-            pace,
+            watch_timing,
         )
         self.executor = Executor(self.pool, self.leases, options.id)
         describe = LeaseMessages(options.id, self.leases, clock)
@@ -224,7 +221,7 @@ class Worker:
         )
         self.lease_service = LeaseService(self.pool, self.leases, self.executor, describe)
         labels = _labels(options, _advertised(options, bound).host)
-        introduction = Introduction(
+        registration = Registration(
             me,
             options.capacity,
             options.control_plane,
@@ -234,9 +231,9 @@ class Worker:
             options.standbys,
         )
         self.sync = SyncClient(
-            introduction,
+            registration,
             WorkerStatus(
-                introduction,
+                registration,
                 self.pool,
                 self.leases,
                 lambda: self.executor.in_flight,
@@ -276,7 +273,7 @@ class Worker:
             ),
             instance_states=lambda: (
                 (status.variant.server_id, status.state)
-                for status in instance_statuses(list(pool.generations), "")
+                for status in instances_to_proto(list(pool.generations), "")
             ),
             leases=lambda: (lease.key.server_id for lease in leases.leases),
             totals={
@@ -297,7 +294,7 @@ class Worker:
         def refused() -> Iterator[tuple[str, Quota, int]]:
             for (tenant, quota), count in counts.refused.items():
                 yield tenant, quota, count
-            for tenant, count in leases.refused.items():
+            for tenant, count in leases.refusals.items():
                 yield tenant, "leases", count
 
         return QuotaReaders(

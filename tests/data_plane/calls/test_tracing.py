@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from leaseway.data_plane.calls import executor
 from leaseway.data_plane.calls import tracing as call_trace
-from leaseway.data_plane.sync import apply as deltas
+from leaseway.data_plane.sync import client as sync_client
 from leaseway.data_plane.sync import probes
 from leaseway.spec.protobuf import spec_to_wire
 from leaseway.v1 import sync_pb2
@@ -31,7 +31,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    for module in (call_trace, deltas, probes):
+    for module in (call_trace, sync_client, probes):
         monkeypatch.setattr(module, "_tracer", provider.get_tracer("test"))
     monkeypatch.setattr(executor, "tracing_active", lambda: True)
     yield exporter

@@ -1,4 +1,4 @@
-"""Problems are reported once a change, and again to whoever joins later."""
+"""Open problems are reported once per change, and all again on a new stream."""
 
 from leaseway.data_plane.core.problems import ProblemBook, WorkerProblem
 from leaseway.spec.model import VariantKey
@@ -10,35 +10,35 @@ def lost(message: str = "gone") -> WorkerProblem:
     return WorkerProblem("server", "SERVER_LOST", message, KEY)
 
 
-def test_the_same_problem_is_one_with_the_newest_message() -> None:
+def test_the_same_problem_is_reported_once_with_its_newest_message() -> None:
     book = ProblemBook()
     book.add(lost("first"))
     book.add(lost("second"))
-    seen, mended = book.pop_changes()
-    assert [problem.message for problem in seen] == ["second"]
-    assert mended == ()
+    added, cleared = book.pop_changes()
+    assert [problem.message for problem in added] == ["second"]
+    assert cleared == ()
     assert book.pop_changes() == ((), ())
 
 
-def test_a_mended_problem_is_not_open_any_more() -> None:
+def test_a_cleared_problem_is_not_open() -> None:
     book = ProblemBook()
     book.add(lost())
-    assert book.clear(KEY, "SERVER_LOST")
-    assert not book.clear(KEY, "SERVER_LOST")
+    assert book.clear(lost("other text"))
+    assert not book.clear(lost("other text"))
     assert book.pop_changes() == ((), (lost(),))
     assert book.open == ()
 
 
-def test_a_problem_that_comes_back_is_not_reported_as_mended() -> None:
+def test_a_problem_that_is_reported_again_is_not_cleared() -> None:
     book = ProblemBook()
     book.add(lost())
     book.pop_changes()
-    book.clear(KEY)
+    book.clear(lost())
     book.add(lost())
     assert book.pop_changes() == ((lost(),), ())
 
 
-def test_a_new_listener_hears_of_all_that_is_open() -> None:
+def test_all_open_problems_can_be_reported_again() -> None:
     book = ProblemBook()
     book.add(lost())
     book.pop_changes()

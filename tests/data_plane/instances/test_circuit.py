@@ -75,7 +75,7 @@ async def test_of_many_acquires_one_tries_an_open_circuit_and_the_others_are_tol
     asked = asyncio.ensure_future(acquire(bench, "first"))
     await bench.until(lambda: restart(bench).circuit == "half_open")
     others = await asyncio.gather(*(refused(bench, f"s{number}") for number in range(3)))
-    assert all("tried again right now" in fault.message for fault in others)
+    assert all("starting again now" in fault.message for fault in others)
     assert len(bench.servers.opened) == 6
     bench.servers.gate.set()
     assert (await asked).id
@@ -88,10 +88,10 @@ async def test_a_try_that_fails_opens_the_circuit_again(bench: Bench) -> None:
     policy = InstancePolicy(restart=Backoff(0.001, 0.001))
     await bench.serve("db", shared=False, instances=policy)
     for number in range(6):
-        await bench.until(lambda: restart(bench).admits(asyncio.get_running_loop().time()))
+        await bench.until(lambda: restart(bench).allows_start(asyncio.get_running_loop().time()))
         await refused(bench, f"s{number}")
     assert (restart(bench).circuit, restart(bench).failures) == ("open", 6)
-    await bench.until(lambda: restart(bench).admits(asyncio.get_running_loop().time()))
+    await bench.until(lambda: restart(bench).allows_start(asyncio.get_running_loop().time()))
     assert (await acquire(bench, "s")).id
 
 

@@ -256,7 +256,7 @@ async def test_a_shared_server_that_cannot_start_anew_serves_on_and_says_so(benc
         lambda report: any(each.reason == "CHANGED_LAUNCH_FAILED" for each in report.problems)
     )
     [said] = [each for each in report.problems if each.reason == "CHANGED_LAUNCH_FAILED"]
-    assert "goes on as it was configured before" in said.message
+    assert "the previous configuration keeps serving" in said.message
     assert "no such command" in said.message
     for _ in range(20):
         assert (await caller.call("time")).payload

@@ -227,9 +227,7 @@ async def test_the_age_of_leases_of_a_replaced_generation_counts_on(bench: Bench
 async def test_whoever_listens_hears_of_each_start_and_end_once(bench: Bench, shared: bool) -> None:
     heard: list[tuple[str, str]] = []
     hooks = bench.worker.pool.context.hooks
-    hooks.on_instance_started = lambda live, *, again: heard.append(
-        (live.instance.id, f"up {again}")
-    )
+    hooks.on_instance_started = lambda live, again: heard.append((live.instance.id, f"up {again}"))
     hooks.on_instance_ended = lambda live, how: heard.append((live.instance.id, how))
     policy = InstancePolicy(start="eager", restart=Backoff(0.001, 0.001))
     await bench.serve("db", shared=shared, instances=policy)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.data_plane.changing_values import (
-    WHEN_TOLD,
+    ON_DEMAND,
     acquire,
     look,
     ready,
@@ -22,7 +22,7 @@ from tests.data_plane.changing_values import (
 )
 from tests.data_plane.conftest import worker_bench
 
-from leaseway.data_plane.instances.secret_rotation import Pace, ReferenceWatcher
+from leaseway.data_plane.instances.reference_watcher import ReferenceWatcher, WatchTiming
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.spec.model import InstancePolicy
 from leaseway.spec.protobuf import spec_to_wire
@@ -36,7 +36,7 @@ Bench = Any
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    async with worker_bench(pace=WHEN_TOLD) as made:
+    async with worker_bench(watch_timing=ON_DEMAND) as made:
         yield made
 
 
@@ -59,7 +59,7 @@ async def test_a_reference_that_is_gone_keeps_the_old_generation_and_is_a_proble
     report = await bench.plane.expect_report(lambda report: report.problems)
     [problem] = report.problems
     assert (problem.reason, problem.server_id) == ("MISSING_REFERENCE", "db")
-    assert "goes on" in problem.message
+    assert "keeps the values" in problem.message
     assert f"env.SECRET refers to the file {file}" in problem.message
     await acquire(bench, "s2")  # a new instance of the old generation has the old value
     assert secrets(bench) == ["one", "one"]
@@ -128,7 +128,7 @@ async def test_a_server_that_waits_for_a_file_starts_when_it_is_there(
 
 async def test_a_vault_that_cannot_be_read_is_a_problem_of_the_worker(tmp_path: Path) -> None:
     place = VaultPlace(tmp_path / "vault", tmp_path / "key", "a key of sixteen or more")
-    async with worker_bench(pace=WHEN_TOLD, vault=place) as bench:
+    async with worker_bench(watch_timing=ON_DEMAND, vault=place) as bench:
         place.path.write_bytes(b"damaged")
         place.path.chmod(0o600)
         await look(bench)
@@ -160,7 +160,7 @@ async def test_what_may_hang_is_read_in_threads_that_the_end_of_the_process_does
 ) -> None:
     """The disk that secrets and files are on may."""
     vault = _Watched()
-    async with worker_bench(pace=WHEN_TOLD, known=vault) as bench:
+    async with worker_bench(watch_timing=ON_DEMAND, known=vault) as bench:
         await bench.serve("uses", env=uses(file))
         await look(bench)
     assert {each.daemon for each in vault.readers} == {True}
@@ -170,8 +170,8 @@ async def test_a_file_that_hangs_holds_up_its_own_server_only(file: Path) -> Non
     """Whoever opens a pipe that nobody writes to waits as for a disk that does not answer."""
     hangs = file.with_name("hangs")
     hangs.write_text("one")
-    pace = Pace(poll=3600.0, quiet=0.005, patience=0.2)
-    async with worker_bench(pace=pace) as bench:
+    timing = WatchTiming(poll=3600.0, debounce=0.005, file_timeout=0.2)
+    async with worker_bench(watch_timing=timing) as bench:
         await bench.serve("stuck", env=uses(hangs))
         await ready(bench, 1)
         await bench.serve("uses", env=uses(file))
@@ -204,7 +204,7 @@ async def test_an_unforeseen_failure_does_not_end_the_watch(
         await look_around(watch)
 
     monkeypatch.setattr(ReferenceWatcher, "check", fail_first)
-    async with worker_bench(pace=Pace(poll=0.01, quiet=0.005)) as bench:
+    async with worker_bench(watch_timing=WatchTiming(poll=0.01, debounce=0.005)) as bench:
         await bench.serve("uses", env=uses(file))
         await ready(bench, 1)
         write(file, "two")
@@ -234,7 +234,7 @@ async def test_a_probe_that_missed_a_file_is_told_of_once_the_file_is_there(
     assert (mended.reason, mended.server_id) == ("MISSING_REFERENCE", "uses")
     write(late, "three")
     await look(bench)
-    assert bench.worker.references._missed == {}
+    assert bench.worker.references._unresolved == {}
 
 
 async def test_a_file_that_came_between_a_probe_and_the_next_look_is_told_of(

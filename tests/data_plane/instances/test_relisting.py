@@ -33,7 +33,7 @@ class Pauses(Backoff):
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     asked: list[int] = []
     monkeypatch.setattr(Pauses, "asked", asked, raising=False)
-    monkeypatch.setattr(probes, "_BETWEEN_LISTINGS", Pauses())
+    monkeypatch.setattr(probes, "_RELIST_DELAY", Pauses())
     return asked
 
 
@@ -114,7 +114,7 @@ async def test_another_list_of_a_leased_instance_is_a_warning_until_it_agrees_ag
     instance.change_tools({**ECHO, "other": OTHER})
     message = await reported(bench)
     assert "leaseway servers" in message
-    assert "restarted" in message
+    assert "workers restart" in message
     instance.change_tools(ECHO)
     assert await cleared(bench) == ["TOOLS_CHANGED"]
 
@@ -141,7 +141,7 @@ async def test_a_changed_list_of_a_leased_instance_that_cannot_be_had_is_a_warni
 
 
 def test_the_pause_between_listings_grows_from_half_a_second_to_thirty() -> None:
-    pauses = [probes._BETWEEN_LISTINGS.ceiling(listing) for listing in range(8)]
+    pauses = [probes._RELIST_DELAY.ceiling(listing) for listing in range(8)]
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
 
 

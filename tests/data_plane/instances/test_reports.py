@@ -1,4 +1,4 @@
-"""What a worker has to tell: leases that come and go faster than it reports."""
+"""Leases that are granted and end between two reports."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ def granted(session: str) -> WorkerLease:
     return lease
 
 
-async def test_a_lease_that_ends_before_it_was_reported_is_reported_as_gained_and_as_lost() -> None:
+async def test_a_lease_that_ends_before_it_was_reported_is_reported_as_granted_and_ended() -> None:
     reports, brief = Reports(), granted("brief")
     reports.add_lease(brief)
     reports.add_lease_end(brief, "released")
-    gained, lost, _ = reports.pop_changes()
-    assert (list(gained), list(lost)) == ([brief], [(brief.id, "default", "released")])
+    leases, ends, _ = reports.pop_changes()
+    assert (list(leases), list(ends)) == ([brief], [(brief, "released")])
 
 
-async def test_what_was_taken_is_not_reported_again() -> None:
+async def test_a_granted_lease_is_reported_once() -> None:
     reports, held = Reports(), granted("held")
     reports.add_lease(held)
     reports.pop_changes()
     reports.add_lease_end(held, "expired")
-    gained, lost, _ = reports.pop_changes()
-    assert (list(gained), list(lost)) == ([], [(held.id, "default", "expired")])
+    leases, ends, _ = reports.pop_changes()
+    assert (list(leases), list(ends)) == ([], [(held, "expired")])
 
 
-async def test_how_leases_ended_without_a_control_plane_is_told_to_the_next_one() -> None:
+async def test_leases_that_ended_without_a_stream_are_reported_on_the_next_one() -> None:
     reports, held, gone = Reports(), granted("held"), granted("gone")
     reports.add_lease(held)
     reports.add_lease_end(gone, "expired")
     reports.reset_for_new_stream()
-    gained, lost, _ = reports.pop_changes()
-    assert (list(gained), list(lost)) == ([], [(gone.id, "default", "expired")])
+    leases, ends, _ = reports.pop_changes()
+    assert (list(leases), list(ends)) == ([], [(gone, "expired")])
     reports.reset_for_new_stream()
     assert list(reports.pop_changes()[1]) == []

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.references.env_file import BadEnvFile, read_env_file
-from leaseway.data_plane.references.resolve import resolve
+from leaseway.data_plane.references.resolve import BadEnvFile, parse_env_file, resolve
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.wire.errors import Fault
 
@@ -29,20 +28,20 @@ from leaseway.wire.errors import Fault
     ],
 )
 def test_a_line_gives_a_variable(line: str, value: str) -> None:
-    assert read_env_file(f"# all of them\n\n{line}\r\n") == {"A": value}
+    assert parse_env_file(f"# all of them\n\n{line}\r\n") == {"A": value}
 
 
 @pytest.mark.parametrize("line", ["A", "1A=b", "A='b", 'A="b', 'A="b" c', "=b"])
 def test_a_line_that_is_none_is_named_without_its_value(line: str) -> None:
     with pytest.raises(BadEnvFile) as refused:
-        read_env_file(f"X=1\n{line}\n")
+        parse_env_file(f"X=1\n{line}\n")
     assert str(refused.value) == "whose line 2 is no NAME=VALUE on one line"
 
 
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        found = read_env_file(text)
+        found = parse_env_file(text)
     except BadEnvFile:
         return
     assert all(name and "\0" not in value for name, value in found.items())

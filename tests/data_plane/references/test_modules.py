@@ -70,13 +70,13 @@ def test_what_a_module_imports_is_read_with_it(
     followed = {str(path.relative_to(tmp_path)) for path in code.files}
     assert followed == files.keys() - {"unused.py"}
     assert resolve(spec, {}).modules == code.files
-    marks = {code.mark}
+    digests = {code.digest}
     for name in sorted(followed):
         Path(name).write_text(files[name] + "\n# edited")
-        marks.add(read_code(spec, {}).mark)
-    assert len(marks) == len(followed) + 1
+        digests.add(read_code(spec, {}).digest)
+    assert len(digests) == len(followed) + 1
     Path("unused.py").write_text("edited")
-    assert read_code(spec, {}).mark in marks
+    assert read_code(spec, {}).digest in digests
 
 
 def test_what_is_read_of_a_module_has_bounds(

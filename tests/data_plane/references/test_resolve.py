@@ -191,7 +191,7 @@ def test_a_vault_that_cannot_be_read_says_so_where_a_secret_is_missing() -> None
 @pytest.mark.parametrize("kind", ["env", "secret", "literal"])
 def test_no_server_is_given_a_key_of_ours(name: str, kind: Any) -> None:
     wants = spec(env={"X": Value(kind, f"${{{name}}}" if kind == "literal" else name)})
-    with pytest.raises(Fault, match="is given to no server"):
+    with pytest.raises(Fault, match="a key of Leaseway's own"):
         resolve(wants, {name: "the key itself"}, Drawer(**{name: "the key itself"}))
     with_default = spec(args=(f"${{{name}:-none}}",))
     assert resolve(with_default, {name: "the key itself"}).args == ("none",)
@@ -203,7 +203,7 @@ def test_no_server_is_given_a_file_of_ours(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / ".leaseway" / "vault.key").write_text("the key itself")
     (tmp_path / "link").symlink_to(tmp_path / ".leaseway" / "vault.key")
     for path in (tmp_path / ".leaseway" / "vault.key", tmp_path / "link"):
-        with pytest.raises(Fault, match="given to no server"):
+        with pytest.raises(Fault, match="in Leaseway's own folder"):
             resolve(spec(env={"X": Value("file", str(path))}), {})
 
 

@@ -28,7 +28,7 @@ def test_it_has_what_was_read_last(place: VaultPlace) -> None:
     set_secret(place, "a", "1")
     assert known.get("a") is None
     known.refresh()
-    assert (known.get("a"), known.trouble) == ("1", None)
+    assert (known.get("a"), known.error) == ("1", None)
     place.path.unlink()
     known.refresh()
     assert known.get("a") is None
@@ -82,12 +82,12 @@ def test_a_rotated_key_file_is_followed(place: VaultPlace) -> None:
     rotate_vault(place, new_key(), place.key_file)
     set_secret(place, "a", "2")
     known.refresh()
-    assert (known.get("a"), known.trouble) == ("2", None)
+    assert (known.get("a"), known.error) == ("2", None)
 
 
 def test_a_worker_without_a_vault_has_no_secrets_and_no_trouble(place: VaultPlace) -> None:
     known = WorkerVault(None)
     known.refresh()
-    assert (known.get("a"), known.trouble, known.marks) == (None, None, ())
+    assert (known.get("a"), known.error, known.stamps) == (None, None, ())
     keyed = WorkerVault(replace(place, passphrase="a key of sixteen or more"))
-    assert len(keyed.marks) == 1
+    assert len(keyed.stamps) == 1

@@ -110,7 +110,7 @@ async def test_a_worker_whose_id_is_taken_says_that_and_once(
         for _ in range(3):
             await bench.plane.hello()
     (said,) = [record.getMessage() for record in caplog.records if taken in record.getMessage()]
-    assert "refused worker w1 and is asked again: " + taken in said
+    assert "rejected worker w1, which tries again: " + taken in said
     assert "cannot be reached" not in caplog.text
 
 

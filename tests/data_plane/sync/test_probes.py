@@ -106,7 +106,7 @@ async def test_a_change_that_a_server_announces_before_its_delta_comes_is_looked
 
 
 async def test_a_probes_instance_is_not_kept_for_ever(bench: Bench, monkeypatch: Any) -> None:
-    monkeypatch.setattr(pool, "_PROBED_FOR", 0.03)
+    monkeypatch.setattr(pool, "_PROBE_INSTANCE_LIFETIME", 0.03)
     spec = bench.spec("time")
     bench.plane.send(probe=sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash="l"))
     await bench.plane.expect("probe_result")
@@ -191,7 +191,7 @@ async def test_callers_of_a_server_that_is_tried_are_told_so_until_the_trial_end
 
     early = await caller.refused("time")
     assert (early.reason, early.started) == (Reason.SERVER_NOT_READY, "no")
-    assert "worker w1 is trying it" in early.message
+    assert "worker w1 is probing it" in early.message
     assert early.retry_delay
     assert (await caller.refused("tim")).reason is Reason.TOOL_NOT_FOUND
 

@@ -242,7 +242,7 @@ class ArtifactStore:
                     start += len(part)
                     yield part
             finally:
-                self._disk.start(file.close)  # after a read that was cancelled
+                self._disk.submit(file.close)  # after a read that was cancelled
 
     async def read(self, ref: str, tenant: str, session: str, max_size: int) -> bytes:
         """Return all bytes of an artifact of a tenant's session.

@@ -1,4 +1,4 @@
-"""The problems of a worker, for operators (DESIGN §1)."""
+"""Problems of a worker that operators see (DESIGN §1): which are open, and what changed. Pure."""
 
 from __future__ import annotations
 
@@ -9,96 +9,95 @@ from leaseway.spec.model import VariantKey
 
 LIMIT_NOT_ENFORCED: Final = "LIMIT_NOT_ENFORCED"
 LIMIT_PARTLY_ENFORCED: Final = "LIMIT_PARTLY_ENFORCED"
-NO_BACK_CHANNEL: Final = "NO_BACK_CHANNEL"
 LIMIT_REASONS: Final = (LIMIT_NOT_ENFORCED, LIMIT_PARTLY_ENFORCED)
-"""The reasons of problems with limits."""
-
+NO_BACK_CHANNEL: Final = "NO_BACK_CHANNEL"
 UNREACHABLE: Final = "SERVER_UNREACHABLE"
-"""Calls do not reach the server of a ready instance."""
+"""Calls do not reach the server of an instance that counts as ready."""
 
 _MAX_OPEN: Final = 4096
 _MAX_MESSAGE: Final = 4096
 
+Severity = Literal["error", "warning"]
+_Identity = tuple[str, VariantKey | None, str]
+
 
 @dataclass(frozen=True)
 class WorkerProblem:
-    """A problem that an operator should know or fix.
+    """A problem for an operator to know or to fix.
 
     Attributes:
+        scope: `server` or `worker`.
         reason: A constant in capitals.
         message: What happened, where, and what to do.
-        key: The variant with the problem, or None.
+        key: The variant that has the problem, or None.
+        severity: `error` or `warning`.
     """
 
     scope: Literal["server", "worker"]
     reason: str
     message: str
     key: VariantKey | None = None
-    severity: Literal["error", "warning"] = "error"
+    severity: Severity = "error"
 
     @property
-    def identity(self) -> tuple[str, VariantKey | None, str]:
-        """Two problems with the same identity are the same problem."""
+    def identity(self) -> _Identity:
+        """Equal for two reports of the same problem."""
         return (self.scope, self.key, self.reason)
 
 
 class ProblemBook:
     """The open problems of one worker, and the changes since the last report.
 
-    Bounded: 4,096 open problems; beyond that the oldest is dropped.
+    At 4,096 open problems, a new one replaces the oldest.
     """
 
     def __init__(self) -> None:
-        self._open: dict[tuple[str, VariantKey | None, str], WorkerProblem] = {}
-        self._seen: dict[tuple[str, VariantKey | None, str], WorkerProblem] = {}
-        self._cleared: dict[tuple[str, VariantKey | None, str], WorkerProblem] = {}
+        self._open: dict[_Identity, WorkerProblem] = {}
+        self._added: dict[_Identity, WorkerProblem] = {}
+        self._cleared: dict[_Identity, WorkerProblem] = {}
 
     @property
     def open(self) -> tuple[WorkerProblem, ...]:
-        """All open problems, oldest first."""
+        """All open problems, the oldest first."""
         return tuple(self._open.values())
 
     def add(self, problem: WorkerProblem) -> bool:
-        """Add a problem; return whether it, or its message, is new."""
-        if len(problem.message) > _MAX_MESSAGE:
-            problem = replace(problem, message=problem.message[:_MAX_MESSAGE])
-        if problem.identity not in self._open and len(self._open) >= _MAX_OPEN:
-            oldest = next(iter(self._open))
-            self._cleared[oldest] = self._open.pop(oldest)
-            self._seen.pop(oldest, None)
-        is_new = self._open.get(problem.identity) != problem
-        self._open[problem.identity] = problem
-        self._seen[problem.identity] = problem
-        self._cleared.pop(problem.identity, None)
+        """Add a problem; return whether it or its message is new."""
+        problem = replace(problem, message=problem.message[:_MAX_MESSAGE])
+        identity = problem.identity
+        if identity not in self._open and len(self._open) >= _MAX_OPEN:
+            self._clear(next(iter(self._open)))
+        is_new = self._open.get(identity) != problem
+        self._open[identity] = self._added[identity] = problem
+        self._cleared.pop(identity, None)
         return is_new
 
-    def clear(self, key: VariantKey | None, *reasons: str) -> bool:
-        """Clear a variant's problems with the given reasons, or all; return whether any was open.
+    def clear(self, problem: WorkerProblem) -> bool:
+        """Clear a problem, whatever its message; return whether it was open.
 
-        A problem that is cleared before it was reported is only reported as cleared: one report
-        does not show in which order the two happened.
+        A problem that is cleared before it was reported is reported as cleared only: one report
+        does not tell in which order both happened.
         """
-        cleared = [
-            identity
-            for identity in self._open
-            if identity[1] == key and (not reasons or identity[2] in reasons)
-        ]
-        for identity in cleared:
-            self._cleared[identity] = self._open.pop(identity)
-            self._seen.pop(identity, None)
-        return bool(cleared)
+        if problem.identity not in self._open:
+            return False
+        self._clear(problem.identity)
+        return True
+
+    def _clear(self, identity: _Identity) -> None:
+        self._cleared[identity] = self._open.pop(identity)
+        self._added.pop(identity, None)
 
     def add_cleared(self, problem: WorkerProblem) -> None:
         """Report a problem as cleared that the control plane knows from a probe's result."""
         self._cleared[problem.identity] = problem
 
     def pop_changes(self) -> tuple[tuple[WorkerProblem, ...], tuple[WorkerProblem, ...]]:
-        """Return (seen, cleared) since the last call."""
-        seen, cleared = tuple(self._seen.values()), tuple(self._cleared.values())
-        self._seen.clear()
+        """Return the problems (added, cleared) since the last call."""
+        added, cleared = tuple(self._added.values()), tuple(self._cleared.values())
+        self._added.clear()
         self._cleared.clear()
-        return seen, cleared
+        return added, cleared
 
     def report_all_again(self) -> None:
-        """Report all open problems again, to a control plane that may know none of them."""
-        self._seen = dict(self._open)
+        """Report all open problems, to a control plane that may know none of them."""
+        self._added = dict(self._open)

@@ -1,4 +1,4 @@
 """Supervision of live MCP clients: pool, generations, spares, restarts, expiry.
 
-Starts instances through the port in `core.ports`; imports neither calls nor leases.
+Starts instances through the port in `core.ports`; imports nothing of calls or leases.
 """

@@ -1,103 +1,153 @@
-"""What every generation of a worker needs, and who hears of what happens to instances."""
+"""What all generations of a worker share: callbacks, the instance quota, stderr of the past."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.core.ports import OpenInstance
+from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.instances.live_instance import LiveInstance
-from leaseway.data_plane.instances.quota import Quota
 from leaseway.data_plane.instances.reports import Reports
-from leaseway.data_plane.instances.stderr_history import StderrHistory
 from leaseway.data_plane.metrics.instruments import WorkerMeters
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
+from leaseway.wire.secrets.redaction import redact
 
-
-class LeasedEnded(Protocol):
-    """Hears that the instance behind a lease has ended by itself."""
-
-    def __call__(self, live: LiveInstance, fault: Fault | None, /) -> None: ...
-
-
-class ToolsChanged(Protocol):
-    """Hears that a server says that its tools changed."""
-
-    def __call__(self, key: VariantKey, live: LiveInstance, /) -> None: ...
-
-
-class LeaseOver(Protocol):
-    """Hears that a lease is to end because of its instance, which runs no call, and why."""
-
-    def __call__(self, live: LiveInstance, why: str, /) -> None: ...
-
-
-class InstanceStarted(Protocol):
-    """Hears of an instance that came up, or was taken over from a probe."""
-
-    def __call__(self, live: LiveInstance, /, *, again: bool) -> None: ...
-
-
-class InstanceEnded(Protocol):
-    """Hears of an instance that was up and is no more, and how it ended, in words."""
-
-    def __call__(self, live: LiveInstance, how: str, /) -> None: ...
-
-
-class ReferenceMissed(Protocol):
-    """Hears that a probe has failed because a reference of its server does not resolve."""
-
-    def __call__(self, spec: ServerSpec, /) -> None: ...
+_LOGS_PER_SERVER: Final = 4
+_MAX_SERVERS: Final = 1024
 
 
 @dataclass
 class Hooks:
-    """Who hears of what happens to instances; set once, while the worker is put together.
+    """Callbacks for events of instances; set once, while the worker is built.
 
     Attributes:
-        on_leased_instance_ended: The instance behind a lease has ended by itself.
-        tools_changed: A server says that its tools changed.
-        lease_over: A lease is to end because its instance is too old, or was not called for long.
-        instance_started: An instance serves from now on; `again` where starts before it failed or
-            the one before it ended by itself.
-        instance_ended: An instance that was up is closed, or ended by itself; `live.up_since` says
-            since when it was up and `live.fault` why it ended where nobody asked it to.
-        reference_missed: A probe has failed because a reference does not resolve.
-        taken_over: A generation that did not start at first serves instead of the one before it.
+        on_leased_instance_ended: The instance of a lease ended by itself; the fault, if known.
+        on_tools_changed: A server reported that its tools changed.
+        on_lease_due: A lease must end because its instance is too old or was idle for too long;
+            the text says why. No call is in flight.
+        on_instance_started: An instance is ready; true after a failed start or a crash.
+        on_instance_ended: An instance that was ready has been closed, or ended by itself
+            (`live.fault`); the text says how.
+        on_reference_missing: A probe failed because a reference does not resolve.
+        on_takeover: A generation whose first start had failed replaced its predecessor.
     """
 
-    on_leased_instance_ended: LeasedEnded = lambda _live, _fault: None
-    on_tools_changed: ToolsChanged = lambda _key, _live: None
-    on_lease_due: LeaseOver = lambda _live, _why: None
-    on_instance_started: InstanceStarted = lambda _live, *, again: None
-    on_instance_ended: InstanceEnded = lambda _live, _how: None
-    on_reference_missing: ReferenceMissed = lambda _spec: None
-    on_takeover: Callable[[], None] = lambda: None
+    on_leased_instance_ended: Callable[[LiveInstance, Fault | None], None] = lambda *_: None
+    on_tools_changed: Callable[[VariantKey, LiveInstance], None] = lambda *_: None
+    on_lease_due: Callable[[LiveInstance, str], None] = lambda *_: None
+    on_instance_started: Callable[[LiveInstance, bool], None] = lambda *_: None
+    on_instance_ended: Callable[[LiveInstance, str], None] = lambda *_: None
+    on_reference_missing: Callable[[ServerSpec], None] = lambda _: None
+    on_takeover: Callable[[], object] = lambda: None
+
+
+class SpareHolder(Protocol):
+    """Holds spare instances of a server."""
+
+    def evict(self) -> bool:
+        """Close one spare; return False if there is none."""
+
+    def reconcile(self) -> None:
+        """Start or close spares after the number of instances changed."""
+
+
+class InstanceQuota:
+    """The instances of each server and the holders of its spares (DESIGN §10, bounds).
+
+    Every instance is counted here, so `max_instances` holds over all variants and generations of
+    a server.
+    """
+
+    def __init__(self) -> None:
+        self._instances: dict[str, dict[LiveInstance, None]] = {}
+        self._holders: dict[str, dict[SpareHolder, None]] = {}
+
+    def add(self, live: LiveInstance) -> None:
+        server_id = live.spec.key.server_id
+        self._instances.setdefault(server_id, {})[live] = None
+        self._notify_holders(server_id)
+
+    def remove(self, live: LiveInstance) -> None:
+        server_id = live.spec.key.server_id
+        instances = self._instances.get(server_id, {})
+        if live not in instances:
+            return
+        del instances[live]
+        if not instances:
+            del self._instances[server_id]
+        self._notify_holders(server_id)
+
+    def count(self, server_id: str) -> int:
+        """Return the number of instances of a server, including those that are starting."""
+        return len(self._instances.get(server_id, ()))
+
+    def add_holder(self, server_id: str, holder: SpareHolder) -> None:
+        self._holders.setdefault(server_id, {})[holder] = None
+
+    def remove_holder(self, server_id: str, holder: SpareHolder) -> None:
+        holders = self._holders.get(server_id, {})
+        holders.pop(holder, None)
+        if not holders:
+            self._holders.pop(server_id, None)
+
+    def make_room(self, server_id: str, limit: int) -> None:
+        """Evict spares until the limit allows one more instance, or no spare is left."""
+        for holder in tuple(self._holders.get(server_id, ())):
+            while self.count(server_id) >= limit and holder.evict():
+                pass
+
+    def _notify_holders(self, server_id: str) -> None:
+        # Not at once: the caller that adds or removes an instance is still changing.
+        for holder in self._holders.get(server_id, ()):
+            asyncio.get_running_loop().call_soon(holder.reconcile)
+
+
+@dataclass(frozen=True)
+class StderrLog:
+    """The last stderr lines of one instance; `state` is `running` or how it ended."""
+
+    instance_id: str
+    lines: tuple[str, ...]
+    state: str
+    pid: int = 0
+
+
+class StderrHistory:
+    """The stderr of the last four ended instances of each of at most 1,024 variants."""
+
+    def __init__(self) -> None:
+        self._logs: OrderedDict[VariantKey, deque[StderrLog]] = OrderedDict()
+
+    def add(self, key: VariantKey, instance: InstancePort, state: str) -> None:
+        """Add the stderr of an ended instance, unless it is empty."""
+        lines = tuple(instance.stderr.lines())
+        if not lines:
+            return
+        logs = self._logs.setdefault(key, deque(maxlen=_LOGS_PER_SERVER))
+        logs.append(StderrLog(instance.id, lines, redact(state)))
+        self._logs.move_to_end(key)
+        if len(self._logs) > _MAX_SERVERS:
+            self._logs.popitem(last=False)
+
+    def get(self, key: VariantKey) -> tuple[StderrLog, ...]:
+        """Return the logs of a variant, the oldest first."""
+        return tuple(self._logs.get(key, ()))
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What every generation of a worker needs.
-
-    Attributes:
-        worker_id: For messages.
-        open_instance: Makes MCP clients.
-        background: Runs what nobody waits for.
-        reports: Where problems and changes go.
-        logs: Keeps what ended instances wrote.
-        hooks: Who else hears.
-        quota: Counts the instances of each server.
-        meters: What is measured, or None where nobody wants that.
-    """
+    """What all generations of a worker share; `meters` is None if metrics are off."""
 
     worker_id: str
     open_instance: OpenInstance
     background: Background
     reports: Reports
-    logs: StderrHistory
-    hooks: Hooks = field(default_factory=Hooks)
-    quota: Quota = field(default_factory=Quota)
     meters: WorkerMeters | None = None
+    hooks: Hooks = field(default_factory=Hooks)
+    quota: InstanceQuota = field(default_factory=InstanceQuota)
+    stderr_history: StderrHistory = field(default_factory=StderrHistory)

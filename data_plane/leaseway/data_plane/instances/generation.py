@@ -1,425 +1,423 @@
-"""The instances made from one launch hash of one variant (DESIGN §§3, 9).
+"""The instances of one launch hash of one variant (DESIGN §§3, 9).
 
-A generation of a shared server keeps one instance up (`shared`). One of a leased server
-makes an instance for each lease (`upkeep` says when those end) and holds `spares`. A generation
-that was replaced drains: what runs on it finishes, nothing new begins.
+A generation of a shared server keeps one instance running (`shared`). A generation of a leased
+server starts an instance for each lease, ends leases by age and idleness, and holds `spares`. A
+replaced generation drains: its calls finish, and it accepts no new ones.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+import math
+from collections.abc import Iterable
+from typing import Final
 
+from leaseway.data_plane.background import Alarm
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.instances.circuit_breaker import CircuitBreaker
-from leaseway.data_plane.core.instances.instance_policy import spares_wanted
+from leaseway.data_plane.core.instances.instance_policy import (
+    age_deadline,
+    idle_deadline,
+    target_spares,
+)
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.context import WorkerContext
-from leaseway.data_plane.instances.expiry import Expiry
-from leaseway.data_plane.instances.live_instance import LiveInstance, ended_by_itself
-from leaseway.data_plane.instances.members import LiveInstances
+from leaseway.data_plane.instances.instance_set import InstanceSet
+from leaseway.data_plane.instances.live_instance import (
+    InstanceOwner,
+    LiveInstance,
+    ended_by_itself,
+)
 from leaseway.data_plane.instances.problems import ServerProblems
 from leaseway.data_plane.instances.shared import SharedSupervisor
 from leaseway.data_plane.instances.spares import Spares
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault, Reason
 
-_NOT_TAKEN_OVER: Final = "CHANGED_LAUNCH_FAILED"
+_CHANGED_LAUNCH_FAILED: Final = "CHANGED_LAUNCH_FAILED"
 
 
-class Generation:
+class Generation(InstanceOwner):
     """All instances of one launch hash of one variant.
 
     Attributes:
-        launch_hash: What the instances are started from.
+        launch_hash: The hash of everything that needs a new instance when it changes.
+        problems: Its open problems.
+        predecessor: The older generation that serves until an instance of this one has started.
     """
 
     def __init__(self, variant: HeldVariant, context: WorkerContext) -> None:
         self.launch_hash = variant.launch_hash
+        self.problems = ServerProblems(variant.key, context.worker_id, context.reports)
+        self.predecessor: Generation | None = None
         self._context = context
-        self._problems = ServerProblems(variant.key, context.worker_id, context.reports)
-        self._lives = LiveInstances(variant, context, self, self._problems, self._came_up)
+        self._loop = asyncio.get_running_loop()
+        self._instances = InstanceSet(variant, context, self, self.problems, self._on_up)
         self._supervisor = SharedSupervisor(
-            self._lives, context, self._take_over, self._not_taken_over
+            self._instances, context, self._replace_predecessor, self._report_failed_change
         )
-        self._spares = Spares(self._lives, context)
-        self._expiry = Expiry(self._lives, context.hooks)
-        self._predecessor: Generation | None = None
+        self._spares = Spares(self._instances, context)
+        self._expiry_alarm = Alarm(self._expire_leases)
 
     @property
     def variant(self) -> HeldVariant:
-        """What is exposed now; its launch hash never changes."""
-        return self._lives.variant
+        """The exposed variant; its launch hash never changes."""
+        return self._instances.variant
 
     @property
     def key(self) -> VariantKey:
-        return self._lives.variant.key
+        return self._instances.variant.key
 
     @property
     def is_shared(self) -> bool:
         """Whether calls of different sessions share one instance."""
-        return self._lives.variant.spec.truely_stateless
+        return self._instances.variant.spec.truely_stateless
 
     @property
     def shared(self) -> LiveInstance | None:
-        """The instance that shared calls use, or None while there is none."""
+        """The instance for shared calls, or None if none has started."""
         return self._supervisor.live
 
     @property
-    def was_up(self) -> bool:
-        """Whether an instance of this generation has come up, or was taken over from a probe."""
-        return self._lives.was_up
-
-    @property
-    def predecessor(self) -> Generation | None:
-        """The older generation that serves on until an instance of this one has been up."""
-        return self._predecessor
-
-    def can_follow(self, older: Generation) -> bool:
-        """Return whether an older generation can serve until an instance of this one is up."""
-        if self.variant.spec.hidden or self.is_shared != older.is_shared:
-            return False
-        if self.is_shared:
-            return self.shared is None and older.shared is not None
-        return not self.was_up and older.was_up
-
-    def follow_on(self, older: Generation) -> None:
-        """Leave shared calls to an older generation until an instance of this one is up.
-
-        New leases try this one first; where it does not start, the older one has them.
-        """
-        self._predecessor = older
-        if self.is_shared:
-            self._supervisor.want()
-        elif not spares_wanted(self.variant.spec.instances):
-            older.stop_spares()
-
-    def stop_spares(self) -> None:
-        """Close what no lease uses, and keep none; leases can still be had."""
-        self._spares.stop()
-
-    def part_with_predecessor(self) -> Generation | None:
-        """Return the older generation that serves on, for whoever takes over instead."""
-        older, self._predecessor = self._predecessor, None
-        return older
-
-    def shared_for(self, tool: str) -> LiveInstance | None:
-        """Return the instance for a shared call, or None where there is something to wait for.
-
-        Args:
-            tool: What is called; one that the older generation lacks or defines differently waits
-                for this one. Empty for prompts and resources.
-        """
-        live = self._supervisor.live
-        if live is None and self._predecessor is not None:
-            older = self._predecessor.shared
-            if older is not None and older.is_ready and older.has(self.variant.toolset, tool):
-                return older
-        return live
-
-    @property
     def draining(self) -> bool:
-        """Whether a newer generation has taken over."""
-        return self._lives.draining
+        """Whether a newer generation has replaced this one."""
+        return self._instances.draining
 
     @property
     def live_instances(self) -> Iterable[LiveInstance]:
-        return self._lives.all
+        return self._instances.all
 
     @property
     def starts(self) -> int:
-        return self._lives.starts
+        return self._instances.starts
 
     @property
     def last_id(self) -> str:
         """The id of the newest instance; empty before the first."""
-        return self._lives.last_id
+        return self._instances.last_id
 
     @property
     def circuit_breaker(self) -> CircuitBreaker:
-        """How starts have gone, and when the next one may be."""
-        return self._lives.restart
+        return self._instances.circuit_breaker
 
     @property
     def is_backing_off(self) -> bool:
-        """Whether starts failed and none is under way."""
+        """Whether starts failed and none is in progress."""
         return (
-            self._lives.restart.failures > 0
+            self._instances.circuit_breaker.failures > 0
             and not self.draining
-            and all(live.up_since is not None for live in self._lives.all)
+            and all(live.up_since is not None for live in self._instances.all)
         )
 
     @property
     def is_resting(self) -> bool:
-        """Whether the shared instance was ended because nobody called, until the next call."""
-        return self._supervisor.rests and not self.draining
+        """Whether the shared instance ended because it was idle; the next call starts it."""
+        return self._supervisor.is_resting and not self.draining
 
     @property
     def is_empty(self) -> bool:
-        return not len(self._lives)
+        return not len(self._instances)
 
     @property
     def resolved_values(self) -> ResolvedValues | None:
-        """What the references stand for here; None before the first start."""
-        return self._lives.resolved_values
+        """What the references resolved to; None before the first start."""
+        return self._instances.resolved_values
+
+    @property
+    def known_version(self) -> str:
+        """The protocol version for the next instance; empty if unknown."""
+        return self._instances.known_version
+
+    def can_succeed(self, older: Generation) -> bool:
+        """Return whether an older generation can serve until an instance of this one starts."""
+        if self.variant.spec.hidden or self.is_shared != older.is_shared:
+            return False
+        if self.is_shared:
+            return self.shared is None and older.shared is not None
+        return not self._instances.was_up and older._instances.was_up
+
+    def succeed(self, older: Generation) -> None:
+        """Let an older generation serve shared calls until an instance of this one starts.
+
+        New leases try this generation first, then the older one.
+        """
+        self.predecessor = older
+        if self.is_shared:
+            self._supervisor.run()
+        elif not target_spares(self.variant.spec.instances):
+            older._spares.stop()
+
+    def pop_predecessor(self) -> Generation | None:
+        predecessor, self.predecessor = self.predecessor, None
+        return predecessor
+
+    def shared_for(self, tool: str) -> LiveInstance | None:
+        """Return the started instance for a shared call, or None to wait for one.
+
+        Args:
+            tool: The tool's name. A call waits for this generation if the older one lacks the tool
+                or defines it differently. Empty for prompts and resources.
+        """
+        live = self._supervisor.live
+        if live is None and self.predecessor is not None:
+            older = self.predecessor.shared
+            if older is not None and older.is_ready and older.has(self.variant.toolset, tool):
+                return older
+        return live
+
+    async def wait_for_shared(self, tool: str) -> LiveInstance:
+        """Return the instance for a shared call of a tool, waiting for a start in progress.
+
+        Raises:
+            Fault: SERVER_NOT_READY or SERVER_LOST: it is down, with the time of the next start.
+        """
+        return self.shared_for(tool) or await self._supervisor.wait()
 
     def adopt(self, live: LiveInstance) -> None:
-        """Take an instance that a probe started: as the shared one or as a spare.
+        """Use an instance that a probe started, as the shared one or as a spare.
 
-        One that has ended, or is about to, is closed; another one starts when it is wanted.
+        An instance that has ended, or is about to, is closed.
         """
         if not live.is_ready:
             self._context.background.spawn(live.close(), f"close a dead instance of {self.key}")
             return
-        self._lives.adopt(live)
+        self._instances.adopt(live)
         if self.is_shared:
             self._supervisor.adopt(live)
         else:
             self._spares.add(live)
-            self._spares.begin()
+            self._spares.start()
 
-    def adopt_spare(self, live: LiveInstance) -> None:
-        """Take an instance of this launch hash where there is none yet, else close it."""
+    def adopt_if_empty(self, live: LiveInstance) -> None:
+        """Use a probe's instance if there is no other instance, else close it."""
         if self.is_empty:
             self.adopt(live)
         else:
             self._context.background.spawn(live.close(), f"close a second instance of {self.key}")
 
-    def outdates(self, live: LiveInstance) -> bool:
-        """Return whether an instance was started with other values than the newest ones are."""
-        return self._lives.outdates(live)
+    def is_outdated(self, live: LiveInstance) -> bool:
+        """Return whether the next instance will get other values or an older protocol."""
+        return self._instances.is_outdated(live)
 
-    @property
-    def known_version(self) -> str:
-        """The protocol version that the next instance is to be spoken to in; empty: unknown."""
-        return self._lives.known_version
+    def is_behind(self, values: ResolvedValues) -> bool:
+        """Return whether any instance, or the next one, has other values than these."""
+        used = [live.instance.resolved_values for live in self.live_instances]
+        return any(values.differs(other) for other in (self.resolved_values, *used))
 
-    def is_behind(self, resolved_values: ResolvedValues) -> bool:
-        """Return whether anything here has other values than these."""
-        held = [
-            self.resolved_values,
-            *(live.instance.resolved_values for live in self.live_instances),
-        ]
-        return any(resolved_values.differs(each) for each in held)
+    def forget_resolved_values(self) -> None:
+        """Resolve the references again at the next start."""
+        self._instances.resolved_values = None
 
-    def read_anew(self) -> None:
-        """Read the references again at the next start."""
-        self._lives.resolved_values = None
-
-    def begin(self) -> None:
-        """Start what is to be up before it is needed."""
+    def start(self) -> None:
+        """Start the instances that must run before they are needed."""
         if not self.is_shared:
-            self._spares.begin()
+            self._spares.start()
         elif self.variant.spec.starts_eagerly:
-            self._supervisor.want()
+            self._supervisor.run()
 
-    def expose(self, variant: HeldVariant) -> None:
-        """Take over new tools and settings for the instances that there are."""
-        before, self._lives.variant = self.variant.spec, variant
+    def update_exposure(self, variant: HeldVariant) -> None:
+        """Apply new tools and settings to the instances that run."""
+        before, self._instances.variant = self.variant.spec, variant
         for live in self.live_instances:
             if live.is_ready:
                 self._compare_again(live)
-        wanted = spares_wanted(variant.spec.instances)
-        if wanted < spares_wanted(before.instances):
-            self._spares.shrink(wanted)
+        target = target_spares(variant.spec.instances)
+        if target < target_spares(before.instances):
+            self._spares.shrink(target)
         if variant.spec.starts_eagerly and not before.starts_eagerly:
-            self.begin()
-        self._reconcile()
-
-    def _reconcile(self) -> None:
+            self.start()
         self._supervisor.reconcile()
         self._spares.reconcile()
-        self._expiry.reconcile()
+        self._expire_leases()
 
     def _compare_again(self, live: LiveInstance) -> None:
         live.compare(self.variant.toolset)
-        if live.differing:  # another worker's instance may have changed its list first
+        if live.differing:  # its list may have changed, as that of another worker's instance
             live.suspect = True
             self._context.background.spawn(
                 self._relist_suspect(live), f"list the tools of {live.instance.id} again"
             )
         else:
-            self._problems.compared(live, self.live_instances, self.variant.toolset)
+            self.problems.update_tools(live, self.live_instances, self.variant.toolset)
 
     async def _relist_suspect(self, live: LiveInstance) -> None:
         try:
             await self.relist(live)
         except Fault as fault:
-            self._problems.fault(fault)
+            self.problems.report_fault(fault)
         finally:
             live.suspect = False
-        if live.differing:  # it is of before the change; one that starts now may be of after it
+        if live.differing:  # an instance that starts now may have the new list
             self._spares.replace(live)
 
-    async def relist(self, live: LiveInstance) -> Mapping[str, bytes]:
+    async def relist(self, live: LiveInstance) -> None:
         """List the tools of an instance again.
 
         Raises:
-            Fault: It could not.
+            Fault: The listing failed.
         """
-        tools = await live.relist()
-        self._problems.compared(live, self.live_instances, self.variant.toolset)
-        return tools
+        await live.relist()
+        self.problems.update_tools(live, self.live_instances, self.variant.toolset)
 
-    def listed_leased(self, live: LiveInstance, failure: Fault | None = None) -> None:
-        """Note what a leased instance lists that said that its lists changed.
+    def check_leased_lists(self, live: LiveInstance, failure: Fault | None = None) -> None:
+        """Report or clear a difference between a leased instance's lists and the recorded ones.
 
         Args:
-            live: The instance.
-            failure: Why it could not be listed, if so.
+            live: The instance, which reported that its lists changed.
+            failure: Why it could not be listed again, if it could not.
         """
         if self.draining or live.closed.is_set():
-            return  # nobody would take the warning back
+            return  # nothing would clear the warning
         if failure is not None:
-            self._problems.changed(f"could not be listed: {failure.message}")
+            self.problems.report_changed_lists(f"could not be read: {failure.message}")
         elif live.lists_other(self.variant.toolset):
-            self._problems.changed("is not what was recorded.")
+            self.problems.report_changed_lists("is not the recorded one.")
         else:
-            self._problems.compared(live, self.live_instances, self.variant.toolset)
+            self.problems.update_tools(live, self.live_instances, self.variant.toolset)
 
-    async def wait_for_shared(self, tool: str) -> LiveInstance:
-        """Return the instance for a shared call, waiting for a start that is under way.
-
-        Args:
-            tool: As for `shared_for`.
-
-        Raises:
-            Fault: SERVER_NOT_READY or SERVER_LOST: it is down, and when it is tried again.
-        """
-        return self.shared_for(tool) or await self._supervisor.wait()
-
-    def _came_up(self) -> None:
+    def _on_up(self) -> None:
         if not self.is_shared:
-            self._take_over()
+            self._replace_predecessor()
 
-    def _take_over(self) -> None:
-        older = self.part_with_predecessor()
-        if older is not None:
-            self.mend(_NOT_TAKEN_OVER)
-            older.drain()
+    def _replace_predecessor(self) -> None:
+        predecessor = self.pop_predecessor()
+        if predecessor is not None:
+            self.problems.clear(_CHANGED_LAUNCH_FAILED)
+            predecessor.drain()
             self._context.hooks.on_takeover()
 
-    def _not_taken_over(self, fault: Fault) -> None:
-        if self._predecessor is not None:
-            self.report(
-                _NOT_TAKEN_OVER,
-                f"On worker {self._context.worker_id}, server {self.key} did not start as it is "
-                "configured now; there it goes on as it was configured before, and is tried "
-                f"again: {fault.message}",
+    def _report_failed_change(self, fault: Fault) -> None:
+        if self.predecessor is not None:
+            self.problems.report(
+                _CHANGED_LAUNCH_FAILED,
+                f"On worker {self._context.worker_id}, server {self.key} did not start with its "
+                "changed configuration; the previous configuration keeps serving there, and the "
+                f"start is retried: {fault.message}",
             )
 
-    async def take_for_lease(self, lease_id: str) -> tuple[LiveInstance, Generation]:
-        """Return an instance of its own for a lease, and whose it is: a spare, else a new one.
+    async def acquire_for_lease(self, lease_id: str) -> tuple[LiveInstance, Generation]:
+        """Return an instance for a lease, a spare or a new one, and the generation that owns it.
 
-        It is the older generation's where this one has never been up and does not start.
+        The older generation provides it if this one has never started an instance and fails to.
 
         Raises:
-            Fault: It did not come up, and why; SERVER_NOT_READY also where starts have failed so
-                often that none is tried now.
+            Fault: It did not start; SERVER_NOT_READY also if the circuit is open.
         """
-        failure = self._lives.last_fault
+        failure = self._instances.last_fault
         try:
-            if failure is None or self._predecessor is None:
-                live = await self._spares.take(lease_id) or await self._start_for_lease(lease_id)
+            if failure is None or self.predecessor is None:
+                live = await self._spares.acquire(lease_id) or await self._start_for_lease(lease_id)
                 return live, self
         except Fault as fault:
-            if self._predecessor is None or fault.reason is Reason.CAPACITY:
+            if self.predecessor is None or fault.reason is Reason.CAPACITY:
                 raise
             failure = fault
         finally:
             self._spares.reconcile()
-            self._expiry.reconcile()
-        self._not_taken_over(failure)
-        return await self._predecessor.take_for_lease(lease_id)
+            self._expire_leases()
+        self._report_failed_change(failure)
+        return await self.predecessor.acquire_for_lease(lease_id)
 
     async def _start_for_lease(self, lease_id: str) -> LiveInstance:
-        if not self._lives.restart.admits(asyncio.get_running_loop().time()):
-            raise self._lives.refusal(Reason.SERVER_NOT_READY, "does not start")
+        if not self._instances.circuit_breaker.allows_start(self._loop.time()):
+            raise self._instances.unavailable_fault(Reason.SERVER_NOT_READY, "does not start")
         limit = self.variant.spec.instances.max_instances
         self._context.quota.make_room(self.key.server_id, limit)
-        live = self._lives.open(lease_id)
-        await self._lives.bring_up(live)
+        live = self._instances.open(lease_id)
+        await self._instances.start(live)
         return live
 
+    def _expire_leases(self) -> None:
+        """End the leases whose instance is too old or idle, also while draining (DESIGN §5).
+
+        A call in flight is never cut off: the lease of an old instance ends after its last call.
+        """
+        now = self._loop.time()
+        deadlines = [
+            self._expire_lease(live, now)
+            for live in self.live_instances
+            if live.lease_id and live.up_since is not None
+        ]
+        self._expiry_alarm.set(min(deadlines, default=math.inf))
+
+    def _expire_lease(self, live: LiveInstance, now: float) -> float:
+        """End the lease of an instance if it is due; return when to check it again."""
+        policy = self.variant.spec.instances
+        idle_at = idle_deadline(policy, live.times, now)
+        old_at = age_deadline(policy, live.times)
+        live.overdue = ""
+        if now >= old_at:
+            live.overdue = f"its instance is older than the {policy.max_age:g} s of max_age"
+        elif now >= idle_at:
+            live.overdue = f"it had no call for the {policy.idle_timeout:g} s of idle_timeout"
+        else:
+            return min(idle_at, old_at)
+        if not live.calls:
+            self._context.hooks.on_lease_due(live, live.overdue)
+        return math.inf
+
     def drain(self) -> None:
-        """Begin nothing new: spares end now, the shared instance with its last call."""
-        self._lives.draining = True
+        """Close spares now and the shared instance after its last call; start nothing new."""
+        self._instances.draining = True
         self._supervisor.stop()
         self._spares.stop()
         for live in self.live_instances:
             if not live.lease_id:
-                self._lives.retire(live)
-        self._problems.mend_all()
-        older = self.part_with_predecessor()
-        if older is not None:
-            older.drain()
+                self._instances.retire(live)
+        self.problems.clear_all()
+        predecessor = self.pop_predecessor()
+        if predecessor is not None:
+            predecessor.drain()
 
-    def discard(self, live: LiveInstance, grace: float = 0) -> asyncio.Task[None]:
-        """Close an instance in the background and forget it."""
-        return self._lives.discard(live, grace)
+    def discard(self, live: LiveInstance) -> asyncio.Task[None]:
+        """Remove an instance and close it in the background."""
+        return self._instances.discard(live)
 
     async def close(self) -> None:
-        """End every instance."""
-        self._lives.draining = True
+        """Close every instance."""
+        self._instances.draining = True
         self._supervisor.stop()
         self._spares.stop()
-        self._expiry.stop()
+        self._expiry_alarm.clear()
         closing = [self.discard(live) for live in self.live_instances]
         if closing:
             await asyncio.wait(closing)
 
     def on_instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
-        """Forget an instance that ended by itself, and say whose lease is lost."""
-        self._lives.forget(live, "ended" if fault is None else fault.message)
+        self._instances.remove(live, "ended" if fault is None else fault.message)
         if live.up_since is None:
-            return  # whoever starts it hears of it
+            return  # the task that starts it handles the failure
         if live.lease_id:
             if fault is not None and not self.draining:
-                self._problems.fault(fault)
+                self.problems.report_fault(fault)
             self._context.hooks.on_leased_instance_ended(live, fault)
             return
         fault = fault or ended_by_itself(live.spec)
-        self._supervisor.ended(live, fault)
-        self._spares.ended(live, fault)
+        self._supervisor.handle_crash(live, fault)
+        self._spares.handle_crash(live, fault)
 
     def on_instance_idle(self, live: LiveInstance) -> None:
-        """End an instance, or the lease of one, whose last call it waited for."""
         if live.draining:
             self.discard(live)
         else:
-            self._expiry.reconcile()
+            self._expire_leases()
 
     def on_instance_tools_changed(self, live: LiveInstance) -> None:
         self._context.hooks.on_tools_changed(self.key, live)
 
     def on_instance_disconnected(self, live: LiveInstance) -> None:
-        """Report the state of an instance that is about to end."""
         self._context.reports.mark_instances_changed()
 
     def on_instance_warning(self, live: LiveInstance, reason: str, text: str) -> None:
-        """Report what the server can't do as it is configured."""
-        if reason == NO_BACK_CHANNEL and self._lives.asks_by_requests():
+        if reason == NO_BACK_CHANNEL and self._instances.downgrade_protocol():
             text += (
-                " Leases that begin from now on are spoken to by an older protocol without that,"
-                " too: release one that began before, and call again."
+                " New leases use an older protocol that does not have this limitation: release an"
+                " older lease, and call again."
             )
         if not self.draining:
-            self.report(
-                reason, f"On worker {self._context.worker_id}, server {self.key}: {text}", "warning"
-            )
+            message = f"On worker {self._context.worker_id}, server {self.key}: {text}"
+            self.problems.report(reason, message, "warning")
 
     def on_instance_warning_cleared(self, live: LiveInstance, reason: str) -> None:
-        """Clear such a report."""
-        self._problems.mend(reason)
-
-    def report(
-        self, reason: str, message: str, severity: Literal["error", "warning"] = "error"
-    ) -> None:
-        """Report a problem of this server, until it is mended or replaced."""
-        self._problems.report(reason, message, severity)
-
-    def mend(self, *reasons: str) -> None:
-        """Clear problems; those that were not reported are not touched."""
-        self._problems.mend(*reasons)
+        self.problems.clear(reason)

@@ -1,13 +1,12 @@
-"""One MCP instance in use: who owns it, which calls it runs, which of its tools differ."""
+"""One MCP instance in use: its owner, its calls in flight, its tools that differ."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
 
 from leaseway.data_plane.core.calls.turns import CallTurns
-from leaseway.data_plane.core.instances.instance_policy import Times
+from leaseway.data_plane.core.instances.instance_policy import InstanceTimes
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, differing_tools, has_other_tools
@@ -16,26 +15,26 @@ from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
 
 
-class InstanceOwner(Protocol):
-    """Hears what happens to an instance."""
+class InstanceOwner:
+    """Base class of owners of instances, which override the events that they handle."""
 
     def on_instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
-        """The instance has ended; the fault says why where nobody asked it to."""
+        """Handle the end of an instance that its owner did not close; the fault, if known."""
 
     def on_instance_idle(self, live: LiveInstance) -> None:
-        """The last call of an instance that is to end has ended."""
+        """Handle the end of the last call of an instance that is draining or overdue."""
 
     def on_instance_tools_changed(self, live: LiveInstance) -> None:
-        """The server says that its tools changed."""
+        """Handle the server's notification that its tools changed."""
 
     def on_instance_disconnected(self, live: LiveInstance) -> None:
-        """The server gave no sign of life; its instance is being ended."""
+        """Handle an unresponsive server, whose instance is about to end."""
 
     def on_instance_warning(self, live: LiveInstance, reason: str, text: str) -> None:
-        """The server can't do something as it is configured."""
+        """Handle a limitation of the server as it is configured."""
 
     def on_instance_warning_cleared(self, live: LiveInstance, reason: str) -> None:
-        """What was warned of is over."""
+        """Handle the end of such a limitation."""
 
 
 class LiveInstance:
@@ -43,18 +42,19 @@ class LiveInstance:
 
     Attributes:
         instance: The MCP client.
-        owner: Hears what happens; None while nobody has taken it.
+        owner: Handles its events; None before it has an owner, and after it was closed.
         calls: Calls in flight.
-        turns: Orders its calls where it may run so many at once only; None before that is asked.
-        followers: Subscriptions to its resources, which let it end but not rest.
-        lease_id: The lease that it serves; empty for shared and spare ones.
-        draining: Whether it is to end when its last call has.
-        overdue: Why its lease is to end when its last call has; empty where it is not.
-        suspect: Whether its tools differ since the contract changed, and are being listed again.
-        up_since: When it came up, on the loop's clock, or None before.
-        idle_since: When its last call ended, or it was taken into use.
-        closed: Done when it has ended.
-        fault: Why it ended by itself, where that is known.
+        turns: Orders its calls if their number is limited; None before the first such call.
+        followers: Subscriptions to its resources. They do not keep it alive, but keep it from
+            being idle.
+        lease_id: The lease that it belongs to; empty for shared instances and spares.
+        draining: Whether it is closed after its last call.
+        overdue: Why its lease must end after its last call; empty if it need not.
+        suspect: Whether its tools differ from a new contract and are being listed again.
+        up_since: When it was ready, on the loop's clock; None before.
+        idle_since: When its last call ended, or it was assigned to a lease.
+        closed: Set when it has ended.
+        fault: Why it ended by itself, if known.
     """
 
     __slots__ = (
@@ -115,24 +115,24 @@ class LiveInstance:
         return self.instance.state == "ready"
 
     @property
-    def times(self) -> Times:
-        """What of its past decides about its end."""
-        return Times(self.up_since or 0.0, self.idle_since, self.calls + self.followers)
+    def times(self) -> InstanceTimes:
+        """The times that decide when it ends; a subscription counts as a call."""
+        return InstanceTimes(self.up_since or 0.0, self.idle_since, self.calls + self.followers)
 
     @property
     def idle_for(self) -> float:
-        """For how long no call has run on it, in seconds; since it was taken into use at most."""
+        """Seconds since its last call ended, or since it was assigned to a lease."""
         return self._loop.time() - self.idle_since
 
-    def taken(self, lease_id: str) -> None:
+    def assign_lease(self, lease_id: str) -> None:
         self.lease_id = lease_id
         self.idle_since = self._loop.time()
 
     async def start(self) -> None:
-        """Start the instance, which bounds its start itself; one that fails is closed.
+        """Start the instance, which bounds its own start; close it if it fails.
 
         Raises:
-            Fault: It did not come up, and why.
+            Fault: It did not start.
         """
         with measure_start(self._meters, self.spec):
             try:
@@ -140,18 +140,18 @@ class LiveInstance:
             except BaseException:
                 await asyncio.shield(self.close())
                 raise
-        if self.closed.is_set():  # before anybody could use it
+        if self.closed.is_set():  # it ended before this task ran again
             raise self.fault or ended_by_itself(self.spec)
         self.up_since = self.idle_since = self._loop.time()
 
     def compare(self, toolset: CompiledToolset) -> None:
-        """Compare the instance's own tools with the contract (DESIGN §3)."""
+        """Compare the instance's tools with the contract (DESIGN §3)."""
         self._toolset = toolset
         self._heads.clear()
         self.differing = differing_tools(toolset, self.instance.tools)
 
     def lists_other(self, toolset: CompiledToolset) -> bool:
-        """Return whether it lists anything else than what was recorded, exposed or not."""
+        """Return whether its lists differ from the recorded ones, exposed or not."""
         prompts_resources = self.instance.prompts_resources
         return has_other_tools(toolset, self.instance.tools) or (
             prompts_resources is not None
@@ -161,7 +161,7 @@ class LiveInstance:
         )
 
     def has(self, toolset: CompiledToolset, tool: str) -> bool:
-        """Return whether its own tool of that name is as a contract has it; empty is any."""
+        """Return whether its own tool agrees with the contract; true for an empty name."""
         if self._toolset is not toolset:
             self.compare(toolset)
         return tool not in self.differing
@@ -184,15 +184,15 @@ class LiveInstance:
     def _tool_differs(self, tool: str) -> Fault:
         return Fault(
             Reason.TOOL_DIFFERS,
-            f"Tool {tool} of server {self.spec.key} is missing in this instance, or defined "
-            "differently than where it was listed. If the session's lease is from before a change "
-            "of the server's configuration, release it and acquire a new one; otherwise make the "
-            "workers' installations of the server equal.",
+            f"Tool {tool} of server {self.spec.key} is missing in this instance, or its definition "
+            "differs from the listed one. If the session's lease is older than a change of the "
+            "server's configuration, release it and acquire a new one; otherwise install the same "
+            "server on all workers.",
             metadata={"server": self.spec.key.server_id, "instance": self.instance.id},
         )
 
     def end_call(self) -> None:
-        """Note that a call ended; its owner hears of the last one of an instance that is to end."""
+        """Count an ended call; notify the owner after the last call of a draining instance."""
         self.calls -= 1
         if self.calls:
             return
@@ -201,7 +201,7 @@ class LiveInstance:
             self.owner.on_instance_idle(self)
 
     def remove_follower(self) -> None:
-        """Note that a subscription ended; the instance may rest after its idle time from now on."""
+        """Count an ended subscription; the idle time starts again."""
         self.followers -= 1
         if not self.calls:
             self.idle_since = self._loop.time()
@@ -209,27 +209,26 @@ class LiveInstance:
     async def relist(self) -> Mapping[str, bytes]:
         """List the tools again, and allow those that no longer differ.
 
-        A tool that has come to differ is still allowed: the server answers for it until the
-        control plane has committed the new list.
+        A tool that has begun to differ stays allowed until the control plane has committed the
+        new list: until then the server answers for it.
 
         Raises:
-            Fault: It could not.
+            Fault: The listing failed.
         """
         tools = await self.instance.relist()
         if self.differing and self._toolset is not None:
             self.differing &= differing_tools(self._toolset, tools)
         return tools
 
-    async def close(self, grace: float = 0) -> None:
+    async def close(self) -> None:
         """End the instance; its calls in flight fail."""
         self.owner = None
-        await self.instance.close(grace)
+        await self.instance.close()
         self.closed.set()
 
-    # What the instance tells who opened it.
+    # Events of the MCP client (`InstanceListener`).
 
     def on_closed(self, instance: object, fault: Fault | None) -> None:
-        """Wake those who wait for its end, and tell the owner."""
         self.fault = fault
         self.closed.set()
         if self.owner is not None:
@@ -253,4 +252,4 @@ class LiveInstance:
 
 
 def ended_by_itself(spec: ServerSpec) -> Fault:
-    return Fault(Reason.SERVER_LOST, f"Server {spec.key} ended without saying why.")
+    return Fault(Reason.SERVER_LOST, f"Server {spec.key} ended without giving a reason.")

@@ -1,4 +1,4 @@
-"""Every generation of a worker, and which of them new calls use (DESIGN §3, step 6)."""
+"""All generations of a worker, and which of them new calls use (DESIGN §3, step 6)."""
 
 from __future__ import annotations
 
@@ -9,103 +9,84 @@ from typing import Final
 
 from leaseway.data_plane.core.desired_state import Changes, DesiredState, HeldVariant, Update, apply
 from leaseway.data_plane.core.problems import WorkerProblem
-from leaseway.data_plane.instances.context import WorkerContext
+from leaseway.data_plane.instances.context import StderrLog, WorkerContext
 from leaseway.data_plane.instances.generation import Generation
-from leaseway.data_plane.instances.live_instance import LiveInstance
-from leaseway.data_plane.instances.stderr_history import KeptLog
+from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.policy import ServerPolicy
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import nearest
 
-_PROBED_FOR: Final = 60.0
-"""How long a probe's instance waits for the delta that wants it, in seconds."""
-_TRIED_AGAIN: Final = 0.5
-_FOR_NOBODY: Final = ServerPolicy(grants={})
-"""Seconds after which callers of a server that is being tried may ask again."""
+_PROBE_INSTANCE_LIFETIME: Final = 60.0
+"""Seconds that a probe's instance waits for the delta that uses it."""
+_PROBE_RETRY_DELAY: Final = 0.5
+"""Seconds after which callers of a server that is being probed may try again."""
+_GRANTED_TO_NONE: Final = ServerPolicy(grants={})
 
 
-class _Probed:
-    """Owns a probe's instance until the delta comes that wants it.
+class _ProbeInstance(InstanceOwner):
+    """Owns a probe's instance until a delta uses it.
 
     Attributes:
-        launch_hash: What the instance was started from.
-        live: The instance.
-        changed: Whether the server said that its tools changed, which nobody has looked at yet.
+        tools_changed: Whether the server reported a change of its tools meanwhile.
 
     Args:
-        on_end: Called when the instance has ended, or is about to, without being asked.
+        launch_hash: The launch hash of the instance.
+        live: The instance.
+        on_end: Called with the cause when the instance has ended, is about to, or is too old.
     """
 
     def __init__(self, launch_hash: str, live: LiveInstance, on_end: Callable[[str], None]) -> None:
         self.launch_hash = launch_hash
         self.live = live
-        self.changed = False
+        self.tools_changed = False
         self._on_end = on_end
         self._timer = asyncio.get_running_loop().call_later(
-            _PROBED_FOR, on_end, f"was not wanted within {_PROBED_FOR:g} s"
+            _PROBE_INSTANCE_LIFETIME, on_end, f"was unused for {_PROBE_INSTANCE_LIFETIME:g} s"
         )
         live.owner = self
 
-    def give_up(self) -> None:
-        """Ignore the instance from now on."""
+    def release(self) -> LiveInstance:
+        """Return the instance, which has no owner from now on."""
         self._timer.cancel()
         self.live.owner = None
+        return self.live
 
     def on_instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
         self._on_end("ended" if fault is None else fault.message)
 
-    def on_instance_idle(self, live: LiveInstance) -> None:
-        """Do nothing: it runs no calls."""
-
     def on_instance_tools_changed(self, live: LiveInstance) -> None:
-        self.changed = True
+        self.tools_changed = True
 
     def on_instance_disconnected(self, live: LiveInstance) -> None:
-        self._on_end("gave no sign of life")
-
-    def on_instance_warning(self, live: LiveInstance, reason: str, text: str) -> None:
-        """Do nothing: nobody calls it."""
-
-    def on_instance_warning_cleared(self, live: LiveInstance, reason: str) -> None:
-        """Do nothing: nothing was warned of."""
+        self._on_end("did not respond")
 
 
 class Pool:
-    """What a worker serves: the desired state, and the generations behind it.
+    """The desired state of a worker and its generations.
 
     Attributes:
-        registry_version: What callers may ask for.
-
-    Args:
-        context: What every generation needs.
+        context: What all generations share.
+        desired_state: The served variants.
+        registry_version: The version that callers may require.
     """
 
     def __init__(self, context: WorkerContext) -> None:
-        self._context = context
-        self._holdings = DesiredState()
+        self.context = context
+        self.desired_state = DesiredState()
+        self.registry_version = 0
         self._current: dict[VariantKey, Generation] = {}
         self._draining: list[Generation] = []
         self._common: dict[str, Generation] = {}
-        self._own: dict[str, dict[str, Generation]] = {}
-        self._probed: dict[VariantKey, _Probed] = {}
-        self._tried: list[ServerSpec] = []
-        self._moved: asyncio.Future[None] | None = None
-        self.registry_version = 0
-
-    @property
-    def desired_state(self) -> DesiredState:
-        return self._holdings
-
-    @property
-    def context(self) -> WorkerContext:
-        """What every generation needs."""
-        return self._context
+        self._of_tenants: dict[str, dict[str, Generation]] = {}
+        self._probe_instances: dict[VariantKey, _ProbeInstance] = {}
+        self._probing: list[ServerSpec] = []
+        self._version_reached: asyncio.Future[None] | None = None
 
     @property
     def generations(self) -> Iterable[Generation]:
-        """All generations that have an instance or may get one, the current ones first."""
+        """All generations that have or may start instances, the current ones first."""
         self._draining = [old for old in self._draining if not (old.draining and old.is_empty)]
         return (*self._current.values(), *self._draining)
 
@@ -114,128 +95,123 @@ class Pool:
         """The generations that new calls use."""
         return self._current.values()
 
+    def find(self, key: VariantKey) -> Generation | None:
+        """Return the current generation of a variant."""
+        return self._current.get(key)
+
     def resolve(self, server_id: str, tenant: str, agent: str = "") -> Generation:
         """Return the generation that new calls of a caller use.
 
         Raises:
-            Fault: TOOL_NOT_FOUND, with the nearest ids; or SERVER_NOT_READY: it is tried here.
+            Fault: TOOL_NOT_FOUND, with the nearest ids; SERVER_NOT_READY: it is being probed here.
         """
-        if self._own:
-            own = self._own.get(server_id)
+        if self._of_tenants:
+            own = self._of_tenants.get(server_id)
             if own is not None and tenant in own:
-                return self._granted(own[tenant], server_id, tenant, agent)
-        return self._granted(self._common.get(server_id), server_id, tenant, agent)
+                return self._check_grants(own[tenant], server_id, tenant, agent)
+        return self._check_grants(self._common.get(server_id), server_id, tenant, agent)
 
-    def _granted(
+    def _check_grants(
         self, generation: Generation | None, server_id: str, tenant: str, agent: str
     ) -> Generation:
-        """Return a generation to callers for whom it exists.
+        """Return a generation that a caller may see.
 
-        One that never was takes the way of one that is granted to nobody: time tells nothing.
+        A missing server takes the code path of one that is granted to no caller, so that the
+        response time does not reveal that it exists.
         """
-        policy = generation.variant.spec.policy if generation is not None else _FOR_NOBODY
+        policy = generation.variant.spec.policy if generation is not None else _GRANTED_TO_NONE
         if policy.grants is not None and not policy.sees(tenant, agent):
-            raise self._server_missing(server_id, tenant, agent)
+            raise self._not_found(server_id, tenant, agent)
         assert generation is not None
         return generation
 
-    def _server_missing(self, server_id: str, tenant: str, agent: str) -> Fault:
-        # No more can be said: a delta names what is up, and who tries the rest is one worker.
+    def _not_found(self, server_id: str, tenant: str, agent: str) -> Fault:
+        # Deltas contain only servers that have started, and only one worker probes the others.
         if any(
             spec.key.server_id == server_id
             and spec.key.tenant in ("", tenant)
             and spec.policy.sees(tenant, agent)
-            for spec in self._tried
+            for spec in self._probing
         ):
             return Fault(
                 Reason.SERVER_NOT_READY,
-                f"Server {server_id} has not come up yet: worker {self._context.worker_id} is "
-                "trying it. Call again in a moment; `leaseway problems` says why if it does not.",
+                f"Server {server_id} has not started yet: worker {self.context.worker_id} is "
+                "probing it. Call again in a moment; `leaseway problems` shows why if it fails.",
                 metadata={"server": server_id},
-                retry_delay=_TRIED_AGAIN,
+                retry_delay=_PROBE_RETRY_DELAY,
             )
-        known = [each.key.server_id for each in self.desired_state.visible_to(tenant, agent)]
-        near = nearest(server_id[:64], known)
+        visible = self.desired_state.visible_to(tenant, agent)
+        near = nearest(server_id[:64], [variant.key.server_id for variant in visible])
         hint = f" Did you mean {', '.join(near)}?" if near else ""
         return Fault(
             Reason.TOOL_NOT_FOUND,
-            f"Worker {self._context.worker_id} serves no server {server_id[:64]}.{hint} One that "
-            "is not up yet is not known here; ask the control plane (ResolveTools).",
+            f"Worker {self.context.worker_id} serves no server {server_id[:64]}.{hint} A server "
+            "that has not started yet is unknown here; ask the control plane (ResolveTools).",
             metadata={"nearest": ",".join(near)} if near else {},
         )
 
     @contextlib.contextmanager
     def probing(self, spec: ServerSpec) -> Iterator[None]:
-        """Tell callers that may see a server which is not up yet that it is being tried."""
-        self._tried.append(spec)
+        """Answer callers of a server with SERVER_NOT_READY while it is being probed."""
+        self._probing.append(spec)
         try:
             yield
         finally:
-            self._tried.remove(spec)
-
-    def find(self, key: VariantKey) -> Generation | None:
-        return self._current.get(key)
+            self._probing.remove(spec)
 
     def commit(self, update: Update) -> Changes:
         """Apply an update: new calls use the new generations from now on."""
-        self._holdings, changes = apply(self._holdings, update)
+        self.desired_state, changes = apply(self.desired_state, update)
         for variant in changes.removed:
-            self._retire(variant.key)
-            self._forget_probed(variant.key)
+            self._drain(self._current.pop(variant.key, None))
+            self._close_probe_instance(variant.key)
         for variant in changes.launched:
             self._launch(variant)
         for variant in changes.exposed:
-            self._current[variant.key].expose(variant)
+            self._current[variant.key].update_exposure(variant)
             self._report_schemas(variant)
         self._index()
-        self.registry_version = self._holdings.registry_version
-        if self._moved is not None:
-            self._moved.set_result(None)
-            self._moved = None
+        self.registry_version = self.desired_state.registry_version
+        if self._version_reached is not None:
+            self._version_reached.set_result(None)
+            self._version_reached = None
         return changes
 
     def _launch(self, variant: HeldVariant) -> None:
         replaced = self._current.pop(variant.key, None)
-        serving = self._serving(replaced)
-        if serving is not None and serving.launch_hash == variant.launch_hash:  # taken back
+        serving = _pop_serving(replaced)
+        if serving is not None and serving.launch_hash == variant.launch_hash:
+            # The change was reverted before an instance of it had started.
             self._drain(replaced)
             self._draining.remove(serving)
             self._current[variant.key] = serving
-            serving.expose(variant)
+            serving.update_exposure(variant)
         else:
-            self._begin(Generation(variant, self._context), replaced, serving)
+            self._start(Generation(variant, self.context), replaced, serving)
         self._report_schemas(variant)
 
-    @staticmethod
-    def _serving(replaced: Generation | None) -> Generation | None:
-        """Return whose instance answers shared calls until the next generation has one."""
-        if replaced is None:
-            return None
-        older = replaced.part_with_predecessor()
-        return older if older is not None and replaced.shared is None else replaced
-
-    def _begin(
+    def _start(
         self, fresh: Generation, replaced: Generation | None, serving: Generation | None
     ) -> None:
         self._current[fresh.key] = fresh
-        probed = self._probed.get(fresh.key)
-        if probed is not None and probed.launch_hash == fresh.launch_hash:
-            del self._probed[fresh.key]
-            probed.give_up()
-            fresh.adopt(probed.live)
-            if probed.changed:
-                fresh.on_instance_tools_changed(probed.live)
+        probe = self._probe_instances.get(fresh.key)
+        if probe is not None and probe.launch_hash == fresh.launch_hash:
+            del self._probe_instances[fresh.key]
+            live = probe.release()
+            fresh.adopt(live)
+            if probe.tools_changed:
+                fresh.on_instance_tools_changed(live)
         else:
-            self._forget_probed(fresh.key)
+            self._close_probe_instance(fresh.key)
         self._hand_over(fresh, replaced, serving)
-        fresh.begin()
+        fresh.start()
 
     def _hand_over(
         self, fresh: Generation, replaced: Generation | None, serving: Generation | None
     ) -> None:
-        """Drain an older generation, at once or when the fresh one has an instance."""
-        if serving is not None and fresh.can_follow(serving):
-            fresh.follow_on(serving)
+        """Drain the older generation, now or when the fresh one has an instance."""
+        if serving is not None and fresh.can_succeed(serving):
+            fresh.succeed(serving)
             if serving is replaced:
                 self._draining.append(serving)
                 return
@@ -247,25 +223,22 @@ class Pool:
         """Replace a generation by a new one of the same definition (DESIGN §3, local generations).
 
         Args:
-            old: What is replaced; it drains.
-            live: The first instance of the new one, up already; or None to start with none.
+            old: The generation to drain.
+            live: The first instance of the new generation, already started, or None.
 
         Returns:
-            False where something newer has taken over already; nothing is done then.
+            False, with nothing done, if a newer generation has replaced it already.
         """
         if self._current.get(old.key) is not old:
             return False
-        serving = self._serving(old)
-        fresh = self._current[old.key] = Generation(old.variant, self._context)
+        serving = _pop_serving(old)
+        fresh = self._current[old.key] = Generation(old.variant, self.context)
         if live is not None:
             fresh.adopt(live)
         self._hand_over(fresh, old, serving)
         self._index()
-        fresh.begin()
+        fresh.start()
         return True
-
-    def _retire(self, key: VariantKey) -> None:
-        self._drain(self._current.pop(key, None))
 
     def _drain(self, generation: Generation | None) -> None:
         if generation is not None:
@@ -273,69 +246,68 @@ class Pool:
             self._draining.append(generation)
 
     def _report_schemas(self, variant: HeldVariant) -> None:
-        found = variant.toolset.schema_problems
-        problem = WorkerProblem(
-            "server", "SCHEMA_NOT_COMPILED", " ".join(found), variant.key, severity="warning"
+        problems = variant.toolset.schema_problems
+        self.context.reports.set_problem(
+            WorkerProblem(
+                "server", "SCHEMA_NOT_COMPILED", " ".join(problems), variant.key, severity="warning"
+            ),
+            bool(problems),
         )
-        if found:
-            self._context.reports.report_problem(problem)
-        else:
-            self._context.reports.clear_problem(problem)
 
     def _index(self) -> None:
-        self._common = {
-            key.server_id: generation for key, generation in self._current.items() if not key.tenant
-        }
-        self._own = {}
+        self._common = {}
+        self._of_tenants = {}
         for key, generation in self._current.items():
             if key.tenant:
-                self._own.setdefault(key.server_id, {})[key.tenant] = generation
+                self._of_tenants.setdefault(key.server_id, {})[key.tenant] = generation
+            else:
+                self._common[key.server_id] = generation
 
     def keep_probe_instance(self, launch_hash: str, live: LiveInstance) -> None:
-        """Keep a probe's instance for the delta that wants it, for at most 60 s.
+        """Keep a probe's instance for the delta that uses it, for at most 60 s.
 
-        One whose server is to start lazily is closed: a file of hundreds is not to hold them all.
+        An instance of a server that starts lazily is closed: there may be hundreds of them.
         """
         key = live.spec.key
-        self._forget_probed(key)
+        self._close_probe_instance(key)
         if not live.spec.outlives_probe or not live.is_ready:
-            self._context.background.spawn(live.close(), f"close the probe's instance of {key}")
+            self.context.background.spawn(live.close(), f"close the probe's instance of {key}")
             return
         current = self._current.get(key)
         if current is not None and current.launch_hash == launch_hash:
-            current.adopt_spare(live)
+            current.adopt_if_empty(live)
             return
-        self._probed[key] = _Probed(launch_hash, live, lambda how: self._forget_probed(key, how))
+        self._probe_instances[key] = _ProbeInstance(
+            launch_hash, live, lambda state: self._close_probe_instance(key, state)
+        )
 
-    def _forget_probed(self, key: VariantKey, how: str = "closed") -> None:
-        probed = self._probed.pop(key, None)
-        if probed is not None:
-            probed.give_up()
-            self._context.logs.keep(key, probed.live.instance, how)
-            self._context.background.spawn(
-                probed.live.close(), f"close the unused instance of {key}"
-            )
+    def _close_probe_instance(self, key: VariantKey, state: str = "closed") -> None:
+        probe = self._probe_instances.pop(key, None)
+        if probe is not None:
+            live = probe.release()
+            self.context.stderr_history.add(key, live.instance, state)
+            self.context.background.spawn(live.close(), f"close the unused instance of {key}")
 
-    def logs(self, server_id: str, tenant: str) -> list[KeptLog]:
-        """Return what the instances of a server wrote to stderr, the oldest first.
+    def logs(self, server_id: str, tenant: str) -> list[StderrLog]:
+        """Return the stderr of the instances of a server, the oldest first.
 
         Raises:
-            Fault: TOOL_NOT_FOUND: neither is it served nor has it written anything.
+            Fault: TOOL_NOT_FOUND: it is not served and has no stderr history.
         """
         try:
             key = self.resolve(server_id, tenant).key
         except Fault:
             key = VariantKey(server_id)
-            if not self._context.logs.read(key):
+            if not self.context.stderr_history.get(key):
                 raise
         running = [
-            KeptLog(live.instance.id, tuple(lines), "running", live.instance.pid or 0)
+            StderrLog(live.instance.id, tuple(lines), "running", live.instance.pid or 0)
             for generation in self.generations
             if generation.key == key
             for live in generation.live_instances
             if (lines := live.instance.stderr.lines())
         ]
-        return [*self._context.logs.read(key), *running]
+        return [*self.context.stderr_history.get(key), *running]
 
     async def wait_for_version(self, version: int) -> None:
         """Wait until a registry version is reached, for at most 2 s.
@@ -346,19 +318,27 @@ class Pool:
         try:
             async with asyncio.timeout(bounds.BEHIND_WAIT):
                 while self.registry_version < version:
-                    if self._moved is None:
-                        self._moved = asyncio.get_running_loop().create_future()
-                    await asyncio.shield(self._moved)
+                    if self._version_reached is None:
+                        self._version_reached = asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._version_reached)
         except TimeoutError:
             raise Fault(
                 Reason.NOT_APPLIED,
-                f"Worker {self._context.worker_id} has reached registry version "
+                f"Worker {self.context.worker_id} has reached registry version "
                 f"{self.registry_version} and not yet {version}; try another worker.",
                 retry_delay=0.5,
             ) from None
 
     async def close(self) -> None:
-        """End every instance."""
-        for key in tuple(self._probed):
-            self._forget_probed(key)
+        """Close every instance."""
+        for key in tuple(self._probe_instances):
+            self._close_probe_instance(key)
         await asyncio.gather(*(generation.close() for generation in self.generations))
+
+
+def _pop_serving(replaced: Generation | None) -> Generation | None:
+    """Return the generation whose instance serves until the next generation has one."""
+    if replaced is None:
+        return None
+    predecessor = replaced.pop_predecessor()
+    return predecessor if predecessor is not None and replaced.shared is None else replaced

@@ -1,11 +1,11 @@
-"""What one generation of a server has told operators, so that all of it is taken back."""
+"""The problems of one generation that operators see; all are cleared when it is replaced."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final
 
-from leaseway.data_plane.core.problems import LIMIT_REASONS, UNREACHABLE, WorkerProblem
+from leaseway.data_plane.core.problems import LIMIT_REASONS, UNREACHABLE, Severity, WorkerProblem
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, describe_differences
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
@@ -13,17 +13,12 @@ from leaseway.server.faults import RAISED
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault
 
-_CHANGED: Final = "TOOLS_CHANGED"
+_TOOLS_CHANGED: Final = "TOOLS_CHANGED"
+_TOOL_DIFFERS: Final = "TOOL_DIFFERS"
 
 
 class ServerProblems:
-    """The open problems of one generation.
-
-    Args:
-        key: Its server.
-        worker_id: For messages.
-        reports: Where problems go.
-    """
+    """The open problems of one generation of a server."""
 
     def __init__(self, key: VariantKey, worker_id: str, reports: Reports) -> None:
         self._key = key
@@ -32,88 +27,87 @@ class ServerProblems:
         self._open: set[str] = set()
         self._until_start: set[str] = set()
 
-    def report(
-        self, reason: str, message: str, severity: Literal["error", "warning"] = "error"
-    ) -> None:
-        """Report a problem, until it is mended or its generation replaced."""
+    def report(self, reason: str, message: str, severity: Severity = "error") -> None:
+        """Report a problem, which stays open until it is cleared."""
         self._open.add(reason)
         self._reports.report_problem(WorkerProblem("server", reason, message, self._key, severity))
 
-    def fault(self, fault: Fault) -> None:
+    def report_fault(self, fault: Fault) -> None:
+        """Report a fault, which stays open until an instance starts."""
         reason = fault.metadata.get("problem", fault.reason.value)
         self._until_start.add(reason)
         self.report(reason, fault.message)
 
-    def started(self, live: LiveInstance) -> None:
-        """Note that a start succeeded, and what does not hold there as configured."""
-        self.mend(*self._until_start, UNREACHABLE)
+    def on_started(self, live: LiveInstance) -> None:
+        """Clear the problems of failed starts, and report the warnings of a started instance."""
+        self.clear(*self._until_start, UNREACHABLE)
         self._until_start.clear()
         if live.spec.transport == "python":
-            live.instance.stderr.watch(self.raised)
+            live.instance.stderr.watch(self._report_raised)
         warnings = dict(live.instance.warnings)
         for reason, text in warnings.items():
-            where = f"On worker {self._worker_id}, server {self._key}"
-            self.report(reason, f"{where}: {text}", "warning")
-        self.mend(*(reason for reason in LIMIT_REASONS if reason not in warnings))
+            message = f"On worker {self._worker_id}, server {self._key}: {text}"
+            self.report(reason, message, "warning")
+        self.clear(*(reason for reason in LIMIT_REASONS if reason not in warnings))
 
-    def raised(self, line: str) -> None:
-        """Note a line of stderr that says where a call of a Python class raised, if it is one."""
+    def _report_raised(self, line: str) -> None:
+        """Report a line of stderr if it says that a call of a Python class raised."""
         place = line.removeprefix(RAISED)
         if place != line:
             self.report(
                 "CALL_RAISED",
                 f"On worker {self._worker_id}, a call of server {self._key} raised: {place}. Its "
-                f"caller was told. See `leaseway logs {self._key.server_id}` for the traceback; "
-                "this stays until the server is started in another way.",
+                f"caller got the error. See `leaseway logs {self._key.server_id}` for the "
+                "traceback; this warning stays until the server's entry or code changes.",
                 "warning",
             )
 
-    def mend(self, *reasons: str) -> None:
-        """Clear problems; those that were not reported are not touched."""
+    def clear(self, *reasons: str) -> None:
+        """Clear problems; reasons without an open problem are ignored."""
         for reason in reasons:
             if reason in self._open:
                 self._open.discard(reason)
                 self._reports.clear_problem(WorkerProblem("server", reason, "", self._key))
 
-    def mend_all(self) -> None:
-        self.mend(*tuple(self._open))
+    def clear_all(self) -> None:
+        self.clear(*tuple(self._open))
 
-    def changed(self, how: str) -> None:
-        """Note that a leased instance lists something else than what was recorded.
+    def report_changed_lists(self, finding: str) -> None:
+        """Report that a leased instance lists something else than what was recorded.
 
         Args:
-            how: What was found, as the end of a sentence, with its full stop.
+            finding: Completes "its list ...", with a full stop.
         """
         self.report(
-            _CHANGED,
-            f"On worker {self._worker_id}, a leased instance of server {self._key} says that what "
-            f"it offers changed, and its list {how} Callers are shown what was recorded (see "
-            "`leaseway servers`) until the server is tried again: when its entry starts it in "
-            "another way, or when the control plane and the workers are restarted together.",
+            _TOOLS_CHANGED,
+            f"On worker {self._worker_id}, a leased instance of server {self._key} reports that "
+            f"its tools, prompts or resources changed, and its list {finding} Callers see the "
+            "recorded lists (see `leaseway servers`) until the server is probed again: when its "
+            "entry changes how it starts, or when the control plane and the workers restart.",
             "warning",
         )
 
-    def compared(
-        self, live: LiveInstance, lives: Iterable[LiveInstance], toolset: CompiledToolset
+    def update_tools(
+        self, live: LiveInstance, instances: Iterable[LiveInstance], toolset: CompiledToolset
     ) -> None:
-        """Note how the tools of an instance differ from the contract (DESIGN §3).
+        """Report or clear differences between the tools of instances and the contract (DESIGN §3).
 
         Args:
-            live: The instance, compared.
-            lives: All instances of the generation.
+            live: The instance that was compared last.
+            instances: All instances of the generation.
             toolset: The contract.
         """
-        if _CHANGED in self._open and not any(
-            each.is_ready and each.lists_other(toolset) for each in lives
+        if _TOOLS_CHANGED in self._open and not any(
+            other.is_ready and other.lists_other(toolset) for other in instances
         ):
-            self.mend(_CHANGED)
+            self.clear(_TOOLS_CHANGED)
         if live.differing:
             differences = describe_differences(live.differing, live.instance.tools)
             self.report(
-                "TOOL_DIFFERS",
-                f"On worker {self._worker_id}, server {self._key} has other tools than were "
-                f"listed: {differences}. Calls of them are refused there. Make the workers' "
-                "installations of the server equal.",
+                _TOOL_DIFFERS,
+                f"On worker {self._worker_id}, server {self._key} has other tools than the listed "
+                f"ones: {differences}. Calls of them are rejected there. Install the same server "
+                "on all workers.",
             )
-        elif not any(other.differing for other in lives):
-            self.mend("TOOL_DIFFERS")
+        elif not any(other.differing for other in instances):
+            self.clear(_TOOL_DIFFERS)

@@ -1,4 +1,4 @@
-"""What a worker has to tell the control plane, coalesced until the Sync client sends it."""
+"""Changes for the control plane, collected until the Sync client reports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from leaseway.data_plane.core.leases.table import LeaseOutcome, WorkerLease
 from leaseway.data_plane.core.problems import ProblemBook, WorkerProblem
@@ -16,38 +16,32 @@ from leaseway.wire.messages.events import EventRecord, History
 from leaseway.wire.secrets.redaction import redact
 
 _logger = logging.getLogger(__name__)
-_MOST_ENDS: Final = 4096
-"""Ends of leases that are reported of a time without a control plane, the newest."""
+_MAX_ENDS: Final = 4096
+"""Ended leases, the newest, that are reported after a time without a control plane."""
 _RARE_EVENTS: Final = 200
 _FREQUENT_EVENTS: Final = 1000
 
-
-class LeaseEnd(NamedTuple):
-    """How a lease ended."""
-
-    lease_id: str
-    tenant: str
-    how: LeaseOutcome
+LeaseEnd = tuple[WorkerLease, LeaseOutcome]
 
 
 class Reports:
-    """Changes since the last report. Facts only; the Sync client turns them into messages.
+    """The changes since the last report; the Sync client turns them into messages.
 
-    Nothing grows without bound: leases and problems are bounded where they live, and a new
-    stream begins with all of them.
+    It is bounded: leases and problems have bounds of their own, and a new stream starts with the
+    whole state.
     """
 
     def __init__(self) -> None:
         self.problems = ProblemBook()
         self._history = History(rare=_RARE_EVENTS, frequent=_FREQUENT_EVENTS)
-        self._events_told = 0
-        self._gained: dict[str, WorkerLease] = {}
-        self._lost: dict[str, LeaseEnd] = {}
+        self._reported_events = 0
+        self._leases: dict[str, WorkerLease] = {}
+        self._lease_ends: dict[str, LeaseEnd] = {}
         self._instances_changed = False
         self._changed = asyncio.Event()
 
     def report_problem(self, problem: WorkerProblem) -> None:
-        """Note a problem, and say it in the log where it is new."""
+        """Report a problem, and log it if it is new."""
         problem = replace(problem, message=redact(problem.message))
         if self.problems.add(problem):
             level = logging.ERROR if problem.severity == "error" else logging.WARNING
@@ -55,37 +49,45 @@ class Reports:
         self._changed.set()
 
     def clear_problem(self, problem: WorkerProblem) -> None:
-        if self.problems.clear(problem.key, problem.reason):
+        if self.problems.clear(problem):
             self._changed.set()
 
+    def set_problem(self, problem: WorkerProblem, is_open: bool) -> None:
+        """Report a problem if it is open, else clear it."""
+        if is_open:
+            self.report_problem(problem)
+        else:
+            self.clear_problem(problem)
+
     def report_cleared(self, problem: WorkerProblem) -> None:
-        """Note that what a probe failed for is mended."""
+        """Report that the cause of a failed probe is fixed."""
         self.problems.add_cleared(problem)
         self._changed.set()
 
     def add_lease(self, lease: WorkerLease) -> None:
-        self._gained[lease.id] = lease
+        """Report a lease that was granted, renewed, or whose instance has started."""
+        self._leases[lease.id] = lease
         self._changed.set()
 
-    def add_lease_end(self, lease: WorkerLease, how: LeaseOutcome) -> None:
-        """Note a lease that ended, and how.
+    def add_lease_end(self, lease: WorkerLease, outcome: LeaseOutcome) -> None:
+        """Report a lease that ended.
 
-        One that was not reported yet is reported as gained all the same: room is reserved for it.
+        A lease that was not reported before is reported as granted too: the control plane has
+        reserved room for it.
         """
-        self._lost[lease.id] = LeaseEnd(lease.id, lease.key.tenant, how)
+        self._lease_ends[lease.id] = (lease, outcome)
         self._changed.set()
 
     def mark_instances_changed(self) -> None:
-        """Note that an instance came, went or changed its state."""
+        """Report the states of all instances."""
         self._instances_changed = True
         self._changed.set()
 
     def record_lease_event(
         self, lease: WorkerLease, action: str, message: str, severity: str = "info"
     ) -> None:
-        """Remember what happened to a lease, for those who watch."""
         key = lease.key
-        self._happened(
+        self._record(
             EventRecord(
                 "lease",
                 action,
@@ -102,8 +104,8 @@ class Reports:
     def record_instance_event(
         self, variant: VariantKey, instance_id: str, action: str, message: str, reason: str = ""
     ) -> None:
-        """Remember what happened to an instance; with a reason it ended by itself."""
-        self._happened(
+        """Record an event of an instance; a reason means that the instance ended by itself."""
+        self._record(
             EventRecord(
                 "instance",
                 action,
@@ -117,40 +119,36 @@ class Reports:
             )
         )
 
-    def _happened(self, event: EventRecord) -> None:
+    def _record(self, event: EventRecord) -> None:
         self._history.add(replace(event, message=redact(event.message)))
         self._changed.set()
 
     def pop_events(self) -> list[EventRecord]:
-        """Return what has happened since the last time."""
-        events = self._history.after(self._events_told)
-        self._events_told = self._history.last
+        """Return the events since the last call."""
+        events = self._history.after(self._reported_events)
+        self._reported_events = self._history.last
         return events
 
     async def wait(self) -> None:
         await self._changed.wait()
 
     def pop_changes(self) -> tuple[Iterable[WorkerLease], Iterable[LeaseEnd], bool]:
-        """Return (leases gained, those lost, whether instances changed) and forget them.
-
-        A lease that came and went is in both.
-        """
-        lost = tuple(self._lost.values())
-        taken = (tuple(self._gained.values()), lost, self._instances_changed)
-        self._gained.clear()
-        self._lost.clear()
+        """Return (granted leases, ended leases, whether instances changed) since the last call."""
+        ends = tuple(self._lease_ends.values())
+        changes = (tuple(self._leases.values()), ends, self._instances_changed)
+        self._leases.clear()
+        self._lease_ends.clear()
         self._instances_changed = False
         self._changed.clear()
-        return taken
+        return changes
 
     def reset_for_new_stream(self) -> None:
-        """Prepare for a stream whose first message says what is held: report problems again.
+        """Prepare for a stream whose first message contains the held leases.
 
-        How leases ended meanwhile is reported all the same, for those who watched them.
+        Open problems and ended leases are reported again.
         """
-        _gained, lost, _ = self.pop_changes()
-        self._events_told = 0
-        self._lost = {end.lease_id: end for end in tuple(lost)[-_MOST_ENDS:]}
+        _, ends, _ = self.pop_changes()
+        self._reported_events = 0
+        self._lease_ends = {end[0].id: end for end in tuple(ends)[-_MAX_ENDS:]}
         self.problems.report_all_again()
-        self._instances_changed = True
-        self._changed.set()
+        self.mark_instances_changed()

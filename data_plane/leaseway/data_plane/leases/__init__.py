@@ -1,4 +1,4 @@
-"""Leases of a worker: grant, renew, expire, and the queue of those who wait for room.
+"""Leases of a worker: grant, renew, expire, and the wait queue for room.
 
-Imports instances; knows no call.
+Imports instances, and nothing of calls.
 """

@@ -1,17 +1,18 @@
-"""The leases of a worker: the lease table, with time and with what happens around (DESIGN §5)."""
+"""Grants, renews and ends the leases of a worker and their instances (DESIGN §5)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
+from leaseway.data_plane.background import Alarm
 from leaseway.data_plane.core.leases.errors import (
     capacity_error,
     lease_ended,
     not_leasable,
-    not_theirs,
+    wrong_holder,
 )
 from leaseway.data_plane.core.leases.table import (
     LeaseLimitReached,
@@ -23,8 +24,7 @@ from leaseway.data_plane.core.leases.table import (
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.instances import LeaseInstances
-from leaseway.data_plane.leases.waiters import Granted, LeaseWaitQueue
+from leaseway.data_plane.leases.wait_queue import Granted, LeaseWaitQueue, mark_retrieved
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
 from leaseway.spec.policy import OTHERS
 from leaseway.wire.bounds import MAX_TENANT_LEASES
@@ -32,49 +32,59 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import check_caller_names
 from leaseway.wire.timing.durations import check_lease_ttl
 
-_MOST_COUNTED: Final = 10_000
+_MAX_COUNTED_TENANTS: Final = 10_000
+
+
+class _InstanceStart(NamedTuple):
+    """The start of a lease's instance; `done` fails with the fault that callers get."""
+
+    done: asyncio.Future[None]
+    task: asyncio.Task[None]
 
 
 class WorkerLeaseManager:
-    """Grants, renews and ends leases.
+    """Grants, renews and ends leases. Each lease has an instance of its own.
 
     Args:
-        pool: Where instances come from.
-        table: What is held; nobody else writes it.
-        clock: Seconds, monotonic; the event loop's own.
+        pool: Provides instances.
+        table: The held leases; only this manager writes it.
+        clock: Seconds, monotonic.
 
     Attributes:
-        refused: How often tenants were refused a lease because they have as many as they may.
+        refusals: How often each tenant was refused a lease because of its own limit.
     """
 
     def __init__(self, pool: Pool, table: LeaseTable, clock: Callable[[], float]) -> None:
         self._pool = pool
         self._table = table
         self._clock = clock
+        self._loop = asyncio.get_running_loop()
         self._context = pool.context
-        self._instances = LeaseInstances(self._context.background, self._is_up, self._not_up)
-        self._lives = self._instances.up
-        self._line = LeaseWaitQueue(table.held_by)
-        self._leaving: Fault | None = None
-        self.refused: Counter[str] = Counter()
-        self._timer: asyncio.TimerHandle | None = None
-        self._context.hooks.on_leased_instance_ended = self._instance_ended
-        self._context.hooks.on_takeover = self._follow_soon
-        self._context.hooks.on_lease_due = lambda live, why: self.revoke(live.lease_id, why)
+        self._instances: dict[str, tuple[LiveInstance, Generation]] = {}
+        self._starting: dict[str, _InstanceStart] = {}
+        self._wait_queue = LeaseWaitQueue(table.held_by)
+        self._rejection: Fault | None = None
+        self._alarm = Alarm(self._tick)
+        self.refusals: Counter[str] = Counter()
+        hooks = self._context.hooks
+        hooks.on_leased_instance_ended = self._on_instance_ended
+        # Not at once: the generation that reports a takeover is still changing.
+        hooks.on_takeover = lambda: self._loop.call_soon(self.reconcile)
+        hooks.on_lease_due = lambda live, cause: self.revoke(live.lease_id, cause)
 
     @property
     def waiting(self) -> int:
-        """How many callers wait for room."""
-        return len(self._line)
+        """The number of callers in the wait queue."""
+        return len(self._wait_queue)
 
     @property
     def leases(self) -> Iterable[WorkerLease]:
-        """The leases held, the oldest first."""
+        """The held leases, the oldest first."""
         return self._table.leases
 
     @property
     def held_by_tenants(self) -> Mapping[str, int]:
-        """How many leases each tenant holds that holds any."""
+        """The number of leases of each tenant that holds any."""
         return self._table.held_by_tenants
 
     def get(self, lease_id: str) -> WorkerLease | None:
@@ -85,24 +95,25 @@ class WorkerLeaseManager:
 
     def live_instance(self, lease: WorkerLease) -> LiveInstance | None:
         """Return the instance of a lease, or None while it is starting."""
-        entry = self._lives.get(lease.id)
+        entry = self._instances.get(lease.id)
         return entry[0] if entry is not None else None
 
     def get_held(self, lease_id: str, key: WorkerLeaseKey) -> WorkerLease:
-        """Return the lease that a caller names, together with the session that holds it.
+        """Return the lease with an id, which must be held for the key.
 
         Raises:
             Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
         """
         lease = self._table.get(lease_id)
-        if lease is None or lease.key.tenant != key.tenant:  # ids can be guessed: they are counted
+        # Lease ids can be guessed: another tenant's lease looks like one that never existed.
+        if lease is None or lease.key.tenant != key.tenant:
             raise self.ended_fault(lease_id, key.tenant)
         if lease.key != key:
-            raise not_theirs(lease_id, f"of server {key.server_id[:64]} for")
+            raise wrong_holder(lease_id, key.server_id)
         return lease
 
     def check_holder(self, lease_id: str, tenant: str, session: str) -> None:
-        """Check that a lease, if it is held, is held by a tenant's session.
+        """Check that a lease, if it is held, is held by a session of a tenant.
 
         Raises:
             Fault: LEASE_LOST.
@@ -110,25 +121,26 @@ class WorkerLeaseManager:
         self.check_tenant(lease_id, tenant)
         lease = self._table.get(lease_id)
         if lease is not None and lease.key.session != session:
-            raise not_theirs(lease_id, "of")
+            raise wrong_holder(lease_id)
 
     def check_tenant(self, lease_id: str, tenant: str) -> None:
-        """Check that a lease, if it is held or remembered, is a tenant's; empty is anybody.
+        """Check that a lease, held or on record, belongs to a tenant; empty is any tenant.
 
         Raises:
             Fault: LEASE_LOST.
         """
         lease = self._table.get(lease_id)
-        if lease is None:
-            ended = self._table.how_ended(lease_id, self._clock())
-            if ended is not None and tenant not in ("", ended.tenant):
-                raise self.ended_fault(lease_id, tenant)
-        elif tenant not in ("", lease.key.tenant):
+        if lease is not None:
+            owner = lease.key.tenant
+        else:
+            record = self._table.find_ended(lease_id, self._clock())
+            owner = record.tenant if record is not None else tenant
+        if tenant not in ("", owner):
             raise self.ended_fault(lease_id, tenant)
 
     def ended_fault(self, lease_id: str, tenant: str = "") -> Fault:
-        """Return why a lease is not held; to a tenant, others' leases never were."""
-        return lease_ended(lease_id, self._table.how_ended(lease_id, self._clock(), tenant))
+        """Return why a lease is not held; leases of other tenants count as unknown."""
+        return lease_ended(lease_id, self._table.find_ended(lease_id, self._clock(), tenant))
 
     async def acquire(
         self,
@@ -139,54 +151,54 @@ class WorkerLeaseManager:
         ttl: float | None = None,
         wait: float = 0.0,
     ) -> tuple[WorkerLease, bool]:
-        """Return the lease of a key with its instance up, and whether it is new.
+        """Return the lease of a key, its instance started, and whether the lease is new.
 
         Args:
-            key: Whose lease for what.
-            agent: Who asks.
-            acquirer: How its client calls itself, or empty.
-            ttl: The time to live asked for in seconds, or None for 60 s.
+            key: The session and server.
+            agent: The calling agent.
+            acquirer: The name of the client, or empty.
+            ttl: The requested time to live in seconds, or None for 60 s.
             wait: Seconds to wait for room.
 
         Raises:
             Fault: INVALID_REQUEST: a name or the time to live is out of bounds; NOT_LEASABLE,
-                TOOL_NOT_FOUND, CAPACITY, or why the instance did not come up.
+                TOOL_NOT_FOUND, CAPACITY, or why the instance did not start.
         """
         check_caller_names(session=key.session, tenant=key.tenant, agent=agent)
         if ttl is not None:
             check_lease_ttl(ttl)
-        with measure_lease_wait(self._context.meters, key.server_id) as granted:
-            lease, created, starting = await self._grant(key, agent, acquirer, ttl, wait)
+        with measure_lease_wait(self._context.meters, key.server_id) as record_grant:
+            lease, created, starting = await self._grant_or_wait(
+                key, lambda: self._grant(key, agent, acquirer, ttl), wait
+            )
             if starting is not None:
                 await asyncio.shield(starting)
-            if self._table.get(lease.id) is None:  # it has ended before its caller's turn came
+            if self._table.get(lease.id) is None:  # it ended before this task ran again
                 raise self.ended_fault(lease.id)
-            granted(lease, created, self.live_instance(lease))
+            record_grant(lease, created, self.live_instance(lease))
         return lease, created
 
-    async def _grant(
-        self, key: WorkerLeaseKey, agent: str, acquirer: str, ttl: float | None, wait: float
+    async def _grant_or_wait(
+        self, key: WorkerLeaseKey, attempt: Callable[[], Granted], wait: float
     ) -> Granted:
-        def attempt() -> Granted:
-            return self._take_room(key, agent, acquirer, ttl)
-
         try:
             return attempt()
-        except LeaseLimitReached as full:
-            why = full
+        except LeaseLimitReached as error:
+            limit = error
         try:
-            return await self._line.wait(key, attempt, why, wait)
-        except LeaseLimitReached as full:
-            if full.of_tenant:
-                self.refused[key.tenant if len(self.refused) < _MOST_COUNTED else OTHERS] += 1
-            raise capacity_error(key.server_id, full) from None
+            return await self._wait_queue.wait(key, attempt, limit, wait)
+        except LeaseLimitReached as error:
+            if error.tenant_full:
+                counted = len(self.refusals) < _MAX_COUNTED_TENANTS
+                self.refusals[key.tenant if counted else OTHERS] += 1
+            raise capacity_error(key.server_id, error) from None
 
-    def _take_room(
-        self, key: WorkerLeaseKey, agent: str, acquirer: str, ttl: float | None
-    ) -> Granted:
-        if self._leaving is not None:
-            raise self._leaving
-        generation = self._leasable(key, agent)
+    def _grant(self, key: WorkerLeaseKey, agent: str, acquirer: str, ttl: float | None) -> Granted:
+        if self._rejection is not None:
+            raise self._rejection
+        generation = self._pool.resolve(key.server_id, key.tenant, agent)
+        if generation.is_shared and self._table.find(key) is None:
+            raise not_leasable(key.server_id)
         lease, created = self._table.acquire(
             key,
             self._clock(),
@@ -196,40 +208,58 @@ class WorkerLeaseManager:
             agent=agent,
             acquirer=acquirer,
             server_limit=generation.variant.spec.instances.max_instances,
-            tenant_limit=_limit_of(generation, key.tenant),
+            tenant_limit=_tenant_limit(generation, key.tenant),
         )
         if created:
             self._start_instance(lease, generation)
-        else:
-            self._context.reports.add_lease(lease)  # its time to live, perhaps
-        return lease, created, self._instances.starting(lease.id)
-
-    def _leasable(self, key: WorkerLeaseKey, agent: str) -> Generation:
-        generation = self._pool.resolve(key.server_id, key.tenant, agent)
-        if generation.is_shared and self._table.find(key) is None:
-            raise not_leasable(key.server_id)
-        return generation
+        # Also a renewal, which may have changed the time to live, and also before the instance has
+        # started: that may take longer than the control plane reserves room for the lease.
+        self._context.reports.add_lease(lease)
+        start = self._starting.get(lease.id)
+        return lease, created, start.done if start is not None else None
 
     def _start_instance(self, lease: WorkerLease, generation: Generation) -> None:
         # The start counts as a call, so that a short time to live does not end the lease first.
         self._table.start_call(lease, self._clock())
-        self._instances.start(lease, generation)
-        # A start may take longer than the control plane keeps room for a lease that it placed.
-        self._context.reports.add_lease(lease)
-        self._schedule()
+        done: asyncio.Future[None] = self._loop.create_future()
+        done.add_done_callback(mark_retrieved)
+        task = self._context.background.spawn(
+            self._acquire_instance(lease, generation), f"start the instance of lease {lease.id}"
+        )
+        self._starting[lease.id] = _InstanceStart(done, task)
+        self._schedule_tick()
 
-    def _is_up(self, lease: WorkerLease, generation: Generation) -> None:
-        self._table.made_from(lease, generation.launch_hash)
+    async def _acquire_instance(self, lease: WorkerLease, generation: Generation) -> None:
+        try:
+            live, owner = await generation.acquire_for_lease(lease.id)
+        except BaseException as error:
+            start = self._starting.pop(lease.id, None)
+            if start is not None:
+                fault = error if isinstance(error, Fault) else _start_interrupted(lease)
+                self.end(lease.id, "lost", fault.message)
+                start.done.set_exception(fault)
+            if not isinstance(error, Fault):
+                raise
+        else:
+            self._add_instance(lease, live, owner)
+
+    def _add_instance(self, lease: WorkerLease, live: LiveInstance, generation: Generation) -> None:
+        start = self._starting.pop(lease.id, None)
+        if start is None:  # the lease ended while the task was about to run
+            generation.discard(live)
+            return
+        self._instances[lease.id] = (live, generation)
+        self._table.set_launch_hash(lease, generation.launch_hash)
         self.end_call(lease)
         self._context.reports.add_lease(lease)
-        key = lease.key
-        message = f"Session {key.session} leases server {key.server_id} on this worker."
-        self._context.reports.record_lease_event(lease, "granted", message)
-        if generation.draining:  # replaced while the instance was starting
+        self._context.reports.record_lease_event(
+            lease,
+            "granted",
+            f"Session {lease.key.session} leases server {lease.key.server_id} on this worker.",
+        )
+        if generation.draining:  # it was replaced while the instance started
             self.reconcile()
-
-    def _not_up(self, lease: WorkerLease, fault: Fault) -> None:
-        self.end(lease.id, "lost", fault.message)
+        start.done.set_result(None)
 
     def start_call(self, lease: WorkerLease) -> None:
         self._table.start_call(lease, self._clock())
@@ -239,32 +269,31 @@ class WorkerLeaseManager:
             self._tick()
 
     def renew(self, lease_id: str, session: str | None = None) -> float:
-        """Renew a lease; return its time to live from now on, in seconds.
+        """Renew a lease; return its remaining time to live, in seconds.
 
         Args:
             lease_id: The lease.
-            session: Who holds it, or None where its client, one of before, does not say. That
-                renews no lease that its holder keeps alive by name.
+            session: The session that holds it. None from older clients, which do not send it: that
+                does not renew a lease that has been renewed by its session before.
 
         Raises:
             Fault: LEASE_EXPIRED, LEASE_REVOKED, LEASE_RELEASED or LEASE_LOST.
         """
         now = self._clock()
-        held = self._table.get(lease_id)
-        if held is not None:
-            if session is None and held.renewed_by_session:
-                return max(0.0, held.expires_at - now)
-            if session not in (None, held.key.session):
-                raise not_theirs(lease_id, "of")
-        lease = self._table.renew(lease_id, now, by_session=session is not None)
+        lease = self._table.get(lease_id)
         if lease is None:
             raise self.ended_fault(lease_id)
+        if session is None and lease.renewed_by_session:
+            return max(0.0, lease.expires_at - now)
+        if session not in (None, lease.key.session):
+            raise wrong_holder(lease_id)
+        self._table.renew(lease_id, now, by_session=session is not None)
         return lease.ttl
 
     def idle_for(self, lease_id: str) -> float | None:
-        """Return for how long no call has run on a lease; None where it is not held.
+        """Return the seconds since the last call of a lease; None if the lease is not held.
 
-        One whose instance is starting, or that has a call in flight, is in use.
+        It is 0 while the instance starts or a call is in flight.
         """
         lease = self._table.get(lease_id)
         if lease is None:
@@ -272,116 +301,127 @@ class WorkerLeaseManager:
         live = self.live_instance(lease)
         return 0.0 if lease.calls or live is None else max(0.0, live.idle_for)
 
-    def release(self, lease_id: str, why: str = "") -> bool:
-        """End a lease for its holder; False where it had been released before.
+    def release(self, lease_id: str, cause: str = "") -> bool:
+        """End a lease for its holder; return False if it had been released before.
 
         Args:
             lease_id: The lease.
-            why: Why, for others who name it, where its holder did not ask for it.
+            cause: Why, for later callers with this lease id, if its holder did not release it.
 
         Raises:
             Fault: LEASE_EXPIRED, LEASE_REVOKED or LEASE_LOST.
         """
-        if self.end(lease_id, "released", why):
+        if self.end(lease_id, "released", cause):
             return True
         fault = self.ended_fault(lease_id)
         if fault.reason is not Reason.LEASE_RELEASED:
             raise fault
         return False
 
-    def revoke(self, lease_id: str, why: str) -> None:
-        """End a lease against its holder's will; one that is not held is left as it ended."""
-        self.end(lease_id, "revoked", why)
+    def revoke(self, lease_id: str, cause: str) -> None:
+        """End a lease against its holder's will; does nothing if it is not held."""
+        self.end(lease_id, "revoked", cause)
 
-    def reject_new(self, refusal: Fault) -> None:
-        """Grant nothing more: refuse whoever asks, and whoever waits for room."""
-        self._leaving = refusal
-        self._line.fail(refusal)
-
-    def revoke_all(self, why: str) -> None:
+    def revoke_all(self, cause: str) -> None:
         for lease in self._table.leases:
-            self.end(lease.id, "revoked", why)
+            self.end(lease.id, "revoked", cause)
 
-    def _follow_soon(self) -> None:
-        asyncio.get_running_loop().call_soon(self.reconcile)  # whoever calls is in the middle of it
+    def reject_new(self, rejection: Fault) -> None:
+        """Reject new leases from now on, and the callers in the wait queue."""
+        self._rejection = rejection
+        self._wait_queue.reject_all(rejection)
 
     def reconcile(self) -> None:
-        """Compare what is held and waited for with what is served now: after each update."""
+        """Apply the served configuration to held leases and the wait queue, after each change."""
         now = self._clock()
         for lease in self._table.leases:
-            try:
-                current = self._pool.resolve(lease.key.server_id, lease.key.tenant)
-            except Fault:
-                self._table.end_by(lease, now, f"server {lease.key.server_id} was removed")
-                continue
-            older = current.predecessor
-            if older is not None and older.launch_hash == lease.launch_hash:
-                self._table.cancel_scheduled_end(
-                    lease
-                )  # what is configured now has not been up here yet
-                continue
-            what = "the configuration"
-            if (current.key, current.launch_hash) == (lease.variant, lease.launch_hash):
-                live = self.live_instance(lease)
-                if live is None or not current.outdates(live):
-                    self._table.cancel_scheduled_end(lease)
-                    continue
-                what = "a secret or file"
-            self._table.end_by(
-                lease,
-                now + current.variant.spec.lease_drain_timeout,
-                f"{what} of server {lease.key.server_id} has changed and the time for leases of "
-                "the old one is over",
-            )
+            self._reconcile_lease(lease, now)
         self._tick()
-        self._line.serve()  # there may be more room by now, or nothing to wait for
+        self._wait_queue.serve()  # a limit may have been raised, or a server removed
 
-    def _instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
-        why = fault.message if fault is not None else "its instance ended"
-        self._instances.forget(live.lease_id)
-        self.end(live.lease_id, "lost", why)
+    def _reconcile_lease(self, lease: WorkerLease, now: float) -> None:
+        server_id = lease.key.server_id
+        try:
+            current = self._pool.resolve(server_id, lease.key.tenant)
+        except Fault:
+            self._table.schedule_end(lease, now, f"server {server_id} was removed")
+            return
+        changed = self._find_change(lease, current)
+        if not changed:
+            self._table.cancel_scheduled_end(lease)
+            return
+        self._table.schedule_end(
+            lease,
+            now + current.variant.spec.lease_drain_timeout,
+            f"{changed} of server {server_id} changed, and its lease_drain_timeout has passed",
+        )
 
-    def end(self, lease_id: str, how: LeaseOutcome, why: str = "") -> bool:
-        """End a lease; False where it is not held."""
-        lease = self._table.end(lease_id, how, self._clock(), why)
+    def _find_change(self, lease: WorkerLease, current: Generation) -> str:
+        """Return what changed since the lease's instance started, or an empty text."""
+        predecessor = current.predecessor
+        if predecessor is not None and predecessor.launch_hash == lease.launch_hash:
+            return ""  # the changed server has not started here yet
+        if (current.key, current.launch_hash) != (lease.variant, lease.launch_hash):
+            return "the configuration"
+        live = self.live_instance(lease)
+        return "a secret or file" if live is not None and current.is_outdated(live) else ""
+
+    def _on_instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
+        self._instances.pop(live.lease_id, None)
+        self.end(
+            live.lease_id, "lost", fault.message if fault is not None else "its instance ended"
+        )
+
+    def end(self, lease_id: str, outcome: LeaseOutcome, cause: str = "") -> bool:
+        """End a lease; return False if it is not held."""
+        lease = self._table.end(lease_id, outcome, self._clock(), cause)
         if lease is None:
             return False
-        self._clean_up(lease, how)
+        self._clean_up(lease, outcome)
         return True
 
-    def _clean_up(self, lease: WorkerLease, how: LeaseOutcome) -> None:
+    def _clean_up(self, lease: WorkerLease, outcome: LeaseOutcome) -> None:
         if self._context.meters is not None:
-            self._context.meters.record_lease_end(lease, how)
+            self._context.meters.record_lease_end(lease, outcome)
         ended = self.ended_fault(lease.id)
-        self._instances.end(lease.id, ended)
-        self._context.reports.add_lease_end(lease, how)
-        severity = "warning" if how == "lost" else "info"
-        self._context.reports.record_lease_event(lease, how, ended.message, severity)
-        self._line.serve()
+        entry = self._instances.pop(lease.id, None)
+        if entry is not None:
+            live, generation = entry
+            generation.discard(live)
+        start = self._starting.pop(lease.id, None)
+        if start is not None:
+            start.done.set_exception(ended)
+            start.task.cancel()
+        severity = "warning" if outcome == "lost" else "info"
+        self._context.reports.add_lease_end(lease, outcome)
+        self._context.reports.record_lease_event(lease, outcome, ended.message, severity)
+        self._wait_queue.serve()
 
     def _tick(self) -> None:
         for lease, ended in self._table.tick(self._clock()):
-            self._clean_up(lease, ended.how)
-        self._schedule()
+            self._clean_up(lease, ended.outcome)
+        self._schedule_tick()
 
-    def _schedule(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        at = self._table.next_tick(self._clock())
-        if at is not None:
-            self._timer = asyncio.get_running_loop().call_later(
-                max(0.0, at - self._clock()), self._tick
-            )
+    def _schedule_tick(self) -> None:
+        now = self._clock()
+        at = self._table.next_tick(now)
+        if at is None:
+            self._alarm.clear()
+        else:
+            self._alarm.set(self._loop.time() + max(0.0, at - now))
 
     def stop(self) -> None:
-        """Let no further lease expire; the worker is gone next."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Stop the expiry of leases."""
+        self._alarm.clear()
 
 
-def _limit_of(generation: Generation, tenant: str) -> int:
-    """Return how many leases a tenant may hold on this worker."""
+def _start_interrupted(lease: WorkerLease) -> Fault:
+    return Fault(
+        Reason.DRAINING,
+        f"The worker shut down while the instance of lease {lease.id} was starting.",
+    )
+
+
+def _tenant_limit(generation: Generation, tenant: str) -> int:
     limits = generation.variant.spec.policy.limits_of(tenant)
     return MAX_TENANT_LEASES if limits is None or limits.leases is None else limits.leases

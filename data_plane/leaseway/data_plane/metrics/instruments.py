@@ -214,7 +214,7 @@ class WorkerMeters:
         self._touched.add(spec.key.server_id)
         self._starts.cell(spec.key.server_id, outcome).record(took)
 
-    def instance_started(self, live: MeasuredInstance, *, again: bool) -> None:
+    def instance_started(self, live: MeasuredInstance, again: bool) -> None:
         """Count a restart (`Hooks.on_instance_started`)."""
         if again:
             self._touched.add(live.spec.key.server_id)

@@ -1,4 +1,4 @@
-"""References {env}, {file} and {secret}: how a worker resolves them; a child's environment.
+"""Resolves {env}, {file} and {secret} references, and builds the environment of child processes.
 
-Values that are resolved here are redacted from every text that leaves the process.
+Resolved values are redacted from all text that leaves the process.
 """

@@ -1,4 +1,4 @@
-"""Which environment a server's process gets (DESIGN §2). Pure."""
+"""The environment of a server's process (DESIGN §2). Pure."""
 
 from __future__ import annotations
 
@@ -8,38 +8,26 @@ from typing import Final
 from leaseway.spec.model import InheritEnv
 from leaseway.wire.secrets.secret_names import looks_secret
 
-_OWN: Final = "LEASEWAY_"
-_SET_BY_US: Final = {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}
-"""What the command sets for itself: a server's own gRPC is none of our business."""
+_OWN_PREFIX: Final = "LEASEWAY_"
+_SET_BY_CLI: Final = {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}
+"""Variables that the command line sets for its own gRPC, not for that of servers."""
 
 _MINIMAL: Final = frozenset(
-    {
-        "HOME",
-        "LANG",
-        "LC_ALL",
-        "LC_CTYPE",
-        "LOGNAME",
-        "PATH",
-        "SHELL",
-        "TERM",
-        "TMPDIR",
-        "TZ",
-        "USER",
-    }
+    "HOME LANG LC_ALL LC_CTYPE LOGNAME PATH SHELL TERM TMPDIR TZ USER".split()  # noqa: SIM905
 )
 
 
 def child_environment(
-    parent: Mapping[str, str], inherit: InheritEnv, wired: Mapping[str, str]
+    parent: Mapping[str, str], inherit: InheritEnv, configured: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of a server's process.
 
     Args:
         parent: The worker's environment.
-        inherit: `safe`: the worker's, less names that look like secrets; `all`: those too;
-            `none`: only what programs need to find themselves (PATH, HOME, the locale …).
-            Leaseway's own variables are never inherited, nor what it set for itself.
-        wired: What the configuration sets, resolved. It wins.
+        inherit: `safe`: the worker's environment without names that look like secrets; `all`: with
+            them; `none`: only what programs need to run (PATH, HOME, the locale …). Leaseway's
+            own variables are never inherited.
+        configured: The variables of the configuration, resolved; they win.
     """
     if inherit == "none":
         inherited = {name: value for name, value in parent.items() if name in _MINIMAL}
@@ -47,8 +35,8 @@ def child_environment(
         inherited = {
             name: value
             for name, value in parent.items()
-            if not name.startswith(_OWN)
-            and _SET_BY_US.get(name) != value
+            if not name.startswith(_OWN_PREFIX)
+            and _SET_BY_CLI.get(name) != value
             and (inherit == "all" or not looks_secret(name))
         }
-    return {**inherited, **wired}
+    return {**inherited, **configured}

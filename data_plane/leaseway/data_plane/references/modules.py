@@ -1,7 +1,7 @@
-"""Where the modules of a `python` server are, so that edited ones are followed like files.
+"""Finds the module files of a `python` server, so that edits restart it.
 
-Only what people edit is looked at: the worker's own folder and PYTHONPATH, not the packages that
-are installed beside the worker. Nothing is imported: a module runs in its server's process alone.
+Only files that people edit are read: in the worker's folder and PYTHONPATH, not the packages that
+are installed beside the worker. No module is imported here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Final, NamedTuple
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.references import UnresolvedReference, expand
 
-_MOST_FOLDERS: Final = 8
-_MOST_FILES: Final = 256
-_MOST_NAMES: Final = 1024
-"""Names of imported modules that are looked for, those that are installed elsewhere included."""
-_LARGEST: Final = 4 << 20
-"""Bytes of all files of one server that are read."""
+_MAX_FOLDERS: Final = 8
+_MAX_FILES: Final = 256
+_MAX_NAMES: Final = 1024
+"""Names of imported modules to search for, including those of installed packages."""
+_MAX_BYTES: Final = 4 << 20
+"""Bytes of all files of one server."""
 _IMPORT: Final = re.compile(
     rb"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]{0,8192}\)|[^\n;]+)"
     rb"|import[ \t]+([^\n;]+))",
@@ -35,67 +35,67 @@ _PATH: Final = "PYTHONPATH"
 
 
 def module_files(spec: ServerSpec, environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return where the module of a `python` server may be, the first choice first."""
+    """Return the candidate files of a `python` server's module, in search order."""
     if spec.transport != "python":
         return ()
     inner = Path(*spec.module.split("."))
     return tuple(
         folder / name
-        for folder in islice(_folders(spec, environment), _MOST_FOLDERS)
+        for folder in islice(_folders(spec, environment), _MAX_FOLDERS)
         for name in (inner / "__init__.py", inner.with_suffix(".py"))
     )
 
 
 class Code(NamedTuple):
-    """What a `python` server is made of, as far as people edit it.
+    """The editable files of a `python` server: its module and all that it imports.
 
     Attributes:
-        mark: A digest of its files, or empty where there are none.
-        files: Its module and what that imports, directly or not.
+        digest: Of the files' content, or empty if there are none.
+        files: Their paths.
     """
 
-    mark: str = ""
+    digest: str = ""
     files: tuple[Path, ...] = ()
 
 
 def read_code(spec: ServerSpec, environment: Mapping[str, str]) -> Code:
-    """Read the module of a `python` server and those of the same folders that it imports."""
+    """Read the module of a `python` server and what it imports from the same folders."""
     if spec.transport != "python":
         return Code()
-    folders = tuple(islice(_folders(spec, environment), _MOST_FOLDERS))
-    digest, files, left = hashlib.sha256(), list[Path](), _LARGEST
+    folders = tuple(islice(_folders(spec, environment), _MAX_FOLDERS))
+    digest, files, budget = hashlib.sha256(), list[Path](), _MAX_BYTES
     names = dict.fromkeys(_with_parents(spec.module))
     waiting = deque(names)
-    while waiting and len(files) < _MOST_FILES and left > 0:
+    while waiting and len(files) < _MAX_FILES and budget > 0:
         name = waiting.popleft()
-        found = _read(folders, name, left)
+        found = _read(folders, name, budget)
         if found is None:
             continue
         path, content = found
-        left -= len(content)
+        budget -= len(content)
         files.append(path)
         for part in (os.fsencode(path), content):
             digest.update(b"%d:" % len(part) + part)
         for imported in _imports(content, name, is_package=path.stem == "__init__"):
-            for each in _with_parents(imported):
-                if each not in names and len(names) < _MOST_NAMES:
-                    names[each] = None
-                    waiting.append(each)
+            for module in _with_parents(imported):
+                if module not in names and len(names) < _MAX_NAMES:
+                    names[module] = None
+                    waiting.append(module)
     return Code(digest.hexdigest() if files else "", tuple(files))
 
 
-def _read(folders: tuple[Path, ...], name: str, most: int) -> tuple[Path, bytes] | None:
-    """Return the first file of a module and what is in it, or None where there is none."""
+def _read(folders: tuple[Path, ...], name: str, limit: int) -> tuple[Path, bytes] | None:
+    """Return the first file of a module and its content, or None if there is none."""
     inner = Path(*name.split("."))
     for folder in folders:
         for path in (folder / inner / "__init__.py", folder / inner.with_suffix(".py")):
             with suppress(OSError, ValueError), path.open("rb") as file:
-                return path, file.read(most)
+                return path, file.read(limit)
     return None
 
 
 def _imports(content: bytes, module: str, *, is_package: bool) -> Iterator[str]:
-    """Return the names of what a module may import, without running it."""
+    """Return the names of the modules that a module may import."""
     package = module.split(".") if is_package else module.split(".")[:-1]
     for source, names, plain in _IMPORT.findall(content.replace(b"\\\n", b" ")):
         words = [
@@ -119,24 +119,24 @@ def _imports(content: bytes, module: str, *, is_package: bool) -> Iterator[str]:
 
 
 def _with_parents(name: str) -> Iterator[str]:
-    """Return the packages of a module, and itself; nothing for what is no name of one."""
+    """Return the packages of a module and the module itself; nothing for an invalid name."""
     parts = name.split(".")
     if all(part.isidentifier() for part in parts):
         yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
 def _folders(spec: ServerSpec, environment: Mapping[str, str]) -> Iterator[Path]:
-    own = Path.cwd() / _expanded(spec.cwd, environment)
-    yield own
-    given = spec.env.get(_PATH)
+    cwd = Path.cwd() / _expanded(spec.cwd, environment)
+    yield cwd
+    configured = spec.env.get(_PATH)
     text = environment.get(_PATH, "")
-    if given is not None and given.kind == "literal":
-        text = _expanded(given.text, environment)
-    elif given is not None:
-        text = environment.get(given.text, "") if given.kind == "env" else ""
+    if configured is not None and configured.kind == "literal":
+        text = _expanded(configured.text, environment)
+    elif configured is not None:
+        text = environment.get(configured.text, "") if configured.kind == "env" else ""
     for folder in text.split(os.pathsep):
         if folder:
-            yield own / folder
+            yield cwd / folder
 
 
 def _expanded(text: str, environment: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
-"""Turns configured values into what a server gets, on the worker, when an instance starts.
+"""Resolves the references and variables of a server's configuration, when an instance starts.
 
-References stay references until here, so a value never crosses Sync and never enters a hash, a
-log or a span (DESIGN §2).
+References are resolved only here, on the worker, so a value never crosses Sync and never enters a
+hash, a log or a span (DESIGN §2).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -17,11 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from leaseway.data_plane.background import DiskThreads
+from leaseway.data_plane.background import MAX_HUNG_THREADS, DiskThreads
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.references.env_file import BadEnvFile, read_env_file
 from leaseway.data_plane.references.modules import read_code
-from leaseway.data_plane.references.patience import MOST_HUNG
 from leaseway.spec.model import ServerSpec, Value, walk_config
 from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.key import VaultError
@@ -31,57 +30,109 @@ from leaseway.wire.secrets.secret_names import is_secret_variable, looks_secret,
 
 _MAX_FILE: Final = 1 << 20
 _MAX_CONFIG: Final = 120 << 10
-"""Bytes; a process takes no variable over 128 KiB."""
+"""Bytes; a process accepts no variable over 128 KiB."""
+_MAX_VARIABLES: Final = 1_000
+"""Variables of a file."""
 
 CONFIG_VARIABLE: Final = "LEASEWAY_SERVER_CONFIG"
-"""What `leaseway.server` takes a class's config from."""
+"""The variable that `leaseway.server` reads a class's config from."""
+
+_NAME: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*")
+_DOUBLE_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*)"\s*(?:#.*)?')
+_SINGLE_QUOTED: Final = re.compile(r"'([^']*)'\s*(?:#.*)?")
+_ESCAPE: Final = re.compile(r"\\(.)")
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
+
 _KEPT_HIDDEN: Final = 256
-"""Readings whose secrets stay hidden after their use: last words come when a server has ended."""
-_hidden_lately: Final[deque[Hidden]] = deque(maxlen=_KEPT_HIDDEN)
-_disk: Final = DiskThreads(MOST_HUNG)
+"""Secrets stay hidden for a while after their use: an ended server may still have output."""
+_recently_hidden: Final[deque[Hidden]] = deque(maxlen=_KEPT_HIDDEN)
+_disk: Final = DiskThreads(MAX_HUNG_THREADS)
 _hung: Final[set[str]] = set()
-"""Files that keep a thread each, because they do not answer; nobody else waits for one of them."""
+"""Files that do not respond. Each holds up one thread; no other start waits for it."""
 
 
 class Vault(Protocol):
-    """Where secrets are kept that are not in the environment."""
+    """Secrets that are not in the environment."""
 
     def get(self, name: str) -> str | None:
-        """Return a secret, or None where there is none of that name.
+        """Return a secret, or None if there is none of that name.
 
         Raises:
-            VaultError: There is a vault, and it cannot be read.
+            VaultError: The vault cannot be read.
         """
 
 
-class _Empty:
+class _EmptyVault:
     def get(self, name: str) -> str | None:
         return None
 
 
-NO_VAULT: Final[Vault] = _Empty()
+NO_VAULT: Final[Vault] = _EmptyVault()
 
 
-class _Missing(Exception):
-    """A reference can't be resolved; the text says what is missing and what to do."""
+class _MissingReference(Exception):
+    """A reference does not resolve; the text says what is missing and what to do."""
+
+
+class BadEnvFile(ValueError):
+    """A file of variables is invalid; the message completes "the file x, ..."."""
+
+
+def parse_env_file(text: str) -> dict[str, str]:
+    r"""Return the variables of a file with one `NAME=VALUE` per line; the last of a name wins.
+
+    `export` before a name, blank lines and comments are ignored. A value in single quotes is
+    literal; in double quotes `\n`, `\t`, `\r`, `\"` and `\\` are escapes; without quotes it ends
+    at ` #`. Variables in values are not expanded.
+
+    Raises:
+        BadEnvFile: A line is not `NAME=VALUE`, or there are too many. The message has no value.
+    """
+    variables: dict[str, str] = {}
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        match = _NAME.match(line)
+        value = None if match is None else _parse_value(line[match.end() :])
+        if match is None or value is None or "\0" in value:
+            raise BadEnvFile(f"whose line {number} is no NAME=VALUE on one line")
+        variables[match[1]] = value
+    if len(variables) > _MAX_VARIABLES:
+        raise BadEnvFile(f"which has more than {_MAX_VARIABLES} variables")
+    return variables
+
+
+def _parse_value(text: str) -> str | None:
+    if text.startswith('"'):
+        match = _DOUBLE_QUOTED.fullmatch(text)
+        if match is None:
+            return None
+        return _ESCAPE.sub(lambda escape: _ESCAPES.get(escape[1], escape[1]), match[1])
+    if text.startswith("'"):
+        match = _SINGLE_QUOTED.fullmatch(text)
+        return None if match is None else match[1]
+    return re.split(r"\s#", text, maxsplit=1)[0].rstrip()
 
 
 class _Resolver:
+    """Resolves the values of one server; collects its secrets and its missing references."""
+
     def __init__(
-        self, environment: Mapping[str, str], vault: Vault, opening: Callable[[str], None]
+        self, environment: Mapping[str, str], vault: Vault, on_open: Callable[[str], None]
     ) -> None:
-        self._opening = opening
+        self._on_open = on_open
         self._environment = environment
         self._vault = vault
         self.secrets: set[str] = set()
         self.missing: list[tuple[str, str]] = []
 
     def value(self, key: str, value: Value, secret: bool) -> str:
-        """Return what a value stands for; note what is missing under its key."""
+        """Return a resolved value; record a missing reference under its key."""
         try:
             literal = value.kind == "literal"
             text = self._literal(value.text) if literal else self._reference(value)
-        except _Missing as missing:
+        except _MissingReference as missing:
             self.missing.append((key, str(missing)))
             return ""
         if secret or self._is_secret(value, text):
@@ -92,22 +143,22 @@ class _Resolver:
     def _is_secret(value: Value, text: str) -> bool:
         match value.kind:
             case "literal":
-                return False  # whoever wrote it where no credential belongs meant it to be seen
+                return False  # it is visible in the configuration
             case "env":
                 return is_secret_variable(value.text, text)
             case _:
                 return True
 
     def text(self, key: str, text: str) -> str:
-        """Return a plain string with its `${NAME}` replaced."""
+        """Return a plain string with its `${NAME}` expanded."""
         return self.value(key, Value("literal", text), secret=False)
 
     def _literal(self, text: str) -> str:
         try:
             expanded = expand(text, self._environment)
         except UnresolvedReference as error:
-            _refuse_own_key(error.name)
-            raise _Missing(
+            _reject_own_key(error.name)
+            raise _MissingReference(
                 f"refers to ${{{error.name}}}, which is not set: set {error.name} in the worker's "
                 f"environment, or write ${{{error.name}:-default}}"
             ) from None
@@ -115,19 +166,19 @@ class _Resolver:
             found = self._environment.get(name)
             if found is not None and is_secret_variable(name, found):
                 self.secrets.add(found)
-            elif default and looks_secret(name):  # other defaults stand in the configuration
+            elif default and looks_secret(name):  # other defaults are visible in the configuration
                 self.secrets.add(default)
         return expanded
 
     def _reference(self, value: Value) -> str:
         if value.kind == "file":
             return self._file(value.text)
-        _refuse_own_key(value.text)
+        _reject_own_key(value.text)
         found = self._environment.get(value.text)
         if found is None and value.kind == "secret":
             found = self._from_vault(value.text)
         if found is None:
-            raise _Missing(
+            raise _MissingReference(
                 f"refers to the environment variable {value.text}, which is not set: set it in "
                 "the worker's environment"
             )
@@ -137,12 +188,12 @@ class _Resolver:
         try:
             found = self._vault.get(name)
         except VaultError as error:
-            raise _Missing(
+            raise _MissingReference(
                 f"refers to the secret {name}, which the worker's environment does not have, and "
                 f"its vault cannot be read ({str(error).rstrip('.')})"
             ) from None
         if found is None:
-            raise _Missing(
+            raise _MissingReference(
                 f"refers to the secret {name}, which neither the worker's environment nor its "
                 f"vault has: set it there, with: leaseway vault set {name}"
             )
@@ -150,8 +201,8 @@ class _Resolver:
 
     def variables(self, key: str, path: str) -> dict[str, str]:
         try:
-            found = read_env_file(self._file(path))
-        except _Missing as missing:
+            found = parse_env_file(self._file(path))
+        except _MissingReference as missing:
             self.missing.append((key, str(missing)))
             return {}
         except BadEnvFile as error:
@@ -161,25 +212,27 @@ class _Resolver:
         return found
 
     def _file(self, path: str) -> str:
-        self._opening(path)
+        self._on_open(path)
         if Path(path).resolve().is_relative_to(_own_folder()):
-            raise _Missing(
-                f"refers to the file {path}, which is in Leaseway's own folder and given to no "
-                "server: keep the server's files elsewhere"
+            raise _MissingReference(
+                f"refers to the file {path}, which is in Leaseway's own folder: keep the server's "
+                "files elsewhere"
             )
         try:
             with Path(path).open("rb") as file:
                 content = file.read(_MAX_FILE + 1)
             text = content.decode()
         except OSError as error:
-            raise _Missing(
+            raise _MissingReference(
                 f"refers to the file {path}, which can't be read ({error.strerror}): mount it "
                 "where the worker runs"
             ) from None
         except UnicodeDecodeError:
-            raise _Missing(f"refers to the file {path}, which is not UTF-8 text") from None
+            raise _MissingReference(f"refers to the file {path}, which is not UTF-8 text") from None
         if len(content) > _MAX_FILE:
-            raise _Missing(f"refers to the file {path}, which is larger than {_MAX_FILE} bytes")
+            raise _MissingReference(
+                f"refers to the file {path}, which is larger than {_MAX_FILE} bytes"
+            )
         return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -187,21 +240,21 @@ def resolve(
     spec: ServerSpec,
     environment: Mapping[str, str],
     vault: Vault = NO_VAULT,
-    opening: Callable[[str], None] = lambda _path: None,
+    on_open: Callable[[str], None] = lambda _path: None,
 ) -> ResolvedValues:
-    """Return what a server gets; as long as that is kept, no log line shows its secrets.
+    """Return the resolved values of a server; log lines hide its secrets while they are in use.
 
     Args:
         spec: The server.
         environment: The worker's environment.
-        vault: Where secrets are that the environment does not have.
-        opening: Told of each file before it is opened.
+        vault: Secrets that the environment does not have.
+        on_open: Called with each file before it is opened.
 
     Raises:
-        Fault: SERVER_NOT_READY with `problem` MISSING_REFERENCE; it names every missing one.
+        Fault: SERVER_NOT_READY with `problem` MISSING_REFERENCE; it names every missing reference.
     """
     known = {name: text for name, text in environment.items() if not _is_own_key(name)}
-    resolver = _Resolver(known, vault, opening)
+    resolver = _Resolver(known, vault, on_open)
     command, args = _command(spec, resolver)
     credentials, query = _credentials(spec, resolver)
     code = read_code(spec, known)
@@ -229,65 +282,65 @@ def resolve(
         | credentials,
         credentials=frozenset(credentials),
         query=query,
-        code=code.mark,
+        code=code.digest,
         modules=code.files,
     )
     if resolver.missing:
         raise _missing_fault(spec.key.server_id, resolver.missing)
     secrets = secret_forms(resolver.secrets)
     hidden = hide(secrets)
-    if hidden not in _hidden_lately:
-        _hidden_lately.append(hidden)
+    if hidden not in _recently_hidden:
+        _recently_hidden.append(hidden)
     return replace(resolved, secrets=secrets, hidden=hidden)
 
 
 async def read_references(
     spec: ServerSpec, environment: Mapping[str, str], vault: Vault, timeout: float
 ) -> ResolvedValues:
-    """Return what a server gets, as `resolve` does, without holding up the loop.
+    """Return the resolved values of a server without blocking the loop, otherwise like `resolve`.
 
     Args:
         spec: The server.
         environment: The worker's environment.
-        vault: Where secrets are that the environment does not have, in memory.
-        timeout: Seconds that reading files may take.
+        vault: Secrets that the environment does not have, in memory.
+        timeout: Seconds for reading files.
 
     Raises:
-        Fault: As `resolve` does; also where a file was not read in time, or another server still
-            waits for it.
+        Fault: As for `resolve`; also if a file was not read in time, or hangs since an earlier
+            start.
     """
     files = set(_files(spec).values())
     if not files and spec.transport != "python":
         return resolve(spec, environment, vault)
     if files & _hung:
-        raise unread(spec, files & _hung, "does not answer: see whether its disk does")
+        raise unread_fault(spec, files & _hung, "does not respond: check its disk")
     opened: list[str] = []
-    resolved_values = _disk.start(partial(resolve, spec, environment, vault, opened.append))
+    resolving = _disk.submit(partial(resolve, spec, environment, vault, opened.append))
     try:
-        await asyncio.wait([resolved_values], timeout=timeout)
+        await asyncio.wait([resolving], timeout=timeout)
     finally:
-        if not resolved_values.done() and opened:
+        if not resolving.done() and opened:
             path = opened[-1]
             _hung.add(path)
-            resolved_values.add_done_callback(lambda _: _hung.discard(path))
-    if resolved_values.done():
-        return resolved_values.result()
+            resolving.add_done_callback(lambda _: _hung.discard(path))
+    if resolving.done():
+        return resolving.result()
     if not opened:
-        resolved_values.cancel()
-    late = f"was not read within {timeout:g} s: see whether its disk answers"
-    raise unread(spec, set(opened[-1:]) or None, late)
+        resolving.cancel()
+    cause = f"was not read within {timeout:g} s: check its disk"
+    raise unread_fault(spec, set(opened[-1:]) or None, cause)
 
 
-def unread(spec: ServerSpec, paths: Collection[str] | None, why: str) -> Fault:
-    """Return the fault for files that do not answer.
+def unread_fault(spec: ServerSpec, paths: Collection[str] | None, cause: str) -> Fault:
+    """Return the fault for files of a server that do not respond.
 
     Args:
-        spec: Whose they are.
-        paths: Which of its files, or None for any of them.
-        why: The end of "the file x, which ...".
+        spec: The server.
+        paths: The files, or None for all of its files.
+        cause: Completes "the file x, which ...".
     """
     missing = [
-        (key, f"refers to the file {path}, which {why}")
+        (key, f"refers to the file {path}, which {cause}")
         for key, path in _files(spec).items()
         if paths is None or path in paths
     ]
@@ -299,9 +352,9 @@ def _files(spec: ServerSpec) -> dict[str, str]:
 
 
 def _command(spec: ServerSpec, resolver: _Resolver) -> tuple[str, tuple[str, ...]]:
-    """Return what is started: the configured command, or the program that runs a class or kit."""
+    """Return the configured command, or the command that runs a Python class or the kit."""
     if spec.transport == "python":
-        # -P: nothing that lies in the worker's folder takes the place of a package of ours.
+        # -P: a module in the worker's folder must not shadow a package of ours.
         return sys.executable, ("-P", "-m", "leaseway.server", spec.module, spec.class_name)
     if spec.transport == "builtin":
         return sys.executable, (
@@ -315,20 +368,20 @@ def _command(spec: ServerSpec, resolver: _Resolver) -> tuple[str, tuple[str, ...
 
 
 def _kit_options(spec: ServerSpec, resolver: _Resolver) -> Iterator[str]:
-    on = spec.builtin
-    for tool in on.tools:
+    kit = spec.builtin
+    for tool in kit.tools:
         yield from ("--tool", tool)
-    for i, root in enumerate(on.roots):
-        # As a word of its own and absolute, so that a sandbox keeps it in sight.
+    for i, root in enumerate(kit.roots):
+        # An argument of its own and absolute, so that a sandbox finds and mounts it.
         yield from ("--root", str(Path(resolver.text(f"roots[{i}]", root)).absolute()))
-    for i, entry in enumerate(on.commands):
+    for i, entry in enumerate(kit.commands):
         yield from ("--command", resolver.text(f"commands[{i}]", entry))
-    for i, host in enumerate(on.hosts):
+    for i, host in enumerate(kit.hosts):
         yield from ("--host", resolver.text(f"hosts[{i}]", host))
 
 
 def _config(spec: ServerSpec, resolver: _Resolver) -> dict[str, str]:
-    """Return the variable that hands a class its config; process lists do not show it."""
+    """Return the variable with the config of a class; process lists do not show it."""
     if not spec.config:
         return {}
 
@@ -338,39 +391,39 @@ def _config(spec: ServerSpec, resolver: _Resolver) -> dict[str, str]:
 
     text = json.dumps(walk_config(json.loads(spec.config), text_of), ensure_ascii=False)
     if len(text.encode(errors="replace")) > _MAX_CONFIG:
-        what = f"has more than {_MAX_CONFIG} bytes with its references resolved: shorten it"
-        resolver.missing.append(("config", what))
+        problem = f"has more than {_MAX_CONFIG} bytes with its references resolved: shorten it"
+        resolver.missing.append(("config", problem))
     return {CONFIG_VARIABLE: text}
 
 
 def _credentials(spec: ServerSpec, resolver: _Resolver) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the headers and the pairs of the query that say who asks."""
+    """Return the headers and query parameters with credentials."""
     headers: dict[str, str] = {}
     query: dict[str, str] = {}
     cookies: list[str] = []
-    for scheme, one in spec.security.items():
-        text = resolver.value(f"security.{scheme}", one.value, True)
-        match one.kind:
+    for scheme, credential in spec.security.items():
+        text = resolver.value(f"security.{scheme}", credential.value, True)
+        match credential.kind:
             case "bearer":
                 headers["Authorization"] = f"Bearer {text}"
             case "basic":
-                pair = f"{one.name}:{text}" if one.name else text
+                pair = f"{credential.name}:{text}" if credential.name else text
                 encoded = base64.b64encode(pair.encode(errors="replace")).decode()
                 resolver.secrets.add(f"Basic {encoded}")
                 headers["Authorization"] = f"Basic {encoded}"
             case "header":
-                headers[one.name] = text
+                headers[credential.name] = text
             case "query":
-                query[one.name] = text
+                query[credential.name] = text
             case "cookie":
-                cookies.append(f"{one.name}={text}")
+                cookies.append(f"{credential.name}={text}")
     if cookies:
         headers["Cookie"] = "; ".join(cookies)
     return headers, query
 
 
 def _own_folder() -> Path:
-    """Return where the vault, its key, the seal's key and API keys are by default."""
+    """Return the default folder of the vault, its key, the seal's key and API keys."""
     return (Path.home() / ".leaseway").resolve()
 
 
@@ -378,13 +431,13 @@ def _is_own_key(name: str) -> bool:
     return name.startswith("LEASEWAY_") and "KEY" in name
 
 
-def _refuse_own_key(name: str) -> None:
+def _reject_own_key(name: str) -> None:
     if _is_own_key(name):
-        raise _Missing(f"refers to {name}, a key of Leaseway's own, which is given to no server")
+        raise _MissingReference(f"refers to {name}, a key of Leaseway's own: use another variable")
 
 
 def _missing_fault(server: str, missing: list[tuple[str, str]]) -> Fault:
-    parts = "; ".join(f"{key} {what}" for key, what in missing)
+    parts = "; ".join(f"{key} {problem}" for key, problem in missing)
     return Fault(
         Reason.SERVER_NOT_READY,
         f"The server {server} can't start on this worker: {parts}.",

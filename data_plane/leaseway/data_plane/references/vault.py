@@ -1,4 +1,4 @@
-"""The worker's view of the encrypted vault: read when its file or key changes, kept in memory."""
+"""The worker's copy of the encrypted vault: read when its file or key changes, kept in memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from leaseway.vault.file import read_vault
 from leaseway.vault.key import VaultError, VaultPlace
 
-Mark = tuple[int, int, int, int] | None
-"""What tells one state of a file from the next, without reading it; None where there is none."""
+FileStamp = tuple[int, int, int, int] | None
+"""Modification time, change time, size and inode of a file; None if there is none."""
 
 
-def mark_of(path: Path) -> Mark:
+def file_stamp(path: Path) -> FileStamp:
     try:
         status = path.stat()
     except OSError:
@@ -21,49 +21,50 @@ def mark_of(path: Path) -> Mark:
 
 
 class WorkerVault:
-    """The secrets of a vault as they were read last. Satisfies `resolve.Vault`.
+    """The secrets of a vault when it was last read; a `resolve.Vault`.
 
     Args:
-        place: The vault, or None for one that stays empty.
+        place: The vault, or None for an empty one.
 
     Attributes:
-        trouble: Why the vault cannot be read; None where it can, or where there is none.
+        error: Why the vault cannot be read; None if it can, or if there is none.
     """
 
     def __init__(self, place: VaultPlace | None) -> None:
-        self.trouble: VaultError | None = None
+        self.error: VaultError | None = None
         self._place = place
         self._secrets: Mapping[str, str] = {}
-        self._read_at: tuple[Mark, ...] = ()
+        self._read_at: tuple[FileStamp, ...] = ()
 
     @property
-    def marks(self) -> tuple[Mark, ...]:
-        """What tells whether the vault or its key has changed; asks the file system."""
+    def stamps(self) -> tuple[FileStamp, ...]:
+        """The stamps of the vault and its key, read from the file system."""
         if self._place is None:
             return ()
         paths = [self._place.path]
         if self._place.passphrase is None:
             paths.append(self._place.key_file)
-        return tuple(map(mark_of, paths))
+        return tuple(map(file_stamp, paths))
 
     def get(self, name: str) -> str | None:
-        """Return a secret, or None where there is none of that name.
+        """Return a secret, or None if there is none of that name.
 
         Raises:
-            VaultError: There is a vault, and it cannot be read.
+            VaultError: The vault cannot be read.
         """
-        if self.trouble is not None:
-            raise VaultError(str(self.trouble))
+        if self.error is not None:
+            raise VaultError(str(self.error))
         return self._secrets.get(name)
 
     def refresh(self) -> None:
-        """Read the vault again if it has changed. Takes a tenth of a second: not for a loop."""
-        marks = self.marks  # before reading, so that what changes meanwhile is read again
-        if self._place is None or marks == self._read_at:
+        """Read the vault again if it has changed. Blocks for about 0.1 s."""
+        stamps = self.stamps  # before reading, so that a change meanwhile is read later
+        if self._place is None or stamps == self._read_at:
             return
         try:
-            self._secrets = {name: e.value for name, e in read_vault(self._place).items()}
-            self.trouble = None
+            entries = read_vault(self._place)
+            self._secrets = {name: entry.value for name, entry in entries.items()}
+            self.error = None
         except VaultError as error:
-            self.trouble = error
-        self._read_at = marks
+            self.error = error
+        self._read_at = stamps

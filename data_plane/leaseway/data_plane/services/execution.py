@@ -15,8 +15,8 @@ from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.calls.executor import Executor
 from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.tools.toolset import tool_not_found
+from leaseway.data_plane.instances.context import StderrLog
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.instances.stderr_history import KeptLog
 from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.exchange import Exchanges
 from leaseway.data_plane.services.unary import UnarySink, encode_arguments, typed_response
@@ -247,7 +247,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         """Read one page of the last stderr lines of a server's instances."""
         limit = min(request.lines or bounds.STDERR_LINES, bounds.STDERR_LINES)
 
-        def message(log: KeptLog) -> execution_pb2.InstanceLog:
+        def message(log: StderrLog) -> execution_pb2.InstanceLog:
             lines = log.lines[-limit:]
             return execution_pb2.InstanceLog(
                 instance_id=log.instance_id, lines=lines, state=log.state, pid=log.pid
@@ -263,7 +263,7 @@ class ExecutionService(execution_pb2_grpc.ExecutionServiceServicer):
         return execution_pb2.ReadLogsResponse(instances=page, next_page_token=token)
 
 
-def _creation_order(log: KeptLog) -> tuple[str, str]:
+def _creation_order(log: StderrLog) -> tuple[str, str]:
     """Return a key that orders running and ended instances by their creation."""
     return log.instance_id.rpartition("-")[2].zfill(_NUMBER_WIDTH), log.instance_id
 

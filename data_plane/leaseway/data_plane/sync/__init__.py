@@ -1,4 +1,4 @@
 """The worker's stream to the control plane: deltas, probes, status, conversion.
 
-Changes instances and leases; never imports calls.
+Changes instances and leases; imports nothing of calls.
 """

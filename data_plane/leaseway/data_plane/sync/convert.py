@@ -1,11 +1,14 @@
-"""Between protobuf and the core's types: the border of the worker."""
+"""Converts between protobuf messages and the core's types, and redacts outgoing messages."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any, Final
 
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.data_plane.core.desired_state import HeldVariant, Update
@@ -30,34 +33,36 @@ from leaseway.spec.transports import is_known, unavailable
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.messages.admin import reminder
+from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.timing.durations import duration, timestamp
 
+REDACTED_FIELDS: Final = frozenset({"message", "details", "arguments"})
+"""The fields with text of servers or callers."""
+UNREDACTED_MESSAGES: Final = frozenset({"Upsert"})
+"""Messages that the control plane itself sent."""
 
-class Unrepresentable(Exception):
-    """A variant that this worker cannot serve as it was sent.
 
-    Attributes:
-        reason: A constant in capitals.
-    """
+class UnservableVariant(Exception):
+    """A variant that this worker cannot serve; `reason` is a constant in capitals."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
 
 
-def held_variant(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> HeldVariant:
-    """Return a variant as the core holds it, its toolset compiled.
+def variant_from_proto(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> HeldVariant:
+    """Return a variant with its toolset compiled.
 
     Args:
-        upsert: As it was sent.
-        previous: The toolset in force, whose compiled tools are kept where they are equal.
+        upsert: The message.
+        previous: The current toolset; its compiled tools are reused if they are equal.
 
     Raises:
-        Unrepresentable: The worker has no such transport, or the toolset makes no sense.
+        UnservableVariant: The worker lacks the transport, or the toolset is invalid.
     """
     spec = spec_from_wire(upsert.spec)
     if not is_known(spec.transport):
-        raise Unrepresentable(
+        raise UnservableVariant(
             "TRANSPORT_NOT_AVAILABLE",
             f"Server {spec.key} wants {unavailable(spec.transport)}",
         )
@@ -70,10 +75,10 @@ def held_variant(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> H
             ),
             upsert.toolset.protocol_version,
             previous,
-            _offered(upsert.toolset),
+            _prompts_resources_from_proto(upsert.toolset),
         )
     except ValueError as error:
-        raise Unrepresentable("INVALID_TOOLSET", f"Server {spec.key}: {error}") from error
+        raise UnservableVariant("INVALID_TOOLSET", f"Server {spec.key}: {error}") from error
     return HeldVariant(
         spec=spec,
         launch_hash=upsert.hashes.launch_hash,
@@ -84,7 +89,7 @@ def held_variant(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> H
     )
 
 
-def _offered(toolset: sync_pb2.Toolset) -> CompiledPromptsResources:
+def _prompts_resources_from_proto(toolset: sync_pb2.Toolset) -> CompiledPromptsResources:
     prompts = compile_prompts(
         toolset.recorded_prompts,
         ((prompt.original_name, prompt.name, prompt.skipped) for prompt in toolset.prompts),
@@ -98,8 +103,8 @@ def _offered(toolset: sync_pb2.Toolset) -> CompiledPromptsResources:
     )
 
 
-def update(delta: sync_pb2.Delta, variants: list[HeldVariant]) -> Update:
-    """Return a delta as the core knows it, with those of its variants that can be served."""
+def update_from_proto(delta: sync_pb2.Delta, variants: list[HeldVariant]) -> Update:
+    """Return a delta with those of its variants that this worker can serve."""
     return Update(
         epoch=delta.epoch,
         registry_version=delta.registry_version,
@@ -108,7 +113,7 @@ def update(delta: sync_pb2.Delta, variants: list[HeldVariant]) -> Update:
     )
 
 
-def hashes(variant: HeldVariant) -> sync_pb2.HeldHashes:
+def hashes_to_proto(variant: HeldVariant) -> sync_pb2.HeldHashes:
     return sync_pb2.HeldHashes(
         key=key_to_wire(variant.key),
         launch_hash=variant.launch_hash,
@@ -117,8 +122,8 @@ def hashes(variant: HeldVariant) -> sync_pb2.HeldHashes:
     )
 
 
-def problem_message(problem: WorkerProblem, worker_id: str) -> admin_pb2.Problem:
-    """Return a problem as it travels; its times are of now."""
+def problem_to_proto(problem: WorkerProblem, worker_id: str) -> admin_pb2.Problem:
+    """Return a problem that was seen now."""
     now = timestamp(time.time())
     key = problem.key or VariantKey("")
     return admin_pb2.Problem(
@@ -136,13 +141,7 @@ def problem_message(problem: WorkerProblem, worker_id: str) -> admin_pb2.Problem
 
 
 class LeaseMessages:
-    """Describes leases for callers and for the control plane.
-
-    Args:
-        worker_id: Who holds them.
-        leases: Knows their instances.
-        clock: Seconds, monotonic.
-    """
+    """Converts leases to messages for callers and the control plane."""
 
     def __init__(
         self,
@@ -172,11 +171,11 @@ class LeaseMessages:
         )
 
 
-def instance_statuses(
+def instances_to_proto(
     generations: list[Generation], worker_id: str
 ) -> list[catalog_pb2.InstanceStatus]:
-    """Return the state of every instance, and of each server that has none for a reason."""
-    found = [
+    """Return the status of every instance, and of each server in backoff or at rest."""
+    statuses = [
         _status(generation, worker_id, live.instance.id, _state(generation, live), live)
         for generation in generations
         for live in generation.live_instances
@@ -184,8 +183,8 @@ def instance_statuses(
     for generation in generations:
         if generation.is_backing_off or generation.is_resting:
             state = "backoff" if generation.is_backing_off else "idle"
-            found.append(_status(generation, worker_id, generation.last_id, state, None))
-    return found
+            statuses.append(_status(generation, worker_id, generation.last_id, state, None))
+    return statuses
 
 
 def _state(generation: Generation, live: LiveInstance) -> str:
@@ -223,6 +222,36 @@ def _status(
 
 
 def _wall_time(at: float) -> Timestamp:
-    """Return a time of the loop's clock as one that others can read."""
+    """Convert a time of the loop's clock."""
     ahead = at - asyncio.get_running_loop().time()
     return timestamp(time.time() + ahead)
+
+
+def redact_message(message: Message) -> None:
+    """Redact values of references in the text fields of a message, in place.
+
+    All messages to the control plane pass through here. Names and ids stay as they are, even if
+    they equal a value; specs contain references only.
+    """
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_STRING:
+            if field.name in REDACTED_FIELDS:
+                _redact_field(message, field.name, value)
+        elif (kind := field.message_type) is not None:
+            if kind.name in UNREDACTED_MESSAGES or kind.GetOptions().map_entry:
+                continue
+            if isinstance(value, Message):
+                redact_message(value)
+            else:
+                for item in value:
+                    redact_message(item)
+
+
+def _redact_field(message: Any, name: str, value: Any) -> None:
+    if isinstance(value, str):
+        redacted = redact(value)
+        if redacted != value:
+            setattr(message, name, redacted)
+        return
+    for index, item in enumerate(value):
+        value[index] = redact(item)

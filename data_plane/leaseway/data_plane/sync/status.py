@@ -1,4 +1,4 @@
-"""What a worker tells its control plane of itself: at first, when asked, and as it changes."""
+"""Messages with the state of a worker: Hello, reports, and held variants on request."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 
 @dataclass(frozen=True)
-class Introduction:
-    """What a worker says of itself.
+class Registration:
+    """How a worker joins a control plane.
 
     Attributes:
         worker: Its id, incarnation and address.
-        capacity: The most leases that it takes.
+        capacity: The limit of leases.
+        control_plane: The control plane to join.
+        key: The key to join with, or None.
         labels: For placement.
-        servers: Patterns over the ids of the servers that it takes; none: any.
-        control_plane: Whom it joins.
-        key: The shared key, or None.
-        standbys: Control planes of which one may lead in the first one's place.
+        servers: Patterns of the server ids that it serves; empty means all.
+        standbys: Control planes of which one may lead instead of the first one.
     """
 
     worker: catalog_pb2.WorkerRef
@@ -40,30 +40,30 @@ class Introduction:
 
 
 class WorkerStatus:
-    """Writes what a worker says of itself, as it is at that moment.
+    """Builds messages with the current state of a worker.
 
     Args:
-        introduction: Who joins whom.
-        pool: What is served.
-        leases: What is held.
-        in_flight: How many calls have not ended.
-        draining: Whether calls are refused because the worker ends.
-        lease_message: Describes a lease.
+        registration: How the worker joins.
+        pool: The served generations.
+        leases: The held leases.
+        in_flight: Returns the number of calls in flight.
+        draining: Returns whether the worker rejects calls because it shuts down.
+        lease_message: Converts a lease.
 
     Attributes:
-        leaving: Whether it takes no more work, and says so.
+        leaving: Whether the worker is shutting down and accepts no more work.
     """
 
     def __init__(
         self,
-        introduction: Introduction,
+        registration: Registration,
         pool: Pool,
         leases: WorkerLeaseManager,
         in_flight: Callable[[], int],
         draining: Callable[[], bool],
         lease_message: Callable[[WorkerLease], leases_pb2.Lease],
     ) -> None:
-        self._me = introduction
+        self._registration = registration
         self._pool = pool
         self._leases = leases
         self._in_flight = in_flight
@@ -73,34 +73,34 @@ class WorkerStatus:
         self.leaving = False
 
     def hello(self, highest_epoch: int) -> sync_pb2.Hello:
-        """Return what begins a stream: all that is held; changes are counted from here on.
+        """Return the first message of a stream, with the whole state; later changes are reported.
 
         Args:
-            highest_epoch: The highest that it has seen, or 0.
+            highest_epoch: The highest seen epoch, or 0.
         """
         desired_state = self._pool.desired_state
         self._reports.reset_for_new_stream()
-        # A control plane that has just started knows nothing of this worker's leaving. It would
-        # take the leases that end here for the older twins of those that took their place.
+        # A control plane that has just started does not know that this worker is shutting down. It
+        # would treat the leases that end here as older twins of their replacements.
         capacity, leases = (
-            (0, ()) if self.leaving else (self._me.capacity, tuple(self._leases.leases))
+            (0, ()) if self.leaving else (self._registration.capacity, tuple(self._leases.leases))
         )
         return sync_pb2.Hello(
             protocol_version=PROTOCOL_VERSION,
             package_version=user_agent(),
-            worker=self._me.worker,
+            worker=self._registration.worker,
             capacity=capacity,
-            labels=self._me.labels,
-            servers=self._me.servers,
+            labels=self._registration.labels,
+            servers=self._registration.servers,
             highest_registry_version=desired_state.registry_version,
             highest_epoch=highest_epoch,
-            held=[convert.hashes(variant) for variant in desired_state.variants.values()],
+            held=[convert.hashes_to_proto(variant) for variant in desired_state.variants.values()],
             leases=[self._lease_message(lease) for lease in leases],
             instances=self._instances(),
         )
 
     def held(self, want: sync_pb2.Want) -> sync_pb2.Held:
-        """Return the content that is asked for, as far as it is held."""
+        """Return the requested variants that are held."""
         variants = self._pool.desired_state.variants
         held = sync_pb2.Held()
         for key in map(key_from_wire, want.keys):
@@ -109,22 +109,27 @@ class WorkerStatus:
         return held
 
     def report(self) -> sync_pb2.Report:
-        """Return what has changed since the last one, or since the Hello."""
-        gained, lost, instances_changed = self._reports.pop_changes()
-        seen, mended = self._reports.problems.pop_changes()
-        worker_id = self._me.worker.id
+        """Return the changes since the last report or the Hello."""
+        leases, ends, instances_changed = self._reports.pop_changes()
+        problems, cleared = self._reports.problems.pop_changes()
+        worker_id = self._registration.worker.id
         return sync_pb2.Report(
-            leases_gained=[self._lease_message(lease) for lease in gained],
-            leases_lost=[end.lease_id for end in lost],
-            lease_ends=[admin_pb2.LeaseEnd(**end._asdict()) for end in lost],
+            leases_gained=[self._lease_message(lease) for lease in leases],
+            leases_lost=[lease.id for lease, _ in ends],
+            lease_ends=[
+                admin_pb2.LeaseEnd(lease_id=lease.id, tenant=lease.key.tenant, how=outcome)
+                for lease, outcome in ends
+            ],
             instances=self._instances() if instances_changed else (),
             instances_changed=instances_changed,
-            problems=[convert.problem_message(problem, worker_id) for problem in seen],
-            cleared=[convert.problem_message(problem, worker_id) for problem in mended],
+            problems=[convert.problem_to_proto(problem, worker_id) for problem in problems],
+            cleared=[convert.problem_to_proto(problem, worker_id) for problem in cleared],
             calls_in_flight=self._in_flight(),
             draining=self.leaving or self._draining(),
             events=[event_to_wire(event) for event in self._reports.pop_events()],
         )
 
     def _instances(self) -> list[catalog_pb2.InstanceStatus]:
-        return convert.instance_statuses(list(self._pool.generations), self._me.worker.id)
+        return convert.instances_to_proto(
+            list(self._pool.generations), self._registration.worker.id
+        )

@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.data_plane.core.instances.instance_policy import (
-    SpareChange,
-    Times,
-    idle_at,
-    old_at,
+    InstanceTimes,
+    SparePlan,
+    age_deadline,
+    idle_deadline,
     plan_spares,
-    spare_old_at,
-    spares_wanted,
+    spare_age_deadline,
+    target_spares,
 )
 from leaseway.spec.model import InstancePolicy
 
 
-def plan(policy: InstancePolicy, *born: float, **more: float) -> SpareChange:
+def plan(policy: InstancePolicy, *born: float, **more: float) -> SparePlan:
     return plan_spares(
         policy,
-        [Times(at, at) for at in born],
+        [InstanceTimes(at, at) for at in born],
         starting=int(more.get("starting", 0)),
         room=int(more.get("room", 10)),
         now=more.get("now", 0.0),
@@ -41,20 +41,20 @@ def plan(policy: InstancePolicy, *born: float, **more: float) -> SpareChange:
     ],
 )
 def test_an_eager_server_keeps_one_spare_at_least(policy: InstancePolicy, wanted: int) -> None:
-    assert spares_wanted(policy) == wanted
+    assert target_spares(policy) == wanted
 
 
 def test_without_a_bound_an_instance_is_never_idle_or_old() -> None:
-    times = Times(0.0, 0.0)
+    times = InstanceTimes(0.0, 0.0)
     policy = InstancePolicy()
-    assert idle_at(policy, times, 1e9) == old_at(policy, times) == math.inf
-    assert spare_old_at(policy, times) == math.inf
+    assert idle_deadline(policy, times, 1e9) == age_deadline(policy, times) == math.inf
+    assert spare_age_deadline(policy, times) == math.inf
 
 
 def test_an_instance_with_a_call_in_flight_is_not_idle() -> None:
     policy = InstancePolicy(idle_timeout=5.0)
-    assert idle_at(policy, Times(0.0, 3.0), 100.0) == 8.0
-    assert idle_at(policy, Times(0.0, 3.0, calls=1), 100.0) == 105.0
+    assert idle_deadline(policy, InstanceTimes(0.0, 3.0), 100.0) == 8.0
+    assert idle_deadline(policy, InstanceTimes(0.0, 3.0, calls=1), 100.0) == 105.0
 
 
 def test_missing_spares_are_started() -> None:
@@ -65,7 +65,7 @@ def test_missing_spares_are_started() -> None:
 
 
 def test_there_is_no_spare_where_there_is_no_room() -> None:
-    assert plan(InstancePolicy(warm=2), room=0) == SpareChange((), False, math.inf)
+    assert plan(InstancePolicy(warm=2), room=0) == SparePlan((), False, math.inf)
 
 
 def test_spares_give_way_where_leases_need_the_room() -> None:
@@ -74,26 +74,26 @@ def test_spares_give_way_where_leases_need_the_room() -> None:
 
 def test_an_unused_spare_that_is_wanted_stays_and_one_too_many_goes() -> None:
     policy = InstancePolicy(warm=1, idle_timeout=5.0)
-    assert plan(policy, 0.0, now=100.0) == SpareChange((), False, math.inf)
-    assert plan(policy, 0.0, 1.0, now=4.0) == SpareChange((), False, 5.0)
+    assert plan(policy, 0.0, now=100.0) == SparePlan((), False, math.inf)
+    assert plan(policy, 0.0, 1.0, now=4.0) == SparePlan((), False, 5.0)
     assert plan(policy, 0.0, 1.0, now=5.0).close == (0,)
 
 
 def test_an_old_spare_is_closed_once_its_successor_is_up() -> None:
     policy = InstancePolicy(warm=1, max_age=10.0)
-    assert plan(policy, 0.0, now=4.0).look_at == 5.0
-    assert plan(policy, 0.0, now=5.0) == SpareChange((), True, math.inf)
-    assert plan(policy, 0.0, now=5.0, starting=1) == SpareChange((), False, math.inf)
-    assert plan(policy, 0.0, 5.0, now=5.0) == SpareChange((0,), False, 10.0)
+    assert plan(policy, 0.0, now=4.0).check_at == 5.0
+    assert plan(policy, 0.0, now=5.0) == SparePlan((), True, math.inf)
+    assert plan(policy, 0.0, now=5.0, starting=1) == SparePlan((), False, math.inf)
+    assert plan(policy, 0.0, 5.0, now=5.0) == SparePlan((0,), False, 10.0)
 
 
 def test_an_old_spare_makes_room_for_its_successor_where_there_is_none() -> None:
     policy = InstancePolicy(warm=1, max_age=10.0)
-    assert plan(policy, 0.0, now=5.0, room=0) == SpareChange((0,), True, math.inf)
+    assert plan(policy, 0.0, now=5.0, room=0) == SparePlan((0,), True, math.inf)
 
 
 def test_an_old_spare_that_nobody_asked_for_is_not_replaced() -> None:
-    assert plan(InstancePolicy(max_age=10.0), 0.0, now=5.0) == SpareChange((0,), False, math.inf)
+    assert plan(InstancePolicy(max_age=10.0), 0.0, now=5.0) == SparePlan((0,), False, math.inf)
 
 
 POLICIES = st.builds(
@@ -110,34 +110,34 @@ BORN = st.lists(st.floats(0.0, 100.0), max_size=8)
 def test_whatever_there_is_the_room_is_kept_and_no_needed_spare_goes(
     policy: InstancePolicy, born: list[float], starting: int, room: int, now: float
 ) -> None:
-    spares = [Times(at, at) for at in born]
+    spares = [InstanceTimes(at, at) for at in born]
     change = plan_spares(policy, spares, starting=starting, room=room, now=now)
     assert len(set(change.close)) == len(change.close)
     left = [times for at, times in enumerate(spares) if at not in change.close]
     assert room + len(change.close) - change.start >= min(0, room + len(spares))
-    young = sum(now < spare_old_at(policy, times) for times in spares)
-    young_left = sum(now < spare_old_at(policy, times) for times in left)
+    young = sum(now < spare_age_deadline(policy, times) for times in spares)
+    young_left = sum(now < spare_age_deadline(policy, times) for times in left)
     if change.start:
-        assert young + starting < spares_wanted(policy)
+        assert young + starting < target_spares(policy)
     if room >= 0:
-        assert young_left >= min(young, spares_wanted(policy))
-    assert change.look_at > now
+        assert young_left >= min(young, target_spares(policy))
+    assert change.check_at > now
 
 
 @given(POLICIES, BORN, st.integers(0, 8))
 def test_what_is_planned_again_and_again_comes_to_rest_at_what_is_wanted(
     policy: InstancePolicy, born: list[float], limit: int
 ) -> None:
-    now, spares = 150.0, [Times(at, at) for at in born]
+    now, spares = 150.0, [InstanceTimes(at, at) for at in born]
     for _ in range(40):
         room = limit - len(spares)
         change = plan_spares(policy, spares, starting=0, room=room, now=now)
         spares = [times for at, times in enumerate(spares) if at not in change.close]
         if change.start:
-            spares.append(Times(now, now))
+            spares.append(InstanceTimes(now, now))
         elif not change.close:
             break
     else:
         raise AssertionError("it never came to rest")
     assert len(spares) <= limit
-    assert len(spares) >= min(limit, spares_wanted(policy))
+    assert len(spares) >= min(limit, target_spares(policy))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.data_plane.core.leases.errors import lease_ended, not_theirs
+from leaseway.data_plane.core.leases.errors import lease_ended, wrong_holder
 from leaseway.data_plane.core.leases.table import EndedLease, LeaseOutcome
 from leaseway.wire.errors import Reason
 
@@ -30,11 +30,11 @@ def test_a_lease_that_is_over_says_how_and_why(
 def test_a_lease_that_nobody_remembers_is_lost() -> None:
     fault = lease_ended("w1", None)
     assert fault.reason is Reason.LEASE_LOST
-    assert "was restarted, perhaps" in fault.message
+    assert "may have restarted" in fault.message
 
 
 def test_a_name_that_somebody_made_up_is_not_repeated_at_length() -> None:
     name = "x" * 5000
-    for fault in (lease_ended(name, None), not_theirs(name, "of")):
+    for fault in (lease_ended(name, None), wrong_holder(name)):
         assert len(fault.message) < 300
         assert fault.metadata == {"lease": "x" * 64}

@@ -50,7 +50,7 @@ def run_to(table: LeaseTable, now: float, end: float) -> list[tuple[str, str]]:
     ended: list[tuple[str, str]] = []
     while (at := table.next_tick(now)) is not None and at <= end:
         now = at
-        ended += [(lease.id, how.how) for lease, how in table.tick(now)]
+        ended += [(lease.id, end.outcome) for lease, end in table.tick(now)]
     return ended
 
 
@@ -83,7 +83,7 @@ def test_a_lease_expires_at_its_time_and_not_before() -> None:
     assert run_to(table, 0, 9.99) == []
     assert run_to(table, 9.99, 10) == [(lease.id, "expired")]
     assert table.get(lease.id) is None
-    assert table.how_ended(lease.id, 10) == EndedLease("expired", "", 10, lease.key.tenant)
+    assert table.find_ended(lease.id, 10) == EndedLease("expired", "", 10, lease.key.tenant)
     assert table.next_tick(10) is None
 
 
@@ -133,7 +133,7 @@ def test_a_tick_that_is_a_little_late_is_no_stall() -> None:
     lease = take(table, 0, ttl=1)
     table.tick(0.5)
     table.next_tick(0.5)
-    assert [(each.id, how.how) for each, how in table.tick(1.9)] == [(lease.id, "expired")]
+    assert [(each.id, end.outcome) for each, end in table.tick(1.9)] == [(lease.id, "expired")]
 
 
 def test_a_worker_is_full_at_its_capacity_and_a_server_at_its_own_limit() -> None:
@@ -155,7 +155,7 @@ def test_a_tenant_holds_no_more_leases_than_it_may() -> None:
         last = take(table, 0, session=f"s{number}", server=f"srv{number % 9}")
     with pytest.raises(LeaseLimitReached, match="tenant default holds 1024") as full:
         take(table, 0, session="one more")
-    assert not full.value.everywhere
+    assert not full.value.worker_full
     take(table, 0, session="one more", tenant="other")
     table.end(last.id, "released", 1)
     take(table, 1, session="one more")
@@ -164,20 +164,20 @@ def test_a_tenant_holds_no_more_leases_than_it_may() -> None:
 def test_a_lease_of_an_old_generation_ends_as_revoked_once_its_calls_are_done() -> None:
     table = LeaseTable("inc")
     lease = take(table, 0, ttl=600)
-    table.end_by(lease, 20, "the configuration changed")
-    table.end_by(lease, 30, "later does not count")
+    table.schedule_end(lease, 20, "the configuration changed")
+    table.schedule_end(lease, 30, "later does not count")
     table.start_call(lease, 19)
     assert run_to(table, 19, 40) == []
     assert table.end_call(lease, 40)
-    ((ended, how),) = table.tick(40)
+    ((ended, end),) = table.tick(40)
     assert ended is lease
-    assert (how.how, how.why) == ("revoked", "the configuration changed")
+    assert (end.outcome, end.cause) == ("revoked", "the configuration changed")
 
 
 def test_a_lease_whose_configuration_came_back_is_kept() -> None:
     table = LeaseTable("inc")
     lease = take(table, 0, ttl=600)
-    table.end_by(lease, 20, "changed")
+    table.schedule_end(lease, 20, "changed")
     table.cancel_scheduled_end(lease)
     assert run_to(table, 0, 500) == []
 
@@ -186,14 +186,14 @@ def test_how_leases_ended_is_remembered_for_ten_minutes_and_ten_thousand_leases(
     table = LeaseTable("inc", capacity=20_000)
     first = take(table, 0, limit=20_000)
     table.end(first.id, "revoked", 0, "because")
-    assert table.how_ended(first.id, 599) == EndedLease("revoked", "because", 0, first.key.tenant)
-    assert table.how_ended(first.id, bounds.LEASE_MEMORY) is None
+    assert table.find_ended(first.id, 599) == EndedLease("revoked", "because", 0, first.key.tenant)
+    assert table.find_ended(first.id, bounds.LEASE_MEMORY) is None
     for number in range(10_000):
         lease = take(table, 1, session=str(number), limit=20_000)
         table.end(lease.id, "released", 1)
-    assert table.how_ended(first.id, 1) is None
-    assert table.how_ended("inc-2", 1) is not None
-    assert table.how_ended("never-granted", 1) is None
+    assert table.find_ended(first.id, 1) is None
+    assert table.find_ended("inc-2", 1) is not None
+    assert table.find_ended("never-granted", 1) is None
 
 
 class Leases(RuleBasedStateMachine):
@@ -249,7 +249,7 @@ class Leases(RuleBasedStateMachine):
             self.table.end_call(lease, self.now)
             known["calls"] -= 1
         elif what == "drain":
-            self.table.end_by(lease, self.now + 5, "drained")
+            self.table.schedule_end(lease, self.now + 5, "drained")
             known["drain"] = min(known.get("drain", self.now + 5), self.now + 5)
             return
         elif what == "keep":
@@ -275,9 +275,9 @@ class Leases(RuleBasedStateMachine):
             for lease, ended in self.table.tick(self.now):
                 known = self.model[lease.id]
                 assert not known["calls"]
-                due = known["until"] if ended.how == "expired" else known["drain"]
+                due = known["until"] if ended.outcome == "expired" else known["drain"]
                 assert due - 1e-6 <= self.now < due + 0.5 + 1e-6 or known.get("kept_by_call")
-                self.forget(lease.id, ended.how)
+                self.forget(lease.id, ended.outcome)
         self.now = end
         for known in self.model.values():
             known["kept_by_call"] = known.get("kept_by_call", 0) or known["calls"]
@@ -289,9 +289,9 @@ class Leases(RuleBasedStateMachine):
             return
         self.now += seconds
         for lease, ended in self.table.tick(self.now):
-            assert ended.how == "revoked"
+            assert ended.outcome == "revoked"
             assert self.model[lease.id]["drain"] <= self.now
-            self.forget(lease.id, ended.how)
+            self.forget(lease.id, ended.outcome)
         for lease_id, known in self.model.items():
             known["until"] = max(known["until"], self.now + known["ttl"] / 3)
             assert self.leases[lease_id].expires_at == pytest.approx(known["until"])
@@ -316,9 +316,9 @@ class Leases(RuleBasedStateMachine):
             if not known["calls"]:
                 assert known["until"] + 0.5 + 1e-6 > self.now
         for lease_id, (how, when) in self.gone.items():
-            ended = self.table.how_ended(lease_id, self.now)
+            ended = self.table.find_ended(lease_id, self.now)
             remembered = self.now - when < bounds.LEASE_MEMORY
-            assert (ended.how if ended is not None else None) == (how if remembered else None)
+            assert (ended.outcome if ended is not None else None) == (how if remembered else None)
 
 
 def test_any_sequence_of_events_keeps_the_table_true_to_its_model() -> None:

@@ -1,4 +1,1 @@
-"""When instances start, rest and are replaced: backoff, circuit, age, idleness, spares.
-
-Pure: time is a parameter. Imports nothing of the data plane.
-"""
+"""Decisions about instances: restart backoff, circuit breaker, age, idleness, spares. Pure."""

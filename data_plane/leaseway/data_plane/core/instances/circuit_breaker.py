@@ -1,9 +1,8 @@
-"""When a server that fails may be started again (DESIGN §10, restart backoff).
+"""Restart backoff and circuit breaker of a failing server (DESIGN §10). Pure.
 
-Pure: a backoff that grows with the failures in a row, and a circuit that opens after the fifth.
-While it is open only one try at a time is made, after each backoff; a start that succeeds closes
-it. An instance that came up and ended at once has not mended anything: the failures before it
-count again.
+The backoff grows with the failures in a row; the fifth opens the circuit. An open circuit allows
+one trial start at a time, after each backoff, and a start that succeeds closes it. If that
+instance soon ends by itself, the failures before it count again.
 """
 
 from __future__ import annotations
@@ -12,100 +11,92 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-OPENS_AFTER: Final = 5
+FAILURE_THRESHOLD: Final = 5
 """Failures in a row that open the circuit."""
 
-STEADY: Final = 10.0
-"""An instance that was up this long, in seconds, did not end because of its start."""
+STABLE_AFTER: Final = 10.0
+"""Seconds after which the end of an instance has nothing to do with its start."""
 
 CircuitState = Literal["closed", "open", "half_open"]
 
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreaker:
-    """How starting the instances of one generation has gone so far.
+    """The result of the starts of one generation so far; each event returns the next state.
 
-    Times are seconds on a monotonic clock; a `delay` gives the backoff after the failed try of a
-    number, counted from 0.
+    Times are seconds on a monotonic clock. A `delay` parameter returns the backoff in seconds
+    after a number of earlier failures.
 
     Attributes:
         failures: Failures in a row.
-        retry_at: Before this nothing is started in the background, and nothing at all while the
-            circuit is open.
-        trial: Whether the one try that an open circuit allows is under way.
-        doubt: Failures before the newest start that succeeded.
-        doubt_until: Until when that start may turn out not to have mended anything.
+        retry_at: When the backoff ends. It holds for starts that no caller needs, and for all
+            starts while the circuit is open.
+        trial: Whether the trial start of an open circuit is in progress.
+        earlier_failures: Failures before the newest start that succeeded.
+        unstable_until: Until when the end of that instance makes those failures count again.
     """
 
     failures: int = 0
     retry_at: float = 0.0
     trial: bool = False
-    doubt: int = 0
-    doubt_until: float = 0.0
+    earlier_failures: int = 0
+    unstable_until: float = 0.0
 
     @property
     def is_open(self) -> bool:
-        """Whether only one try at a time is made."""
-        return self.failures >= OPENS_AFTER
+        return self.failures >= FAILURE_THRESHOLD
 
     @property
     def circuit(self) -> CircuitState:
-        """`closed`, `open`, or `half_open` while the one try is under way."""
         if not self.is_open:
             return "closed"
         return "half_open" if self.trial else "open"
 
-    def admits(self, now: float) -> bool:
-        """Return whether somebody who needs an instance may have one started."""
+    def allows_start(self, now: float) -> bool:
+        """Return whether an instance may be started for a caller that needs it."""
         return not self.is_open or (not self.trial and now >= self.retry_at)
 
-    def is_due(self, now: float) -> bool:
-        """Return whether the background may start an instance: never before the backoff is over."""
-        return now >= self.retry_at and self.admits(now)
+    def allows_background_start(self, now: float) -> bool:
+        """Return whether an instance may be started that no caller needs yet."""
+        return now >= self.retry_at and self.allows_start(now)
 
-    def began(self) -> CircuitBreaker:
-        """Return what follows a start that begins; it is the trial where the circuit is open."""
+    def start_attempted(self) -> CircuitBreaker:
+        """Return the state after a start began; it is the trial if the circuit is open."""
         return replace(self, trial=True) if self.is_open else self
 
-    def given_up(self, trial: bool) -> CircuitBreaker:
-        """Return what follows a start that was called off.
-
-        Args:
-            trial: Whether that start was the trial.
-        """
+    def start_cancelled(self, trial: bool) -> CircuitBreaker:
+        """Return the state after a start was cancelled; `trial` says whether it was the trial."""
         return replace(self, trial=False) if trial else self
 
-    def failed(
+    def start_failed(
         self, now: float, delay: Callable[[int], float], trial: bool = False
     ) -> CircuitBreaker:
-        """Return what follows a start that failed.
-
-        Args:
-            now: The time.
-            delay: The backoff.
-            trial: Whether that start was the trial.
-        """
+        """Return the state after a start failed; `trial` says whether it was the trial."""
         return CircuitBreaker(
             failures=self.failures + 1,
             retry_at=now + delay(self.failures),
             trial=self.trial and not trial,
         )
 
-    def came_up(self, now: float) -> CircuitBreaker:
-        """Return what follows a start that succeeded: the circuit is closed."""
+    def start_succeeded(self, now: float) -> CircuitBreaker:
+        """Return the state after a start succeeded: the circuit is closed."""
         if self.failures:
-            return CircuitBreaker(doubt=self.failures, doubt_until=now + STEADY)
+            return CircuitBreaker(earlier_failures=self.failures, unstable_until=now + STABLE_AFTER)
         return replace(self, retry_at=0.0, trial=False)
 
-    def ended(self, now: float, up_since: float, delay: Callable[[int], float]) -> CircuitBreaker:
-        """Return what follows an instance that ended by itself, and not because of its use.
+    def instance_ended(
+        self, now: float, up_since: float, delay: Callable[[int], float]
+    ) -> CircuitBreaker:
+        """Return the state after an instance ended by itself, and not because of its use.
 
         Args:
             now: The time.
-            up_since: When it came up.
+            up_since: When the instance had started.
             delay: The backoff.
         """
-        before = self.failures
-        if now - up_since < STEADY and now < self.doubt_until:
-            before = max(before, self.doubt)
-        return CircuitBreaker(failures=before + 1, retry_at=now + delay(before), trial=self.trial)
+        failures = self.failures
+        if now - up_since < STABLE_AFTER and now < self.unstable_until:
+            failures = max(failures, self.earlier_failures)
+        return CircuitBreaker(
+            failures=failures + 1, retry_at=now + delay(failures), trial=self.trial
+        )

@@ -1,6 +1,6 @@
-"""How long instances live unused, how old they get, and how many spares there are (DESIGN §§2, 5).
+"""When instances end because of age or idleness, and how many spares there are (DESIGN §§2, 5).
 
-Pure: functions of a policy, the instances' times and now; times are seconds on a monotonic clock.
+Pure functions of a policy, the instances' times and now, in seconds on a monotonic clock.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Final
 
 from leaseway.spec.model import InstancePolicy
 
-SPARE_SHARE: Final = 0.5
+_SPARE_SHARE: Final = 0.5
 """The part of `max_age` that an instance may spend as a spare; the lease gets the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """What of one instance's past decides about its end.
+class InstanceTimes:
+    """The times of one instance that decide when it ends.
 
     Attributes:
-        up_since: When it came up.
-        idle_since: When its last call ended, or it was taken into use.
+        up_since: When it had started.
+        idle_since: When its last call ended, or it was assigned to a lease.
         calls: Calls in flight.
     """
 
@@ -32,93 +32,86 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class SpareChange:
-    """What is to be done about spares now.
+class SparePlan:
+    """The changes to make to the spares now.
 
     Attributes:
-        close: Positions of those that are to end.
-        start: Whether another one is to be started.
-        look_at: When to look again if nothing else happens; infinite for never.
+        close: Indexes of the spares to close.
+        start: Whether to start another spare.
+        check_at: When to plan again if nothing else happens; infinite for never.
     """
 
     close: tuple[int, ...]
     start: bool
-    look_at: float
+    check_at: float
 
 
-def idle_at(policy: InstancePolicy, times: Times, now: float) -> float:
-    """Return when an instance will have been idle for too long, at the earliest."""
+def idle_deadline(policy: InstancePolicy, times: InstanceTimes, now: float) -> float:
+    """Return the earliest time at which an instance exceeds its idle timeout."""
     if policy.idle_timeout is None:
         return math.inf
     return (now if times.calls else times.idle_since) + policy.idle_timeout
 
 
-def old_at(policy: InstancePolicy, times: Times) -> float:
-    """Return when an instance gets too old."""
+def age_deadline(policy: InstancePolicy, times: InstanceTimes) -> float:
+    """Return when an instance exceeds its maximum age."""
     return math.inf if policy.max_age is None else times.up_since + policy.max_age
 
 
-def spare_old_at(policy: InstancePolicy, times: Times) -> float:
-    """Return when a spare is replaced, so that a lease gets a good part of an instance's life."""
+def spare_age_deadline(policy: InstancePolicy, times: InstanceTimes) -> float:
+    """Return when a spare is too old to become the instance of a lease."""
     if policy.max_age is None:
         return math.inf
-    return times.up_since + policy.max_age * SPARE_SHARE
+    return times.up_since + policy.max_age * _SPARE_SHARE
 
 
-def spares_wanted(policy: InstancePolicy) -> int:
-    """Return how many spares a leased server keeps ready where there is room."""
+def target_spares(policy: InstancePolicy) -> int:
+    """Return how many spares a leased server keeps if there is room."""
     return max(policy.warm, 1 if policy.start == "eager" else 0)
 
 
 def plan_spares(
     policy: InstancePolicy,
-    spares: Sequence[Times],
+    spares: Sequence[InstanceTimes],
     *,
     starting: int,
     room: int,
     now: float,
     failing: bool = False,
-) -> SpareChange:
-    """Decide about the spares of one generation.
+) -> SparePlan:
+    """Plan the changes to the spares of one generation.
 
-    A spare that is too old goes when there are enough others, or where only its room lets
-    another one start. One more than is wanted, a probe's, stays until it has been idle for too
-    long. Leases come first: where the room is less than nothing, spares go.
+    An old spare is closed when there are enough young ones, or when a replacement needs its room.
+    A surplus spare, from a probe, stays until its idle timeout. Leases come first: with negative
+    room, spares are closed.
 
     Args:
         policy: The server's.
-        spares: Those that are up.
-        starting: How many more are on their way up.
-        room: How many more instances `max_instances` allows; negative where there are too many.
+        spares: The spares that have started.
+        starting: The number of spares that are starting.
+        room: How many more instances `max_instances` allows; negative if there are too many.
         now: The time.
-        failing: Whether the newest start failed. Leases go to other workers then, so that only a
-            spare can show that the server starts here again.
+        failing: Whether the newest start failed. Leases are placed on other workers then, so only
+            a spare can show that the server starts here again.
     """
-    wanted = max(spares_wanted(policy), 1 if failing else 0)
-    oldest_first = sorted(range(len(spares)), key=lambda at: spares[at].up_since)
-    old = [at for at in oldest_first if now >= spare_old_at(policy, spares[at])]
-    young = [at for at in oldest_first if at not in old]
-    close = list(old) if len(young) >= wanted else []
-    surplus = young[: max(0, len(young) - wanted)]
-    close += [at for at in surplus if now >= idle_at(policy, spares[at], now)]
-    kept = [at for at in (*old, *young) if at not in close]
-    missing = wanted - len(young) - starting
-    too_many = max(0, -(room + len(close)))
-    if missing > 0 and room + len(close) <= 0 and len(set(old) & set(kept)) > too_many:
-        too_many += 1  # an old one makes room for the one that replaces it
-    close += kept[:too_many]
+    target = max(target_spares(policy), 1 if failing else 0)
+    oldest_first = sorted(range(len(spares)), key=lambda index: spares[index].up_since)
+    old = [index for index in oldest_first if now >= spare_age_deadline(policy, spares[index])]
+    young = [index for index in oldest_first if index not in old]
+    close = list(old) if len(young) >= target else []
+    surplus = young[: max(0, len(young) - target)]
+    close += [index for index in surplus if now >= idle_deadline(policy, spares[index], now)]
+    kept = [index for index in (*old, *young) if index not in close]
+    missing = target - len(young) - starting
+    excess = max(0, -(room + len(close)))
+    if missing > 0 and room + len(close) <= 0 and len(set(old) & set(kept)) > excess:
+        excess += 1  # an old spare makes room for its replacement
+    close += kept[:excess]
     start = missing > 0 and room + len(close) > 0
-    left = [at for at in young if at not in close]
-    return SpareChange(tuple(close), start, _next_look(policy, spares, left, surplus, now))
-
-
-def _next_look(
-    policy: InstancePolicy,
-    spares: Sequence[Times],
-    left: Sequence[int],
-    surplus: Sequence[int],
-    now: float,
-) -> float:
-    due = [spare_old_at(policy, spares[at]) for at in left]
-    due += [idle_at(policy, spares[at], now) for at in left if at in surplus]
-    return min(due, default=math.inf)
+    deadlines = [math.inf]
+    for index in young:
+        if index not in close:
+            deadlines.append(spare_age_deadline(policy, spares[index]))
+            if index in surplus:
+                deadlines.append(idle_deadline(policy, spares[index], now))
+    return SparePlan(tuple(close), start, min(deadlines))

@@ -1,4 +1,4 @@
-"""Why there is no lease, in sentences (DESIGN §7). Pure."""
+"""Lease errors as callers read them (DESIGN §7). Pure."""
 
 from __future__ import annotations
 
@@ -14,45 +14,41 @@ _REASONS: Final[dict[LeaseOutcome, Reason]] = {
     "released": Reason.LEASE_RELEASED,
     "lost": Reason.LEASE_LOST,
 }
-_UNKNOWN: Final = EndedLease("lost", "this worker does not know it; it was restarted, perhaps", 0.0)
+_UNKNOWN: Final = EndedLease("lost", "this worker has no record of it; it may have restarted", 0.0)
 
 
 def lease_ended(lease_id: str, ended: EndedLease | None) -> Fault:
-    """Return that a lease is not held any more.
-
-    Args:
-        lease_id: The lease.
-        ended: How it ended, or None where nobody remembers.
-    """
+    """Return the fault for a lease that has ended; None is a lease without a record."""
     ended = ended or _UNKNOWN
-    why = f": {ended.why.rstrip('.')}" if ended.why else ""
-    word = "was" if ended.how in ("revoked", "released", "lost") else "has"
+    cause = f": {ended.cause.rstrip('.')}" if ended.cause else ""
+    verb = "has" if ended.outcome == "expired" else "was"
     return Fault(
-        _REASONS[ended.how],
-        f"Lease {lease_id[:64]} {word} {ended.how}{why}. Acquire a new one to go on; what the "
-        "old one's server kept is gone.",
+        _REASONS[ended.outcome],
+        f"Lease {lease_id[:64]} {verb} {ended.outcome}{cause}. Acquire a new lease; the state that "
+        "the server kept for the old one is lost.",
         metadata={"lease": lease_id[:64]},
     )
 
 
-def not_theirs(lease_id: str, which: str) -> Fault:
-    """Return that a lease is somebody else's; `which` says whose it would be, as `of`."""
+def wrong_holder(lease_id: str, server_id: str = "") -> Fault:
+    """Return the fault for a lease of another session, or of another server than the named one."""
+    of_server = f" of server {server_id[:64]}" if server_id else ""
     return Fault(
         Reason.LEASE_LOST,
-        f"Lease {lease_id[:64]} is not one {which} this tenant and session; acquire one.",
+        f"Lease {lease_id[:64]} is no lease{of_server} of this tenant and session; acquire one.",
         metadata={"lease": lease_id[:64]},
     )
 
 
-def capacity_error(server_id: str, full: LeaseLimitReached) -> Fault:
+def capacity_error(server_id: str, limit: LeaseLimitReached) -> Fault:
     metadata: dict[str, str] = {}
-    if full.of_tenant:
+    if limit.tenant_full:
         metadata = limit_metadata("leases", "tenant")
-    elif full.of_line:
+    elif limit.queue_full:
         metadata = limit_metadata("lease_waits", "tenant")
     return Fault(
         Reason.CAPACITY,
-        f"There is no room for a lease of server {server_id}: {full}. Wait, release a lease, or "
+        f"There is no room for a lease of server {server_id}: {limit}. Wait, release a lease, or "
         "add workers.",
         metadata=metadata,
         retry_delay=1.0,

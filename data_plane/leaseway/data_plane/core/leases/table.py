@@ -1,8 +1,7 @@
-"""Which leases a worker holds, until when, and how the others ended (DESIGN §5).
+"""Held leases of a worker, their expiry, and a record of ended leases (DESIGN §5).
 
-Pure: every method takes `now`, seconds on a monotonic clock, and no method waits. The caller
-runs `tick` when `next_tick` says so, and closes the instance of each lease that is returned as
-ended.
+Pure: every method takes `now`, seconds on a monotonic clock. The caller runs `tick` at the time
+that `next_tick` returns, and closes the instances of the leases that `tick` ended.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from leaseway.wire import bounds
 
 LeaseOutcome = Literal["expired", "revoked", "released", "lost"]
 
-_MOST_REMEMBERED: Final = 10_000
+_MAX_ENDED: Final = 10_000
 _STALL: Final = 1.0
-"""A tick that is later than this means that the whole process stood still."""
-_LONGEST_PAUSE: Final = 0.5
-"""Between ticks, so that a stall is noticed before the first lease expires because of it."""
+"""Seconds; a tick that is later than this means that the whole process stood still."""
+_MAX_TICK_INTERVAL: Final = 0.5
+"""Seconds between ticks, so that a stall is noticed before it expires the first lease."""
 _GRACE: Final = 1 / 3
 """The part of a time to live that renewals get to arrive after a stall."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLeaseKey:
-    """Whose lease for what; there is one lease a key."""
+    """The session and server of a lease; there is one lease per key."""
 
     tenant: str
     session: str
@@ -37,22 +36,20 @@ class WorkerLeaseKey:
 
 @dataclass(slots=True)
 class WorkerLease:
-    """One lease; written by its table only.
+    """One held lease. Only the lease table writes it.
 
     Attributes:
         id: The worker's incarnation and a counter.
-        key: Whose it is, for what.
-        agent: Who took it.
-        acquirer: How the client that took it calls itself, or empty.
-        variant: Which variant its instance was made from.
-        launch_hash: From which version of it.
-        ttl: The time to live granted, in seconds.
-        granted_at: When it was granted.
+        agent: The agent that acquired it.
+        acquirer: The name of the client that acquired it, or empty.
+        variant: The variant that its instance was started from.
+        launch_hash: The version of that variant.
+        ttl: The granted time to live, in seconds.
         expires_at: When it ends unless it is renewed or has a call in flight.
         calls: Calls in flight.
-        ends_by: From when on it ends as soon as no call is in flight, or None.
-        why: Why it ends then, in a sentence.
-        renewed_by_session: Whether a renewal has named its session; since then only such do.
+        ends_by: When it is revoked, or later once no call is in flight; None if not scheduled.
+        end_cause: Why it is scheduled to end, in a sentence.
+        renewed_by_session: Whether a renewal has named its session; then all renewals must.
     """
 
     id: str
@@ -66,45 +63,40 @@ class WorkerLease:
     expires_at: float
     calls: int = 0
     ends_by: float | None = None
-    why: str = ""
+    end_cause: str = ""
     renewed_by_session: bool = False
 
     def is_due(self, now: float) -> bool:
-        """Return whether nothing but a call in flight can keep it."""
+        """Return whether only a call in flight keeps it from ending."""
         return now >= self.expires_at or (self.ends_by is not None and now >= self.ends_by)
 
 
 @dataclass(frozen=True, slots=True)
 class EndedLease:
-    """How a lease ended.
+    """Record of an ended lease; `cause` is a sentence, or empty if the outcome says it all."""
 
-    Attributes:
-        how: In one word.
-        why: In a sentence; empty where the word says all.
-        at: When.
-        tenant: Whose it was.
-    """
-
-    how: LeaseOutcome
-    why: str
+    outcome: LeaseOutcome
+    cause: str
     at: float
     tenant: str = ""
 
 
 class LeaseLimitReached(Exception):
-    """The worker, the server on it or the tenant has as many leases as it may; the text says which.
+    """The worker, the server on it, or the tenant is at its limit of leases.
 
     Attributes:
-        everywhere: Whether no other server or tenant has room either.
-        of_tenant: Whether it is the tenant that has as many as it may.
-        of_line: Whether too many wait for room already, most of them of its tenant.
+        worker_full: Whether the worker is at its limit, for every server and tenant.
+        tenant_full: Whether the tenant is at its limit.
+        queue_full: Whether too many callers wait already, most of them of this tenant.
     """
 
-    def __init__(self, why: str, *, everywhere: bool = False, of_tenant: bool = False) -> None:
-        super().__init__(why)
-        self.everywhere = everywhere
-        self.of_tenant = of_tenant
-        self.of_line = False
+    def __init__(
+        self, message: str, *, worker_full: bool = False, tenant_full: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.worker_full = worker_full
+        self.tenant_full = tenant_full
+        self.queue_full = False
 
 
 class LeaseTable:
@@ -112,7 +104,7 @@ class LeaseTable:
 
     Args:
         incarnation: The run's random id; lease ids begin with it.
-        capacity: The most leases held at once.
+        capacity: The limit of held leases.
     """
 
     def __init__(self, incarnation: str, capacity: int = bounds.MAX_LEASES) -> None:
@@ -131,7 +123,7 @@ class LeaseTable:
 
     @property
     def leases(self) -> tuple[WorkerLease, ...]:
-        """The leases held, the oldest first."""
+        """The held leases, the oldest first."""
         return tuple(self._leases.values())
 
     def get(self, lease_id: str) -> WorkerLease | None:
@@ -156,19 +148,19 @@ class LeaseTable:
         """Return the lease of a key, renewed or new, and whether it is new.
 
         Args:
-            key: Whose lease for what.
+            key: The session and server.
             now: The time.
-            variant: What a new lease's instance is made from.
-            launch_hash: The version of it.
-            ttl: The time to live asked for in seconds, brought into 1 s to 24 h; None is 60 s. A
-                lease that is held keeps the longest that was asked for.
-            agent: Who asks.
-            acquirer: How its client calls itself.
-            server_limit: The most leases of this server.
-            tenant_limit: The most leases of this tenant.
+            variant: The variant that a new lease's instance is started from.
+            launch_hash: The version of that variant.
+            ttl: The requested time to live in seconds, clamped to 1 s to 24 h; None is 60 s. A
+                held lease keeps the longest requested time.
+            agent: The agent that acquires it.
+            acquirer: The name of the client.
+            server_limit: The limit of leases of this server.
+            tenant_limit: The limit of leases of this tenant.
 
         Raises:
-            LeaseLimitReached: There is no room for a new lease.
+            LeaseLimitReached: A new lease would exceed a limit.
         """
         ttl = bounds.LEASE_TTL if ttl is None else ttl
         ttl = min(max(ttl, bounds.MIN_LEASE_TTL), bounds.MAX_LEASE_TTL)
@@ -177,7 +169,7 @@ class LeaseTable:
             lease.ttl = max(lease.ttl, ttl)
             lease.expires_at = now + lease.ttl
             return lease, False
-        self._check_room(key, server_limit, tenant_limit)
+        self._check_limits(key, server_limit, tenant_limit)
         self._counter += 1
         lease = WorkerLease(
             id=f"{self._incarnation}-{self._counter}",
@@ -195,34 +187,34 @@ class LeaseTable:
         self._per_tenant[key.tenant] += 1
         return lease, True
 
-    def _check_room(self, key: WorkerLeaseKey, server_limit: int, tenant_limit: int) -> None:
+    def _check_limits(self, key: WorkerLeaseKey, server_limit: int, tenant_limit: int) -> None:
         if len(self._leases) >= self._capacity:
             raise LeaseLimitReached(
-                f"this worker holds {self._capacity} leases, as many as it may", everywhere=True
+                f"this worker holds {self._capacity} leases, its limit", worker_full=True
             )
         if self._per_server[key.server_id] >= server_limit:
             raise LeaseLimitReached(
-                f"this worker holds {server_limit} leases of server {key.server_id}, as many as "
-                "its max_instances allows"
+                f"this worker holds {server_limit} leases of server {key.server_id}, the limit of "
+                "its max_instances"
             )
-        most = min(tenant_limit, bounds.MAX_TENANT_LEASES)
-        if self._per_tenant[key.tenant] >= most:
+        tenant_limit = min(tenant_limit, bounds.MAX_TENANT_LEASES)
+        if self._per_tenant[key.tenant] >= tenant_limit:
             raise LeaseLimitReached(
-                f"tenant {key.tenant} holds {most} leases on this worker alone, as many as it may",
-                of_tenant=True,
+                f"tenant {key.tenant} holds {tenant_limit} leases on this worker, its limit",
+                tenant_full=True,
             )
 
     def held_by(self, tenant: str) -> int:
-        """Return how many leases a tenant holds."""
+        """Return the number of leases that a tenant holds."""
         return self._per_tenant[tenant]
 
     @property
     def held_by_tenants(self) -> Mapping[str, int]:
-        """How many leases each tenant holds that holds any."""
+        """The number of leases of each tenant that holds any."""
         return self._per_tenant
 
     def renew(self, lease_id: str, now: float, *, by_session: bool = False) -> WorkerLease | None:
-        """Renew a lease for the time to live granted; None where it is not held."""
+        """Renew a lease for its time to live; return None if it is not held."""
         lease = self._leases.get(lease_id)
         if lease is not None:
             lease.expires_at = now + lease.ttl
@@ -230,36 +222,33 @@ class LeaseTable:
         return lease
 
     def start_call(self, lease: WorkerLease, now: float) -> None:
-        """Note that a call is in flight; the lease does not end before it does."""
+        """Count a call in flight; the lease does not expire before the call ends."""
         lease.calls += 1
         lease.expires_at = now + lease.ttl
 
     def end_call(self, lease: WorkerLease, now: float) -> bool:
-        """Note that a call ended; say whether the lease is due and nothing keeps it now."""
+        """Count an ended call; return whether the lease is due and has no other call."""
         lease.calls -= 1
         lease.expires_at = now + lease.ttl
         return lease.calls == 0 and lease.id in self._leases and lease.is_due(now)
 
-    def end_by(self, lease: WorkerLease, at: float, why: str) -> None:
-        """Let a lease end as revoked at a time, or when its calls after that are done.
-
-        The earliest time asked for holds.
-        """
+    def schedule_end(self, lease: WorkerLease, at: float, cause: str) -> None:
+        """Revoke a lease at a time, or once its calls have ended; the earliest time wins."""
         if lease.ends_by is None or at < lease.ends_by:
-            lease.ends_by, lease.why = at, why
+            lease.ends_by, lease.end_cause = at, cause
 
-    def made_from(self, lease: WorkerLease, launch_hash: str) -> None:
-        """Record which version of its server the instance of a lease was made from."""
+    def set_launch_hash(self, lease: WorkerLease, launch_hash: str) -> None:
+        """Record the version of the server that the lease's instance was started from."""
         lease.launch_hash = launch_hash
 
     def cancel_scheduled_end(self, lease: WorkerLease) -> None:
-        """Cancel a scheduled end: what the lease stands on is in force again."""
-        lease.ends_by, lease.why = None, ""
+        """Keep a lease: the configuration that its instance runs is current again."""
+        lease.ends_by, lease.end_cause = None, ""
 
     def end(
-        self, lease_id: str, how: LeaseOutcome, now: float, why: str = ""
+        self, lease_id: str, outcome: LeaseOutcome, now: float, cause: str = ""
     ) -> WorkerLease | None:
-        """End a lease now, calls in flight or not; None where it is not held."""
+        """End a lease now, also with calls in flight; return None if it is not held."""
         lease = self._leases.pop(lease_id, None)
         if lease is None:
             return None
@@ -271,24 +260,24 @@ class LeaseTable:
             counts[name] -= 1
             if not counts[name]:
                 del counts[name]
-        self._forget_old(now)
-        self._ended[lease_id] = EndedLease(how, why, now, lease.key.tenant)
+        self._drop_old_records(now)
+        self._ended[lease_id] = EndedLease(outcome, cause, now, lease.key.tenant)
         return lease
 
-    def _forget_old(self, now: float) -> None:
+    def _drop_old_records(self, now: float) -> None:
         while self._ended:
             oldest = next(iter(self._ended.values()))
-            if len(self._ended) < _MOST_REMEMBERED and now - oldest.at < bounds.LEASE_MEMORY:
+            if len(self._ended) < _MAX_ENDED and now - oldest.at < bounds.LEASE_MEMORY:
                 return
             self._ended.popitem(last=False)
 
-    def how_ended(self, lease_id: str, now: float, tenant: str = "") -> EndedLease | None:
-        """Return how a lease ended, or None where that is not remembered: it counts as lost.
+    def find_ended(self, lease_id: str, now: float, tenant: str = "") -> EndedLease | None:
+        """Return the record of an ended lease, or None: it counts as lost.
 
         Args:
             lease_id: The lease.
             now: The time.
-            tenant: Who asks, or empty for the worker itself: others' leases never were.
+            tenant: The caller's tenant, which sees no lease of another tenant; empty sees all.
         """
         ended = self._ended.get(lease_id)
         if ended is None or tenant not in ("", ended.tenant):
@@ -296,7 +285,7 @@ class LeaseTable:
         return ended if now - ended.at < bounds.LEASE_MEMORY else None
 
     def next_tick(self, now: float) -> float | None:
-        """Return when `tick` is to run next, or None where no lease is held."""
+        """Return when to run `tick` next, or None if no lease is held."""
         self._forgive_stall(now)
         deadlines = [
             lease.expires_at if lease.ends_by is None else min(lease.expires_at, lease.ends_by)
@@ -304,29 +293,30 @@ class LeaseTable:
             if not lease.calls
         ]
         if self._leases:
-            soonest = min(deadlines, default=now + _LONGEST_PAUSE)
-            self._expected_tick = max(now, min(soonest, now + _LONGEST_PAUSE))
+            soonest = min([*deadlines, now + _MAX_TICK_INTERVAL])
+            self._expected_tick = max(now, soonest)
         return self._expected_tick
 
     def tick(self, now: float) -> list[tuple[WorkerLease, EndedLease]]:
-        """End what is due and has no call in flight; return it with how it ended.
+        """End the leases that are due and have no call in flight, and return their records.
 
-        After a stall nothing expires for a third of its time to live: the renewals that would
-        have prevented it may still be on their way.
+        After a stall no lease expires for a third of its time to live: renewals may still be in
+        transit.
         """
         self._forgive_stall(now)
         ended: list[tuple[WorkerLease, EndedLease]] = []
         for lease in tuple(self._leases.values()):
             if lease.calls or not lease.is_due(now):
                 continue
-            how: LeaseOutcome = "expired" if now >= lease.expires_at else "revoked"
-            self.end(lease.id, how, now, lease.why if how == "revoked" else "")
+            if now >= lease.expires_at:
+                self.end(lease.id, "expired", now)
+            else:
+                self.end(lease.id, "revoked", now, lease.end_cause)
             ended.append((lease, self._ended[lease.id]))
         return ended
 
     def _forgive_stall(self, now: float) -> None:
-        # Whoever looks first after a stall sees it: the tick that is late may be set anew before
-        # it runs.
+        # Also called by `next_tick`: a new deadline may replace the late tick before it runs.
         expected, self._expected_tick = self._expected_tick, None
         if expected is not None and now - expected > _STALL:
             for lease in self._leases.values():

@@ -43,7 +43,7 @@ async def run_check(command: Sequence[str]) -> CheckResult:
         OSError: It can't be started.
     """
     check = _CheckRun(command)
-    end = disk.start(check.run)
+    end = disk.submit(check.run)
     try:
         return await asyncio.shield(end)
     except asyncio.CancelledError:

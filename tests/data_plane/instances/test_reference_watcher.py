@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.data_plane.changing_values import (
-    WHEN_TOLD,
+    ON_DEMAND,
     acquire,
     look,
     ready,
@@ -29,7 +29,7 @@ Bench = Any
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    async with worker_bench(pace=WHEN_TOLD) as made:
+    async with worker_bench(watch_timing=ON_DEMAND) as made:
         yield made
 
 
@@ -138,7 +138,7 @@ async def test_old_leases_stay_on_their_instance_until_their_time_is_over(
     await bench.plane.expect_report(lambda report: old.id in report.leases_lost)
     fault = await caller.refused("db", session="s1", lease_id=old.id)
     assert fault.reason is Reason.LEASE_REVOKED
-    assert "a secret or file of server db has changed" in fault.message
+    assert "a secret or file of server db changed" in fault.message
     assert (await caller.call("db", session="s2", lease_id=new.id)).payload
 
 
@@ -230,4 +230,4 @@ async def test_a_removed_server_is_watched_no_longer(bench: Bench, file: Path) -
     write(file, "two")
     await look(bench)
     assert len(bench.servers.opened) == 1
-    assert not bench.worker.references._seen
+    assert not bench.worker.references._resolutions

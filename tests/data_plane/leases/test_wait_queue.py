@@ -16,7 +16,7 @@ from leaseway.data_plane.core.leases.table import (
     WorkerLease,
     WorkerLeaseKey,
 )
-from leaseway.data_plane.leases.waiters import Granted, LeaseWaitQueue
+from leaseway.data_plane.leases.wait_queue import Granted, LeaseWaitQueue
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.v1 import leases_pb2
 from leaseway.wire import bounds
@@ -113,7 +113,7 @@ async def test_one_place_wakes_one_caller() -> None:
     async with asyncio.timeout(BOUND):
         await tasks[0]
     assert len(room.line) == 2
-    room.line.fail(Fault(Reason.DRAINING, "over"))
+    room.line.reject_all(Fault(Reason.DRAINING, "over"))
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -149,7 +149,7 @@ async def test_a_wait_ends_with_its_time_and_a_fault_ends_every_wait() -> None:
     with pytest.raises(LeaseLimitReached):
         await room.acquire("hasty", wait=0.01)
     tasks = await queued(room, "a", "b")
-    room.line.fail(Fault(Reason.DRAINING, "over"))
+    room.line.reject_all(Fault(Reason.DRAINING, "over"))
     ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert [end.reason for end in ends if isinstance(end, Fault)] == [Reason.DRAINING] * 2
     assert not len(room.line)
