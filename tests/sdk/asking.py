@@ -1,4 +1,4 @@
-"""What tests of questions share: servers that ask, and handlers that answer or think."""
+"""Shared by tests of server requests: servers that send them, and handlers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLED = {"role": "assistant", "model": "m", "content": {"type": "text", "text"
 
 
 def asking(method: str = ELICIT, params: dict[str, Any] | bytes | None = None) -> Answer:
-    """Return an answer that asks first and then tells what it heard."""
+    """Return an answer that sends a request and returns its answer."""
 
     async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
         return heard(await worker.ask(call, method, params))
@@ -38,12 +38,12 @@ def returning(value: Any) -> Callable[[dict[str, Any]], Any]:
 
 
 class Thinking:
-    """A handler that thinks until it is told to answer, or until nobody waits for it any more.
+    """A handler that waits until `answer` is set, or until it is cancelled.
 
     Attributes:
-        entered: Set when it is asked.
-        answer: To be set for it to answer.
-        ended: Set when it does not think any more.
+        entered: Set when the handler starts.
+        answer: Set by the test to make the handler answer.
+        ended: Set when the handler ends.
     """
 
     def __init__(self) -> None:

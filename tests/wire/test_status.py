@@ -35,7 +35,7 @@ faults = st.builds(
 
 
 @given(faults)
-def test_a_fault_arrives_as_it_was_sent(fault: Fault) -> None:
+def test_a_fault_survives_the_wire(fault: Fault) -> None:
     wire = status_from_fault(fault).SerializeToString()
     arrived = fault_from_status(Status.FromString(wire))
     delay, arrived.retry_delay = arrived.retry_delay, fault.retry_delay
@@ -78,7 +78,7 @@ def test_a_status_carries_one_error_info_of_our_domain() -> None:
 
 
 @pytest.mark.parametrize(("reason", "domain"), [("CAPACITY", "other"), ("NEW_ONE", DOMAIN)])
-def test_what_others_say_is_internal_with_an_unknown_fate(reason: str, domain: str) -> None:
+def test_an_unknown_error_is_internal_with_an_unknown_fate(reason: str, domain: str) -> None:
     status = Status(code=code_pb2.NOT_FOUND, message="Theirs.")
     status.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain=domain))
     fault = fault_from_status(status)
@@ -89,7 +89,7 @@ def test_what_others_say_is_internal_with_an_unknown_fate(reason: str, domain: s
 @pytest.mark.parametrize(
     ("code", "name"), [(code_pb2.NOT_FOUND, "NOT_FOUND"), (0, "UNKNOWN"), (99, "99")]
 )
-def test_a_status_without_a_word_says_its_code(code: int, name: str) -> None:
+def test_a_status_without_a_message_names_its_code(code: int, name: str) -> None:
     assert name in fault_from_status(Status(code=code)).message
 
 

@@ -14,14 +14,14 @@ def order(waiting: list[str], held: dict[str, int]) -> list[str]:
     return fair_order(waiting, lambda one: one[0], lambda tenant: held.get(tenant, 0))
 
 
-def test_a_tenant_that_asks_for_many_is_not_before_one_that_asks_for_one() -> None:
+def test_a_tenant_with_many_requests_is_not_served_first() -> None:
     assert order(["a1", "a2", "a3", "b1"], {}) == ["a1", "b1", "a2", "a3"]
     assert order(["a1", "a2", "b1"], {"a": 5}) == ["b1", "a1", "a2"]
     assert order(["a1", "a2", "b1"], {"b": 2}) == ["a1", "a2", "b1"]
 
 
 @given(st.lists(st.sampled_from("abc")), st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)))
-def test_everybody_gets_a_turn_and_nobody_overtakes_within_a_tenant(
+def test_the_order_is_fair_and_keeps_the_order_within_a_tenant(
     tenants: list[str], held: dict[str, int]
 ) -> None:
     waiting = [f"{tenant}{number}" for number, tenant in enumerate(tenants)]
@@ -38,7 +38,7 @@ def test_everybody_gets_a_turn_and_nobody_overtakes_within_a_tenant(
         has[one[0]] += 1
 
 
-def test_in_a_full_line_the_tenant_with_the_most_makes_place_for_one_with_fewer() -> None:
+def test_a_full_queue_drops_a_request_of_the_largest_tenant() -> None:
     def leaves(waiting: list[str], newcomer: str) -> str | None:
         return find_evicted(waiting, lambda one: one[0], newcomer)
 

@@ -22,7 +22,7 @@ from leaseway.wire.errors import Fault, Reason
 @pytest.mark.parametrize(
     "reason", [Reason.DRAINING, Reason.NOT_APPLIED, Reason.OVERLOADED, Reason.TOOL_DIFFERS]
 )
-async def test_what_did_not_start_is_run_by_another_worker(
+async def test_a_call_that_did_not_start_runs_on_another_worker(
     client: AsyncClient,
     plane: FakeControlPlane,
     worker: FakeWorker,
@@ -37,7 +37,7 @@ async def test_what_did_not_start_is_run_by_another_worker(
 
 
 @pytest.mark.parametrize("reason", [Reason.OVERLOADED, Reason.NOT_APPLIED])
-async def test_a_first_call_asks_a_slow_worker_again_where_no_other_has_room(
+async def test_a_first_call_tries_a_slow_worker_again_if_no_other_has_capacity(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, reason: Reason
 ) -> None:
     worker.faults = [Fault(reason, "Not now.")] * 2
@@ -48,7 +48,7 @@ async def test_a_first_call_asks_a_slow_worker_again_where_no_other_has_room(
     assert excluded == [[], ["w1"], [], ["w1"], []]
 
 
-async def test_a_first_call_is_told_of_the_worker_that_stays_slow_and_not_of_missing_room(
+async def test_a_first_call_reports_the_overloaded_worker_and_not_missing_capacity(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.faults = [Fault(Reason.OVERLOADED, "Too much to do.")] * 50
@@ -88,7 +88,7 @@ async def test_a_busy_worker_gets_no_more_while_another_is_idle(
         task.cancel()
 
 
-async def test_a_worker_that_nobody_reaches_is_passed_over(
+async def test_an_unreachable_worker_is_skipped(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
     plane.workers = [worker, second]

@@ -74,7 +74,7 @@ async def test_at_most_1024_calls_are_in_flight_and_the_others_follow_in_order(
     assert [json.loads(call.arguments)["n"] for call in worker.calls] == list(range(total))
 
 
-async def test_a_call_that_finds_no_room_in_time_was_never_sent(
+async def test_a_call_that_gets_no_slot_in_time_is_not_sent(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = never

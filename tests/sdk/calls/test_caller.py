@@ -29,7 +29,7 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 
 
-async def test_a_call_returns_what_the_server_said(client: AsyncClient, worker: FakeWorker) -> None:
+async def test_a_call_returns_the_servers_result(client: AsyncClient, worker: FakeWorker) -> None:
     result = await client.call_tool("time_now", {"zone": "UTC"}, timeout=50)
     assert result.text == '{"zone":"UTC"}'
     assert not result.is_error
@@ -70,7 +70,7 @@ async def test_a_tool_error_is_a_result(client: AsyncClient, worker: FakeWorker)
     assert len(worker.calls) == 1
 
 
-async def test_the_first_message_of_a_stream_says_who_calls(
+async def test_the_first_message_of_a_stream_identifies_the_client(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     await client.call_tool("time_now")
@@ -105,7 +105,7 @@ async def test_a_thousand_calls_at_once_each_get_their_own_result(
     assert [json.loads(result.text)["n"] for result in results] == list(range(1000))
 
 
-async def test_an_unknown_tool_is_refused_by_name(client: AsyncClient) -> None:
+async def test_an_unknown_tool_is_named_in_the_error(client: AsyncClient) -> None:
     with pytest.raises(ToolNotFound, match="'nope'"):
         await client.call_tool("nope")
 
@@ -149,7 +149,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_worker(
     assert worker.cancels[0].call_id == worker.calls[0].id
 
 
-async def test_the_timeout_ends_a_call_and_tells_the_worker(
+async def test_the_timeout_ends_a_call_and_cancels_it_at_the_worker(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     await client.call_tool("time_now")  # what a first call has to look up is known now

@@ -76,7 +76,7 @@ def test_an_artifact_without_its_client_is_a_note_when_awaited() -> None:
 
 
 @pytest.mark.parametrize("data", ["%", None, 5, "AAA"])
-def test_an_image_whose_data_cannot_be_read_is_a_note(data: object) -> None:
+def test_an_image_with_invalid_data_becomes_a_text(data: object) -> None:
     assert shown(image(data=data)) == [{"type": "text", "text": "An image that cannot be read."}]
 
 
@@ -113,7 +113,7 @@ def test_a_result_of_structure_alone_is_its_json() -> None:
     assert shown(5, None) == []
 
 
-def test_what_needs_no_reading_can_be_used_and_awaited_alike() -> None:
+def test_content_without_artifacts_can_be_used_and_awaited() -> None:
     content = result(image()).for_model()
     with pytest.raises(StopIteration) as done:
         content.__await__().send(None)
@@ -151,7 +151,7 @@ def test_a_message_with_several_items_hides_none_of_them() -> None:
     assert (got.text, len(got.media), len(got.for_model())) == ("a\nb", 1, 3)
 
 
-def test_an_image_of_a_prompt_is_read_where_it_is_an_artifact() -> None:
+def test_an_image_of_a_prompt_is_read_if_it_is_an_artifact() -> None:
     got = prompt(image(data=None, byteLength=6, artifact=REF))
     assert (got.media[0].artifact, got.media[0].data) == (REF, None)
     with pytest.raises(RuntimeError, match="await"):
@@ -178,7 +178,7 @@ def test_a_resource_has_the_media_that_its_types_name() -> None:
         {"blob": DATA},
     ],
 )
-def test_what_is_no_image_or_sound_of_a_resource_is_none_of_its_media(part: Any) -> None:
+def test_the_media_of_a_resource_are_its_images_and_sounds(part: Any) -> None:
     assert resource(**part).media == []
 
 

@@ -24,7 +24,7 @@ _values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), _values, max_size=4))
-def test_what_json_holds_arrives_as_it_was(arguments: dict[str, Any]) -> None:
+def test_json_values_are_encoded_unchanged(arguments: dict[str, Any]) -> None:
     try:
         expected = json.loads(json.dumps(arguments, ensure_ascii=False).encode())
     except UnicodeEncodeError:  # lone surrogates, which no UTF-8 holds
@@ -35,11 +35,11 @@ def test_what_json_holds_arrives_as_it_was(arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, {}])
-def test_no_arguments_are_an_empty_object(nothing: dict[str, Any] | None) -> None:
+def test_no_arguments_become_an_empty_object(nothing: dict[str, Any] | None) -> None:
     assert encode_arguments("t", nothing) == b"{}"
 
 
-def test_any_mapping_will_do() -> None:
+def test_any_mapping_is_accepted() -> None:
     assert encode_arguments("t", MappingProxyType({"a": 1})) == b'{"a":1}'
 
 
@@ -52,7 +52,9 @@ def _circle() -> dict[str, Any]:
 @pytest.mark.parametrize(
     "arguments", [{"a": {1, 2}}, {"a": float("nan")}, {"a": b"secret"}, _circle(), {(1, 2): 1}]
 )
-def test_what_json_lacks_is_refused_without_quoting_it(arguments: dict[str, Any]) -> None:
+def test_values_that_json_lacks_are_rejected_without_quoting_them(
+    arguments: dict[str, Any],
+) -> None:
     with pytest.raises(Fault) as caught:
         encode_arguments("pay", arguments)
     assert caught.value.reason is Reason.INVALID_ARGUMENTS

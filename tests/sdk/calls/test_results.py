@@ -5,7 +5,7 @@ import pytest
 from leaseway.sdk import InternalError, ToolResult
 
 
-def test_text_items_are_joined_and_others_left_out() -> None:
+def test_the_text_items_are_joined() -> None:
     result = ToolResult(
         b'{"content":[{"type":"text","text":"a"},{"type":"image","data":"x"},'
         b'{"type":"text","text":"b"}]}'
@@ -27,7 +27,7 @@ def test_structured_content_may_be_any_json() -> None:
     assert ToolResult(b"{}").structured is None
 
 
-def test_nothing_is_parsed_until_it_is_looked_at() -> None:
+def test_a_result_is_parsed_when_it_is_read() -> None:
     result = ToolResult(b"this is not json", is_error=True)
     assert result.is_error
     assert result.payload == b"this is not json"

@@ -92,7 +92,7 @@ async def test_a_failure_names_its_reason(
     assert attributes(span)["rpc.response.status_code"] == "INVALID_ARGUMENT"
 
 
-async def test_what_a_failed_call_was_told_stays_out_of_its_span(
+async def test_the_error_message_is_not_in_the_span(
     client: AsyncClient, worker: FakeWorker, spans: InMemorySpanExporter
 ) -> None:
     """A server's error text and its stderr repeat arguments (DESIGN §11: none in spans)."""
@@ -166,7 +166,7 @@ async def test_without_any_trace_nothing_goes_along(
     assert (worker.calls[0].traceparent, worker.calls[0].tracestate) == ("", "")
 
 
-async def test_a_provider_that_comes_later_is_found(
+async def test_a_later_tracer_provider_is_used(
     client: AsyncClient, worker: FakeWorker, request: pytest.FixtureRequest
 ) -> None:
     await client.call_tool("time_now")

@@ -96,7 +96,7 @@ def test_without_structured_content_the_text_is_read() -> None:
     assert read(payload, str) == '{"x": 1, "y": 2}'
 
 
-def test_a_result_of_another_shape_names_tool_type_and_the_first_three_faults() -> None:
+def test_a_mismatch_names_the_tool_the_type_and_three_errors() -> None:
     class Wide(BaseModel):
         a: int
         b: int
@@ -118,7 +118,7 @@ def test_a_result_of_another_shape_names_tool_type_and_the_first_three_faults() 
     assert caught.value.started == "yes"
 
 
-def test_the_faults_of_what_is_wrapped_are_those_inside() -> None:
+def test_the_errors_of_a_wrapped_value_refer_to_the_value() -> None:
     with pytest.raises(ResultTypeError, match=r"not match list\[int\]: 1: Input should be"):
         read(structured({"result": [1, "x"]}), list[int])
 
@@ -133,12 +133,12 @@ def test_the_faults_of_what_is_wrapped_are_those_inside() -> None:
         ([{"type": "image", "data": ""}], "and no text, which cannot be converted to Point"),
     ],
 )
-def test_what_is_no_json_says_so(content: list[Any], sentence: str) -> None:
+def test_a_text_that_is_not_json_is_an_error(content: list[Any], sentence: str) -> None:
     with pytest.raises(ResultTypeError, match=sentence):
         read(json.dumps({"content": content}).encode(), Point)
 
 
-def test_what_a_tool_says_of_its_failure_is_raised_with_the_result() -> None:
+def test_a_tool_error_is_raised_with_the_result() -> None:
     payload = json.dumps({"content": [{"type": "text", "text": "No such city."}]}).encode()
     with pytest.raises(ToolError, match="Tool 'time_now' failed: No such city") as caught:
         read(payload, Point, is_error=True)
@@ -149,7 +149,7 @@ def test_what_a_tool_says_of_its_failure_is_raised_with_the_result() -> None:
     assert copy.result.is_error
 
 
-def test_a_type_that_nobody_can_validate_is_named() -> None:
+def test_an_unsupported_type_is_named() -> None:
     class Opaque:
         pass
 
@@ -158,7 +158,7 @@ def test_a_type_that_nobody_can_validate_is_named() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["Nowhere", "list[Nowhere]"])
-def test_a_name_that_leads_to_no_type_is_told_before_a_call_too(unknown: Any) -> None:
+def test_an_unresolved_name_in_a_type_fails_before_the_call(unknown: Any) -> None:
     with pytest.raises(TypeError, match="name 'Nowhere' is not defined"):
         decoder_for(unknown)
 
@@ -167,7 +167,7 @@ def test_a_reader_is_made_once_for_each_type() -> None:
     assert decoder_for(Point) is decoder_for(Point)
 
 
-async def test_a_call_returns_an_instance_and_the_checker_knows(
+async def test_a_call_returns_an_instance_of_the_type(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = lambda *_: structured({"x": 1, "y": 2})
@@ -180,7 +180,7 @@ async def test_a_call_returns_an_instance_and_the_checker_knows(
     assert_type(await client.call_tool("time_now"), ToolResult)
 
 
-async def test_a_wrong_type_is_told_before_anything_is_called(
+async def test_an_unsupported_type_fails_before_the_call(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     wrong: Any = object()
@@ -250,7 +250,7 @@ def test_without_pydantic_msgspec_validates() -> None:
     ]
 
 
-def test_without_either_it_is_said_what_to_install() -> None:
+def test_without_a_validator_the_error_names_what_to_install() -> None:
     (said,) = without("pydantic", "msgspec")
     assert said == (
         "result_type needs pydantic, or msgspec, and neither is installed: "

@@ -91,7 +91,7 @@ def test_a_projection_is_repeatable_and_shares_nothing_with_its_tools(provider: 
     assert project_tools(provider, tools)[0] == again
 
 
-def test_an_unknown_provider_is_told_which_are_known() -> None:
+def test_an_unknown_provider_is_an_error_that_names_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'opnai'.*'anthropic', 'gemini', 'openai', 'openai-r"):
         project_tools("opnai", [])
 
@@ -127,7 +127,9 @@ def test_a_tool_without_an_object_schema_is_left_out_with_a_problem(schema: dict
         ("gemini", "9-lives", False),
     ],
 )
-def test_a_name_beyond_the_providers_rule_is_left_out(provider: str, name: str, fits: bool) -> None:
+def test_a_name_that_breaks_the_providers_rule_is_left_out(
+    provider: str, name: str, fits: bool
+) -> None:
     tools, problems = project_tools(provider, [named(name)])
     assert len(tools) == (1 if fits else 0)
     assert [problem.reason for problem in problems] == ([] if fits else ["NAME_REFUSED"])
@@ -149,7 +151,7 @@ def test_openai_gets_128_tools_and_each_further_one_is_named() -> None:
     assert len(project_tools("anthropic", many)[0]) == 131
 
 
-def test_a_tool_that_is_left_out_takes_no_place() -> None:
+def test_omitted_tools_do_not_count_towards_the_limit() -> None:
     many = [named("odd", input_schema={}), *(named(f"t{number}") for number in range(128))]
     tools, problems = project_tools("openai", many)
     assert len(tools) == 128
@@ -175,11 +177,11 @@ OFFERED = [named("time_now"), named("time_now_utc"), named("page_open", server_i
         ("the model is overloaded", []),
     ],
 )
-def test_a_providers_error_tells_which_tools_it_means(text: str, names: list[str]) -> None:
+def test_named_tools_finds_the_tools_in_a_providers_error(text: str, names: list[str]) -> None:
     assert [tool.name for tool in named_tools(text, OFFERED)] == names
 
 
-def test_a_refusal_says_provider_session_tool_and_the_providers_words() -> None:
+def test_a_refusal_names_provider_session_tool_and_error() -> None:
     refusal = describe_refusal("openai", "Invalid\n schema of page_open", None, OFFERED, "chat-7")
     assert refusal.server_id == "web"
     assert refusal.subject == "openai:page_open"
@@ -207,7 +209,7 @@ def test_a_long_refusal_is_cut() -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_what_was_offered_may_be_given_as_the_provider_got_it(provider: str) -> None:
+def test_offered_tools_may_be_the_providers_definitions(provider: str) -> None:
     sent, _ = project_tools(provider, OFFERED)
     refusal = describe_refusal(provider, "Bad schema of page_open", None, sent, "")
     assert refusal.subject == f"{provider}:page_open"
@@ -215,7 +217,7 @@ def test_what_was_offered_may_be_given_as_the_provider_got_it(provider: str) -> 
     assert describe_refusal(provider, "x", "page_open", sent, "").server_id == ""
 
 
-def test_a_refusal_that_cannot_be_meant_is_an_error_that_says_so() -> None:
+def test_invalid_parameters_of_a_refusal_are_named() -> None:
     with pytest.raises(ValueError, match="'opnai' is not a supported provider"):
         describe_refusal("opnai", "x", None, (), "")
     with pytest.raises(TypeError, match="error_text is a str, not NoneType"):
@@ -226,7 +228,7 @@ def test_a_refusal_that_cannot_be_meant_is_an_error_that_says_so() -> None:
         describe_refusal("openai", "x", None, [{}], "")
 
 
-def test_what_is_no_tool_cannot_be_projected() -> None:
+def test_only_tools_can_be_projected() -> None:
     with pytest.raises(
         TypeError, match="tools are Tools, as list_tools returns them; one is of type int"
     ):

@@ -1,4 +1,4 @@
-"""Where names lead: asked together, known afterwards, asked again when the registry moves."""
+"""Names are resolved together, cached, and resolved again when the registry changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def resolver(plane: FakeControlPlane) -> AsyncIterator[Resolver]:
     await control.close()
 
 
-async def test_what_is_asked_together_is_asked_by_kind_and_server(
+async def test_names_are_batched_by_kind_and_server(
     resolver: Resolver, plane: FakeControlPlane
 ) -> None:
     deadline = asyncio.get_running_loop().time() + BOUND
@@ -67,7 +67,7 @@ async def test_what_is_asked_together_is_asked_by_kind_and_server(
     ]
 
 
-async def test_a_prompt_and_a_tool_of_one_name_are_known_apart(
+async def test_a_prompt_and_a_tool_with_one_name_are_cached_separately(
     resolver: Resolver, plane: FakeControlPlane
 ) -> None:
     deadline = asyncio.get_running_loop().time() + BOUND
@@ -79,7 +79,7 @@ async def test_a_prompt_and_a_tool_of_one_name_are_known_apart(
     assert resolver.cached(prompt, 0.0) is None, "a newer registry may say otherwise"
 
 
-async def test_an_offer_that_is_refused_is_not_remembered(
+async def test_a_rejected_resource_is_not_cached(
     resolver: Resolver, plane: FakeControlPlane
 ) -> None:
     deadline = asyncio.get_running_loop().time() + BOUND
@@ -90,20 +90,20 @@ async def test_an_offer_that_is_refused_is_not_remembered(
     assert (await resolver.resolve(uri, deadline)).server_id == "time"
 
 
-async def test_a_name_is_asked_for_once(client: AsyncClient, plane: FakeControlPlane) -> None:
+async def test_a_name_is_resolved_once(client: AsyncClient, plane: FakeControlPlane) -> None:
     for _ in range(5):
         await client.call_tool("time_now")
     assert plane.resolves == [["time_now"]]
 
 
-async def test_the_same_name_at_the_same_time_is_asked_for_once(
+async def test_concurrent_calls_of_a_name_resolve_it_once(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     await asyncio.gather(*(client.call_tool("time_now") for _ in range(50)))
     assert plane.resolves == [["time_now"]]
 
 
-async def test_names_of_the_same_moment_are_asked_for_together(
+async def test_names_of_concurrent_calls_are_resolved_together(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     plane.add("many", *(f"t{n}" for n in range(30)))
@@ -112,7 +112,7 @@ async def test_names_of_the_same_moment_are_asked_for_together(
     assert len(plane.resolves[0]) == 30
 
 
-async def test_names_that_did_not_fit_into_an_answer_are_asked_for_again(
+async def test_names_missing_in_a_full_response_are_requested_again(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     names = [f"t{n}" for n in range(5)]
@@ -123,7 +123,7 @@ async def test_names_that_did_not_fit_into_an_answer_are_asked_for_again(
     assert plane.resolves == [asked, asked[2:], asked[4:]]
 
 
-async def test_a_name_that_is_never_answered_is_an_error_of_its_own(
+async def test_a_name_that_is_never_resolved_fails_the_call(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     plane.most_resolved = 0
@@ -142,14 +142,14 @@ async def test_one_unknown_name_does_not_fail_the_others(
     assert len(plane.resolves) == 1
 
 
-async def test_a_failure_is_not_remembered(client: AsyncClient, plane: FakeControlPlane) -> None:
+async def test_a_failure_is_not_cached(client: AsyncClient, plane: FakeControlPlane) -> None:
     with pytest.raises(ToolNotFound):
         await client.call_tool("late_tool")
     plane.add("late", "tool")
     assert (await client.call_tool("late_tool")).text == "{}"
 
 
-async def test_whatever_goes_wrong_while_names_are_asked_for_is_told_and_forgotten(
+async def test_an_unexpected_error_fails_the_calls_and_is_not_cached(
     client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane.add("other", "tool")
@@ -169,7 +169,7 @@ async def test_whatever_goes_wrong_while_names_are_asked_for_is_told_and_forgott
         assert (await client.call_tool("time_now")).text == "{}"
 
 
-async def test_a_server_that_is_starting_does_not_hold_up_the_others(
+async def test_a_starting_server_does_not_delay_other_names(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     plane.add("slow", "tool")
@@ -182,7 +182,7 @@ async def test_a_server_that_is_starting_does_not_hold_up_the_others(
     assert (await slow).text == "{}"
 
 
-async def test_a_starting_server_among_others_is_waited_for_by_itself(
+async def test_a_starting_server_in_a_batch_is_resolved_separately(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     plane.add("slow", "tool")
@@ -195,7 +195,7 @@ async def test_a_starting_server_among_others_is_waited_for_by_itself(
     assert plane.resolves[1:] == [["slow_tool"]]
 
 
-async def test_a_caller_with_little_time_leaves_the_others_waiting(
+async def test_a_caller_with_a_short_timeout_does_not_fail_the_others(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     plane.hold_resolve["time_now"] = asyncio.Event()
@@ -207,7 +207,7 @@ async def test_a_caller_with_little_time_leaves_the_others_waiting(
     assert (await patient).text == "{}"
 
 
-async def test_a_moved_registry_is_asked_again(
+async def test_a_new_registry_version_resolves_names_again(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     await client.call_tool("time_now")
@@ -226,7 +226,7 @@ async def test_a_moved_registry_is_asked_again(
     assert len(plane.resolves) == 2
 
 
-async def test_an_unchanged_version_asks_nothing(
+async def test_an_unchanged_version_resolves_nothing(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     await client.call_tool("time_now")
@@ -238,7 +238,7 @@ async def test_an_unchanged_version_asks_nothing(
     assert len(plane.resolves) == 1
 
 
-async def test_the_watch_reconnects_and_learns_what_moved_meanwhile(
+async def test_the_watch_reconnects_and_receives_missed_versions(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     await client.call_tool("time_now")
@@ -275,7 +275,7 @@ async def test_a_watch_that_keeps_failing_is_logged_as_a_warning_once_per_reason
     assert warnings == ["This address wants a shared key.", "Use the same release of both."]
 
 
-async def test_a_stale_name_goes_on_serving_while_nobody_can_be_asked(
+async def test_a_stale_name_is_used_while_the_control_plane_is_unreachable(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     await client.call_tool("time_now")
@@ -289,7 +289,7 @@ async def test_a_stale_name_goes_on_serving_while_nobody_can_be_asked(
     assert loop.time() - begun < 10
 
 
-async def test_a_name_goes_on_serving_while_the_control_plane_knows_no_worker_of_it(
+async def test_a_cached_name_is_used_while_the_control_plane_knows_no_worker(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     await client.call_tool("time_now")
@@ -299,9 +299,8 @@ async def test_a_name_goes_on_serving_while_the_control_plane_knows_no_worker_of
     for _ in range(3):
         assert (await client.call_tool("time_now")).text == "{}"
     assert len(plane.resolves) == 2, "it is asked again now and then, not for each call"
-    resolver.invalidate(
-        resolver._targets["time_now"], at_once=True
-    )  # its only worker rejected a call
+    # Its only worker rejected a call.
+    resolver.invalidate(resolver._targets["time_now"], at_once=True)
     with pytest.raises(ServerNotReady, match="No worker serves it"):
         await client.call_tool("time_now")
 
@@ -319,7 +318,7 @@ async def test_new_workers_are_found_without_a_new_version(
     assert len(plane.resolves) == 2
 
 
-async def test_a_word_that_other_workers_serve_brings_them_calls(
+async def test_a_notification_of_other_workers_brings_them_calls(
     client: AsyncClient, plane: FakeControlPlane, second: FakeWorker
 ) -> None:
     await client.call_tool("time_now")
@@ -332,7 +331,7 @@ async def test_a_word_that_other_workers_serve_brings_them_calls(
     assert len(plane.resolves) == 2
 
 
-async def test_workers_that_came_while_the_watch_was_broken_are_found(
+async def test_workers_that_joined_while_the_watch_was_broken_are_found(
     client: AsyncClient, plane: FakeControlPlane, second: FakeWorker
 ) -> None:
     await client.call_tool("time_now")
@@ -355,20 +354,20 @@ async def test_one_watch_serves_all_names(client: AsyncClient, plane: FakeContro
     assert plane.watchers == 1
 
 
-async def test_no_watch_starts_before_a_name_is_asked_for(
+async def test_no_watch_starts_before_a_name_is_resolved(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     await client.list_tools()
     assert plane.watchers == 0
 
 
-async def test_who_asks_says_who_it_is(client: AsyncClient, plane: FakeControlPlane) -> None:
+async def test_requests_identify_the_client(client: AsyncClient, plane: FakeControlPlane) -> None:
     await client.call_tool("time_now")
     assert plane.clients[0].agent == "billing"
     assert plane.clients[0].protocol_version == 1
 
 
-async def test_without_a_control_plane_the_worker_of_a_lease_says_where_a_name_leads(
+async def test_without_a_control_plane_the_worker_of_a_lease_resolves_names(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     session = client.session("dialog")

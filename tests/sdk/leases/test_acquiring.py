@@ -31,7 +31,7 @@ async def test_an_acquired_lease_describes_itself(client: AsyncClient, worker: F
     assert not request.HasField("wait")
 
 
-async def test_acquiring_again_asks_the_worker_that_holds_the_lease(
+async def test_acquiring_again_renews_the_lease_at_its_worker(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     session = client.session("dialog")
@@ -43,7 +43,7 @@ async def test_acquiring_again_asks_the_worker_that_holds_the_lease(
 
 
 @pytest.mark.parametrize("reason", [Reason.CAPACITY, Reason.DRAINING, Reason.NOT_APPLIED])
-async def test_a_refused_lease_goes_back_to_placement(
+async def test_a_rejected_lease_is_placed_again(
     client: AsyncClient,
     plane: FakeControlPlane,
     worker: FakeWorker,
@@ -57,7 +57,7 @@ async def test_a_refused_lease_goes_back_to_placement(
     assert [list(place.exclude_workers) for place in plane.places] == [[], ["w1"]]
 
 
-async def test_a_lease_whose_answer_was_cut_off_is_asked_for_at_the_same_worker_again(
+async def test_a_lease_is_requested_again_from_a_worker_whose_connection_broke(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
     plane.workers = [worker, second]
@@ -70,7 +70,7 @@ async def test_a_lease_whose_answer_was_cut_off_is_asked_for_at_the_same_worker_
     assert worker.released == [lease.id]
 
 
-async def test_a_worker_whose_answers_are_always_cut_off_is_left_and_given_its_lease_back(
+async def test_a_worker_whose_connection_keeps_breaking_is_avoided_and_its_lease_released(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
     plane.workers = [worker, second]
@@ -82,7 +82,7 @@ async def test_a_worker_whose_answers_are_always_cut_off_is_left_and_given_its_l
 
 
 @pytest.mark.parametrize("reason", [Reason.OVERLOADED, Reason.NOT_APPLIED])
-async def test_a_worker_that_was_slow_is_asked_again_where_no_other_has_room(
+async def test_a_slow_worker_is_tried_again_if_no_other_has_capacity(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, reason: Reason
 ) -> None:
     worker.acquire_faults = [Fault(reason, "Not now."), Fault(reason, "Not now.")]
@@ -92,7 +92,7 @@ async def test_a_worker_that_was_slow_is_asked_again_where_no_other_has_room(
     assert excluded == [[], ["w1"], [], ["w1"], []]
 
 
-async def test_a_worker_that_stays_slow_is_what_the_caller_is_told_of(
+async def test_a_worker_that_stays_overloaded_is_reported(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.acquire_faults = [Fault(Reason.OVERLOADED, "Too much to do.")] * 50
@@ -100,7 +100,7 @@ async def test_a_worker_that_stays_slow_is_what_the_caller_is_told_of(
         await client.session("dialog").acquire("desk")
 
 
-async def test_without_room_acquire_fails_at_once(
+async def test_without_capacity_acquire_fails_at_once(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     worker.acquire_faults = [Fault(Reason.CAPACITY, "Full.", retry_delay=3.0)]
@@ -110,7 +110,7 @@ async def test_without_room_acquire_fails_at_once(
     assert len(worker.acquires) == 1
 
 
-async def test_acquire_waits_for_room_at_the_control_plane(
+async def test_acquire_waits_for_capacity_at_the_control_plane(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     lease = await client.session("dialog").acquire("desk", wait=BOUND)
@@ -120,7 +120,7 @@ async def test_acquire_waits_for_room_at_the_control_plane(
     assert [request.HasField("wait") for request in worker.acquires] == [False]
 
 
-async def test_acquire_waits_on_where_workers_refuse_what_was_placed_there(
+async def test_acquire_continues_to_wait_while_workers_reject_placements(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
     plane.workers.append(second)
@@ -133,7 +133,7 @@ async def test_acquire_waits_on_where_workers_refuse_what_was_placed_there(
     assert all(request.HasField("wait") for request in plane.places)
 
 
-async def test_acquire_gives_up_where_the_control_plane_has_waited_in_vain(
+async def test_acquire_fails_if_no_capacity_became_free(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     plane.place_faults = [Fault(Reason.CAPACITY, "Full.", retry_delay=0.01)]
@@ -172,16 +172,14 @@ async def test_a_session_key_has_bounds(client: AsyncClient, key: str) -> None:
         client.session(key)
 
 
-async def test_a_wait_that_is_no_time_is_refused(
-    client: AsyncClient, plane: FakeControlPlane
-) -> None:
+async def test_a_negative_wait_is_rejected(client: AsyncClient, plane: FakeControlPlane) -> None:
     with pytest.raises(InvalidRequest, match=r"wait=.*0 s or more"):
         await client.session("dialog").acquire("desk", wait=-5)
     assert not plane.places
 
 
 @pytest.mark.parametrize("parameter", ["ttl", "wait"])
-async def test_a_time_that_is_no_number_is_refused(
+async def test_nan_is_rejected_as_a_time(
     client: AsyncClient, plane: FakeControlPlane, parameter: str
 ) -> None:
     with pytest.raises(ValueError, match=f"{parameter} is a number of seconds, not NaN"):

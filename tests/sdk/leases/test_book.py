@@ -32,16 +32,16 @@ def test_an_unknown_key_has_no_lease() -> None:
 
 def test_a_granted_lease_is_found_until_its_time_is_over() -> None:
     book = LeaseBook()
-    held = grant(book, at=10.0)
-    assert book.find(KEY, 69.9) is held
-    assert held.expires_wall == 1070.0
+    lease = grant(book, at=10.0)
+    assert book.find(KEY, 69.9) is lease
+    assert lease.expires_wall == 1070.0
     with pytest.raises(Fault) as caught:
         book.find(KEY, 70.0)
     assert caught.value.reason is Reason.LEASE_EXPIRED
     assert caught.value.metadata["lease"] == "l1"
 
 
-def test_an_ended_lease_goes_on_failing_until_it_is_forgotten() -> None:
+def test_an_ended_lease_fails_until_it_is_forgotten() -> None:
     book = LeaseBook()
     grant(book)
     book.end("l1", Fault(Reason.LEASE_REVOKED, "Revoked."))
@@ -53,7 +53,7 @@ def test_an_ended_lease_goes_on_failing_until_it_is_forgotten() -> None:
     assert book.find(KEY, 1.0) is None
 
 
-def test_a_new_grant_ends_the_failing() -> None:
+def test_a_new_grant_replaces_an_ended_lease() -> None:
     book = LeaseBook()
     grant(book)
     book.end("l1", Fault(Reason.LEASE_LOST, "Lost."))
@@ -65,31 +65,28 @@ def test_a_new_grant_ends_the_failing() -> None:
 
 def test_the_end_of_another_lease_changes_nothing() -> None:
     book = LeaseBook()
-    held = grant(book)
+    lease = grant(book)
     book.end("other", Fault(Reason.LEASE_LOST, "Lost."))
-    assert book.find(KEY, 1.0) is held
+    assert book.find(KEY, 1.0) is lease
 
 
-def test_a_renewal_that_was_sent_earlier_never_shortens_a_lease() -> None:
-    book = LeaseBook()
-    held = grant(book, at=10.0)
-    held.renew(60.0, 5.0, 1005.0)
-    assert held.expires_at == 70.0
+@pytest.mark.parametrize(
+    ("ttl", "at", "expires_at"),
+    [(60.0, 5.0, 70.0), (5.0, 20.0, 25.0)],
+    ids=["an_earlier_renewal_never_shortens_a_lease", "a_shorter_time_to_live_does"],
+)
+def test_a_renewal_counts_from_when_it_was_sent(ttl: float, at: float, expires_at: float) -> None:
+    lease = grant(LeaseBook(), at=10.0)
+    lease.renew(ttl, at, 1000.0 + at)
+    assert (lease.ttl, lease.expires_at) == (ttl, expires_at)
 
 
-def test_a_shorter_grant_holds_from_when_it_was_asked_for() -> None:
-    book = LeaseBook()
-    held = grant(book, at=10.0)
-    held.renew(5.0, 20.0, 1020.0)
-    assert (held.ttl, held.expires_at) == (5.0, 25.0)
-
-
-def test_who_was_granted_a_lease_twice_owns_it_if_one_grant_made_it() -> None:
+def test_a_lease_is_owned_if_one_of_its_grants_created_it() -> None:
     book = LeaseBook()
     book.grant(KEY, "l1", W1, ttl=60, at=0, wall=0, owned=False, reminder="")
-    held = book.grant(KEY, "l1", W1, ttl=60, at=0, wall=0, owned=True, reminder="Release it.")
-    assert held.owned
-    assert held.reminder == "Release it."
+    lease = book.grant(KEY, "l1", W1, ttl=60, at=0, wall=0, owned=True, reminder="Release it.")
+    assert lease.owned
+    assert lease.reminder == "Release it."
 
 
 def test_renewals_are_due_at_a_third_of_the_shortest_time_to_live() -> None:
@@ -109,14 +106,14 @@ def test_leases_past_their_time_are_not_renewed() -> None:
     assert book.held_leases() == []
 
 
-def test_a_placement_counts_as_long_as_its_reservation() -> None:
+def test_a_placement_is_valid_as_long_as_its_reservation() -> None:
     book = LeaseBook()
     book.add_placement(KEY, W1, 0.0)
     assert book.find_placement(KEY, RESERVATION - 0.1) == W1
     assert book.find_placement(KEY, RESERVATION) is None
 
 
-def test_only_the_worker_that_refused_is_taken_off() -> None:
+def test_only_the_rejecting_worker_loses_the_placement() -> None:
     book = LeaseBook()
     book.add_placement(KEY, W1, 0.0)
     book.remove_placement(KEY, W2)
@@ -125,26 +122,19 @@ def test_only_the_worker_that_refused_is_taken_off() -> None:
     assert book.find_placement(KEY, 1.0) is None
 
 
-def test_leaving_a_session_forgets_its_ended_leases_and_no_others() -> None:
+def test_forgetting_a_session_keeps_ended_leases_and_placements_of_others() -> None:
     book = LeaseBook()
     other = SessionLeaseKey("other", "desk")
-    for number, key in enumerate((KEY, other)):
-        book.grant(key, f"l{number}", W1, ttl=60, at=0, wall=0, owned=True)
-        book.end(f"l{number}", Fault(Reason.LEASE_LOST, "Lost."))
+    for key in (KEY, other):
+        book.grant(key, key.session, W1, ttl=60, at=0, wall=0, owned=True)
+        book.end(key.session, Fault(Reason.LEASE_LOST, "Lost."))
+        book.add_placement(key, W1, 0.0)
     book.forget_session(KEY.session)
     assert (book.tracks(*KEY), book.tracks(*other)) == (False, True)
-
-
-def test_leaving_a_session_forgets_where_it_was_placed_and_no_other() -> None:
-    book = LeaseBook()
-    other = SessionLeaseKey("other", "desk")
-    book.add_placement(KEY, W1, 0.0)
-    book.add_placement(other, W1, 0.0)
-    book.forget_session(KEY.session)
     assert (book.find_placement(KEY, 1.0), book.find_placement(other, 1.0)) == (None, W1)
 
 
-def test_placements_that_no_longer_count_are_not_kept() -> None:
+def test_expired_placements_are_removed() -> None:
     book = LeaseBook()
     for number in range(100):
         book.add_placement(SessionLeaseKey(f"s{number}", "desk"), W1, float(number))
@@ -159,14 +149,14 @@ def test_a_lease_ends_when_the_latest_of_equal_renewals_does(
 ) -> None:
     book = LeaseBook()
     ttl = renewals[0][1]
-    held = grant(book, at=renewals[0][0], ttl=ttl)
+    lease = grant(book, at=renewals[0][0], ttl=ttl)
     for at, _ in renewals[1:]:
-        held.renew(ttl, at, at)
-    assert held.expires_at == max(at for at, _ in renewals) + ttl
+        lease.renew(ttl, at, at)
+    assert lease.expires_at == max(at for at, _ in renewals) + ttl
 
 
 class BookMachine(RuleBasedStateMachine):
-    """Whatever happens, a lost lease is never replaced in silence."""
+    """A lost lease is never replaced silently, after any sequence of operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,20 +177,22 @@ class BookMachine(RuleBasedStateMachine):
 
     @rule(key=keys)
     def revoke(self, key: SessionLeaseKey) -> None:
-        for held in self.book.held_leases():
-            if held.key == key:
-                self.book.end(held.lease_id, Fault(Reason.LEASE_REVOKED, "Revoked."))
+        for lease in self.book.held_leases():
+            if lease.key == key:
+                self.book.end(lease.lease_id, Fault(Reason.LEASE_REVOKED, "Revoked."))
                 self.lost.add(key)
 
     @rule(seconds=st.floats(0, 20))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.lost |= {held.key for held in self.book.held_leases() if held.expires_at <= self.now}
+        self.lost |= {
+            lease.key for lease in self.book.held_leases() if lease.expires_at <= self.now
+        }
 
     @rule()
     def renew(self) -> None:
-        for held in self.book.leases_on(W1, self.now):
-            held.renew(held.ttl, self.now, 0.0)
+        for lease in self.book.leases_on(W1, self.now):
+            lease.renew(lease.ttl, self.now, 0.0)
 
     @rule(key=keys)
     def release(self, key: SessionLeaseKey) -> None:
@@ -214,11 +206,11 @@ class BookMachine(RuleBasedStateMachine):
                 with pytest.raises(Fault):
                     self.book.find(key, self.now)
             else:
-                held = self.book.find(key, self.now)
-                assert held is None or held.expires_at > self.now
+                lease = self.book.find(key, self.now)
+                assert lease is None or lease.expires_at > self.now
 
 
-def test_a_lost_lease_is_never_replaced_in_silence() -> None:
+def test_a_lost_lease_is_never_replaced_silently() -> None:
     run_state_machine_as_test(
         BookMachine, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
     )

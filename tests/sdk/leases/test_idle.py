@@ -11,7 +11,7 @@ from leaseway.sdk import AsyncClient, InvalidRequest, LeaseReleased
 from leaseway.wire.bounds import LEASE_IDLE
 
 
-async def test_a_lease_without_calls_is_given_back_and_its_session_is_told(
+async def test_an_idle_lease_is_released_and_later_calls_fail(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     session = client.session("dialog", idle=0.2)
@@ -26,7 +26,7 @@ async def test_a_lease_without_calls_is_given_back_and_its_session_is_told(
     assert (await session.call_tool("desk_open")).text == "{}"
 
 
-async def test_a_lease_that_others_call_stays_until_they_are_idle_too(
+async def test_a_lease_in_use_by_another_client_is_not_released(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.idle = [0.0, 0.1]  # for how long it has been idle, as its worker knows
@@ -36,7 +36,7 @@ async def test_a_lease_that_others_call_stays_until_they_are_idle_too(
     assert worker.idle == [], "it was asked twice before"
 
 
-async def test_a_worker_that_cannot_be_told_costs_no_lease(
+async def test_an_idle_lease_is_kept_if_its_worker_is_unreachable(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     session = client.session("dialog", idle=0.2)
@@ -48,7 +48,7 @@ async def test_a_worker_that_cannot_be_told_costs_no_lease(
     assert session.leases()
 
 
-async def test_how_long_a_lease_may_rest_is_its_sessions_to_say(client: AsyncClient) -> None:
+async def test_the_idle_limit_is_set_by_the_session(client: AsyncClient) -> None:
     async def limit(key: str) -> float:
         await client.session(key).acquire("desk")
         (held,) = client._runtime().leases.book.held_leases(key)
@@ -68,6 +68,6 @@ async def test_how_long_a_lease_may_rest_is_its_sessions_to_say(client: AsyncCli
 
 
 @pytest.mark.parametrize("idle", [0, -1.0])
-async def test_an_idle_limit_leaves_time_for_a_call(client: AsyncClient, idle: float) -> None:
-    with pytest.raises(InvalidRequest, match=r"give more than 0"):
+async def test_an_idle_limit_is_above_zero(client: AsyncClient, idle: float) -> None:
+    with pytest.raises(InvalidRequest, match=r"pass more than 0"):
         client.session("dialog", idle=idle)

@@ -28,10 +28,10 @@ async def test_an_idle_lease_is_renewed_at_a_third_of_its_time(
 ) -> None:
     loop = asyncio.get_running_loop()
     begun = loop.time()
-    lease = await client.session("dialog").acquire("desk", ttl=8)
+    lease = await client.session("dialog").acquire("desk", ttl=4)
     first = lease.expires_at
     await until(lambda: len(worker.renewals) >= 2)
-    assert loop.time() - begun > 5.0
+    assert loop.time() - begun > 2.5
     assert worker.renewals[0] == [lease.id]
     assert lease.expires_at > first
 
@@ -46,7 +46,7 @@ async def test_one_keep_alive_renews_all_leases_on_a_worker(
 
 
 @pytest.mark.usefixtures("often")
-async def test_renewals_go_on_after_one_that_fails_oddly(
+async def test_renewals_continue_after_an_unexpected_error(
     client: AsyncClient,
     worker: FakeWorker,
     monkeypatch: pytest.MonkeyPatch,
@@ -82,15 +82,15 @@ async def test_calls_renew_so_that_a_busy_lease_needs_no_keep_alive(
 ) -> None:
     loop = asyncio.get_running_loop()
     session = client.session("dialog")
-    await session.acquire("desk", ttl=18)
-    end = loop.time() + 7.0
+    await session.acquire("desk", ttl=12)
+    end = loop.time() + 4.5
     while loop.time() < end:
         await session.call_tool("desk_open")
     assert worker.renewals == []
 
 
 @pytest.mark.usefixtures("often")
-async def test_renewals_go_on_without_a_control_plane(
+async def test_renewals_continue_without_a_control_plane(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     await client.session("dialog").acquire("desk", ttl=60)

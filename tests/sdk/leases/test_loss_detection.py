@@ -44,7 +44,7 @@ async def called_again(session: AsyncSession) -> ToolResult:
                 return await session.call_tool("desk_open")
 
 
-async def test_a_lease_whose_worker_is_gone_is_lost_until_the_session_begins_anew(
+async def test_a_lease_on_a_lost_worker_fails_calls_until_it_is_acquired_again(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
     session = client.session("dialog")
@@ -61,7 +61,7 @@ async def test_a_lease_whose_worker_is_gone_is_lost_until_the_session_begins_ane
     await session.call_tool("desk_open")
 
 
-async def test_a_lost_lease_is_ended_wherever_its_worker_comes_back(
+async def test_a_lost_lease_is_released_if_its_worker_becomes_reachable(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
     """Nobody holds it any more: neither its process nor its state may come back to the session."""
@@ -80,7 +80,7 @@ async def test_a_lost_lease_is_ended_wherever_its_worker_comes_back(
     assert plane.places[-1].lost_lease == ""
 
 
-async def test_all_leases_of_a_worker_that_is_gone_end_together(
+async def test_all_leases_on_a_lost_worker_end_together(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
     sessions = [client.session(f"s{number}") for number in range(20)]
@@ -128,7 +128,7 @@ async def test_a_new_run_of_a_worker_does_not_hold_the_leases_of_the_old_one(
         await again.stop()
 
 
-async def test_a_lease_stands_while_the_control_plane_sees_its_worker(
+async def test_a_lease_is_kept_while_the_control_plane_sees_its_worker(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     session = client.session("dialog")
@@ -153,7 +153,7 @@ async def test_without_a_control_plane_a_worker_counts_as_alive(
             await session.call_tool("desk_open", timeout=3)
 
 
-async def test_a_lease_on_a_worker_that_leaves_is_revoked(
+async def test_a_lease_on_a_draining_worker_is_revoked(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     session = client.session("dialog")
@@ -179,7 +179,7 @@ def assert_tells_of_the_death(error: ServerLost) -> None:
     assert (error.started, error.exit_status, error.stderr) == ("yes", 9, "oh no")
 
 
-async def test_a_call_whose_lease_died_with_its_server_is_told_of_the_server(
+async def test_a_call_whose_server_died_with_its_lease_reports_the_server(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     plane.tools["desk_open"].idempotent = True
@@ -194,7 +194,7 @@ async def test_a_call_whose_lease_died_with_its_server_is_told_of_the_server(
     assert len(worker.calls) == 3
 
 
-async def test_a_call_that_cannot_be_repeated_is_told_how_its_first_try_ended(
+async def test_a_call_that_cannot_be_repeated_fails_with_its_first_error(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     plane.tools["time_now"].idempotent = True
@@ -204,7 +204,7 @@ async def test_a_call_that_cannot_be_repeated_is_told_how_its_first_try_ended(
     assert_tells_of_the_death(caught.value)
 
 
-async def test_a_call_whose_lease_ended_meanwhile_is_not_repeated(
+async def test_a_call_is_not_repeated_if_its_lease_ended(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     plane.tools["desk_open"].idempotent = True

@@ -17,7 +17,7 @@ from leaseway.sdk import (
 from leaseway.wire.errors import Fault, Reason
 
 
-async def test_the_key_goes_with_every_rpc(plane: FakeControlPlane, worker: FakeWorker) -> None:
+async def test_the_key_is_sent_with_every_rpc(plane: FakeControlPlane, worker: FakeWorker) -> None:
     async with AsyncClient(plane.address, key="s3cret") as client:
         await client.list_tools()
         await client.call_tool("time_now")
@@ -26,13 +26,15 @@ async def test_the_key_goes_with_every_rpc(plane: FakeControlPlane, worker: Fake
     assert worker.metadata["authorization"] == "Bearer s3cret"
 
 
-async def test_a_refused_stream_says_why(client: AsyncClient, worker: FakeWorker) -> None:
+async def test_a_rejected_stream_gives_the_reason(client: AsyncClient, worker: FakeWorker) -> None:
     worker.stream_fault = Fault(Reason.UNAUTHENTICATED, "The key is wrong.")
     with pytest.raises(Unauthenticated, match="key is wrong"):
         await client.call_tool("time_now")
 
 
-async def test_another_protocol_version_is_refused(client: AsyncClient, worker: FakeWorker) -> None:
+async def test_another_protocol_version_is_rejected(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
     worker.protocol_version = 99
     worker.answer = never
     with pytest.raises(IncompatibleVersion, match="99"):

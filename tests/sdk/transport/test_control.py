@@ -16,7 +16,7 @@ from leaseway.v1 import admin_pb2
 from leaseway.wire.errors import Fault, Reason
 
 
-async def test_a_wait_outlasts_a_restart_of_the_control_plane(plane: FakeControlPlane) -> None:
+async def test_a_wait_survives_a_restart_of_the_control_plane(plane: FakeControlPlane) -> None:
     asked = control.ControlPlane(identify(plane.address, None, None, None))
     loop = asyncio.get_running_loop()
     begun = loop.time()
@@ -69,7 +69,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-async def test_a_control_plane_that_answers_nothing_is_given_up_and_named(
+async def test_a_stalled_control_plane_is_named_in_the_error(
     client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "_QUIET", 0.1)
@@ -82,7 +82,7 @@ async def test_a_control_plane_that_answers_nothing_is_given_up_and_named(
             await client.acquire("desk")
 
 
-async def test_a_control_plane_that_only_takes_its_time_is_waited_for(
+async def test_a_slow_control_plane_is_awaited(
     client: AsyncClient, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "_QUIET", 0.01)
@@ -96,7 +96,7 @@ async def test_a_control_plane_that_only_takes_its_time_is_waited_for(
     assert (await call).text == "{}"
 
 
-async def test_a_first_call_outlasts_a_restart_of_the_control_plane(
+async def test_a_first_call_survives_a_restart_of_the_control_plane(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     await client.status()
@@ -116,7 +116,7 @@ def _turned_away() -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(grpc.StatusCode.CANCELLED, none, none, "CANCELLED")
 
 
-async def test_a_request_that_grpc_turned_away_is_sent_again(plane: FakeControlPlane) -> None:
+async def test_a_request_that_grpc_dropped_is_sent_again(plane: FakeControlPlane) -> None:
     asked = control.ControlPlane(identify(plane.address, None, None, None))
     tries = 0
 
@@ -132,7 +132,7 @@ async def test_a_request_that_grpc_turned_away_is_sent_again(plane: FakeControlP
     await asked.close()
 
 
-async def test_a_request_that_is_turned_away_to_the_end_was_not_begun(
+async def test_a_request_that_grpc_keeps_dropping_was_not_started(
     plane: FakeControlPlane,
 ) -> None:
     asked = control.ControlPlane(identify(plane.address, None, None, None))

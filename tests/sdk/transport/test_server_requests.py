@@ -1,4 +1,4 @@
-"""What servers ask during calls, and the handlers that answer, over real gRPC."""
+"""Requests of servers during calls, and the handlers that answer them, over real gRPC."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import json
 from contextvars import ContextVar
 from typing import Any
 
+import pytest
 from mcp_types import CreateMessageResult, ElicitResult, TextContent
-from tests.sdk.asking import ACCEPTED, ELICIT, ROOTS, SAMPLE, SAMPLED, asking, heard
+from tests.sdk.asking import ACCEPTED, ELICIT, ROOTS, SAMPLE, SAMPLED, Thinking, asking, heard
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, text_result, until
 
-from leaseway.sdk import AsyncClient, Progress
+from leaseway.sdk import AsyncClient, DeadlineExceeded, Progress
 from leaseway.sdk.transport.server_requests import Roots
 from leaseway.v1 import execution_pb2
+from leaseway.wire.errors import Fault, Reason
 
 
-async def test_a_handler_is_given_the_params_and_its_result_goes_back(
+async def test_a_handler_receives_the_params_and_its_result_is_sent(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = asking(params={"message": "Who?", "requestedSchema": {"type": "object"}})
@@ -64,7 +66,7 @@ async def test_roots_are_answered_without_a_handler(
     assert json.loads((await client.call_tool("time_now", roots=[])).text) == {"roots": []}
 
 
-async def test_a_call_without_handlers_says_that_it_answers_nothing(
+async def test_a_call_without_handlers_rejects_requests(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = asking()
@@ -75,7 +77,7 @@ async def test_a_call_without_handlers_says_that_it_answers_nothing(
     assert result.text == "refused: This caller does not answer elicitation/create."
 
 
-async def test_a_clients_own_handlers_answer_where_the_call_names_none(
+async def test_the_clients_handlers_are_the_defaults_of_a_call(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     async with AsyncClient(
@@ -94,7 +96,7 @@ async def test_a_clients_own_handlers_answer_where_the_call_names_none(
     assert list(worker.calls[0].answers) == [ELICIT, ROOTS]
 
 
-async def test_questions_of_one_call_are_answered_side_by_side(
+async def test_requests_of_one_call_are_answered_concurrently(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     together = asyncio.Barrier(3)
@@ -114,16 +116,16 @@ async def test_questions_of_one_call_are_answered_side_by_side(
     assert [one["content"]["n"] for one in answers] == [0, 1, 2]
 
 
-async def test_a_slow_handler_holds_up_neither_progress_nor_other_calls(
+async def test_a_slow_handler_delays_neither_progress_nor_other_calls(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     entered, go, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
-        question = asyncio.create_task(worker.ask(call, ELICIT))
+        request = asyncio.create_task(worker.ask(call, ELICIT))
         await entered.wait()
         worker.say(call, execution_pb2.Progress(progress=1))
-        return heard(await question)
+        return heard(await request)
 
     async def on_elicitation(params: dict[str, Any]) -> dict[str, Any]:
         entered.set()
@@ -167,7 +169,7 @@ async def test_a_handler_may_call_tools_of_the_same_client(
     assert "inner" in result.text
 
 
-async def test_a_stream_answers_by_handlers_even_while_nobody_reads(
+async def test_handlers_of_a_stream_run_while_it_is_not_read(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
@@ -182,3 +184,163 @@ async def test_a_stream_answers_by_handlers_even_while_nobody_reads(
         events = [event async for event in stream]
     assert events == [Progress(1), Progress(2)]
     assert json.loads(stream.result.text) == ACCEPTED
+
+
+async def test_the_deadline_cancels_a_handler(client: AsyncClient, worker: FakeWorker) -> None:
+    await client.call_tool("time_now")  # resolves the name
+    worker.answer = asking()
+    handler = Thinking()
+    async with asyncio.timeout(BOUND):
+        with pytest.raises(DeadlineExceeded):
+            await client.call_tool("time_now", timeout=1.5, on_elicitation=handler)
+    # On a stalled machine the deadline may pass before the request arrives.
+    assert handler.ended.is_set() is handler.entered.is_set()
+    assert not worker.answers
+
+
+async def test_the_result_of_a_call_cancels_its_handlers(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    handler = Thinking()
+
+    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        request = asyncio.create_task(worker.ask(call, ELICIT))
+        await handler.entered.wait()
+        request.cancel()
+        return text_result("changed my mind")
+
+    worker.answer = answer
+    async with asyncio.timeout(BOUND):
+        result = await client.call_tool("time_now", on_elicitation=handler)
+    assert result.text == "changed my mind"
+    assert handler.ended.is_set()
+    assert not worker.answers
+
+
+async def test_cancelling_a_call_cancels_its_handlers(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    handler = Thinking()
+    worker.answer = asking()
+    task = asyncio.create_task(client.call_tool("time_now", on_elicitation=handler))
+    async with asyncio.timeout(BOUND):
+        await handler.entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: worker.cancels)
+    assert handler.ended.is_set()
+
+
+async def test_a_lost_stream_cancels_the_handlers_of_its_calls(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    handler = Thinking()
+    worker.answer = asking()
+    call = asyncio.create_task(client.call_tool("time_now", on_elicitation=handler))
+    async with asyncio.timeout(BOUND):
+        await handler.entered.wait()
+        await worker.stop()
+        with pytest.raises(Exception, match="lost"):
+            await call
+        await handler.ended.wait()
+
+
+async def test_another_try_starts_without_the_requests_of_the_first(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    entered, first = asyncio.Event(), asyncio.Event()
+
+    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        request = asyncio.create_task(worker.ask(call, ELICIT))
+        if len(worker.calls) == 1:
+            await entered.wait()
+            request.cancel()
+            raise Fault(Reason.OVERLOADED, "Full.", "no")
+        return heard(await request)
+
+    async def on_elicitation(params: dict[str, Any]) -> dict[str, Any]:
+        if not entered.is_set():
+            entered.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                first.set()
+        return ACCEPTED
+
+    worker.answer = answer
+    async with asyncio.timeout(BOUND):
+        result = await client.call_tool("time_now", on_elicitation=on_elicitation)
+    assert json.loads(result.text) == ACCEPTED
+    assert first.is_set()
+    assert len(worker.calls) == 2
+    assert len(worker.answers) == 1
+
+
+def withdraw(worker: FakeWorker, call: execution_pb2.Call, ask_id: int) -> None:
+    """Withdraw a request."""
+    withdrawal = execution_pb2.AskWithdrawal(call_id=call.id, ask_id=ask_id)
+    for stream in worker._outboxes.values():
+        if stream.has(call.id):
+            stream.put("withdrawals", withdrawal)
+
+
+class Several:
+    """A handler that waits for `answer` before it answers its requests."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[str] = asyncio.Queue()
+        self.stopped: list[str] = []
+        self.answer = asyncio.Event()
+
+    async def __call__(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.asked.put_nowait(params["message"])
+        try:
+            await self.answer.wait()
+        except asyncio.CancelledError:
+            self.stopped.append(params["message"])
+            raise
+        return {"action": "accept", "content": {"name": params["message"]}}
+
+
+async def test_a_withdrawn_request_cancels_only_its_own_handler(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
+    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        first = asyncio.ensure_future(worker.ask(call, ELICIT, {"message": "first"}))
+        second = asyncio.ensure_future(worker.ask(call, ELICIT, {"message": "second"}))
+        assert {await handler.asked.get(), await handler.asked.get()} == {"first", "second"}
+        withdraw(worker, call, 1)
+        withdraw(worker, call, 77)  # an unknown request
+        while not handler.stopped:
+            await asyncio.sleep(0)
+        handler.answer.set()
+        result = (await second).result.decode()
+        first.cancel()
+        return text_result(result)
+
+    handler = Several()
+    worker.answer = answer
+    async with asyncio.timeout(BOUND):
+        result = await client.call_tool("time_now", on_elicitation=handler)
+    assert '"second"' in result.text
+    assert handler.stopped == ["first"]
+    assert len(worker.answers) == 1
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_request_may_be_withdrawn_at_once(
+    client: AsyncClient, worker: FakeWorker, answers: bool
+) -> None:
+    async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
+        asked = asyncio.ensure_future(worker.ask(call, ELICIT, {"message": "?"}))
+        await asyncio.sleep(0)
+        withdraw(worker, call, 1)
+        asked.cancel()
+        return text_result("done")
+
+    worker.answer = answer
+    handlers: Any = {"on_elicitation": Several()} if answers else {}
+    async with asyncio.timeout(BOUND):
+        result = await client.call_tool("time_now", **handlers)
+    assert result.text == "done"

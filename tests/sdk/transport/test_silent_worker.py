@@ -40,7 +40,7 @@ async def call_until_heard(client: AsyncClient, worker: FakeWorker) -> None:
             await client.call_tool("time_now")
 
 
-async def test_calls_go_to_others_after_one_timed_out_unheard(
+async def test_calls_avoid_a_worker_that_was_silent_until_a_timeout(
     client: AsyncClient, silent: FakeWorker
 ) -> None:
     await let_one_time_out(client)
@@ -50,7 +50,7 @@ async def test_calls_go_to_others_after_one_timed_out_unheard(
     assert len(silent.calls) == before
 
 
-async def test_any_word_of_a_silent_worker_brings_calls_back_to_it(
+async def test_a_silent_worker_is_called_again_after_any_message(
     client: AsyncClient, silent: FakeWorker
 ) -> None:
     await let_one_time_out(client)
@@ -59,7 +59,7 @@ async def test_any_word_of_a_silent_worker_brings_calls_back_to_it(
     await call_until_heard(client, silent)
 
 
-async def test_a_silent_worker_whose_stream_broke_is_called_again_once_it_greets(
+async def test_a_silent_worker_is_called_again_after_a_reconnect(
     client: AsyncClient, silent: FakeWorker
 ) -> None:
     await let_one_time_out(client)
@@ -72,7 +72,7 @@ async def test_a_silent_worker_whose_stream_broke_is_called_again_once_it_greets
     await call_until_heard(client, silent)
 
 
-async def test_the_only_worker_is_called_though_it_was_silent(
+async def test_the_only_worker_is_called_even_if_it_was_silent(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     await client.call_tool("time_now")
@@ -82,7 +82,7 @@ async def test_the_only_worker_is_called_though_it_was_silent(
     assert (await client.call_tool("time_now")).text == "{}"
 
 
-async def test_another_worker_is_asked_for_once_the_only_known_one_was_silent(
+async def test_names_are_resolved_again_if_the_only_known_worker_was_silent(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
     await client.call_tool("time_now")

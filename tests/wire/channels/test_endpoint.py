@@ -33,19 +33,19 @@ def test_an_address_reads_and_writes_the_same(text: str, endpoint: Endpoint) -> 
         ("http://127.0.0.1:7600", "as 127.0.0.1:7600"),
     ],
 )
-def test_a_wrong_address_says_what_to_write(text: str, advice: str) -> None:
+def test_an_invalid_address_is_an_error_with_advice(text: str, advice: str) -> None:
     with pytest.raises(ValueError, match="write") as caught:
         parse_endpoint(text)
     assert advice in str(caught.value)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
-def test_only_this_machine_reaches_loopback(host: str) -> None:
+def test_loopback_addresses_are_local(host: str) -> None:
     assert Endpoint(host, 1).is_loopback
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", "localhost.evil"])
-def test_others_may_reach_everything_else(host: str) -> None:
+def test_other_addresses_are_not_loopback(host: str) -> None:
     assert not Endpoint(host, 1).is_loopback
 
 
@@ -57,7 +57,7 @@ def test_the_default_address_is_of_this_machine() -> None:
     ("host", "reached"),
     [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("10.0.0.1", "10.0.0.1")],
 )
-def test_what_listens_on_all_addresses_is_reached_by_loopback(host: str, reached: str) -> None:
+def test_a_wildcard_listener_is_reached_by_loopback(host: str, reached: str) -> None:
     endpoint = Endpoint(host, 7)
     assert endpoint.is_wildcard is (host != reached)
     assert endpoint.reachable == Endpoint(reached, 7)

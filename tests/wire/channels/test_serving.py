@@ -39,7 +39,7 @@ async def test_port_zero_becomes_a_real_port() -> None:
     await server.stop(None)
 
 
-async def test_a_taken_port_is_refused_with_a_sentence() -> None:
+async def test_a_taken_port_is_an_error() -> None:
     first, second = make_server(), make_server()
     endpoint = bind(first, LOOPBACK)
     await first.start()
@@ -51,7 +51,7 @@ async def test_a_taken_port_is_refused_with_a_sentence() -> None:
     await second.stop(None)
 
 
-async def test_thousands_of_rpcs_of_one_moment_are_all_answered() -> None:
+async def test_thousands_of_concurrent_rpcs_are_answered() -> None:
     server = make_server()
     server.add_generic_rpc_handlers((_sizes(),))
     endpoint = bind(server, LOOPBACK)
@@ -80,7 +80,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_peer_that_stalls_while_it_is_connected_to_is_not_taken_for_gone() -> None:
+async def test_a_peer_that_stalls_during_the_connection_is_awaited() -> None:
     server = make_server()
     server.add_generic_rpc_handlers((_sizes(),))
     endpoint = bind(server, LOOPBACK)
@@ -133,7 +133,7 @@ async def test_a_message_at_the_bound_passes_and_one_beyond_it_does_not() -> Non
     await server.stop(None)
 
 
-async def test_a_call_in_which_nothing_is_said_is_not_cut_off_for_its_pings() -> None:
+async def test_a_silent_call_is_not_closed_because_of_its_pings() -> None:
     server = make_server()
 
     async def wait(_request: bytes, context: Any) -> bytes:
@@ -156,7 +156,7 @@ async def test_a_call_in_which_nothing_is_said_is_not_cut_off_for_its_pings() ->
     await server.stop(None)
 
 
-async def test_health_says_what_was_set_service_by_service() -> None:
+async def test_health_reports_the_status_of_each_service() -> None:
     server = make_server()
     health = HealthService(server)
     address = str(bind(server, LOOPBACK))

@@ -127,7 +127,7 @@ async def test_a_listener_with_a_certificate_is_reached_by_tls_only(
 
 
 @pytest.mark.usefixtures("authority")
-async def test_a_listener_of_another_authority_is_not_believed(
+async def test_a_listener_of_another_authority_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving() as address:
@@ -138,7 +138,7 @@ async def test_a_listener_of_another_authority_is_not_believed(
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_client_certificate_says_who_calls(
+async def test_a_client_certificate_identifies_the_caller(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEASEWAY_TLS_CLIENT_CA", str(tmp_path / "ca.pem"))
@@ -158,9 +158,7 @@ async def test_a_client_certificate_says_who_calls(
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_certificate_is_replaced_while_calls_go_on(
-    authority: Authority, tmp_path: Path
-) -> None:
+async def test_a_certificate_is_replaced_during_calls(authority: Authority, tmp_path: Path) -> None:
     async with serving() as address:
         before = await asyncio.to_thread(shown_by, address)
         for number in range(3):
@@ -195,7 +193,7 @@ async def test_a_client_follows_a_new_authority_and_a_new_certificate_of_its_own
             assert await call(b"") == b"globex"
 
 
-async def test_a_key_that_does_not_fit_yet_leaves_the_old_certificate(
+async def test_the_old_certificate_is_used_until_the_key_matches(
     authority: Authority, tmp_path: Path
 ) -> None:
     async with serving() as address:
@@ -214,7 +212,9 @@ def shown_by(address: str) -> str:
     return ssl.get_server_certificate((host, int(port)), timeout=BOUND)
 
 
-async def test_a_page_shows_a_new_certificate_as_well(authority: Authority, tmp_path: Path) -> None:
+async def test_an_http_listener_uses_a_new_certificate(
+    authority: Authority, tmp_path: Path
+) -> None:
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -234,18 +234,16 @@ async def test_a_page_shows_a_new_certificate_as_well(authority: Authority, tmp_
         ({"LEASEWAY_TLS_CLIENT_CA": "x"}, "for listeners with a certificate"),
     ],
 )
-def test_settings_that_do_not_fit_together_are_refused(
-    environment: dict[str, str], says: str
-) -> None:
+def test_contradicting_settings_are_rejected(environment: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         read_tls(environment)
 
 
-def test_without_settings_nothing_is_encrypted() -> None:
+def test_without_settings_tls_is_off() -> None:
     assert read_tls({}) == Tls()
 
 
-async def test_a_certificate_that_cannot_be_read_is_named(
+async def test_an_unreadable_certificate_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEASEWAY_TLS_CERT", str(tmp_path / "none.pem"))

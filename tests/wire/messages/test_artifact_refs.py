@@ -26,14 +26,14 @@ def made(server: str = "shots", tool: str = "page", mime: str = "image/png", noi
     return artifact_reference(server, tool, mime, mark=mark, stored_at=NOON, noise=noise)
 
 
-def test_a_reference_says_server_tool_time_and_kind() -> None:
+def test_a_reference_contains_server_tool_time_and_type() -> None:
     folder, _, name = made().rpartition("/")
     assert folder == "artifacts/mcp/shots/page"
     assert name.startswith("20260528T202640250Z-")
     assert name.endswith(".png")
 
 
-def test_its_uuid_is_of_version_8_and_begins_with_the_mark_of_the_run() -> None:
+def test_the_uuid_has_version_8_and_starts_with_the_mark() -> None:
     text = made(noise=(1 << 80) - 1).rpartition("Z-")[2].removesuffix(".png")
     uuid = UUID(text)
     assert uuid.version == 8
@@ -42,19 +42,19 @@ def test_its_uuid_is_of_version_8_and_begins_with_the_mark_of_the_run() -> None:
     assert incarnation_mark("run-2") != incarnation_mark("run-1")
 
 
-def test_references_inside_of_arguments_name_their_runs() -> None:
+def test_marks_are_found_in_arguments() -> None:
     text = f'{{"files": ["{made()}", "artifacts/mcp/a/b/c.png"], "note": "see {made(noise=9)}"}}'
     assert marks_in(text.encode()) == {incarnation_mark("run-1")}
     assert marks_in(b'{"path": "artifacts/mcp/"}') == frozenset()
     assert marks_in(b"artifacts/mcp/a/b/" * 100_000) == frozenset()  # and it takes no time
 
 
-def test_noise_tells_references_apart() -> None:
+def test_noise_makes_references_unique() -> None:
     assert made(noise=1) != made(noise=2)
 
 
 @given(st.text(max_size=100), st.text(max_size=100), st.text(max_size=40), st.integers(0, 2**90))
-def test_whatever_servers_and_tools_are_called_the_reference_stays_in_its_folder(
+def test_a_reference_stays_in_its_folder_for_any_server_and_tool(
     server: str, tool: str, mime: str, noise: int
 ) -> None:
     ref = made(server, tool, mime, noise)
@@ -76,7 +76,7 @@ def test_whatever_servers_and_tools_are_called_the_reference_stays_in_its_folder
         "artifacts/mcp/" + "a" * 300,
     ],
 )
-def test_what_no_worker_made_is_no_reference(text: str) -> None:
+def test_other_texts_are_not_references(text: str) -> None:
     assert not is_reference(text)
 
 

@@ -23,7 +23,7 @@ def test_numbers_grow_from_the_first_one_on() -> None:
     assert [history.add(_event()).number for _ in range(3)] == [101, 102, 103]
 
 
-def test_many_leases_do_not_push_out_a_reload() -> None:
+def test_many_lease_events_do_not_displace_a_reload() -> None:
     history = History(rare=4, frequent=4)
     history.add(_event("reload"))
     for _ in range(50):
@@ -31,7 +31,7 @@ def test_many_leases_do_not_push_out_a_reload() -> None:
     assert [event.kind for event in history.after(0)] == ["reload", *["lease"] * 4]
 
 
-def test_what_is_asked_for_by_server_and_kind_comes_by_time() -> None:
+def test_events_are_selected_by_server_and_kind_in_order_of_time() -> None:
     history = History()
     history.add(_event("lease", at=5.0, server_id="a"))
     history.add(_event("instance", at=3.0, server_id="a"))
@@ -41,7 +41,7 @@ def test_what_is_asked_for_by_server_and_kind_comes_by_time() -> None:
     assert [event.at for event in history.select(last=2)] == [3.0, 5.0]
 
 
-def test_long_texts_and_many_lines_are_cut_and_say_so() -> None:
+def test_long_texts_and_many_lines_are_truncated() -> None:
     kept = History().add(
         EventRecord("reload", "applied", "x" * 5_000, 1.0, details=tuple(map(str, range(500))))
     )
@@ -51,7 +51,7 @@ def test_long_texts_and_many_lines_are_cut_and_say_so() -> None:
     assert kept.details[-1] == "and 401 more"
 
 
-def test_an_event_is_the_same_behind_the_wire() -> None:
+def test_an_event_survives_the_wire() -> None:
     event = History(7).add(
         EventRecord(
             "lease", "ended", "Gone.", 12.5, "warning", "LEASE_LOST", "s", "t", "w", "l", "k", "i"
@@ -66,7 +66,7 @@ def test_an_event_is_the_same_behind_the_wire() -> None:
     frequent=st.integers(1, 10),
     after=st.integers(0, 60),
 )
-def test_a_reader_gets_each_kept_event_behind_its_place_once_and_in_order(
+def test_after_returns_each_recorded_event_once_in_order(
     kinds: list[str], rare: int, frequent: int, after: int
 ) -> None:
     history = History(rare=rare, frequent=frequent)

@@ -15,7 +15,7 @@ IDS = st.integers(1, 2**64 - 1)
 
 
 @given(IDS, st.binary(max_size=400), st.integers(1, 2**63), st.text(max_size=20))
-def test_a_call_reads_as_the_message_that_protobuf_would_have_made(
+def test_a_call_is_encoded_as_by_protobuf(
     call_id: int, arguments: bytes, timeout_ms: int, session: str
 ) -> None:
     head = execution_pb2.Call(server_id="echo", tool="say", session=session, registry_version=7)
@@ -27,9 +27,7 @@ def test_a_call_reads_as_the_message_that_protobuf_would_have_made(
 
 
 @given(IDS, st.binary(max_size=400), st.booleans())
-def test_a_result_reads_as_the_message_that_protobuf_would_have_made(
-    call_id: int, payload: bytes, is_error: bool
-) -> None:
+def test_a_result_is_encoded_as_by_protobuf(call_id: int, payload: bytes, is_error: bool) -> None:
     batch = execution_pb2.ExchangeResponse.FromString(result_frame(call_id, payload, is_error))
     assert list(batch.results) == [
         execution_pb2.Result(call_id=call_id, payload=payload, is_error=is_error)
@@ -43,7 +41,7 @@ def test_joined_frames_are_a_batch_in_the_same_order(frames: list[tuple[int, byt
     assert [(each.call_id, each.payload) for each in batch.results] == frames
 
 
-def test_what_else_a_result_says_is_appended() -> None:
+def test_other_fields_of_a_result_are_appended() -> None:
     rest = execution_pb2.Result()
     rest.status.code = 5
     batch = execution_pb2.ExchangeResponse.FromString(
@@ -53,7 +51,7 @@ def test_what_else_a_result_says_is_appended() -> None:
     assert batch.results[0].call_id == 9
 
 
-def test_frames_of_a_single_field_are_merged_by_the_reader() -> None:
+def test_frames_of_a_singular_field_are_merged() -> None:
     tag = frame_tag(execution_pb2.ExchangeRequest, "keep_alive")
     first = execution_pb2.ExchangeRequest().keep_alive
     first.lease_ids.append("a")

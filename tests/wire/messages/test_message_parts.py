@@ -11,7 +11,7 @@ from leaseway.wire.messages.message_parts import Joiner, OversizeMessage, split
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 3 * MAX_MESSAGE + 1), min_size=1, max_size=3))
-def test_messages_come_out_as_they_went_in(sizes: list[int]) -> None:
+def test_joined_messages_are_unchanged(sizes: list[int]) -> None:
     joiner = Joiner()
     for size in sizes:
         message = bytes([size % 251]) * size
@@ -24,7 +24,7 @@ def test_messages_come_out_as_they_went_in(sizes: list[int]) -> None:
     ("size", "parts"),
     [(0, 1), (1, 1), (MAX_MESSAGE, 1), (MAX_MESSAGE + 1, 2), (2 * MAX_MESSAGE, 2)],
 )
-def test_a_part_is_full_before_the_next_begins(size: int, parts: int) -> None:
+def test_all_parts_but_the_last_are_full(size: int, parts: int) -> None:
     cut = list(split(b"x" * size))
     assert len(cut) == parts
     assert [part.more for part in cut] == [True] * (parts - 1) + [False]

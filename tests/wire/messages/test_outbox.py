@@ -47,7 +47,7 @@ def ids(batch: execution_pb2.ExchangeRequest) -> list[int]:
     return [call.id for call in batch.calls]
 
 
-def test_all_that_is_queued_goes_out_together_in_order() -> None:
+def test_queued_frames_are_sent_together_in_order() -> None:
     box = Woken()
     for call_id in range(1, 101):
         box.put(call_id)
@@ -55,7 +55,7 @@ def test_all_that_is_queued_goes_out_together_in_order() -> None:
     assert ids(batch) == list(range(1, 101))
 
 
-def test_it_asks_to_be_drained_once_until_it_is_empty() -> None:
+def test_the_writer_is_woken_once_until_the_outbox_is_empty() -> None:
     box = Woken()
     box.put(1)
     box.put(2)
@@ -94,7 +94,7 @@ def test_a_frame_without_content_is_still_present() -> None:
     assert batch.HasField("going_away")
 
 
-def test_a_large_payload_goes_in_chunks_and_its_frame_with_the_last() -> None:
+def test_a_large_payload_is_sent_in_chunks_before_its_frame() -> None:
     box = Woken()
     payload = bytes(range(256)) * (BATCH_SIZE // 256) * 2 + b"rest"
     box.put_large(7, payload)
@@ -128,7 +128,7 @@ def test_large_payloads_take_turns() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 2 * BATCH_SIZE), max_size=12))
-def test_no_message_is_over_its_bound_and_nothing_is_lost(sizes: list[int]) -> None:
+def test_no_batch_exceeds_its_limit_and_nothing_is_lost(sizes: list[int]) -> None:
     box = Woken()
     for call_id, size in enumerate(sizes, 1):
         if size > BATCH_SIZE:
@@ -147,7 +147,7 @@ def test_no_message_is_over_its_bound_and_nothing_is_lost(sizes: list[int]) -> N
     assert box.outbox.queued_bytes == 0
 
 
-def test_a_frame_that_has_not_left_can_be_taken_back() -> None:
+def test_a_queued_frame_can_be_withdrawn() -> None:
     box = Woken()
     first, second = box.put(1), box.put(2)
     large = box.put_large(3, b"x" * (2 * BATCH_SIZE))
@@ -162,7 +162,7 @@ def test_a_frame_that_has_not_left_can_be_taken_back() -> None:
     assert box.outbox.queued_bytes == 0
 
 
-def test_a_full_batch_leaves_what_did_not_fit() -> None:
+def test_a_full_batch_keeps_the_rest_queued() -> None:
     box = Woken()
     tickets = [box.put(call_id, 200 * KIB) for call_id in range(1, 4)]
     assert ids(box.next()) == [1, 2]
@@ -170,7 +170,7 @@ def test_a_full_batch_leaves_what_did_not_fit() -> None:
     assert box.outbox.queued_bytes == len(call_frame(3, b"", b"x" * 200 * KIB, 1))
 
 
-def test_after_the_end_nothing_is_kept() -> None:
+def test_a_cleared_outbox_is_empty() -> None:
     box = Woken()
     tickets = [box.put(1), box.put_large(2, b"x" * (2 * BATCH_SIZE))]
     box.outbox.clear()
@@ -183,7 +183,7 @@ def chunk(call_id: int, data: bytes) -> execution_pb2.Chunk:
     return execution_pb2.Chunk(call_id=call_id, data=data)
 
 
-def test_chunks_of_different_calls_are_kept_apart() -> None:
+def test_chunks_of_different_calls_are_not_mixed() -> None:
     assembler = Assembler(100, 10)
     for part in (chunk(1, b"a"), chunk(2, b"x"), chunk(1, b"b")):
         assembler.add(part)
@@ -204,7 +204,7 @@ def test_the_bound_of_a_payload_holds_at_its_edge() -> None:
         assembler.take(2, b"x" * 11)
 
 
-def test_what_exceeds_the_bound_is_not_kept() -> None:
+def test_bytes_beyond_the_limit_are_dropped() -> None:
     assembler = Assembler(10, 10)
     for _ in range(1000):
         assembler.add(chunk(1, b"x" * 10))
@@ -213,7 +213,7 @@ def test_what_exceeds_the_bound_is_not_kept() -> None:
         assembler.take(1, b"")
 
 
-def test_payloads_under_way_are_bounded_in_number() -> None:
+def test_the_number_of_incomplete_payloads_is_limited() -> None:
     assembler = Assembler(10, 2)
     assembler.add(chunk(1, b"x"))
     assembler.add(chunk(2, b"x"))

@@ -62,7 +62,7 @@ def test_the_pages_of_a_list_are_the_list(keys: list[Key], page_size: int) -> No
 
 
 @given(KEYS, KEYS, st.integers(1, 3))
-def test_what_stays_is_listed_once_whatever_comes_and_goes(
+def test_unchanged_items_are_listed_once_despite_changes(
     before: list[Key], after: list[Key], page_size: int
 ) -> None:
     first, token = page([Item(key) for key in sorted(before)], page_size=page_size)
@@ -112,23 +112,23 @@ def test_an_invalid_token_is_rejected(token: str) -> None:
 
 
 @given(st.text(min_size=1, max_size=40))
-def test_no_text_is_taken_for_a_position(token: str) -> None:
+def test_no_arbitrary_text_is_a_valid_token(token: str) -> None:
     refused(token)
 
 
-def test_no_token_is_the_beginning() -> None:
+def test_no_token_starts_the_listing() -> None:
     assert page_start("ListThings", Asked()) == PageStart("ListThings")
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
-def test_a_token_that_was_altered_is_refused(place: int, change: int) -> None:
+def test_an_altered_token_is_rejected(place: int, change: int) -> None:
     _, token = page([Item(("key", "ü")), Item(("later",))], page_size=1)
     data = bytearray(base64.urlsafe_b64decode(token))
     data[place % len(data)] ^= change
     refused(base64.urlsafe_b64encode(data).decode())
 
 
-def test_a_token_of_another_listing_is_refused() -> None:
+def test_a_token_of_another_listing_is_rejected() -> None:
     _, token = page([Item(("a",)), Item(("b",))], page_size=1)
     assert "ListOthers" in refused(token, "ListOthers")
     assert page([Item(("a",)), Item(("b",))], token) == ([("b",)], "")

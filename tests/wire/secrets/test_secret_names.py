@@ -61,7 +61,7 @@ def test_a_secret_is_hidden_in_each_encoding(encode: Callable[[str], str], secre
     del kept
 
 
-def test_a_secret_is_hidden_in_base64_with_whatever_follows_it() -> None:
+def test_a_secret_is_hidden_in_base64_with_following_text() -> None:
     kept = hide(secret_forms(["s3cret-value-9d1c"]))
     encoded = base64.b64encode(b"s3cret-value-9d1c and more").decode()
     assert "[redacted]" in redact(encoded)
@@ -77,7 +77,7 @@ def test_a_secret_is_hidden_in_base64_with_whatever_follows_it() -> None:
         ("first line\n  second line  \n", "second line"),
     ],
 )
-def test_what_is_secret_inside_of_a_value_is_hidden_alone(value: str, part: str) -> None:
+def test_secret_parts_of_a_value_are_hidden(value: str, part: str) -> None:
     assert part in secret_forms([value])
 
 

@@ -1,17 +1,16 @@
-"""What a session gives back when its block ends."""
+"""The release of leases when a session or a client closes."""
 
 from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, until
 
-from leaseway.sdk import (
-    AsyncClient,
-)
+from leaseway.sdk import AsyncClient
 
 
-async def test_leaving_a_session_releases_what_this_client_acquired(
+async def test_closing_a_session_releases_what_this_client_acquired(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     async with AsyncClient(plane.address) as other:
@@ -26,7 +25,7 @@ async def test_leaving_a_session_releases_what_this_client_acquired(
         assert client.session("dialog").leases() == []
 
 
-async def test_a_lease_granted_after_its_session_was_left_is_released(
+async def test_a_lease_granted_after_its_session_closed_is_released(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = gate = Gate()
@@ -43,7 +42,7 @@ async def test_a_lease_granted_after_its_session_was_left_is_released(
     assert session.leases() == []
 
 
-async def test_a_session_that_was_reopened_keeps_what_a_call_in_flight_is_granted(
+async def test_a_reopened_session_keeps_the_lease_of_a_call_in_flight(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = gate = Gate()
@@ -59,7 +58,7 @@ async def test_a_session_that_was_reopened_keeps_what_a_call_in_flight_is_grante
     assert len(worker.released) == 1
 
 
-async def test_a_session_that_two_tasks_entered_ends_with_the_last(
+async def test_a_session_entered_twice_closes_with_its_last_block(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     async with client.session("dialog") as session:
@@ -67,10 +66,13 @@ async def test_a_session_that_two_tasks_entered_ends_with_the_last(
         async with client.session("dialog") as again:
             assert again is session
         assert worker.released == []
+        await session.call_tool("desk_open")
     assert len(worker.released) == 1
+    with pytest.raises(RuntimeError, match="is closed"):
+        await session.call_tool("desk_open")
 
 
-async def test_closing_the_client_releases_sessions_that_were_never_left(
+async def test_closing_the_client_releases_the_leases_of_open_sessions(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     client = AsyncClient(plane.address)

@@ -1,4 +1,4 @@
-"""Questions that get no answer, since a handler or what it returns is wrong."""
+"""Requests of servers that are rejected, because a handler or its answer is invalid."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from leaseway.wire.status import fault_from_status
         ({"action": "accept", "content": {"x": "y" * 500_000}}, "has 5000"),
     ],
 )
-async def test_a_result_of_the_wrong_shape_is_told_to_the_server_and_the_call_goes_on(
+async def test_an_invalid_answer_is_rejected_and_the_call_continues(
     client: AsyncClient,
     worker: FakeWorker,
     caplog: pytest.LogCaptureFixture,
@@ -43,7 +43,7 @@ async def test_a_result_of_the_wrong_shape_is_told_to_the_server_and_the_call_go
     assert sentence in caplog.text
 
 
-async def test_a_sampling_result_without_a_model_is_told(
+async def test_an_invalid_sampling_answer_is_rejected(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = asking(SAMPLE)
@@ -57,7 +57,7 @@ async def test_a_sampling_result_without_a_model_is_told(
     assert json.loads(result.text) == several
 
 
-async def test_a_handler_that_raises_is_logged_and_the_server_told_no_more_than_its_kind(
+async def test_an_exception_of_a_handler_is_logged_and_only_its_type_is_sent(
     client: AsyncClient, worker: FakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     def on_elicitation(params: dict[str, Any]) -> dict[str, Any]:
@@ -69,11 +69,11 @@ async def test_a_handler_that_raises_is_logged_and_the_server_told_no_more_than_
     assert "the caller's handler failed (ZeroDivisionError)" in result.text
     assert "private" not in result.text
     assert "time_now" in caplog.text
-    assert "test_ask_failures.py" in caplog.text  # where it was raised
+    assert "test_rejected_requests.py" in caplog.text  # where it was raised
     assert fault_from_status(worker.answers[0].error).reason is Reason.INPUT_REQUIRED
 
 
-async def test_a_handler_whose_own_work_was_cancelled_has_failed(
+async def test_a_handler_whose_own_task_was_cancelled_has_failed(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     async def on_elicitation(params: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ async def test_a_handler_whose_own_work_was_cancelled_has_failed(
     assert "the caller's handler failed (CancelledError)" in result.text
 
 
-async def test_params_that_are_no_json_object_reach_no_handler(
+async def test_params_that_are_not_a_json_object_reach_no_handler(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     for params in (b"[]", b"{"):
@@ -96,15 +96,15 @@ async def test_params_that_are_no_json_object_reach_no_handler(
         assert "the params of the request are not a JSON object" in result.text
 
 
-async def test_too_many_questions_at_once_are_refused(
+async def test_too_many_concurrent_requests_are_rejected(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
-        questions = [asyncio.create_task(worker.ask(call, ELICIT)) for _ in range(MAX_ASKS + 1)]
+        requests = [asyncio.create_task(worker.ask(call, ELICIT)) for _ in range(MAX_ASKS + 1)]
         await until(lambda: worker.answers)
         assert fault_from_status(worker.answers[0].error).message.startswith("16 requests")
         go.set()
-        answers = await asyncio.gather(*questions)
+        answers = await asyncio.gather(*requests)
         return text_result(str(sum(not one.HasField("error") for one in answers)))
 
     go = asyncio.Event()
@@ -129,7 +129,7 @@ async def test_too_many_questions_at_once_are_refused(
         ({"roots": ["/home"]}, ValueError, r"Root '/home' is not a file:// URI; .*as_uri\(\)"),
     ],
 )
-async def test_handlers_of_the_wrong_kind_are_named_before_anything_is_called(
+async def test_an_invalid_handler_fails_before_the_call(
     client: AsyncClient,
     worker: FakeWorker,
     wrong: dict[str, Any],

@@ -32,7 +32,7 @@ async def give_up(session: AsyncSession | AsyncClient, worker: FakeWorker) -> No
     worker.answer = echo
 
 
-async def test_a_lease_of_a_cancelled_call_is_released_when_its_session_is_left(
+async def test_the_lease_of_a_cancelled_call_is_released_when_the_session_closes(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     async with client.session("dialog") as session:
@@ -41,7 +41,7 @@ async def test_a_lease_of_a_cancelled_call_is_released_when_its_session_is_left(
     assert worker.released == [lease]
 
 
-async def test_a_lease_of_a_call_whose_time_passed_is_released_when_its_client_is_closed(
+async def test_the_lease_of_a_timed_out_call_is_released_when_the_client_closes(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     worker.answer = never
@@ -52,7 +52,7 @@ async def test_a_lease_of_a_call_whose_time_passed_is_released_when_its_client_i
     assert worker.released == [lease]
 
 
-async def test_a_lease_of_a_call_whose_worker_says_that_its_time_passed_is_released(
+async def test_the_lease_of_a_call_that_timed_out_at_the_worker_is_released(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     def late(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
@@ -66,7 +66,7 @@ async def test_a_lease_of_a_call_whose_worker_says_that_its_time_passed_is_relea
     assert worker.released == [lease]
 
 
-async def test_a_lease_of_a_call_in_flight_is_released_when_its_client_is_closed(
+async def test_the_lease_of_a_call_in_flight_is_released_when_the_client_closes(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     worker.answer = never
@@ -78,7 +78,7 @@ async def test_a_lease_of_a_call_in_flight_is_released_when_its_client_is_closed
     assert worker.released == [lease]
 
 
-async def test_a_later_call_owns_the_lease_that_one_given_up_acquired(
+async def test_a_later_call_owns_the_lease_of_an_abandoned_call(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     async with client.session("dialog") as session:
@@ -88,7 +88,7 @@ async def test_a_later_call_owns_the_lease_that_one_given_up_acquired(
     assert worker.released == [lease.id]
 
 
-async def test_a_lease_that_another_call_has_joined_is_released_after_its_maker_gave_up(
+async def test_a_lease_that_another_call_joined_is_released_after_the_first_was_cancelled(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     async def slow(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
@@ -107,7 +107,7 @@ async def test_a_lease_that_another_call_has_joined_is_released_after_its_maker_
     assert worker.released == [lease]
 
 
-async def test_a_lease_that_was_there_before_the_call_given_up_is_left_alone(
+async def test_another_clients_lease_is_not_released_after_an_abandoned_call(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     async with AsyncClient(plane.address) as other:
@@ -121,7 +121,7 @@ async def test_a_lease_that_was_there_before_the_call_given_up_is_left_alone(
 
 
 @pytest.mark.parametrize("acquirer_gives_up", [True, False])
-async def test_of_two_clients_that_call_first_at_once_only_the_one_that_acquired_releases(
+async def test_of_two_clients_only_the_acquirer_releases_the_lease(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, acquirer_gives_up: bool
 ) -> None:
     worker.answer = never
@@ -151,7 +151,7 @@ async def test_of_two_clients_that_call_first_at_once_only_the_one_that_acquired
     assert worker.released == [lease.id]
 
 
-async def test_leaving_waits_no_longer_than_its_bound_for_a_worker_that_has_gone(
+async def test_closing_a_session_waits_a_limited_time_for_a_stopped_worker(
     client: AsyncClient, worker: FakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with asyncio.timeout(BOUND):
