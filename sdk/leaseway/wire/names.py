@@ -15,10 +15,10 @@ DEFAULT_TENANT = "default"
 ALL_TENANTS = "*"
 """Stands for all tenants in an operator's requests; no tenant may have this name."""
 
-LONGEST_KEY: Final = 256
+MAX_KEY_LENGTH: Final = 256
 """Characters of a session key, a tenant or an agent, which callers send with each request."""
 
-KEY_RULE: Final = f"at most {LONGEST_KEY} characters, without line breaks or other control ones"
+KEY_RULE: Final = f"at most {MAX_KEY_LENGTH} characters, without line breaks or other control ones"
 """The rule for them, for messages."""
 
 _CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
@@ -39,7 +39,7 @@ def is_valid_name(name: str) -> bool:
 
 def is_valid_key(key: str) -> bool:
     """Return whether a session key, a tenant or an agent satisfies `KEY_RULE`; empty ones do."""
-    return len(key) <= LONGEST_KEY and _CONTROL.search(key) is None
+    return len(key) <= MAX_KEY_LENGTH and _CONTROL.search(key) is None
 
 
 def is_text(value: str) -> bool:
@@ -80,6 +80,10 @@ def check_caller_names(*, session: str = "", tenant: str = "", agent: str = "") 
     """
     for noun, name in (("session key", session), ("tenant", tenant), ("agent", agent)):
         if not is_valid_key(name):
-            why = f"this one has {len(name)}" if len(name) > LONGEST_KEY else "this one breaks that"
+            why = (
+                f"this one has {len(name)}"
+                if len(name) > MAX_KEY_LENGTH
+                else "this one breaks that"
+            )
             article = "An" if noun[0] == "a" else "A"
             raise Fault(Reason.INVALID_REQUEST, f"{article} {noun} has {KEY_RULE}; {why}.")

@@ -56,7 +56,7 @@ async def test_names_are_batched_by_kind_and_server(
         ((NAME_KIND_RESOURCE, ""), ["time_now", "desk_open"]),
         ((NAME_KIND_RESOURCE, "time"), ["time_now"]),
     ]
-    assert [target.asked for target in targets] == asked
+    assert [target.item for target in targets] == asked
     assert [target.what.split()[0] for target in targets] == [
         "tool",
         "prompt",
@@ -158,7 +158,7 @@ async def test_an_unexpected_error_fails_the_calls_and_is_not_cached(
         raise UnicodeError("nobody thought of this")
 
     with monkeypatch.context() as broken:
-        broken.setattr(ControlPlane, "ask", breaks)
+        broken.setattr(ControlPlane, "request", breaks)
         async with asyncio.timeout(BOUND):
             ended = await asyncio.gather(
                 *map(client.call_tool, ("time_now", "other_tool")), return_exceptions=True

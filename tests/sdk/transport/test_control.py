@@ -17,7 +17,7 @@ from leaseway.wire.errors import Fault, Reason
 
 
 async def test_a_wait_survives_a_restart_of_the_control_plane(plane: FakeControlPlane) -> None:
-    asked = control.ControlPlane(identify(plane.address, None, None, None))
+    plane_control = control.ControlPlane(identify(plane.address, None, None, None))
     loop = asyncio.get_running_loop()
     begun = loop.time()
     tries = 0
@@ -31,8 +31,8 @@ async def test_a_wait_survives_a_restart_of_the_control_plane(plane: FakeControl
         status, none = grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata()
         raise grpc.aio.AioRpcError(status, none, none, "Connection reset.")
 
-    assert await asked.ask(wait_for_room, None, begun + BOUND, bound=1.0) == "here"
-    await asked.close()
+    assert await plane_control.request(wait_for_room, None, begun + BOUND, bound=1.0) == "here"
+    await plane_control.close()
 
 
 async def test_a_control_plane_that_stalls_while_it_is_connected_to_is_waited_for(
@@ -49,17 +49,19 @@ async def test_a_control_plane_that_stalls_while_it_is_connected_to_is_waited_fo
 
     gate = await asyncio.start_server(stall, "127.0.0.1", 0)
     address = f"127.0.0.1:{gate.sockets[0].getsockname()[1]}"
-    asked = control.ControlPlane(identify(address, None, None, None))
+    plane_control = control.ControlPlane(identify(address, None, None, None))
     deadline = asyncio.get_running_loop().time() + BOUND
     async with asyncio.timeout(BOUND):
         request = admin_pb2.GetStatusRequest()
-        status = asyncio.create_task(asked.ask(asked.admin.GetStatus, request, deadline, bound=0.1))
+        status = asyncio.create_task(
+            plane_control.request(plane_control.admin.GetStatus, request, deadline, bound=0.1)
+        )
         await came.wait()
         await asyncio.wait({status}, timeout=0.5)  # longer than one that refuses is waited for
         assert not status.done()
         go_on.set()
         assert await status
-    await asked.close()
+    await plane_control.close()
     gate.close()
 
 
@@ -117,7 +119,7 @@ def _turned_away() -> grpc.aio.AioRpcError:
 
 
 async def test_a_request_that_grpc_dropped_is_sent_again(plane: FakeControlPlane) -> None:
-    asked = control.ControlPlane(identify(plane.address, None, None, None))
+    plane_control = control.ControlPlane(identify(plane.address, None, None, None))
     tries = 0
 
     async def crowded(request: object, /, *, timeout: float | None, metadata: object) -> str:
@@ -128,22 +130,22 @@ async def test_a_request_that_grpc_dropped_is_sent_again(plane: FakeControlPlane
         return "here"
 
     deadline = asyncio.get_running_loop().time() + BOUND
-    assert await asked.ask(crowded, None, deadline) == "here"
-    await asked.close()
+    assert await plane_control.request(crowded, None, deadline) == "here"
+    await plane_control.close()
 
 
 async def test_a_request_that_grpc_keeps_dropping_was_not_started(
     plane: FakeControlPlane,
 ) -> None:
-    asked = control.ControlPlane(identify(plane.address, None, None, None))
+    plane_control = control.ControlPlane(identify(plane.address, None, None, None))
 
     async def full(request: object, /, *, timeout: float | None, metadata: object) -> str:
         raise _turned_away()
 
     deadline = asyncio.get_running_loop().time() + BOUND
     with pytest.raises(Fault) as caught:
-        await asked.ask(full, None, deadline, bound=0.3)
-    await asked.close()
+        await plane_control.request(full, None, deadline, bound=0.3)
+    await plane_control.close()
     assert (caught.value.reason, caught.value.started) == (Reason.OVERLOADED, "no")
     of_worker = fault_of_worker(_turned_away(), "w1")
     assert (of_worker.reason, of_worker.started) == (Reason.OVERLOADED, "no")

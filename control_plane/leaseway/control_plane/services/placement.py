@@ -22,7 +22,7 @@ from leaseway.control_plane.services.requests import (
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import LONGEST_KEY
+from leaseway.wire.names import MAX_KEY_LENGTH
 from leaseway.wire.status import abort
 from leaseway.wire.timing.durations import seconds
 
@@ -44,7 +44,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     ) -> leases_pb2.PlaceResponse:
         """Return one worker for a (tenant, session, server)."""
         key = await self._key(request, context)
-        if 0 < len(request.lost_lease) <= LONGEST_KEY:
+        if 0 < len(request.lost_lease) <= MAX_KEY_LENGTH:
             lost = request.lost_lease
             self._plane.act(lambda state, _now: state.roster.fence(lost, key))
         wait = min(seconds(request.wait), _MAX_WAIT)
@@ -89,8 +89,8 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         if not request.session or not request.server_id:
             message = "A lease needs a session and a server id; set both."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
-        if len(request.server_id) > LONGEST_KEY:
-            message = f"The server id has more than {LONGEST_KEY} characters."
+        if len(request.server_id) > MAX_KEY_LENGTH:
+            message = f"The server id has more than {MAX_KEY_LENGTH} characters."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         return PlacementKey(tenant_of(request.tenant), request.session, request.server_id)
 

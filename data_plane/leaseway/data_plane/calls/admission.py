@@ -15,7 +15,7 @@ from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY, check_caller_names
+from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, check_caller_names
 
 _LINE_FEED: Final = ord("\n")
 _RETURN: Final = ord("\r")
@@ -45,7 +45,7 @@ class CallAdmission:
         """
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
-        if len(tenant) > LONGEST_KEY or len(call.session) > LONGEST_KEY:
+        if len(tenant) > MAX_KEY_LENGTH or len(call.session) > MAX_KEY_LENGTH:
             check_caller_names(session=call.session, tenant=tenant)  # leases check them fully
         generation = self._pool.resolve(call.server_id, tenant, call.agent)
         toolset = generation.variant.toolset

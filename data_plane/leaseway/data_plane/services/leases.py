@@ -19,7 +19,7 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import UsageCounter
 from leaseway.wire.messages.pages import one_page, page_start
-from leaseway.wire.names import DEFAULT_TENANT, LONGEST_KEY, split_qualified
+from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, split_qualified
 from leaseway.wire.status import abort, status_from_fault
 from leaseway.wire.timing.durations import duration, seconds
 from leaseway.wire.version import check_client_version
@@ -130,7 +130,7 @@ class LeaseService(leases_pb2_grpc.LeaseServiceServicer):
         lease, created = await self._leases.acquire(
             key,
             agent=request.client.agent,
-            acquirer=request.acquirer[:LONGEST_KEY],
+            acquirer=request.acquirer[:MAX_KEY_LENGTH],
             ttl=seconds(request.ttl) if request.HasField("ttl") else None,
             wait=min(wait, _MAX_WAIT),
         )

@@ -47,7 +47,7 @@ _TRIES_BEFORE_WARNING: Final = 14
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    asked: NameOrItem
+    item: NameOrItem
     name: str
     domain: Domain
     deadline: float
@@ -102,49 +102,49 @@ class Resolver:
         self._watch: asyncio.Task[None] | None = None
         self.registry_version = RegistryVersion()
 
-    def cached(self, asked: NameOrItem, now: float) -> Target | None:
+    def cached(self, item: NameOrItem, now: float) -> Target | None:
         """Return the cached target of a name, or None if it is unknown or stale."""
-        target = self._targets.get(asked)
+        target = self._targets.get(item)
         if target is None or target.stale:
             return None
         if now >= target.refresh_at:
             self._refresh(target, now)
         return target
 
-    async def resolve(self, asked: NameOrItem, deadline: float) -> Target:
+    async def resolve(self, item: NameOrItem, deadline: float) -> Target:
         """Resolve a name; names requested at the same time are sent together.
 
         Args:
-            asked: A tool's name, or a prompt or resource.
+            item: A tool's name, or a prompt or resource.
             deadline: The caller's deadline, in the event loop's time.
 
         Raises:
             Fault: The name is unknown, the deadline passed, or no control plane answered.
         """
-        old = self._targets.get(asked)
+        old = self._targets.get(item)
         if old is None:
-            return await self._request_target(asked, deadline)
+            return await self._request_target(item, deadline)
         if not self._control.connected:
             return old  # still stale: resolved again once the control plane is connected
         try:
             return await self._request_target(
-                asked, min(deadline, self._loop.time() + CONNECT_TIMEOUT)
+                item, min(deadline, self._loop.time() + CONNECT_TIMEOUT)
             )
         except Fault as fault:
             if fault.reason in UNANSWERED:
                 return old
             raise
 
-    async def _request_target(self, asked: NameOrItem, deadline: float) -> Target:
+    async def _request_target(self, item: NameOrItem, deadline: float) -> Target:
         while True:
-            request = self._request(asked, deadline)
+            request = self._request(item, deadline)
             try:
                 async with asyncio.timeout_at(deadline):
                     return await asyncio.shield(request.future)
             except TimeoutError:
                 raise Fault(
                     Reason.DEADLINE_EXCEEDED,
-                    f"The timeout passed while the control plane resolved '{asked}'; its server "
+                    f"The timeout passed while the control plane resolved '{item}'; its server "
                     "may still be starting.",
                 ) from None
             except Fault as fault:
@@ -153,9 +153,9 @@ class Resolver:
                 if not late:
                     raise fault from None
 
-    def is_unknown(self, asked: NameOrItem) -> bool:
+    def is_unknown(self, item: NameOrItem) -> bool:
         """Return whether a name is not cached and the control plane is not connected."""
-        return asked not in self._targets and not self._control.connected
+        return item not in self._targets and not self._control.connected
 
     def add(self, name: str, tool: catalog_pb2.ResolvedTool, version: int) -> Target:
         """Add a name that a worker resolved; the control plane refreshes it at its next use."""
@@ -215,17 +215,15 @@ class Resolver:
     def _refresh(self, target: Target, now: float) -> None:
         target.refresh_at = now + _REFRESH_AFTER
         if self._control.connected:
-            request = self._request(target.asked, now + _REFRESH_AFTER)
+            request = self._request(target.item, now + _REFRESH_AFTER)
             request.future.add_done_callback(_retrieve)
 
-    def _request(self, asked: NameOrItem, deadline: float) -> _Request:
-        request = self._requests.get(asked)
+    def _request(self, item: NameOrItem, deadline: float) -> _Request:
+        request = self._requests.get(item)
         if request is None:
-            request = _Request(
-                asked, str(asked), domain(asked), deadline, self._loop.create_future()
-            )
+            request = _Request(item, str(item), domain(item), deadline, self._loop.create_future())
             request.future.add_done_callback(_retrieve)
-            self._requests[asked] = request
+            self._requests[item] = request
             if not self._queue:
                 self._loop.call_soon(self._flush)
             self._queue.append(request)
@@ -287,7 +285,7 @@ class Resolver:
         deadline = max(request.deadline for request in requests)
         if len(requests) > 1:
             deadline = min(deadline, self._loop.time() + _BATCH_TIMEOUT)
-        return await self._control.ask(
+        return await self._control.request(
             self._control.catalog.ResolveTools,
             catalog_pb2.ResolveToolsRequest(
                 client=self._control.identity.client_info,
@@ -308,30 +306,30 @@ class Resolver:
             if batched and fault.reason is Reason.SERVER_NOT_READY:
                 self._start([request])
                 return
-            old = self._targets.get(request.asked)
+            old = self._targets.get(request.item)
             if fault.reason is Reason.SERVER_NOT_READY and old is not None and not old.refused:
                 # The control plane may be cut off from a worker that this client reaches.
                 old.stale = False
                 old.refresh_at = self._loop.time() + _REFRESH_AFTER
                 self._complete(request, old)
                 return
-            self._targets.pop(request.asked, None)
+            self._targets.pop(request.item, None)
             self._fail(request, fault)
             return
-        target = Target(request.asked, tool, version, self._loop.time() + _REFRESH_AFTER)
-        self._targets.pop(request.asked, None)
-        self._targets[request.asked] = target
+        target = Target(request.item, tool, version, self._loop.time() + _REFRESH_AFTER)
+        self._targets.pop(request.item, None)
+        self._targets[request.item] = target
         if len(self._targets) > _MAX_CACHED:
             del self._targets[next(iter(self._targets))]
         self._complete(request, target)
 
     def _complete(self, request: _Request, target: Target) -> None:
-        self._requests.pop(request.asked, None)
+        self._requests.pop(request.item, None)
         if not request.future.done():
             request.future.set_result(target)
 
     def _fail(self, request: _Request, fault: Fault) -> None:
-        self._requests.pop(request.asked, None)
+        self._requests.pop(request.item, None)
         if not request.future.done():
             request.future.set_exception(replace(fault))
 

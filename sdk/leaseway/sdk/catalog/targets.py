@@ -42,7 +42,7 @@ class Target:
     """The resolved target of one name, at one registry version.
 
     Attributes:
-        asked: The name that was resolved.
+        item: The name that was resolved.
         original_name: The server's own name, or a resource's URI.
         repeatable: Whether a second call has no further effect, as the server declares for a tool;
             always true for reading a prompt or a resource.
@@ -53,9 +53,9 @@ class Target:
     """
 
     __slots__ = (
-        "asked",
         "call_timeout",
         "head",
+        "item",
         "original_name",
         "refresh_at",
         "refused",
@@ -70,9 +70,9 @@ class Target:
     )
 
     def __init__(
-        self, asked: NameOrItem, tool: catalog_pb2.ResolvedTool, version: int, refresh_at: float
+        self, item: NameOrItem, tool: catalog_pb2.ResolvedTool, version: int, refresh_at: float
     ) -> None:
-        self.asked = asked
+        self.item = item
         self.server_id = tool.server_id
         self.original_name = tool.original_name
         self.shared = tool.shared
@@ -84,13 +84,13 @@ class Target:
         self.head = execution_pb2.Call(
             server_id=self.server_id, tool=self.original_name, registry_version=version
         ).SerializeToString()
-        noun = "tool" if isinstance(asked, str) else _NOUNS[asked.kind]
+        noun = "tool" if isinstance(item, str) else _NOUNS[item.kind]
         self.what = f"{noun} '{self.original_name}' of server '{self.server_id}'"
         self.refresh_at = refresh_at
         self.stale = False
         self.refused = False
 
 
-def domain(asked: NameOrItem) -> Domain:
+def domain(item: NameOrItem) -> Domain:
     """Return the kind and the server of a name."""
-    return _TOOLS if isinstance(asked, str) else (asked.kind, asked.server)
+    return _TOOLS if isinstance(item, str) else (item.kind, item.server)

@@ -104,7 +104,7 @@ async def _all_pages(
 
     async def read(token: str) -> PageT:
         request.page_token = token
-        return await runtime.control.ask(rpc, request, deadline)
+        return await runtime.control.request(rpc, request, deadline)
 
     for _ in range(_MAX_RESTARTS):
         pages = [await read("")]

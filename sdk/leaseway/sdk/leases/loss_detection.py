@@ -119,13 +119,13 @@ class LossDetector:
         control = self._control
         client = control.identity.client_info
         try:
-            answer = await control.ask(
+            answer = await control.request(
                 control.admin.ListWorkers, admin_pb2.ListWorkersRequest(client=client), deadline
             )
             for info in answer.workers:
                 if info.worker.id == worker.id:
                     return info.worker.incarnation != worker.incarnation or info.state == "lost"
-            status = await control.ask(
+            status = await control.request(
                 control.admin.GetStatus, admin_pb2.GetStatusRequest(client=client), deadline
             )
         except Fault:

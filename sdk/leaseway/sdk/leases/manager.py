@@ -270,7 +270,7 @@ class LeaseManager:
                 name=name,
             )
             try:
-                answer = await link.ask(link.leases.ResolveLeased, request, _LOOKUP_TIMEOUT)
+                answer = await link.request(link.leases.ResolveLeased, request, _LOOKUP_TIMEOUT)
             except Fault:
                 continue  # the tool may be another server's, or the worker too old
             return lease.worker, answer
@@ -413,7 +413,7 @@ class LeaseManager:
 
         async def page(token: str) -> leases_pb2.ListLeasesResponse:
             request = leases_pb2.ListLeasesRequest(tenant=tenant, page_token=token)
-            answer: leases_pb2.ListLeasesResponse = await link.ask(
+            answer: leases_pb2.ListLeasesResponse = await link.request(
                 link.leases.ListLeases, request, _LOOKUP_TIMEOUT
             )
             return answer
@@ -442,7 +442,7 @@ class LeaseManager:
             session=session,
             idle=None if idle is None else duration(idle),
         )
-        answer: leases_pb2.ReleaseLeaseResponse = await link.ask(
+        answer: leases_pb2.ReleaseLeaseResponse = await link.request(
             link.leases.ReleaseLease, request, _RELEASE_TIMEOUT
         )
         return answer
@@ -490,7 +490,7 @@ class LeaseManager:
             wait=duration(wait) if wait > 0 else None,
         )
         place = self._control.placement.Place
-        answer = await self._control.ask(place, request, deadline, wait=wait)
+        answer = await self._control.request(place, request, deadline, wait=wait)
         worker = worker_from_wire(answer.worker)
         self.losses.forget(key)
         self.book.add_placement(key, worker, self._loop.time())
@@ -512,7 +512,7 @@ class LeaseManager:
             acquirer=self._pending.acquirer,
         )
         try:
-            answer = await link.ask(link.leases.AcquireLease, request, _ACQUIRE_TIMEOUT)
+            answer = await link.request(link.leases.AcquireLease, request, _ACQUIRE_TIMEOUT)
         except asyncio.CancelledError:
             self.record_failed_acquisition(key, worker, None)
             raise

@@ -192,7 +192,7 @@ async def fetch_calls(
             server_id=server_id,
             limit=limit,
         )
-        return await runtime.control.ask(runtime.control.admin.ListCalls, request, deadline)
+        return await runtime.control.request(runtime.control.admin.ListCalls, request, deadline)
 
     answer = await client._ask(operation, None)
     return [_call(call) for call in answer.calls], tuple(answer.silent_workers)
@@ -207,7 +207,7 @@ async def fetch_traffic(client: OperatorClient) -> TrafficReport:
 
     async def operation(runtime: Runtime, deadline: float) -> admin_pb2.GetTrafficResponse:
         request = admin_pb2.GetTrafficRequest(client=runtime.identity.client_info)
-        return await runtime.control.ask(runtime.control.admin.GetTraffic, request, deadline)
+        return await runtime.control.request(runtime.control.admin.GetTraffic, request, deadline)
 
     answer = await client._ask(operation, None)
     return TrafficReport(
@@ -224,7 +224,7 @@ async def fetch_traffic(client: OperatorClient) -> TrafficReport:
 
 async def _reach(runtime: Runtime, deadline: float) -> Runtime:
     request = admin_pb2.GetStatusRequest(client=runtime.identity.client_info)
-    await runtime.control.ask(runtime.control.admin.GetStatus, request, deadline)
+    await runtime.control.request(runtime.control.admin.GetStatus, request, deadline)
     return runtime
 
 

@@ -58,7 +58,7 @@ def _pages(
 
     async def read(token: str) -> PageT:
         request.page_token = token
-        return await runtime.control.ask(rpc, request, deadline)
+        return await runtime.control.request(rpc, request, deadline)
 
     return every_page(read)
 
@@ -117,7 +117,7 @@ async def fetch_lease_ends(runtime: Runtime, deadline: float) -> dict[str, str]:
 async def fetch_status(runtime: Runtime, deadline: float) -> views.Status:
     """Return the state of the control plane."""
     request = admin_pb2.GetStatusRequest(client=runtime.identity.client_info)
-    status = await runtime.control.ask(runtime.control.admin.GetStatus, request, deadline)
+    status = await runtime.control.request(runtime.control.admin.GetStatus, request, deadline)
     return views.status_from_proto(status)
 
 
@@ -150,7 +150,7 @@ async def _fetch_worker_logs(
     async def read(token: str) -> execution_pb2.ReadLogsResponse:
         page_request = execution_pb2.ReadLogsRequest(page_token=token)
         page_request.MergeFrom(request)
-        page: execution_pb2.ReadLogsResponse = await link.ask(
+        page: execution_pb2.ReadLogsResponse = await link.request(
             link.execution.ReadLogs, page_request, deadline - runtime.loop.time()
         )
         return page
@@ -179,7 +179,7 @@ async def send_problem(runtime: Runtime, deadline: float, *, problem: admin_pb2.
     """Report a problem of the client to the control plane."""
     control = runtime.control
     request = admin_pb2.ReportProblemRequest(client=runtime.identity.client_info, problem=problem)
-    await control.ask(control.admin.ReportProblem, request, deadline)
+    await control.request(control.admin.ReportProblem, request, deadline)
 
 
 async def find_lease(runtime: Runtime, deadline: float, *, session: str, server_id: str) -> str:
@@ -191,14 +191,14 @@ async def revoke_lease(runtime: Runtime, deadline: float, *, lease_id: str, reas
     """Revoke a lease; return whether its worker has confirmed the end."""
     control = runtime.control
     request = admin_pb2.RevokeLeaseRequest(lease_id=lease_id, reason=reason)
-    return bool((await control.ask(control.admin.RevokeLease, request, deadline)).ended)
+    return bool((await control.request(control.admin.RevokeLease, request, deadline)).ended)
 
 
 async def drain_worker(runtime: Runtime, deadline: float, *, worker_id: str) -> None:
     """Start to drain a worker."""
     control = runtime.control
     request = admin_pb2.DrainWorkerRequest(worker_id=worker_id)
-    await control.ask(control.admin.DrainWorker, request, deadline)
+    await control.request(control.admin.DrainWorker, request, deadline)
 
 
 async def fetch_approvals(runtime: Runtime, deadline: float) -> list[views.Approval]:
@@ -242,7 +242,7 @@ async def decide_approval(
             note=note,
         )
         control = runtime.control
-        response = await control.ask(control.admin.DecideApproval, request, deadline)
+        response = await control.request(control.admin.DecideApproval, request, deadline)
         return views.approval_from_proto(response.approval)
 
     return await perform(get_scope, decide, None)

@@ -90,7 +90,7 @@ class ControlPlane:
         """Whether the connection is ready."""
         return self._channel.get_state() is grpc.ChannelConnectivity.READY
 
-    async def ask(
+    async def request(
         self,
         rpc: Rpc[ResponseT],
         request: Any,
@@ -201,7 +201,7 @@ class ControlPlane:
             server_id=server_id,
         )
         answer: leases_pb2.FindLeaseResponse
-        answer = await self.ask(self.placement.FindLease, request, deadline)
+        answer = await self.request(self.placement.FindLease, request, deadline)
         return answer
 
     async def close(self) -> None:

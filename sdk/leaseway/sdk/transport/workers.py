@@ -94,7 +94,7 @@ class WorkerLink:
         exchange.suspect = self._suspect
         return exchange
 
-    async def ask(self, rpc: Any, request: Any, timeout: float) -> Any:
+    async def request(self, rpc: Any, request: Any, timeout: float) -> Any:
         """Send a request to the worker and return its response.
 
         Args:
