@@ -30,7 +30,7 @@ def planes() -> Iterator[FakeLeaseway]:
         yield fake
 
 
-async def test_a_model_is_told_what_it_can_mend_and_the_service_the_rest(
+async def test_errors_that_a_model_can_react_to_are_answers_and_others_are_raised(
     planes: FakeLeaseway,
 ) -> None:
     async with planes.async_client() as client:
@@ -48,7 +48,7 @@ async def test_a_model_is_told_what_it_can_mend_and_the_service_the_rest(
                 await calls.call(tools["add"], {"a": 1, "b": 2})
 
 
-async def test_a_structured_result_without_text_is_told_as_json(planes: FakeLeaseway) -> None:
+async def test_a_structured_result_without_text_becomes_json_text(planes: FakeLeaseway) -> None:
     async with planes.async_client() as client:
         tools = {tool.name: tool for tool in await client.list_tools()}
         answer = await ToolCaller(tools.values(), client).call(tools["structured"], {})
@@ -56,7 +56,7 @@ async def test_a_structured_result_without_text_is_told_as_json(planes: FakeLeas
 
 
 @pytest.mark.parametrize("offered", [True, False])
-def test_a_lease_is_told_only_to_a_model_that_may_release_it(
+def test_the_release_reminder_is_only_shown_to_a_model_with_mcp_release(
     offered: bool, planes: FakeLeaseway
 ) -> None:
     with planes.client() as client, client.session("s") as session:
@@ -72,7 +72,7 @@ async def test_a_synchronous_caller_is_called_in_a_thread(planes: FakeLeaseway) 
         assert (await ToolCaller(tools.values(), client).call(tools["add"], {"a": 1, "b": 2})).text
 
 
-async def test_a_caller_that_cannot_serve_is_refused_with_what_can(planes: FakeLeaseway) -> None:
+async def test_a_caller_of_the_wrong_type_is_rejected(planes: FakeLeaseway) -> None:
     with pytest.raises(TypeError, match=r"AsyncClient.*Session.*it is str"):
         ToolCaller([], "client")  # type: ignore[arg-type]
     async with planes.async_client() as client:

@@ -70,7 +70,7 @@ def planes() -> Iterator[FakeLeaseway]:
 
 
 @pytest.mark.parametrize("framework", ["langchain", "openai_agents", "pydantic_ai", "crewai"])
-def test_an_agent_calls_tools_and_is_told_what_they_say(
+def test_an_agent_calls_tools_and_receives_their_results(
     framework: str, planes: FakeLeaseway, tmp_path: Path
 ) -> None:
     done = subprocess.run(
@@ -101,7 +101,7 @@ def test_an_agent_calls_tools_and_is_told_what_they_say(
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
-def test_each_program_of_the_page_finds_what_it_imports(number: int, tmp_path: Path) -> None:
+def test_each_program_in_the_docs_can_be_imported(number: int, tmp_path: Path) -> None:
     program = PROGRAMS[number]
     framework = "crewai" if "crewai" in program else "other"
     done = subprocess.run(

@@ -81,7 +81,7 @@ print(*sorted(name for name in sys.modules if name.startswith(("leaseway.", "ope
 """
 
 
-def test_a_program_keeps_its_choice_of_grpcs_fork_handlers() -> None:
+def test_a_programs_setting_of_grpc_fork_support_is_kept() -> None:
     code = "import leaseway.sdk, os; print(os.environ['GRPC_ENABLE_FORK_SUPPORT'])"
     for chosen, expected in ((None, "0"), ("1", "1")):
         environment = {k: v for k, v in os.environ.items() if k != "GRPC_ENABLE_FORK_SUPPORT"}

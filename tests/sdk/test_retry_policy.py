@@ -54,22 +54,22 @@ MORE = [
 ]
 
 
-def test_that_no_other_worker_has_room_hides_no_server_that_is_down_and_no_slow_worker() -> None:
+def test_a_lack_of_capacity_does_not_hide_a_failed_server_or_a_slow_worker() -> None:
     for reasons in MORE:
         first, second = (Fault(reason, "No.") for reason in reasons)
         assert more_informative(first, second) is first
 
 
-def test_a_server_that_is_down_on_one_worker_is_tried_on_another_and_nowhere_twice() -> None:
+def test_a_server_that_is_not_ready_is_tried_on_another_worker_only() -> None:
     down = Fault(Reason.SERVER_NOT_READY, "No.", retry_delay=5.0)
     assert decide(down, FailedTry(1, 60.0, elsewhere=True)) == Retry(avoid_worker=True)
     assert decide(down, FailedTry(1, 60.0)) is None
 
 
-def test_where_no_other_has_room_a_slow_worker_is_asked_again_after_a_while() -> None:
+def test_a_slow_worker_is_tried_again_if_all_others_are_full() -> None:
     full = Fault(Reason.CAPACITY, "No.", retry_delay=3.0)
-    again = decide(full, FailedTry(2, 60.0, placing=True, slow=True), _longest)
-    assert again == Retry(0.2, return_to_slow=True)
+    retry = decide(full, FailedTry(2, 60.0, placing=True, slow=True), _longest)
+    assert retry == Retry(0.2, return_to_slow=True)
     assert decide(full, FailedTry(2, 60.0, placing=True), _longest) is None
     assert decide(full, FailedTry(2, 0.2, placing=True, slow=True), _longest) is None
     assert decide(full, FailedTry(MAX_TRIES, 60.0, placing=True, slow=True), _longest) is None
@@ -80,18 +80,18 @@ def _longest(low: float, high: float) -> float:
 
 
 @given(faults, tries)
-def test_what_may_have_started_is_repeated_at_most_once_and_only_where_harmless(
+def test_a_call_that_may_have_started_is_repeated_once_and_only_if_repeatable(
     fault: Fault, tried: FailedTry
 ) -> None:
-    again = decide(fault, tried, _longest)
-    if again is not None and fault.started != "no":
+    retry = decide(fault, tried, _longest)
+    if retry is not None and fault.started != "no":
         assert tried.repeatable
         assert not tried.repeated
-        assert again.repeats
+        assert retry.repeats
 
 
 @given(faults, faults)
-def test_of_two_tries_the_failure_that_says_more_is_told(first: Fault, second: Fault) -> None:
+def test_the_more_informative_fault_of_two_tries_is_kept(first: Fault, second: Fault) -> None:
     says = ["no", "unknown", "yes"]
     told = more_informative(first, second)
     assert says.index(told.started) == max(map(says.index, (first.started, second.started)))
@@ -101,9 +101,9 @@ def test_of_two_tries_the_failure_that_says_more_is_told(first: Fault, second: F
 
 
 @given(faults, tries)
-def test_no_wait_outlasts_the_deadline(fault: Fault, tried: FailedTry) -> None:
-    again = decide(fault, tried, _longest)
-    assert again is None or again.delay <= tried.remaining
+def test_no_delay_exceeds_the_deadline(fault: Fault, tried: FailedTry) -> None:
+    retry = decide(fault, tried, _longest)
+    assert retry is None or retry.delay <= tried.remaining
 
 
 @given(faults, tries)
@@ -113,10 +113,12 @@ def test_tries_are_bounded(fault: Fault, tried: FailedTry) -> None:
 
 
 @given(faults, tries)
-def test_a_call_on_a_lease_never_leaves_its_worker(fault: Fault, tried: FailedTry) -> None:
-    again = decide(fault, tried, _longest)
-    if again is not None and tried.pinned:
-        assert not again.avoid_worker
+def test_a_call_on_a_lease_is_never_retried_on_another_worker(
+    fault: Fault, tried: FailedTry
+) -> None:
+    retry = decide(fault, tried, _longest)
+    if retry is not None and tried.pinned:
+        assert not retry.avoid_worker
 
 
 @pytest.mark.parametrize("reason", FINAL)
@@ -128,21 +130,21 @@ def test_rejections_are_final(reason: Reason) -> None:
     "reason",
     [Reason.WORKER_LOST, Reason.DRAINING, Reason.NOT_APPLIED, Reason.OVERLOADED],
 )
-def test_what_did_not_start_moves_to_another_worker_at_once(reason: Reason) -> None:
+def test_a_call_that_did_not_start_is_retried_on_another_worker_at_once(reason: Reason) -> None:
     fault = Fault(reason, "No.", retry_delay=5.0)
-    again = decide(fault, FailedTry(1, 60.0, elsewhere=True))
-    assert again == Retry(delay=0.0, avoid_worker=True)
+    retry = decide(fault, FailedTry(1, 60.0, elsewhere=True))
+    assert retry == Retry(delay=0.0, avoid_worker=True)
 
 
-def test_without_another_worker_the_delay_that_was_asked_for_is_kept() -> None:
+def test_without_another_worker_the_requested_delay_is_kept() -> None:
     fault = Fault(Reason.OVERLOADED, "Full.", retry_delay=0.7)
     assert decide(fault, FailedTry(1, 60.0)) == Retry(0.7, avoid_worker=True, resolve=True)
 
 
-def test_without_a_delay_tries_back_off() -> None:
+def test_without_a_requested_delay_retries_back_off() -> None:
     fault = Fault(Reason.WORKER_LOST, "Gone.")
     delays = [decide(fault, FailedTry(n, 60.0, pinned=True), _longest) for n in (1, 2, 3)]
-    assert [again.delay if again else None for again in delays] == [0.1, 0.2, 0.4]
+    assert [retry.delay if retry else None for retry in delays] == [0.1, 0.2, 0.4]
 
 
 def test_the_last_try_is_the_fifth() -> None:
@@ -151,62 +153,62 @@ def test_the_last_try_is_the_fifth() -> None:
     assert decide(fault, FailedTry(MAX_TRIES, 60.0)) is None
 
 
-def test_a_lost_worker_has_time_to_be_replaced_but_a_lease_on_it_has_not() -> None:
+def test_retries_outlast_the_replacement_of_a_lost_worker_but_not_on_a_lease() -> None:
     fault = Fault(Reason.WORKER_LOST, "Gone.")
     waits = [decide(fault, FailedTry(n, 60.0), lambda _, high: high / 2) for n in range(1, 12)]
-    assert sum(again.delay for again in waits if again) > 5
+    assert sum(retry.delay for retry in waits if retry) > 5
     assert decide(fault, FailedTry(12, 60.0)) is None
     assert decide(fault, FailedTry(MAX_TRIES, 60.0, pinned=True)) is None
 
 
-def test_a_settling_control_plane_is_outlasted() -> None:
+def test_retries_outlast_a_settling_control_plane() -> None:
     fault = Fault(Reason.SYNCING, "Wait.")
     waits = [decide(fault, FailedTry(n, 60.0), lambda low, high: low) for n in range(1, 12)]
-    assert sum(again.delay for again in waits if again) > 2.5
+    assert sum(retry.delay for retry in waits if retry) > 2.5
     assert decide(fault, FailedTry(12, 60.0)) is None
 
 
-def test_a_name_from_the_cache_is_resolved_once_more() -> None:
+def test_a_cached_name_is_resolved_once_more() -> None:
     assert decide(Fault(Reason.TOOL_NOT_FOUND, "No."), FailedTry(1, 60.0, cached=True)) == Retry(
         resolve=True
     )
     assert decide(Fault(Reason.TOOL_NOT_FOUND, "No."), FailedTry(2, 60.0, cached=False)) is None
 
 
-def test_a_call_whose_server_became_shared_is_resolved_again_and_an_acquire_is_not() -> None:
+def test_a_call_to_a_server_that_became_shared_is_resolved_again() -> None:
     fault = Fault(Reason.NOT_LEASABLE, "No.")
     assert decide(fault, FailedTry(1, 60.0, leased=True)) == Retry(resolve=True)
     assert decide(fault, FailedTry(MAX_TRIES, 60.0, leased=True)) is None
     assert decide(fault, FailedTry(1, 60.0, placing=True, elsewhere=True)) is None
 
 
-def test_a_full_worker_sends_a_placement_elsewhere_but_ends_a_call() -> None:
+def test_a_full_worker_is_final_for_a_call_but_not_for_a_placement() -> None:
     fault = Fault(Reason.CAPACITY, "Full.")
-    again = decide(fault, FailedTry(1, 60.0, placing=True, elsewhere=True))
-    assert again == Retry(0.0, avoid_worker=True)
+    retry = decide(fault, FailedTry(1, 60.0, placing=True, elsewhere=True))
+    assert retry == Retry(0.0, avoid_worker=True)
     assert decide(fault, FailedTry(1, 60.0)) is None
 
 
 @pytest.mark.parametrize("started", ["yes", "unknown"])
-def test_a_harmless_tool_is_repeated_once(started: Started) -> None:
+def test_a_repeatable_call_is_repeated_once(started: Started) -> None:
     fault = Fault(Reason.FATE_UNKNOWN, "Lost.", started)
     assert decide(fault, FailedTry(1, 60.0)) is None
-    again = decide(fault, FailedTry(1, 60.0, repeatable=True))
-    assert again is not None
-    assert again.repeats
+    retry = decide(fault, FailedTry(1, 60.0, repeatable=True))
+    assert retry is not None
+    assert retry.repeats
     assert decide(fault, FailedTry(2, 60.0, repeatable=True, repeated=True)) is None
 
 
-def test_an_mcp_server_that_asks_to_come_back_later_is_asked_again_there_and_then() -> None:
+def test_a_busy_server_is_tried_again_after_its_delay() -> None:
     busy = Fault(Reason.SERVER_ERROR, "Busy.", "no", retry_delay=3.0)
     for elsewhere in (False, True):
         assert decide(busy, FailedTry(1, 60, elsewhere=elsewhere)) == Retry(3.0)
     assert decide(busy, FailedTry(1, 2.0)) is None
     assert decide(busy, FailedTry(MAX_TRIES, 60)) is None
     at_once = Fault(Reason.SERVER_ERROR, "Busy.", "no", retry_delay=0.0)
-    again = decide(at_once, FailedTry(1, 60), _longest)
-    assert again is not None
-    assert again.delay > 0
+    retry = decide(at_once, FailedTry(1, 60), _longest)
+    assert retry is not None
+    assert retry.delay > 0
     assert decide(Fault(Reason.SERVER_ERROR, "No.", "no"), FailedTry(1, 60)) is None
     assert (
         decide(Fault(Reason.SERVER_ERROR, "No.", "yes", retry_delay=1.0), FailedTry(1, 60)) is None

@@ -1,4 +1,4 @@
-"""Parameters of the wrong type end in a sentence that names them."""
+"""Errors for parameters of the wrong type name the parameter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("wrong", "sentence"), CALLS, ids=lambda value: str(value)[:40])
-async def test_a_call_names_the_parameter_that_is_wrong(
+async def test_a_call_names_the_wrong_parameter(
     client: AsyncClient, wrong: dict[str, Any], sentence: str
 ) -> None:
     parameters = {"name": "time_now", **wrong}
@@ -41,48 +41,38 @@ async def test_an_unknown_log_level_names_the_known_ones(client: AsyncClient) ->
         client.stream_tool("time_now", log_level=level)
 
 
-async def test_sessions_leases_and_lists_name_the_parameter_too(client: AsyncClient) -> None:
-    wrong: Any = object()
-    with pytest.raises(TypeError, match="session is a str, not object"):
-        client.session(wrong)
-    session = client.session("a")
-    with pytest.raises(TypeError, match="server is a str, not object"):
-        await session.acquire(wrong)
-    with pytest.raises(TypeError, match="ttl is a number of seconds, not object"):
-        await session.acquire("desk", ttl=wrong)
-    with pytest.raises(TypeError, match="wait is a number of seconds, not object"):
-        await session.acquire("desk", wait=wrong)
-    with pytest.raises(TypeError, match="timeout is a number of seconds, not object"):
-        await client.list_tools(timeout=wrong)
-    with pytest.raises(TypeError, match="server is a str, not object"):
-        await session.release(wrong)
-
-
-async def test_lists_logs_and_reports_name_the_parameter_too(client: AsyncClient) -> None:
+async def test_other_methods_name_the_wrong_parameter_too(client: AsyncClient) -> None:
     wrong: Any = [5]
-    for servers in ("time", wrong):
-        with pytest.raises(TypeError, match=r"servers is a list of ids, such as \['time'\]"):
-            await client.list_tools(servers)
-        with pytest.raises(TypeError, match="servers is a list of ids"):
-            await client.list_resources(servers)
-    with pytest.raises(TypeError, match="server is a str, not list"):
-        await client.logs(wrong)
-    with pytest.raises(TypeError, match="lines is a whole number, not list"):
-        await client.logs("time", wrong)
-    with pytest.raises(TypeError, match="severity is a str, not list"):
-        await client.report_problem("X", "Y", severity=wrong)
-    with pytest.raises(TypeError, match="reason is a str, not list"):
-        await client.revoke_lease("l", wrong)
+    session = client.session("a")
+    uses: list[tuple[Callable[[], Awaitable[Any]], str]] = [
+        (lambda: session.acquire(wrong), "server is a str, not list"),
+        (lambda: session.acquire("desk", ttl=wrong), "ttl is a number of seconds, not list"),
+        (lambda: session.acquire("desk", wait=wrong), "wait is a number of seconds, not list"),
+        (lambda: session.release(wrong), "server is a str, not list"),
+        (lambda: client.list_tools(timeout=wrong), "timeout is a number of seconds, not list"),
+        (lambda: client.list_tools("time"), r"servers is a list of ids, such as \['time'\]"),
+        (lambda: client.list_tools(wrong), "servers is a list of ids"),
+        (lambda: client.list_resources(wrong), "servers is a list of ids"),
+        (lambda: client.logs(wrong), "server is a str, not list"),
+        (lambda: client.logs("time", wrong), "lines is a whole number, not list"),
+        (lambda: client.report_problem("X", "Y", severity=wrong), "severity is a str, not list"),
+        (lambda: client.revoke_lease("l", wrong), "reason is a str, not list"),
+    ]
+    for use, sentence in uses:
+        with pytest.raises(TypeError, match=sentence):
+            await use()
+    with pytest.raises(TypeError, match="session is a str, not list"):
+        client.session(wrong)
 
 
 @pytest.mark.parametrize("parameter", ["address", "agent", "tenant", "key"])
-def test_a_client_is_made_of_texts(parameter: str) -> None:
+def test_client_parameters_must_be_strings(parameter: str) -> None:
     wrong: dict[str, Any] = {parameter: 5}
     with pytest.raises(TypeError, match=f"{parameter} is a str, not int"):
         Client(**wrong)
 
 
-def test_a_synchronous_client_takes_no_async_callback() -> None:
+def test_a_synchronous_client_rejects_an_async_callback() -> None:
     async def on_progress(*_: object) -> None:
         """Never called."""
 
@@ -93,7 +83,7 @@ def test_a_synchronous_client_takes_no_async_callback() -> None:
         client.call_tool("time_now", on_progress=on_progress)
 
 
-async def test_numbers_of_other_libraries_are_numbers(
+async def test_a_timeout_may_be_any_real_number(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     from fractions import Fraction
@@ -105,7 +95,7 @@ async def test_numbers_of_other_libraries_are_numbers(
 HALF = "x\ud800"
 
 
-async def test_a_name_that_cannot_be_sent_harms_no_call_of_the_same_moment(
+async def test_a_name_that_cannot_be_encoded_does_not_fail_concurrent_calls(
     client: AsyncClient,
 ) -> None:
     async with asyncio.timeout(BOUND):
@@ -117,7 +107,7 @@ async def test_a_name_that_cannot_be_sent_harms_no_call_of_the_same_moment(
         assert (await client.call_tool("time_now")).text == "{}"
 
 
-async def test_text_that_utf8_cannot_hold_is_refused_at_once(client: AsyncClient) -> None:
+async def test_text_that_cannot_be_encoded_is_rejected(client: AsyncClient) -> None:
     session = client.session("a")
     uses: list[Callable[[], Awaitable[Any]]] = [
         lambda: client.get_prompt(HALF),
@@ -147,7 +137,9 @@ async def test_text_that_utf8_cannot_hold_is_refused_at_once(client: AsyncClient
 
 
 @pytest.mark.parametrize("name", ["x" * 257, "a\nb", "a\x00"])
-async def test_names_of_callers_and_sessions_have_one_rule(client: AsyncClient, name: str) -> None:
+async def test_session_keys_tenants_and_agents_follow_one_rule(
+    client: AsyncClient, name: str
+) -> None:
     with pytest.raises(InvalidRequest, match="session has at most 256 characters"):
         client.session(name)
     with pytest.raises(InvalidRequest, match="session has at most 256 characters"):
@@ -159,7 +151,7 @@ async def test_names_of_callers_and_sessions_have_one_rule(client: AsyncClient, 
     assert client.session("x" * 256).key == "x" * 256
 
 
-async def test_a_time_that_is_no_number_is_told_apart(client: AsyncClient) -> None:
+async def test_a_time_of_nan_is_rejected(client: AsyncClient) -> None:
     with pytest.raises(ValueError, match="timeout is a number of seconds, not NaN"):
         await client.call_tool("time_now", timeout=math.nan)
     with pytest.raises(ValueError, match="ttl is a number of seconds, not NaN"):

@@ -1,4 +1,4 @@
-"""The synchronous client: any thread, one loop, clear errors."""
+"""The synchronous client: many threads, one event loop."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import pytest
-from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, never, text_result, until
+from tests.sdk.fakes import (
+    BOUND,
+    FakeControlPlane,
+    FakeWorker,
+    Gate,
+    in_thread,
+    never,
+    text_result,
+    until,
+)
 
 from leaseway.sdk import Client, DeadlineExceeded, LeaseLost, ToolNotFound
 from leaseway.sdk.blocking.loop_thread import LOOP_THREAD
@@ -21,15 +28,8 @@ from leaseway.sdk.leases.book import ClientLease, LeaseBook
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.v1 import execution_pb2
 
-ResultT = TypeVar("ResultT")
 
-
-async def in_thread(work: Callable[[], ResultT]) -> ResultT:
-    async with asyncio.timeout(3 * BOUND):
-        return await asyncio.to_thread(work)
-
-
-async def test_all_of_the_surface_works_without_await(
+async def test_the_synchronous_client_has_all_methods(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     def work() -> None:
@@ -68,7 +68,7 @@ async def test_many_threads_share_one_client_and_each_gets_its_own_result(
     assert worker.streams == 1
 
 
-async def test_what_is_known_of_leases_is_read_and_changed_in_the_loops_thread_only(
+async def test_leases_are_only_used_in_the_loop_thread(
     plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = set()
@@ -116,7 +116,7 @@ async def test_clients_share_one_thread(plane: FakeControlPlane) -> None:
     assert "leaseway" in before | {ours[0].name}
 
 
-async def test_errors_are_those_of_the_asynchronous_client(
+async def test_the_synchronous_client_raises_the_same_errors(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     def work() -> None:
@@ -157,7 +157,7 @@ async def test_a_closed_client_says_so(plane: FakeControlPlane) -> None:
     await in_thread(work)
 
 
-async def test_calls_of_waiting_threads_go_out_together(
+async def test_calls_of_waiting_threads_are_sent_in_batches(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     worker.answer = gate = Gate()
@@ -173,7 +173,7 @@ async def test_calls_of_waiting_threads_go_out_together(
     assert sum(1 for batch in worker.batches if batch.calls) < 32
 
 
-def test_a_call_from_the_loop_itself_is_refused() -> None:
+def test_a_call_in_the_loop_thread_is_rejected() -> None:
     async def inside() -> None:
         Client("127.0.0.1:1").call_tool("time_now")
 
@@ -207,7 +207,7 @@ async def script(address: str, rest: str) -> tuple[list[str], str, int]:
     return done.stdout.split("\n")[:-1], done.stderr, done.returncode
 
 
-async def test_a_program_that_forgets_to_close_ends_all_the_same(
+async def test_a_program_exits_without_closing_its_client(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     lines, stderr, status = await script(plane.address, "")

@@ -41,7 +41,7 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("block", BLOCKS[:1])
-async def test_blocks_are_left_without_an_error_in_a_child_that_is_refused(
+async def test_with_blocks_end_without_an_error_in_a_forked_child(
     plane: FakeControlPlane, holding: FakeWorker, block: str
 ) -> None:
     program = SYNCHRONOUS.format(block=block.format(), fails=False)
@@ -51,7 +51,7 @@ async def test_blocks_are_left_without_an_error_in_a_child_that_is_refused(
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-async def test_an_error_that_leaves_blocks_in_such_a_child_is_not_hidden(
+async def test_with_blocks_do_not_hide_an_error_in_a_forked_child(
     plane: FakeControlPlane, holding: FakeWorker, block: str
 ) -> None:
     program = SYNCHRONOUS.format(block=block.format(), fails=True)
@@ -92,7 +92,7 @@ asyncio.run(program())
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-async def test_the_same_holds_for_blocks_of_the_asynchronous_client(
+async def test_async_with_blocks_do_not_hide_an_error_in_a_forked_child(
     plane: FakeControlPlane, holding: FakeWorker, block: str
 ) -> None:
     lines = await lines_of(plane.address, ASYNCHRONOUS.format(block=block.format()))

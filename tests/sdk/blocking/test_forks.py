@@ -11,7 +11,7 @@ from tests.sdk.fakes import BOUND, FakeControlPlane, FakeWorker, Gate, until
 from tests.sdk.forking import PRELUDE, lines_of
 
 
-async def test_a_client_that_was_not_used_before_the_fork_works_in_the_child(
+async def test_an_unused_client_works_in_a_forked_child(
     plane: FakeControlPlane,
 ) -> None:
     program = """
@@ -27,7 +27,7 @@ client.close()
     assert lines == ["child {}", "child {}", "child {}", "refused", "child None", "{}"]
 
 
-async def test_children_of_a_process_that_has_used_a_client_are_refused_and_it_goes_on(
+async def test_clients_fail_in_children_forked_after_first_use_but_not_in_the_parent(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     program = """
@@ -48,7 +48,7 @@ in_child(lambda: call(Client(address)))
     assert len(worker.released) == 1
 
 
-async def test_the_refusal_says_what_to_do(plane: FakeControlPlane) -> None:
+async def test_the_error_after_a_fork_advises_what_to_do(plane: FakeControlPlane) -> None:
     program = """
 call(Client(address))
 def words():
@@ -63,7 +63,7 @@ in_child(words)
     assert "'spawn'" in line
 
 
-async def test_a_call_in_flight_goes_on_over_a_fork_whose_child_is_refused(
+async def test_a_fork_does_not_disturb_the_parents_calls_in_flight(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     worker.answer = gate = Gate(only=b"slow")
@@ -95,7 +95,7 @@ client.close()
     assert out == b'{"slow":1}\n'
 
 
-async def test_a_child_of_a_process_with_an_asynchronous_client_is_refused(
+async def test_clients_fail_in_children_of_a_process_with_an_async_client(
     plane: FakeControlPlane,
 ) -> None:
     program = """
@@ -109,7 +109,7 @@ asyncio.run(main())
     assert await lines_of(plane.address, program) == ["refused", "refused", "{}"]
 
 
-async def test_what_another_thread_held_at_the_fork_does_not_hold_up_the_child(
+async def test_a_lock_held_by_another_thread_at_the_fork_does_not_block_the_child(
     plane: FakeControlPlane,
 ) -> None:
     program = """
@@ -154,7 +154,7 @@ if __name__ == "__main__":
 """
 
 
-async def test_pools_of_every_start_method_make_calls(
+async def test_process_pools_of_every_start_method_make_calls(
     plane: FakeControlPlane, tmp_path: Path
 ) -> None:
     script = tmp_path / "pools.py"

@@ -59,7 +59,7 @@ async def test_a_synchronous_clients_own_handlers_answer_calls_and_streams(
     await in_thread(work)
 
 
-async def test_an_error_of_a_synchronous_handler_is_the_answer(
+async def test_an_error_of_a_synchronous_handler_is_sent_to_the_server(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     async def hidden(params: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ async def test_an_interrupt_of_a_synchronous_handler_cancels_the_call(
     await until(lambda: worker.cancels)
 
 
-async def test_a_clients_own_handlers_answer_prompts_and_resources_too(
+async def test_a_clients_handlers_also_answer_for_prompts_and_resources(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     worker.answer = asking()

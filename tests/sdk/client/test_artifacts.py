@@ -1,4 +1,4 @@
-"""Artifacts as clients read them: found by their reference, read on where a stream broke."""
+"""Clients read artifacts: they find them by reference and resume broken streams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PNG = b"\x89PNG" + bytes(range(256)) * 4
 
 
 class Keeper(FakeWorker):
-    """A worker that keeps artifacts, and whose streams break where a test wants."""
+    """A worker that keeps artifacts and breaks their streams at the offsets in `breaks`."""
 
     def __init__(self, worker_id: str) -> None:
         super().__init__(worker_id)
@@ -46,6 +46,14 @@ class Keeper(FakeWorker):
             noise=len(self.kept),
         )
         self.kept[ref] = content
+        return ref
+
+    def keep_for_calls(self, content: bytes = PNG) -> str:
+        """Keep an image that all calls return, after a text."""
+        ref = self.keep(content)
+        item = {"type": "image", "mimeType": "image/png", "byteLength": len(PNG), "artifact": ref}
+        payload = json.dumps({"content": [{"type": "text", "text": "a"}, item]}).encode()
+        self.answer = lambda *_: payload
         return ref
 
     async def ReadArtifact(
@@ -82,15 +90,18 @@ async def worker() -> AsyncIterator[Keeper]:
         yield fake
 
 
-async def test_awaited_it_is_all_bytes_and_described(client: AsyncClient, worker: Keeper) -> None:
-    artifact = client.read_artifact(worker.keep())
+@pytest.mark.parametrize("size", [0, 1, BATCH_SIZE, BATCH_SIZE + 1])
+async def test_an_awaited_artifact_is_all_bytes_and_then_has_a_type_and_a_size(
+    client: AsyncClient, worker: Keeper, size: int
+) -> None:
+    artifact = client.read_artifact(worker.keep(bytes(size)))
     with pytest.raises(RuntimeError, match="first part before its type"):
         _ = artifact.byte_length
-    assert await artifact == PNG
-    assert (artifact.mime_type, artifact.byte_length) == ("image/png", len(PNG))
+    assert await artifact == bytes(size)
+    assert (artifact.mime_type, artifact.byte_length) == ("image/png", size)
 
 
-async def test_a_session_reads_in_its_own_name_and_the_client_in_its_own(
+async def test_a_session_and_the_client_read_artifacts_with_their_own_session_keys(
     client: AsyncClient, worker: Keeper
 ) -> None:
     ref = worker.keep()
@@ -102,7 +113,7 @@ async def test_a_session_reads_in_its_own_name_and_the_client_in_its_own(
     assert first.client.agent == "billing"
 
 
-async def test_iterated_it_is_parts_and_a_large_one_is_never_held_whole(
+async def test_a_large_artifact_is_iterated_in_parts_within_little_memory(
     client: AsyncClient, worker: Keeper
 ) -> None:
     ref = worker.keep(bytes(64 * MIB))
@@ -112,27 +123,25 @@ async def test_iterated_it_is_parts_and_a_large_one_is_never_held_whole(
         async for part in client.read_artifact(ref):
             assert len(part) <= BATCH_SIZE
             received += len(part)
-        _, most = tracemalloc.get_traced_memory()
+        _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert received == 64 * MIB
-    assert most < 16 * MIB
+    assert peak < 16 * MIB
 
 
-@pytest.mark.parametrize("size", [0, 1, BATCH_SIZE, BATCH_SIZE + 1])
-async def test_any_size_arrives(client: AsyncClient, worker: Keeper, size: int) -> None:
-    content = bytes(size)
-    assert await client.read_artifact(worker.keep(content)) == content
-
-
-async def test_a_broken_stream_goes_on_where_it_was(client: AsyncClient, worker: Keeper) -> None:
+async def test_a_broken_stream_is_resumed_at_the_same_offset(
+    client: AsyncClient, worker: Keeper
+) -> None:
     content = bytes(range(256)) * 4096
     worker.breaks = [300_000, 700_000, None]
     assert await client.read_artifact(worker.keep(content)) == content
     assert [request.offset for request in worker.reads] == [0, 300_000, 700_000]
 
 
-async def test_a_stream_that_always_breaks_is_given_up(client: AsyncClient, worker: Keeper) -> None:
+async def test_a_stream_that_always_breaks_fails_after_a_few_tries(
+    client: AsyncClient, worker: Keeper
+) -> None:
     worker.breaks = [0] * 50
     artifact = client.read_artifact(worker.keep())
     with pytest.raises(WorkerLost):
@@ -142,12 +151,14 @@ async def test_a_stream_that_always_breaks_is_given_up(client: AsyncClient, work
         await artifact.read()
 
 
-async def test_a_worker_that_is_busy_is_asked_again(client: AsyncClient, worker: Keeper) -> None:
+async def test_an_overloaded_worker_is_asked_again(client: AsyncClient, worker: Keeper) -> None:
     worker.breaks = [Fault(Reason.OVERLOADED, "Too many.", retry_delay=0.001), None]
     assert await client.read_artifact(worker.keep()) == PNG
 
 
-async def test_what_a_worker_lost_is_lost_at_once(client: AsyncClient, worker: Keeper) -> None:
+async def test_an_artifact_that_the_worker_does_not_have_is_lost_at_once(
+    client: AsyncClient, worker: Keeper
+) -> None:
     ref = worker.keep()
     worker.kept.clear()
     with pytest.raises(ArtifactLost):
@@ -155,7 +166,7 @@ async def test_what_a_worker_lost_is_lost_at_once(client: AsyncClient, worker: K
     assert len(worker.reads) == 1
 
 
-async def test_an_artifact_of_a_run_that_nobody_lists_is_lost(
+async def test_an_artifact_of_an_unlisted_worker_is_lost(
     client: AsyncClient, worker: Keeper
 ) -> None:
     ref = worker.keep(mark="0" * 12)
@@ -164,7 +175,7 @@ async def test_an_artifact_of_a_run_that_nobody_lists_is_lost(
     assert worker.reads == []
 
 
-async def test_a_run_that_has_ended_meanwhile_loses_its_artifacts(
+async def test_artifacts_are_lost_when_their_worker_exits(
     client: AsyncClient, worker: Keeper, plane: FakeControlPlane, second: FakeWorker
 ) -> None:
     ref = worker.keep()
@@ -176,7 +187,7 @@ async def test_a_run_that_has_ended_meanwhile_loses_its_artifacts(
 
 
 @pytest.mark.parametrize("ref", ["", "x", "artifacts/../../etc/passwd", "artifacts/" * 10_000])
-async def test_what_is_no_reference_is_lost_without_asking_anybody(
+async def test_an_invalid_reference_is_rejected_without_a_request(
     client: AsyncClient, worker: Keeper, ref: str
 ) -> None:
     with pytest.raises(ArtifactLost, match="not the reference"):
@@ -184,14 +195,16 @@ async def test_what_is_no_reference_is_lost_without_asking_anybody(
     assert worker.reads == []
 
 
-async def test_parameters_of_the_wrong_type_are_told_apart(client: AsyncClient) -> None:
+async def test_read_artifact_rejects_parameters_of_the_wrong_type(client: AsyncClient) -> None:
     with pytest.raises(TypeError, match="ref is a str"):
         client.read_artifact(b"x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="timeout is a number"):
         client.read_artifact("x", timeout="1")  # type: ignore[arg-type]
 
 
-async def test_breaking_off_ends_the_stream(client: AsyncClient, worker: Keeper) -> None:
+async def test_closing_an_artifact_early_ends_its_stream(
+    client: AsyncClient, worker: Keeper
+) -> None:
     artifact = client.read_artifact(worker.keep(bytes(64 * MIB)))
     await anext(artifact)
     assert worker.open == 1
@@ -199,23 +212,17 @@ async def test_breaking_off_ends_the_stream(client: AsyncClient, worker: Keeper)
     await until(lambda: worker.open == 0)
 
 
-async def test_a_worker_that_stays_silent_is_given_up(client: AsyncClient, worker: Keeper) -> None:
+async def test_a_silent_worker_fails_the_read_after_the_timeout(
+    client: AsyncClient, worker: Keeper
+) -> None:
     worker.mute = True
     with pytest.raises(DeadlineExceeded, match="sent nothing"):
         await client.read_artifact(worker.keep(), timeout=1.0)
     await until(lambda: worker.open == 0)
 
 
-def image(ref: str, mime: str = "image/png") -> bytes:
-    item = {"type": "image", "mimeType": mime, "byteLength": len(PNG), "artifact": ref}
-    return json.dumps({"content": [{"type": "text", "text": "a"}, item]}).encode()
-
-
-async def test_a_result_of_the_async_client_is_awaited_for_a_model(
-    client: AsyncClient, worker: Keeper
-) -> None:
-    ref = worker.keep()
-    worker.answer = lambda *_: image(ref)
+async def test_for_model_of_an_async_result_is_awaited(client: AsyncClient, worker: Keeper) -> None:
+    worker.keep_for_calls()
     result = await client.call_tool("time_now")
     content = result.for_model()
     assert len(content) == 2
@@ -228,21 +235,14 @@ async def test_a_result_of_the_async_client_is_awaited_for_a_model(
     ]
     assert content == items
     assert worker.reads[0].session == worker.calls[0].session
+    await (await client.session("s9").call_tool("time_now")).for_model()
+    assert worker.reads[1].session == "s9"
 
 
-async def test_a_result_of_a_session_is_read_in_it(client: AsyncClient, worker: Keeper) -> None:
-    ref = worker.keep()
-    worker.answer = lambda *_: image(ref)
-    result = await client.session("s9").call_tool("time_now")
-    await result.for_model()
-    assert worker.reads[0].session == "s9"
-
-
-async def test_an_image_that_is_lost_is_told_to_the_model(
+async def test_for_model_replaces_a_lost_image_with_text(
     client: AsyncClient, worker: Keeper
 ) -> None:
-    ref = worker.keep()
-    worker.answer = lambda *_: image(ref)
+    ref = worker.keep_for_calls()
     result = await client.call_tool("time_now")
     worker.kept.clear()
     _, item = await result.for_model()
@@ -250,22 +250,20 @@ async def test_an_image_that_is_lost_is_told_to_the_model(
     assert item["text"].endswith(f"which is no longer kept: {ref}")
 
 
-async def test_a_result_whose_client_is_closed_says_so(
+async def test_for_model_fails_after_the_client_is_closed(
     plane: FakeControlPlane, worker: Keeper
 ) -> None:
-    ref = worker.keep()
-    worker.answer = lambda *_: image(ref)
+    worker.keep_for_calls()
     async with AsyncClient(plane.address) as client:
         result = await client.call_tool("time_now")
     with pytest.raises(RuntimeError, match="closed"):
         await result.for_model()
 
 
-async def test_a_result_that_was_pickled_names_its_image(
+async def test_for_model_of_a_pickled_result_names_the_image(
     client: AsyncClient, worker: Keeper
 ) -> None:
-    ref = worker.keep()
-    worker.answer = lambda *_: image(ref)
+    ref = worker.keep_for_calls()
     result = pickle.loads(pickle.dumps(await client.call_tool("time_now")))
     assert isinstance(result, ToolResult)
     _, item = await result.for_model()
@@ -273,11 +271,10 @@ async def test_a_result_that_was_pickled_names_its_image(
     assert ref in item["text"]
 
 
-async def test_the_synchronous_client_has_all_at_once(
+async def test_the_synchronous_client_reads_artifacts(
     plane: FakeControlPlane, worker: Keeper
 ) -> None:
-    ref = worker.keep(bytes(3 * BATCH_SIZE))
-    worker.answer = lambda *_: image(ref)
+    ref = worker.keep_for_calls(bytes(3 * BATCH_SIZE))
 
     def use() -> None:
         with Client(plane.address) as client:

@@ -1,4 +1,4 @@
-"""Prompts, resources and templates as the SDK lists them."""
+"""Lists of tools, prompts, resources and templates."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def plane(plane: FakeControlPlane) -> FakeControlPlane:
     return plane
 
 
-async def test_prompts_come_with_their_arguments(
+async def test_prompts_are_listed_with_their_arguments(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     plane.pending = ["slow"]
@@ -79,7 +79,7 @@ async def test_prompts_come_with_their_arguments(
     assert [prompt.name for prompt in prompts[1:]] == ["time_ask"]
 
 
-async def test_resources_and_templates_are_two_lists(
+async def test_resources_and_templates_are_separate_lists(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     resources = await client.list_resources()
@@ -91,10 +91,12 @@ async def test_resources_and_templates_are_two_lists(
     assert list(templates) == [ResourceTemplate("time:///{x}", "time", "any", "", "", "", {}, True)]
 
 
-async def test_lists_are_of_some_servers_and_come_in_pages(
+async def test_lists_are_filtered_by_server_and_read_in_pages(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     plane.page_size = 1
+    assert [tool.server_id for tool in await client.list_tools()] == ["desk", "time"]
+    assert [tool.server_id for tool in await client.list_tools(servers=["desk"])] == ["desk"]
     assert [one.server_id for one in await client.list_prompts()] == ["desk", "time"]
     assert [one.server_id for one in await client.list_prompts(["time"])] == ["time"]
     assert [one.uri for one in await client.list_resources(servers=["time"])] == ["time:///a"]
@@ -102,7 +104,7 @@ async def test_lists_are_of_some_servers_and_come_in_pages(
     assert len(await client.list_resource_templates(["desk"])) == 0
 
 
-async def test_a_registry_that_moves_between_pages_is_read_anew(
+async def test_a_list_is_read_again_if_the_registry_changes_between_pages(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     plane.page_size = 1
@@ -113,17 +115,6 @@ async def test_a_registry_that_moves_between_pages_is_read_anew(
     plane.on_list = plane.move
     with pytest.raises(Overloaded, match="changed 5 times"):
         await client.list_prompts()
-
-
-async def test_a_timeout_is_a_number(client: AsyncClient) -> None:
-    with pytest.raises(TypeError, match="timeout"):
-        await client.list_prompts(timeout="soon")  # type: ignore[arg-type]
-
-
-async def test_a_closed_client_lists_nothing(client: AsyncClient) -> None:
-    await client.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        await client.list_resources()
 
 
 async def test_the_synchronous_client_lists_the_same(

@@ -22,7 +22,7 @@ async def call(address: str) -> str:
         return (await client.call_tool("time_now")).text
 
 
-async def test_loops_that_come_and_go_leave_nothing_behind(
+async def test_short_lived_event_loops_log_no_errors(
     plane: FakeControlPlane, caplog: pytest.LogCaptureFixture
 ) -> None:
     def work() -> list[str]:
@@ -35,7 +35,7 @@ async def test_loops_that_come_and_go_leave_nothing_behind(
     assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
-async def test_a_client_that_is_closed_is_gone_at_once(plane: FakeControlPlane) -> None:
+async def test_a_closed_client_is_freed_without_garbage_collection(plane: FakeControlPlane) -> None:
     # What waits to be collected keeps channels, and their ends come to a loop that knows nothing.
     gc.disable()
     try:
@@ -68,7 +68,7 @@ for _ in range(10):
 """
 
 
-def test_loops_one_after_another_hear_nothing_of_what_others_could_not_reach() -> None:
+def test_failed_connections_of_one_loop_report_nothing_to_the_next_loop() -> None:
     done = subprocess.run(
         [sys.executable, "-c", UNREACHED],
         capture_output=True,

@@ -1,6 +1,6 @@
-"""The options of calls: named once, for both clients, for checkers, and for whoever mistypes one.
+"""The options of calls: the same for both clients, typed, and checked for wrong names.
 
-The `type: ignore` comments are part of what is tested: mypy says where one is not needed.
+The `type: ignore` comments are part of the tests: mypy reports unneeded ones.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from inspect import signature
 from typing import Any, Unpack, assert_type, get_type_hints
 
 import pytest
-from tests.sdk.blocking.test_client import in_thread
-from tests.sdk.fakes import FakeControlPlane, FakeWorker, echo
+from tests.sdk.fakes import FakeControlPlane, FakeWorker, echo, in_thread
 
 from leaseway.sdk import (
     AsyncClient,
@@ -30,7 +29,7 @@ async def call_through(client: AsyncClient, **options: Unpack[CallOptions]) -> T
     return result
 
 
-async def test_options_are_passed_on_by_functions_that_declare_them(
+async def test_functions_can_declare_and_pass_on_call_options(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = echo
@@ -55,7 +54,7 @@ async def test_options_are_passed_on_by_functions_that_declare_them(
     ],
     ids=str,
 )
-async def test_an_option_that_is_none_is_named_before_anything_is_called(
+async def test_an_unknown_option_is_rejected_before_the_call(
     client: AsyncClient, worker: FakeWorker, options: dict[str, Any], sentence: str
 ) -> None:
     for caller in (client, client.session("a")):
@@ -66,7 +65,7 @@ async def test_an_option_that_is_none_is_named_before_anything_is_called(
     assert not worker.calls
 
 
-async def test_a_stream_takes_no_callbacks(client: AsyncClient) -> None:
+async def test_stream_tool_rejects_callbacks(client: AsyncClient) -> None:
     with pytest.raises(TypeError, match="stream_tool has no parameter 'on_progress'"):
         client.stream_tool("time_now", on_progress=print)  # type: ignore[call-arg]
     with (
@@ -76,7 +75,7 @@ async def test_a_stream_takes_no_callbacks(client: AsyncClient) -> None:
         other.stream_tool("time_now", on_log=print)  # type: ignore[call-arg]
 
 
-async def test_options_that_say_none_are_the_same_as_none(
+async def test_options_of_none_are_the_same_as_absent_ones(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     worker.answer = echo
@@ -106,13 +105,13 @@ async def test_options_that_say_none_are_the_same_as_none(
     assert not any(call.wants_progress or call.answers for call in worker.calls[:2])
 
 
-async def test_a_wrong_level_is_named_even_where_nobody_listens(client: AsyncClient) -> None:
+async def test_a_wrong_log_level_is_rejected_even_without_on_log(client: AsyncClient) -> None:
     with pytest.raises(ValueError, match="not 'warn'"):
         await client.call_tool("time_now", log_level="warn")
 
 
 @pytest.mark.parametrize("kind", [AsyncClient, AsyncSession, Client, Session])
-def test_every_class_takes_the_same_options(kind: type) -> None:
+def test_all_clients_and_sessions_declare_the_same_options(kind: type) -> None:
     for method, options in (("call_tool", CallOptions), ("stream_tool", StreamOptions)):
         declared = signature(getattr(kind, method)).parameters["options"].annotation
         assert declared == f"Unpack[{options.__name__}]"

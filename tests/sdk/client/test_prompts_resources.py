@@ -75,7 +75,7 @@ def tell(worker: FakeWorker, call: execution_pb2.Call, uri: str) -> None:
             stream.put("updates", execution_pb2.ResourceUpdate(call_id=call.id, uri=uri))
 
 
-async def test_a_prompt_is_asked_for_by_its_servers_name(
+async def test_a_prompt_is_requested_by_its_original_name(
     client: AsyncClient, plane: FakeControlPlane, offers: FakeWorker
 ) -> None:
     answering(offers, HELLO)
@@ -90,7 +90,7 @@ async def test_a_prompt_is_asked_for_by_its_servers_name(
     assert plane.meant[-1] == (catalog_pb2.NAME_KIND_PROMPT, "notes")
 
 
-async def test_media_of_a_prompt_are_asked_for_in_place(
+async def test_inline_media_of_a_prompt_is_requested(
     client: AsyncClient, plane: FakeControlPlane, offers: FakeWorker
 ) -> None:
     answering(offers, HELLO)
@@ -127,7 +127,7 @@ async def test_a_resource_is_read_by_its_uri(
     assert plane.meant[-1] == (catalog_pb2.NAME_KIND_RESOURCE, "")
 
 
-async def test_arguments_and_variables_are_completed(
+async def test_complete_requests_values_for_prompts_and_templates(
     client: AsyncClient, offers: FakeWorker
 ) -> None:
     answering(offers, {"completion": {"values": ["ada"], "total": 3, "hasMore": True}})
@@ -148,7 +148,7 @@ async def test_arguments_and_variables_are_completed(
     ]
 
 
-async def test_a_leased_server_is_asked_on_the_sessions_lease(
+async def test_prompts_and_resources_of_a_leased_server_use_the_sessions_lease(
     client: AsyncClient, offers: FakeWorker
 ) -> None:
     answering(offers, {"contents": []})
@@ -161,7 +161,7 @@ async def test_a_leased_server_is_asked_on_the_sessions_lease(
     assert offers.released == [first.new_lease.id]
 
 
-async def test_reading_is_repeated_where_nobody_knows_whether_it_was_done(
+async def test_a_read_is_repeated_after_a_lost_server(
     client: AsyncClient, offers: FakeWorker
 ) -> None:
     answering(offers, {"contents": []})
@@ -173,7 +173,7 @@ async def test_reading_is_repeated_where_nobody_knows_whether_it_was_done(
         await client.read_resource("notes://a")
 
 
-async def test_what_cannot_be_meant_is_said_before_anything_is_sent(
+async def test_invalid_parameters_of_requests_are_rejected_before_sending(
     client: AsyncClient, offers: FakeWorker
 ) -> None:
     with pytest.raises(TypeError, match="Convert it with str"):
@@ -195,7 +195,7 @@ async def test_what_cannot_be_meant_is_said_before_anything_is_sent(
     assert offers.calls == []
 
 
-async def test_a_subscription_holds_in_its_block_and_no_longer(
+async def test_a_subscription_lasts_as_long_as_its_block(
     client: AsyncClient, offers: FakeWorker
 ) -> None:
     followed = follow(offers)
@@ -223,7 +223,7 @@ async def test_a_subscription_holds_in_its_block_and_no_longer(
         await updates.__aenter__()
 
 
-async def test_a_subscription_that_is_refused_raises_where_it_begins(
+async def test_a_rejected_subscription_raises_at_the_start_of_its_block(
     client: AsyncClient, offers: FakeWorker
 ) -> None:
     offers.faults = [Fault(Reason.SERVER_ERROR, "It tells nothing.", "no", {"code": "-32601"})]
@@ -232,7 +232,7 @@ async def test_a_subscription_that_is_refused_raises_where_it_begins(
             pytest.fail("It holds nothing.")
 
 
-async def test_a_subscription_that_nobody_confirms_ends_in_time(
+async def test_an_unconfirmed_subscription_times_out(
     client: AsyncClient, offers: FakeWorker
 ) -> None:
     answering(offers, {})
@@ -244,7 +244,7 @@ async def test_a_subscription_that_nobody_confirms_ends_in_time(
     await until(lambda: offers.cancels)
 
 
-async def test_a_subscription_is_made_anew_and_what_it_missed_counts_as_changed(
+async def test_a_renewed_subscription_reports_the_resource_as_changed(
     client: AsyncClient, offers: FakeWorker
 ) -> None:
     followed = follow(offers)
@@ -286,7 +286,7 @@ async def test_a_subscription_on_a_lease_ends_with_it(
             assert len(offers.acquires) == 2
 
 
-async def test_a_subscription_on_a_lease_outlasts_the_longest_call(
+async def test_a_subscription_on_a_lease_outlasts_the_call_timeout(
     client: AsyncClient, offers: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leaseway.sdk.client.subscriptions.MAX_CALL_TIMEOUT", 1.5)
@@ -301,7 +301,7 @@ async def test_a_subscription_on_a_lease_outlasts_the_longest_call(
         assert followed[0].lease_id == first.lease_id
 
 
-async def test_a_subscription_on_a_lease_is_not_made_anew(
+async def test_a_subscription_on_a_lease_is_not_renewed_after_the_worker_is_lost(
     client: AsyncClient, offers: FakeWorker
 ) -> None:
     follow(offers)
@@ -315,7 +315,7 @@ async def test_a_subscription_on_a_lease_is_not_made_anew(
     assert len(offers.calls) == 1
 
 
-async def test_what_nobody_takes_is_bounded(client: AsyncClient, offers: FakeWorker) -> None:
+async def test_unread_changes_are_bounded(client: AsyncClient, offers: FakeWorker) -> None:
     followed = follow(offers)
     async with client.subscribe_resource("notes://a") as updates:
         for part in range(3000):
@@ -325,7 +325,7 @@ async def test_what_nobody_takes_is_bounded(client: AsyncClient, offers: FakeWor
         assert len(updates._changes._changed) == 1025
 
 
-def test_results_that_say_less_say_nothing_wrong() -> None:
+def test_incomplete_results_have_empty_properties() -> None:
     prompt = PromptResult(b'{"messages":[1,{"content":"x"}],"description":3}')
     assert (prompt.description, prompt.text, len(prompt.messages)) == ("", "", 1)
     assert (ResourceResult(b"{}").contents, ResourceResult(b"{}").blob) == ([], None)
@@ -340,7 +340,7 @@ def test_results_that_say_less_say_nothing_wrong() -> None:
         _ = ResourceResult(b'{"contents":[{"blob":"x"}]}').blob
 
 
-async def test_the_synchronous_client_has_the_same(
+async def test_the_synchronous_client_uses_prompts_and_resources(
     plane: FakeControlPlane, offers: FakeWorker
 ) -> None:
     def use() -> None:
@@ -362,7 +362,7 @@ async def test_the_synchronous_client_has_the_same(
     await asyncio.to_thread(use)
 
 
-async def test_a_subscription_that_was_never_left_ends_with_a_warning_and_no_traceback(
+async def test_a_subscription_whose_block_never_ended_warns_without_a_traceback(
     plane: FakeControlPlane, offers: FakeWorker
 ) -> None:
     follow(offers)
@@ -380,7 +380,7 @@ async def test_a_subscription_that_was_never_left_ends_with_a_warning_and_no_tra
     assert said == []
 
 
-def test_results_show_in_short_what_they_are() -> None:
+def test_the_repr_of_results_is_short() -> None:
     prompt = PromptResult(json.dumps({"description": "D" * 500, "messages": [{}]}).encode())
     assert "description='DDD" in repr(prompt)
     assert "messages=1" in repr(prompt)

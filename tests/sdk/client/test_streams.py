@@ -1,15 +1,23 @@
-"""Progress and log messages of calls: to callbacks and as streams, over real gRPC."""
+"""Progress and log messages of calls, passed to callbacks and read as streams, over real gRPC."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.sdk.fakes import BOUND, Answer, FakeControlPlane, FakeWorker, never, text_result, until
+from tests.sdk.fakes import (
+    BOUND,
+    Answer,
+    FakeControlPlane,
+    FakeWorker,
+    in_thread,
+    never,
+    text_result,
+    until,
+)
 
 from leaseway.sdk import (
     AsyncClient,
@@ -44,7 +52,7 @@ async def fails(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) 
     raise Fault(Reason.SERVER_ERROR, "It broke.", "yes")
 
 
-async def test_progress_is_told_in_order_and_before_the_result(
+async def test_progress_is_reported_in_order_before_the_result(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = reporting(3)
@@ -54,17 +62,11 @@ async def test_progress_is_told_in_order_and_before_the_result(
     assert result.text == "done"
     assert worker.calls[0].wants_progress
     assert not worker.calls[0].log_level
-
-
-async def test_a_call_without_callbacks_asks_for_nothing(
-    client: AsyncClient, worker: FakeWorker
-) -> None:
-    worker.answer = reporting(3, logs=1)
     assert (await client.call_tool("time_now")).text == "done"
-    assert not worker.calls[0].wants_progress
+    assert not worker.calls[1].wants_progress
 
 
-async def test_callbacks_of_a_session_may_be_async_and_never_overlap(
+async def test_callbacks_may_be_async_and_never_overlap(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = reporting(5)
@@ -84,7 +86,7 @@ async def test_callbacks_of_a_session_may_be_async_and_never_overlap(
     assert worker.calls[0].session == "dialog"
 
 
-async def test_log_messages_are_told_with_what_they_hold(
+async def test_on_log_receives_level_logger_and_data(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = reporting(0, logs=2)
@@ -109,7 +111,9 @@ async def test_an_error_of_a_callback_cancels_the_call_and_is_raised(
         await until(lambda: worker.cancels)
 
 
-async def test_progress_comes_before_a_failure(client: AsyncClient, worker: FakeWorker) -> None:
+async def test_progress_is_reported_before_a_failure(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
     worker.answer = reporting(2, then=fails)
     told: list[float] = []
     with pytest.raises(ServerError, match="It broke"):
@@ -117,7 +121,7 @@ async def test_progress_comes_before_a_failure(client: AsyncClient, worker: Fake
     assert told == [1, 2]
 
 
-async def test_a_slow_callback_holds_up_no_other_call_and_misses_only_old_news(
+async def test_a_slow_callback_delays_no_other_call_and_misses_only_old_events(
     client: AsyncClient, worker: FakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker.answer = reporting(1000)
@@ -142,7 +146,7 @@ async def test_a_slow_callback_holds_up_no_other_call_and_misses_only_old_news(
     assert f"{1000 - len(told)} progress reports" in caplog.text
 
 
-async def test_the_deadline_ends_a_callback_that_hangs_and_the_result_is_kept(
+async def test_the_deadline_cancels_a_hanging_callback_and_keeps_the_result(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     async def on_progress(*_: object) -> None:
@@ -173,7 +177,7 @@ async def test_a_cancelled_call_with_callbacks_is_cancelled_at_the_worker(
         await until(lambda: worker.cancels)
 
 
-async def test_a_stream_yields_what_the_server_says_then_has_the_result(
+async def test_a_stream_yields_events_and_then_has_the_result(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = reporting(2, logs=1)
@@ -188,7 +192,7 @@ async def test_a_stream_yields_what_the_server_says_then_has_the_result(
     assert stream.dropped == 0
 
 
-async def test_a_stream_that_is_left_early_cancels_its_call(
+async def test_leaving_a_stream_early_cancels_its_call(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = reporting(1, then=never)
@@ -200,7 +204,9 @@ async def test_a_stream_that_is_left_early_cancels_its_call(
         _ = stream.result
 
 
-async def test_a_stream_raises_how_its_call_failed(client: AsyncClient, worker: FakeWorker) -> None:
+async def test_a_stream_raises_the_error_of_its_call(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
     worker.answer = reporting(1, then=fails)
     async with client.stream_tool("time_now") as stream:
         assert await stream.next_event() == Progress(1, 1, None)
@@ -210,7 +216,7 @@ async def test_a_stream_raises_how_its_call_failed(client: AsyncClient, worker: 
         _ = stream.result
 
 
-async def test_a_stream_is_used_once_and_inside_its_block(client: AsyncClient) -> None:
+async def test_a_stream_can_be_used_once_and_only_inside_its_block(client: AsyncClient) -> None:
     stream = client.stream_tool("time_now")
     with pytest.raises(RuntimeError, match="inside"):
         await stream.next_event()
@@ -221,12 +227,7 @@ async def test_a_stream_is_used_once_and_inside_its_block(client: AsyncClient) -
             pass
 
 
-async def in_thread(work: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(BOUND):
-        return await asyncio.to_thread(work)
-
-
-async def test_synchronous_callbacks_run_in_the_calling_thread_and_may_call(
+async def test_synchronous_callbacks_run_in_the_calling_thread_and_may_call_tools(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     worker.answer = reporting(2)
@@ -262,7 +263,7 @@ async def test_an_error_of_a_synchronous_callback_cancels_the_call(
     await until(lambda: worker.cancels)
 
 
-async def test_a_synchronous_stream_is_a_plain_loop(
+async def test_a_synchronous_stream_is_iterated_with_for(
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     worker.answer = reporting(2, logs=1)
@@ -278,7 +279,7 @@ async def test_a_synchronous_stream_is_a_plain_loop(
     await in_thread(work)
 
 
-async def test_what_nobody_takes_keeps_its_newest_within_bounds() -> None:
+async def test_unread_events_are_dropped_oldest_first_above_the_limits() -> None:
     events = BufferedEvents(wants_progress=True, log_level="info")
     for number in range(100):
         events.handle_progress(execution_pb2.Progress(progress=number))
@@ -293,7 +294,7 @@ async def test_what_nobody_takes_keeps_its_newest_within_bounds() -> None:
     assert events.dropped == 36 + 5
 
 
-async def test_a_log_message_that_is_no_json_is_shown_as_it_is() -> None:
+async def test_a_log_message_that_is_not_json_is_decoded_as_text() -> None:
     events = BufferedEvents(wants_progress=False, log_level="info")
     events.handle_log(execution_pb2.LogMessage(level="info", data=b"plain \xff"))
     assert await events.next() == LogMessage("info", None, "plain \ufffd")

@@ -29,7 +29,7 @@ def names(tools: ToolList) -> list[str]:
     return [tool.name for tool in tools]
 
 
-async def test_the_first_list_comes_at_once_and_each_change_after_it(
+async def test_a_watch_returns_the_first_list_at_once_and_then_each_change(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools()
@@ -44,7 +44,7 @@ async def test_the_first_list_comes_at_once_and_each_change_after_it(
     assert tools.registry_version == plane.version
 
 
-async def test_a_version_that_changes_nothing_is_not_told(
+async def test_a_registry_version_without_changes_is_skipped(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools()
@@ -60,7 +60,7 @@ async def test_a_version_that_changes_nothing_is_not_told(
     assert "time_zones" in names(await waiting)
 
 
-async def test_a_server_that_begins_to_be_awaited_is_a_change(
+async def test_a_newly_pending_server_is_a_change(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools()
@@ -70,7 +70,7 @@ async def test_a_server_that_begins_to_be_awaited_is_a_change(
     assert (await coming(watch)).pending == ("slow",)
 
 
-async def test_only_the_servers_asked_for_are_watched(
+async def test_a_watch_is_limited_to_its_servers(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools(["time"])
@@ -82,7 +82,7 @@ async def test_only_the_servers_asked_for_are_watched(
     assert names(await coming(watch)) == ["time_now", "time_zones"]
 
 
-async def test_a_server_that_is_removed_has_no_tools_until_it_is_back(
+async def test_a_removed_server_has_no_tools_until_it_is_added_again(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools(["time", "desk"])
@@ -100,7 +100,7 @@ async def test_a_server_that_is_removed_has_no_tools_until_it_is_back(
     assert names(await coming(watch)) == ["desk_open", "time_now"]
 
 
-async def test_a_watch_of_a_server_that_never_was_is_an_error(
+async def test_a_watch_of_an_unknown_server_is_an_error(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     plane.absent.add("dsek")
@@ -108,7 +108,7 @@ async def test_a_watch_of_a_server_that_never_was_is_an_error(
         await coming(client.watch_tools(["dsek"]))
 
 
-async def test_changes_between_two_looks_are_one(
+async def test_several_changes_between_two_reads_are_one(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools()
@@ -139,7 +139,7 @@ async def test_all_watches_of_a_client_and_its_calls_share_one_stream(
     assert plane.watchers == 1
 
 
-async def test_a_control_plane_that_restarts_is_waited_for(
+async def test_a_watch_waits_for_a_restarting_control_plane(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools()
@@ -154,7 +154,7 @@ async def test_a_control_plane_that_restarts_is_waited_for(
     assert "time_zones" in names(await waiting)
 
 
-async def test_a_change_just_before_the_control_plane_goes_is_told_when_it_is_back(
+async def test_a_change_just_before_a_restart_is_reported_after_it(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools()
@@ -170,13 +170,13 @@ async def test_a_change_just_before_the_control_plane_goes_is_told_when_it_is_ba
     assert "time_zones" in names(await waiting)
 
 
-async def test_a_control_plane_that_cannot_be_reached_at_first_is_an_error() -> None:
+async def test_a_watch_fails_if_the_control_plane_is_unreachable_at_first() -> None:
     async with AsyncClient("127.0.0.1:1") as client:
         with pytest.raises(ControlPlaneUnavailable):
             await coming(client.watch_tools())
 
 
-async def test_the_watch_ends_with_its_client(plane: FakeControlPlane) -> None:
+async def test_a_watch_ends_when_its_client_is_closed(plane: FakeControlPlane) -> None:
     async with AsyncClient(plane.address) as client:
         watch = client.watch_tools()
         await coming(watch)
@@ -187,7 +187,7 @@ async def test_the_watch_ends_with_its_client(plane: FakeControlPlane) -> None:
     assert await all_of(watch) == []
 
 
-async def test_the_watch_ends_with_its_client_also_while_a_list_is_read(
+async def test_a_watch_ends_when_its_client_is_closed_during_a_read(
     plane: FakeControlPlane,
 ) -> None:
     async with AsyncClient(plane.address) as client:
@@ -204,7 +204,7 @@ async def test_the_watch_ends_with_its_client_also_while_a_list_is_read(
     await plane.start(port)
 
 
-async def test_a_cancelled_watcher_is_cancelled_and_can_go_on(
+async def test_a_watch_can_be_read_again_after_a_cancelled_read(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools()
@@ -219,7 +219,7 @@ async def test_a_cancelled_watcher_is_cancelled_and_can_go_on(
     assert "time_zones" in names(await coming(watch))
 
 
-async def test_a_watch_that_was_broken_off_holds_nothing(plane: FakeControlPlane) -> None:
+async def test_an_abandoned_watch_is_freed(plane: FakeControlPlane) -> None:
     client = AsyncClient(plane.address)
     async with asyncio.timeout(BOUND):
         async for tools in client.watch_tools():
@@ -235,7 +235,7 @@ async def all_of(watch: AsyncToolWatch) -> list[ToolList]:
     return [tools async for tools in watch]
 
 
-async def test_the_synchronous_client_watches_too(plane: FakeControlPlane) -> None:
+async def test_the_synchronous_client_watches_tools(plane: FakeControlPlane) -> None:
     seen: list[list[str]] = []
     client = Client(plane.address)
 
@@ -254,7 +254,7 @@ async def test_the_synchronous_client_watches_too(plane: FakeControlPlane) -> No
     assert seen == [["desk_open", "time_now"], ["desk_open", "time_now", "time_zones"]]
 
 
-async def test_a_refusal_of_a_provider_becomes_a_problem_that_operators_see(
+async def test_report_refusal_reports_a_problem_to_operators(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     tools = await client.list_tools()

@@ -10,14 +10,14 @@ from leaseway.sdk import AsyncClient, LeaseInfo, Status
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 
 
-async def test_status_says_how_far_the_system_is(client: AsyncClient) -> None:
+async def test_status_has_readiness_version_and_workers(client: AsyncClient) -> None:
     status = await client.status()
     assert isinstance(status, Status)
     assert (status.ready, status.registry_version, status.workers) == (True, 1, 1)
     assert status.config_loaded_at is None
 
 
-async def test_servers_come_with_their_instances(client: AsyncClient) -> None:
+async def test_servers_are_listed_with_their_instances(client: AsyncClient) -> None:
     servers = await client.servers()
     assert [server.id for server in servers] == ["desk", "time"]
     assert servers[0].state == "ready"
@@ -25,7 +25,9 @@ async def test_servers_come_with_their_instances(client: AsyncClient) -> None:
     assert servers[0].instances[0].pid is None
 
 
-async def test_workers_say_where_they_are(client: AsyncClient, worker: FakeWorker) -> None:
+async def test_workers_are_listed_with_address_and_state(
+    client: AsyncClient, worker: FakeWorker
+) -> None:
     workers = await client.workers()
     assert [(w.id, w.address, w.state) for w in workers] == [
         ("w1", worker.ref.address, "connected")
@@ -39,15 +41,13 @@ async def test_leases_of_all_clients_are_listed(client: AsyncClient) -> None:
     assert (leases[0].id, leases[0].session, leases[0].ttl) == (lease.id, "dialog", 30)
 
 
-async def test_a_lease_is_found_by_its_session_and_server(client: AsyncClient) -> None:
+async def test_find_lease_returns_the_lease_of_a_session_and_server(client: AsyncClient) -> None:
     lease = await client.session("dialog").acquire("desk")
     assert await client.find_lease("dialog", "desk") == lease.id
     assert await client.find_lease("another", "desk") is None
 
 
-async def test_a_reported_problem_is_among_the_problems(
-    client: AsyncClient, plane: FakeControlPlane
-) -> None:
+async def test_a_reported_problem_is_listed(client: AsyncClient, plane: FakeControlPlane) -> None:
     await client.report_problem("SCHEMA_REFUSED", "The provider refuses it.", server="time")
     problem = (await client.problems())[0]
     assert (problem.scope, problem.server_id) == ("client", "time")
@@ -55,7 +55,7 @@ async def test_a_reported_problem_is_among_the_problems(
     assert (problem.severity, problem.first_seen) == ("warning", None)
 
 
-async def test_a_problem_says_when_it_was_seen(
+async def test_a_problem_has_the_times_it_was_seen(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     problem = admin_pb2.Problem(scope="server", count=3, subject="echo")
@@ -66,7 +66,7 @@ async def test_a_problem_says_when_it_was_seen(
     assert (shown.last_seen, shown.count, shown.subject) == (None, 3, "echo")
 
 
-async def test_servers_are_read_to_their_last_page_and_put_together(
+async def test_servers_are_merged_from_all_pages(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     page, status = catalog_pb2.ListServersResponse, catalog_pb2.ServerStatus
@@ -84,7 +84,7 @@ async def test_servers_are_read_to_their_last_page_and_put_together(
     ]
 
 
-async def test_workers_are_read_to_their_last_page(
+async def test_workers_are_read_from_all_pages(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     page = admin_pb2.ListWorkersResponse
@@ -95,7 +95,7 @@ async def test_workers_are_read_to_their_last_page(
     assert [each.id for each in await client.workers()] == ["w1", "w2"]
 
 
-async def test_leases_and_how_they_ended_are_read_to_the_last_page(
+async def test_leases_and_lease_ends_are_read_from_all_pages(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     page = admin_pb2.ListHeldLeasesResponse
@@ -109,7 +109,7 @@ async def test_leases_and_how_they_ended_are_read_to_the_last_page(
     assert await client.lease_ends() == {"e1": "released", "e2": "expired"}
 
 
-async def test_problems_of_all_pages_are_told_the_newest_first(
+async def test_problems_of_all_pages_are_sorted_by_time(
     client: AsyncClient, plane: FakeControlPlane
 ) -> None:
     page = admin_pb2.ListProblemsResponse
@@ -125,7 +125,7 @@ async def test_problems_of_all_pages_are_told_the_newest_first(
     assert told == ["newest", "newer", "older", "oldest"]
 
 
-async def test_logs_are_asked_of_every_worker(
+async def test_logs_are_read_from_every_worker(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
     plane.workers = [worker, second]
@@ -136,7 +136,7 @@ async def test_logs_are_asked_of_every_worker(
     ]
 
 
-async def test_a_worker_that_cannot_be_asked_is_named(
+async def test_logs_name_an_unreachable_worker(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
     plane.workers = [worker, second]

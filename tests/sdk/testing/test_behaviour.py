@@ -34,7 +34,7 @@ from leaseway.sdk.testing import CallContext, FakeLeaseway
         PermissionDenied("No.", started="unknown"),
     ],
 )
-def test_an_injected_error_arrives_as_it_was_made(fake: FakeLeaseway, error: Any) -> None:
+def test_an_injected_error_reaches_the_caller_unchanged(fake: FakeLeaseway, error: Any) -> None:
     client = fake.client()
     fake.fail_next("add", error)
     with pytest.raises(type(error)) as caught:
@@ -46,13 +46,13 @@ def test_an_injected_error_arrives_as_it_was_made(fake: FakeLeaseway, error: Any
     assert len(fake.calls) == 2
 
 
-def test_what_is_safe_to_repeat_is_repeated_as_ever(fake: FakeLeaseway) -> None:
+def test_clients_retry_injected_errors_as_usual(fake: FakeLeaseway) -> None:
     fake.fail_next("add", Draining("Going."), times=2)
     assert fake.client().call_tool("add", {"a": 1}).text == "2"
     assert len(fake.calls) == 3
 
 
-def test_a_late_call_meets_the_timeout_of_its_caller(fake: FakeLeaseway) -> None:
+def test_a_delayed_call_exceeds_its_timeout(fake: FakeLeaseway) -> None:
     client = fake.client()
     client.list_tools()
     fake.delay_next("add", 30)
@@ -61,7 +61,7 @@ def test_a_late_call_meets_the_timeout_of_its_caller(fake: FakeLeaseway) -> None
     assert client.call_tool("add", {"a": 1}, timeout=BOUND).text == "2"
 
 
-def test_behaviour_of_an_unknown_tool_is_a_mistake_of_the_test(fake: FakeLeaseway) -> None:
+def test_methods_reject_an_unknown_tool(fake: FakeLeaseway) -> None:
     for use in (
         lambda: fake.fail_next("ad", ServerLost("x")),
         lambda: fake.delay_next("ad", 1),
@@ -73,7 +73,7 @@ def test_behaviour_of_an_unknown_tool_is_a_mistake_of_the_test(fake: FakeLeasewa
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), ServerLost])
-def test_an_error_that_no_client_raises_cannot_be_injected(fake: FakeLeaseway, error: Any) -> None:
+def test_only_leaseway_errors_can_be_injected(fake: FakeLeaseway, error: Any) -> None:
     with pytest.raises(TypeError, match="error must be one that clients raise, such as ServerLost"):
         fake.fail_next("add", error)
     assert fake.client().call_tool("add", {"a": 1}).text == "2"
@@ -99,7 +99,7 @@ async def test_a_cancelled_call_cancels_the_tool(fake: FakeLeaseway) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_progress_and_logs_come_in_order_before_the_result(
+async def test_progress_and_logs_arrive_in_order_before_the_result(
     fake: FakeLeaseway, kind: str
 ) -> None:
     def say(context: CallContext) -> str:
@@ -144,7 +144,7 @@ def test_a_tool_that_needs_approval_waits_for_a_person(fake: FakeLeaseway) -> No
         asked.call_tool("bank_pay", {"amount": 2})
 
 
-async def test_a_tool_asks_its_caller(fake: FakeLeaseway) -> None:
+async def test_a_tool_can_send_its_caller_a_request(fake: FakeLeaseway) -> None:
     @fake.tool
     async def order(context: CallContext) -> str:
         answer = await context.ask("elicitation/create", {"message": "Sure?"})
@@ -160,7 +160,7 @@ async def test_a_tool_asks_its_caller(fake: FakeLeaseway) -> None:
             await client.call_tool("order")
 
 
-async def test_a_tool_that_waits_no_longer_for_an_answer_ends_the_handler(
+async def test_cancelling_a_tools_request_cancels_the_handler(
     fake: FakeLeaseway,
 ) -> None:
     asked, ended = asyncio.Event(), asyncio.Event()

@@ -40,7 +40,7 @@ async def test_both_clients_work_in_one_test(fake: FakeLeaseway) -> None:
     assert (third.agent, third.tenant, third.lease_id) == ("", "default", "")
 
 
-async def test_one_fake_serves_clients_of_several_loops_and_threads(fake: FakeLeaseway) -> None:
+async def test_a_fake_serves_clients_of_several_loops_and_threads(fake: FakeLeaseway) -> None:
     client = fake.client()
 
     async def use() -> str:
@@ -55,7 +55,7 @@ async def test_one_fake_serves_clients_of_several_loops_and_threads(fake: FakeLe
     assert answers == [("2", "2")] * 4
 
 
-async def test_watchers_see_tools_come_and_go(fake: FakeLeaseway) -> None:
+async def test_watches_report_added_and_removed_tools(fake: FakeLeaseway) -> None:
     async with fake.async_client() as client, asyncio.timeout(BOUND):
         watch = client.watch_tools(["tools"])
         assert [tool.name for tool in await anext(watch)] == ["add", "echo"]
@@ -68,7 +68,7 @@ async def test_watchers_see_tools_come_and_go(fake: FakeLeaseway) -> None:
             await client.call_tool("zip")
 
 
-def test_operators_questions_are_answered(fake: FakeLeaseway) -> None:
+def test_a_fake_answers_requests_of_operators(fake: FakeLeaseway) -> None:
     client = fake.client()
     client.session("one").acquire("desk")
     client.report_problem("PROVIDER_REFUSED", "Something is odd.", server="desk")
@@ -84,7 +84,7 @@ def test_operators_questions_are_answered(fake: FakeLeaseway) -> None:
     assert {tool.server_id for tool in client.list_tools(["desk"])} == {"desk"}
 
 
-def test_operators_are_told_what_a_real_system_says_of_what_is_not_there(
+def test_requests_for_unknown_things_fail_as_on_a_real_system(
     fake: FakeLeaseway,
 ) -> None:
     client = fake.client()
@@ -97,7 +97,7 @@ def test_operators_are_told_what_a_real_system_says_of_what_is_not_there(
     assert fake.problems == []
 
 
-async def test_a_worker_that_was_drained_serves_nothing_any_more(fake: FakeLeaseway) -> None:
+async def test_a_drained_fake_serves_no_calls(fake: FakeLeaseway) -> None:
     async with fake.async_client() as client:
         await client.session("one").acquire("desk")
         await client.drain_worker("fake-worker")
@@ -106,7 +106,7 @@ async def test_a_worker_that_was_drained_serves_nothing_any_more(fake: FakeLease
             await client.call_tool("add", {"a": 1}, timeout=1.0)
 
 
-def test_ends_of_leases_are_told_for_a_minute(fake: FakeLeaseway) -> None:
+def test_lease_ends_are_listed_for_a_minute(fake: FakeLeaseway) -> None:
     client = fake.client()
     leases = [client.session(key).acquire("desk") for key in ("a", "b", "c")]
     client.session("a").release("desk")
@@ -119,13 +119,13 @@ def test_ends_of_leases_are_told_for_a_minute(fake: FakeLeaseway) -> None:
     assert client.lease_ends() == {}
 
 
-async def test_a_large_result_and_large_arguments_pass(fake: FakeLeaseway) -> None:
+async def test_large_results_and_arguments_are_accepted(fake: FakeLeaseway) -> None:
     text = "x" * 3_000_000
     async with fake.async_client() as client:
         assert (await client.call_tool("echo", {"text": text})).text == text
 
 
-def test_tools_may_be_added_before_it_runs_and_it_says_when_it_does_not() -> None:
+def test_tools_can_be_added_before_the_fake_runs_but_clients_cannot_be_made() -> None:
     fake = FakeLeaseway()
     fake.tool(name="early")(lambda: "bird")
     with pytest.raises(RuntimeError, match="does not run"):
@@ -136,7 +136,7 @@ def test_tools_may_be_added_before_it_runs_and_it_says_when_it_does_not() -> Non
         fake.async_client()
 
 
-async def test_a_fake_that_ends_leaves_nothing_behind() -> None:
+async def test_a_stopped_fake_leaves_no_threads() -> None:
     before = {thread.name for thread in threading.enumerate()}
     for _ in range(3):
         with FakeLeaseway() as fake:
@@ -152,7 +152,7 @@ async def test_a_fake_that_ends_leaves_nothing_behind() -> None:
     await until(lambda: not left())
 
 
-def test_clients_that_were_not_closed_are_closed_with_the_fake() -> None:
+def test_the_fake_closes_its_synchronous_clients() -> None:
     with FakeLeaseway() as fake:
         client: Client = fake.client()
         client.list_tools()
@@ -160,7 +160,7 @@ def test_clients_that_were_not_closed_are_closed_with_the_fake() -> None:
         client.list_tools()
 
 
-async def test_a_tool_may_steer_its_own_fake(fake: FakeLeaseway) -> None:
+async def test_a_tool_can_use_its_own_fake(fake: FakeLeaseway) -> None:
     @fake.tool
     async def grow() -> int:
         fake.tool(name="grown")(lambda: "new")
@@ -175,7 +175,7 @@ async def test_a_tool_may_steer_its_own_fake(fake: FakeLeaseway) -> None:
     assert client.call_tool("call_on").text == "new"
 
 
-def test_without_its_extra_it_says_what_to_install() -> None:
+def test_an_import_without_the_extra_names_what_to_install() -> None:
     code = "import sys; sys.modules['pydantic'] = None; import leaseway.sdk.testing"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'leaseway[testing]'" in done.stderr

@@ -19,7 +19,7 @@ from leaseway.sdk import (
 from leaseway.sdk.testing import FakeLeaseway
 
 
-def test_a_leased_server_remembers_per_session_and_says_to_release(fake: FakeLeaseway) -> None:
+def test_a_leased_server_has_state_per_session_and_reminds_to_release(fake: FakeLeaseway) -> None:
     client = fake.client()
     first, second = client.session("one"), client.session("two")
     opened = first.call_tool("desk_open", {"name": "a"})
@@ -37,7 +37,7 @@ def test_a_leased_server_remembers_per_session_and_says_to_release(fake: FakeLea
     assert fake.calls[0].lease_id == opened.new_lease.id
 
 
-def test_a_model_can_release_by_the_tool_for_it(fake: FakeLeaseway) -> None:
+def test_a_model_can_release_with_mcp_release(fake: FakeLeaseway) -> None:
     session = fake.client().session("one")
     session.call_tool("desk_open", {"name": "a"})
     assert "Released" in session.call_tool("mcp_release", {"serverId": "desk"}).text
@@ -58,7 +58,7 @@ def test_a_shared_server_cannot_be_leased(fake: FakeLeaseway) -> None:
         ("lose_lease", LeaseLost),
     ],
 )
-def test_a_lease_that_a_test_ends_fails_until_it_is_acquired_anew(
+def test_calls_fail_after_a_lease_ended_until_it_is_acquired_again(
     fake: FakeLeaseway, end: str, error: type[Exception]
 ) -> None:
     session = fake.client().session("one")
@@ -74,7 +74,7 @@ def test_a_lease_that_a_test_ends_fails_until_it_is_acquired_anew(
     assert fake.leases == []
 
 
-def test_a_lease_expires_by_the_clock_of_the_test(fake: FakeLeaseway) -> None:
+def test_advance_makes_unrenewed_leases_expire(fake: FakeLeaseway) -> None:
     session = fake.client().session("one")
     session.acquire("desk", ttl=120)
     fake.advance(119)
@@ -86,7 +86,7 @@ def test_a_lease_expires_by_the_clock_of_the_test(fake: FakeLeaseway) -> None:
         session.call_tool("desk_read")
 
 
-def test_what_other_clients_release_is_released_for_all(fake: FakeLeaseway) -> None:
+def test_a_release_ends_the_lease_for_all_clients_of_the_session(fake: FakeLeaseway) -> None:
     first, second = fake.client().session("one"), fake.client().session("one")
     assert first.acquire("desk") == second.acquire("desk")
     first.release("desk")
@@ -94,7 +94,7 @@ def test_what_other_clients_release_is_released_for_all(fake: FakeLeaseway) -> N
         second.call_tool("desk_read")
 
 
-async def test_a_call_ends_with_its_lease(fake: FakeLeaseway) -> None:
+async def test_a_running_call_fails_when_its_lease_is_revoked(fake: FakeLeaseway) -> None:
     async with fake.async_client() as client:
         session = client.session("one")
         lease = await session.acquire("desk")
@@ -107,7 +107,7 @@ async def test_a_call_ends_with_its_lease(fake: FakeLeaseway) -> None:
     assert caught.value.started == "yes"
 
 
-async def test_room_is_bounded_and_waited_for() -> None:
+async def test_acquire_waits_for_capacity_or_fails() -> None:
     with FakeLeaseway(capacity=1) as fake:
         fake.server("desk", stateful=True).tool(name="read")(lambda: "x")
         async with fake.async_client() as client:
@@ -120,7 +120,7 @@ async def test_room_is_bounded_and_waited_for() -> None:
             assert (await waiting).session == "two"
 
 
-def test_a_leased_server_that_is_lost_loses_the_lease(fake: FakeLeaseway) -> None:
+def test_a_lost_server_ends_its_lease(fake: FakeLeaseway) -> None:
     session = fake.client().session("one")
     session.call_tool("desk_open", {"name": "a"})
     fake.fail_next("desk_read", ServerLost("It died."))

@@ -33,7 +33,7 @@ def offers(fake: FakeLeaseway) -> FakeLeaseway:
     return fake
 
 
-async def test_prompts_are_listed_and_got(offers: FakeLeaseway) -> None:
+async def test_prompts_can_be_listed_and_requested(offers: FakeLeaseway) -> None:
     async with offers.async_client() as client:
         explain, offer = await client.list_prompts()
         assert [(one.name, one.required) for one in explain.arguments] == [
@@ -53,7 +53,7 @@ async def test_prompts_are_listed_and_got(offers: FakeLeaseway) -> None:
             assert [lease.server_id for lease in offers.leases] == ["shop"]
 
 
-async def test_media_of_prompts_come_as_those_of_results_and_resources_in_place(
+async def test_prompts_return_media_by_reference_and_resources_return_it_in_place(
     offers: FakeLeaseway,
 ) -> None:
     picture = {"type": "image", "mimeType": "image/png", "data": "AAE="}
@@ -88,7 +88,7 @@ async def test_media_of_prompts_come_as_those_of_results_and_resources_in_place(
 
 
 @pytest.mark.parametrize("arguments", [{}, {"topic": "wax", "volume": "11"}])
-def test_arguments_that_a_prompt_does_not_take_are_refused(
+def test_a_prompt_rejects_missing_and_unknown_arguments(
     offers: FakeLeaseway, arguments: dict[str, str]
 ) -> None:
     with pytest.raises(ServerError) as caught:
@@ -96,7 +96,7 @@ def test_arguments_that_a_prompt_does_not_take_are_refused(
     assert caught.value.code == -32602
 
 
-async def test_resources_are_listed_read_and_followed(offers: FakeLeaseway) -> None:
+async def test_resources_can_be_listed_read_and_subscribed_to(offers: FakeLeaseway) -> None:
     async with offers.async_client() as client, asyncio.timeout(BOUND):
         assert [one.uri for one in await client.list_resources()] == ["shop://logo", "note://one"]
         assert (await client.read_resource("note://one")).text == "first"
@@ -108,7 +108,7 @@ async def test_resources_are_listed_read_and_followed(offers: FakeLeaseway) -> N
             assert (await client.read_resource("note://one")).text == "second"
 
 
-def test_lists_of_a_server_that_does_not_exist_name_the_nearest(offers: FakeLeaseway) -> None:
+def test_lists_of_an_unknown_server_name_the_nearest(offers: FakeLeaseway) -> None:
     client = offers.client()
     lists: list[Callable[[list[str]], object]] = [
         client.list_tools,
@@ -123,7 +123,7 @@ def test_lists_of_a_server_that_does_not_exist_name_the_nearest(offers: FakeLeas
     assert [tool.name for tool in client.list_tools(["mcp_admin"])] == ["mcp_release"]
 
 
-def test_what_is_not_offered_names_the_nearest(offers: FakeLeaseway) -> None:
+def test_an_unknown_prompt_or_resource_names_the_nearest(offers: FakeLeaseway) -> None:
     client = offers.client()
     with pytest.raises(ToolNotFound, match=r"no prompt 'explan'. Did you mean 'explain'"):
         client.get_prompt("explan")
@@ -137,12 +137,12 @@ def test_arguments_are_completed(offers: FakeLeaseway) -> None:
     assert client.complete("tone", "", prompt="explain").values == []
 
 
-def test_a_prompt_needs_a_name_that_prompts_may_have(fake: FakeLeaseway) -> None:
+def test_a_prompt_with_an_invalid_name_is_rejected(fake: FakeLeaseway) -> None:
     with pytest.raises(ValueError, match="no name for a prompt"):
         fake.prompt(name="a b")(lambda: "")
 
 
-def test_templates_are_listed_read_and_completed(fake: FakeLeaseway) -> None:
+def test_templates_can_be_listed_read_and_completed(fake: FakeLeaseway) -> None:
     @fake.resource_template("file:///{+path}", description="A file.", mime_type="text/css")
     def file(path: str) -> str:
         return f"content of {path}"
@@ -171,12 +171,12 @@ def test_templates_are_listed_read_and_completed(fake: FakeLeaseway) -> None:
             client.read_resource(unknown)
 
 
-def test_a_template_without_variables_is_none(fake: FakeLeaseway) -> None:
+def test_a_template_without_variables_is_rejected(fake: FakeLeaseway) -> None:
     with pytest.raises(ValueError, match=r"'note://a' has no variables"):
         fake.resource_template("note://a")(lambda: "")
 
 
-def test_what_functions_of_offers_raise_is_how_requests_fail(fake: FakeLeaseway) -> None:
+def test_exceptions_of_prompts_and_resources_fail_their_requests(fake: FakeLeaseway) -> None:
     @fake.prompt()
     def broken() -> str:
         raise ZeroDivisionError("by zero")
@@ -196,7 +196,7 @@ def test_what_functions_of_offers_raise_is_how_requests_fail(fake: FakeLeaseway)
         client.read_resource("closed://a")
 
 
-async def test_a_prompt_asks_those_who_get_it_and_fails_where_nobody_answers(
+async def test_a_prompt_can_send_its_caller_a_request(
     fake: FakeLeaseway,
 ) -> None:
     @fake.prompt()

@@ -44,7 +44,7 @@ def test_tools_are_listed_with_the_schema_of_their_parameters(fake: FakeLeaseway
     ("arguments", "field"),
     [({"a": "one"}, "$.a"), ({}, "$"), ({"a": 1, "c": 2}, "$"), ({"a": 1.5}, "$.a")],
 )
-def test_arguments_that_break_the_schema_never_reach_the_tool(
+def test_arguments_that_violate_the_schema_do_not_reach_the_tool(
     fake: FakeLeaseway, arguments: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(InvalidArguments) as caught:
@@ -74,7 +74,7 @@ class Shape(BaseModel):
     at: Point
 
 
-def test_tools_get_arguments_as_the_types_that_they_name(fake: FakeLeaseway) -> None:
+def test_arguments_are_converted_to_the_types_of_the_parameters(fake: FakeLeaseway) -> None:
     class Local(BaseModel):
         depth: int
 
@@ -98,7 +98,7 @@ def test_tools_get_arguments_as_the_types_that_they_name(fake: FakeLeaseway) -> 
     assert sorted(one.field for one in caught.value.violations) == ["$.shape.at", "$.shape.name"]
 
 
-def test_a_schema_of_ones_own_gives_the_tool_its_arguments_as_they_are(fake: FakeLeaseway) -> None:
+def test_a_tool_with_its_own_schema_receives_unconverted_arguments(fake: FakeLeaseway) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "multipleOf": 3}}}
 
     @fake.tool(
@@ -115,7 +115,7 @@ def test_a_schema_of_ones_own_gives_the_tool_its_arguments_as_they_are(fake: Fak
     assert (listed.input_schema, listed.description) == (schema, "Counts.")
 
 
-def test_functions_that_can_be_no_tools_are_told_why(fake: FakeLeaseway) -> None:
+def test_invalid_tools_and_servers_are_rejected_with_a_reason(fake: FakeLeaseway) -> None:
     with pytest.raises(ValueError, match="is no name for a tool"):
         fake.tool(name="a b")(lambda: None)
     with pytest.raises(TypeError, match="'_hidden' of tool 'f'"):
@@ -146,7 +146,7 @@ def test_functions_that_can_be_no_tools_are_told_why(fake: FakeLeaseway) -> None
         (Reply(["a", {"type": "text", "text": "b"}], structured={"n": 1}), "a\nb", {"n": 1}),
     ],
 )
-def test_what_a_tool_returns_becomes_its_result(
+def test_return_values_are_converted_to_results(
     fake: FakeLeaseway, value: Any, text: str, structured: Any
 ) -> None:
     fake.tool(name="give")(lambda: value)
@@ -154,13 +154,13 @@ def test_what_a_tool_returns_becomes_its_result(
     assert (result.text, result.structured, result.is_error) == (text, structured, False)
 
 
-def test_what_json_cannot_hold_is_a_fault_of_the_test(fake: FakeLeaseway) -> None:
+def test_a_return_value_that_is_not_json_is_an_error(fake: FakeLeaseway) -> None:
     fake.tool(name="give")(lambda: object())
     with pytest.raises(Exception, match="which JSON cannot hold"):
         fake.client().call_tool("give")
 
 
-def test_an_exception_of_a_tool_is_a_result_and_a_leaseway_error_is_that_error(
+def test_an_exception_becomes_an_error_result_and_a_leaseway_error_is_raised(
     fake: FakeLeaseway,
 ) -> None:
     @fake.tool
@@ -181,7 +181,7 @@ def test_an_exception_of_a_tool_is_a_result_and_a_leaseway_error_is_that_error(
     assert caught.value.metadata["tool"] == "fail"
 
 
-def test_a_function_that_leaves_the_process_fails_its_call_and_ends_nothing(
+def test_a_function_that_raises_system_exit_fails_only_its_call(
     fake: FakeLeaseway,
 ) -> None:
     @fake.tool
@@ -210,7 +210,7 @@ async def interrupting() -> str:
 
 
 @pytest.mark.parametrize("function", [awaiting_what_was_cancelled, interrupting])
-def test_a_function_that_raises_what_ends_tasks_fails_its_call_alone(
+def test_a_function_that_raises_cancellation_or_an_interrupt_fails_only_its_call(
     fake: FakeLeaseway, function: Callable[[], Awaitable[str]]
 ) -> None:
     fake.tool(name="break")(function)
@@ -222,7 +222,9 @@ def test_a_function_that_raises_what_ends_tasks_fails_its_call_alone(
     assert client.call_tool("break", timeout=BOUND).is_error, "all goes on"
 
 
-async def test_media_come_by_reference_unless_they_are_wanted_in_place(fake: FakeLeaseway) -> None:
+async def test_media_is_returned_by_reference_unless_inline_media_is_set(
+    fake: FakeLeaseway,
+) -> None:
     @fake.tool
     def shoot() -> list[Any]:
         return ["here", Media(b"\x89PNG...", "image/png"), Media(b"RIFF", "audio/wav")]
