@@ -1,4 +1,4 @@
-"""What models are told of calls, whatever framework they run in."""
+"""The answers that models receive to their calls, in every framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents of foreign frameworks, each in its own environment, call tools of real planes."""
+"""Agents of other frameworks, each in its own environment, call tools of real planes."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def test_an_agent_calls_tools_and_receives_their_results(
     assert told[:2] == ["3", "103"], "an argument may be called 'config'"
     assert "integer" in told[2]
     assert "It is broken." in told[3]
-    if framework == "crewai":  # which takes text only
+    if framework == "crewai":  # supports text only
         assert told[4] == "[An image: image/png]"
     else:
         assert base64.b64encode(PNG).decode() in told[4]
     assert told[5].startswith("1\n")
     assert 'mcp_release({"serverId": "counter"})' in told[5]
-    assert told[6:] == ["4", "2"], "no result is one of before"
-    assert planes.leases == [], "the session gave its lease back"
+    assert told[6:] == ["4", "2"], "no result is a cached one"
+    assert planes.leases == [], "the session released its lease"
     called = [call.tool for call in planes.calls if call.tool != "add"]
     assert called == ["broken", "picture", "count", "count"]
 

@@ -19,7 +19,7 @@ async def worker() -> AsyncIterator[FakeWorker]:
 
 @pytest.fixture
 async def second() -> AsyncIterator[FakeWorker]:
-    """A second worker; tests that want it in the system add it themselves."""
+    """A second worker; tests that need it add it to the control plane."""
     async with FakeWorker("w2") as fake:
         yield fake
 
@@ -44,7 +44,7 @@ async def client(plane: FakeControlPlane) -> AsyncIterator[AsyncClient]:
 
 @pytest.fixture
 def holding(plane: FakeControlPlane, worker: FakeWorker) -> FakeWorker:
-    """Have the worker hold calls that say so, and subscriptions, until they are left."""
+    """Make the worker hold subscriptions, and calls with the argument `held`, until they end."""
     plane.add("notes", "subscribe")
     plane.tools["notes://a"] = plane.tools["notes_subscribe"]
     worker.answer = held

@@ -1,4 +1,4 @@
-"""Programs that fork, run as processes of their own, and what they print."""
+"""Run programs that fork as separate processes, and return what they print."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sdk.fakes import BOUND, FakeWorker, text_result
 from leaseway.v1 import execution_pb2
 
 STRICT = ("-W", "error", "-W", "ignore::ResourceWarning")
-UNBUFFERED = "-u"  # or a child prints again what its parent has not written yet
+UNBUFFERED = "-u"  # or a child prints the unwritten output of its parent again
 PRELUDE = """
 import asyncio, os, sys, threading
 from leaseway.sdk import AsyncClient, Client
@@ -40,7 +40,7 @@ address = sys.argv[1]
 
 
 async def lines_of(address: str, program: str, **environment: str) -> list[str]:
-    """Run a program after the prelude and return what it printed; it has to end well."""
+    """Run a program after the prelude and return its lines; it must exit without an error."""
 
     def run() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -58,7 +58,7 @@ async def lines_of(address: str, program: str, **environment: str) -> list[str]:
 
 
 async def held(fake: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
-    """Answer all but what was told to last until it is left."""
+    """Answer all calls except subscriptions, and calls with the argument `held`."""
     if call.method:
         for stream in fake._outboxes.values():
             stream.put("updates", execution_pb2.ResourceUpdate(call_id=call.id))

@@ -1,4 +1,4 @@
-"""What callers may rely on: names, signatures, and what an import loads."""
+"""The public API of the SDK: names, signatures, and the modules that an import loads."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_programs_setting_of_grpc_fork_support_is_kept() -> None:
 
 
 def test_importing_the_sdk_loads_little() -> None:
-    # grpc comes first: it imports its own optional companions where they are installed.
+    # grpc is imported before: it imports its own optional dependencies if they are installed.
     done = subprocess.run(
         [sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True, timeout=60
     )

@@ -14,12 +14,12 @@ told: list[str] = []
 
 
 class Scripted(BaseLLM):
-    """Asks for one call after the other, in the text form that CrewAI reads."""
+    """A model that requests one call after the other, in the text form that CrewAI parses."""
 
     def call(self, messages: Any, *_: Any, **__: Any) -> str:
         said = [str(message.get("content")) for message in messages]
         told[:] = [
-            # Now and then CrewAI goes on with what tools there are.
+            # CrewAI sometimes appends the list of tools.
             text.partition("Observation:")[2].partition("\n\n\n")[0].strip()
             for text in said
             if "Observation:" in text
@@ -36,8 +36,8 @@ class Scripted(BaseLLM):
         return 8192
 
 
-def leave_out() -> None:
-    """Have a tool left out whose schema CrewAI cannot take."""
+def check_unsupported_schema() -> None:
+    """Check that a tool is skipped if CrewAI does not support its schema."""
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}
     odd = Tool("odd", "s", "odd", "", "", schema, None, {}, {}, True)
     with Client("127.0.0.1:1") as client:
@@ -58,5 +58,5 @@ def main(address: str) -> None:
     show(told, answer)
 
 
-leave_out()
+check_unsupported_schema()
 main(sys.argv[1])

@@ -16,7 +16,7 @@ from leaseway.sdk import AsyncClient, Client
 
 
 class Scripted(BaseChatModel):
-    """Asks for one call after the other."""
+    """A model that requests one call after the other."""
 
     def bind_tools(self, tools: Any, **_: Any) -> "Scripted":
         return self
@@ -53,7 +53,7 @@ def _text(content: Any) -> str:
 
 
 def invoke_and_wait(address: str) -> None:
-    """Call without a loop, as `invoke` does."""
+    """Call a tool without an event loop, as `invoke` does."""
     with Client(address, key="any") as client:
         tools = {tool.name: tool for tool in langchain_tools(client.list_tools(), client)}
         assert tools["add"].invoke({"a": 4}) == "6"

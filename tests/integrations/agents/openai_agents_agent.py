@@ -18,7 +18,7 @@ from leaseway.sdk import AsyncClient, Client
 
 
 class Scripted(Model):
-    """Asks for one call after the other; `told` is what it was told of them."""
+    """A model that requests one call after the other; `told` are the results that it received."""
 
     told: tuple[Any, ...] = ()
 

@@ -1,4 +1,4 @@
-"""What a scripted model asks for, and what the agents of all frameworks print of it."""
+"""The calls of a scripted model, and what the agents of all frameworks print."""
 
 import json
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ CALLS: Sequence[tuple[str, dict[str, object]]] = (
     ("add", {"a": 2}),
     ("count", {"step": 1}),
 )
-"""The tools that the model calls, one after the other, before it says that it is done."""
+"""The calls of the model in order; then it answers that it is done."""
 
 
 def show(told: Sequence[str], answer: object) -> None:
-    """Print what the model was told of its calls, and what the agent said in the end."""
+    """Print the results that the model received, and the agent's answer."""
     print(json.dumps({"told": list(told), "answer": str(answer)}))

@@ -137,7 +137,7 @@ async def test_the_timeout_ends_a_synchronous_call(
 ) -> None:
     def work() -> None:
         with Client(plane.address) as client:
-            client.call_tool("time_now")  # what a first call has to look up is known now
+            client.call_tool("time_now")  # so that the next call resolves no name
             worker.answer = never
             with pytest.raises(DeadlineExceeded):
                 client.call_tool("time_now", timeout=1.0)

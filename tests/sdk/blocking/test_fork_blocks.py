@@ -1,4 +1,4 @@
-"""Blocks left in a child that is refused: no error is made or hidden, its parent goes on."""
+"""`with` blocks that end in a forked child raise and hide no error, and leave the parent alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from tests.sdk.fakes import FakeControlPlane, FakeWorker
 from tests.sdk.forking import lines_of
 
-# The child goes on behind the block, as a program does that forks by itself, and ends in order.
+# The child continues after the block, as a program that forks by itself does, and exits normally.
 SYNCHRONOUS = """
 client = Client(address)
 inside = False
@@ -85,7 +85,7 @@ async def program():
     except KeyError as error:
         print(repr(error), repr(error.__context__), flush=True)
         await refusal_of(AsyncClient(address).list_tools())
-        os._exit(0)  # its loop is its parent's
+        os._exit(0)  # the loop belongs to the parent
 
 asyncio.run(program())
 """

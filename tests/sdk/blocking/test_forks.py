@@ -1,4 +1,4 @@
-"""Forks: clients work in children of a process that has used none, all others are told why not."""
+"""Forks: clients work in children of a process that has used no client; others raise an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def test_an_unused_client_works_in_a_forked_child(
     program = """
 client = Client(address)
 session = client.session("dialog")
-Client(address).close()  # which starts the thread of the clients, and no gRPC
+Client(address).close()  # which starts the loop thread, but no gRPC
 in_child(lambda: call(client), lambda: session.call_tool("time_now").text,
          lambda: call(Client(address)), lambda: in_child(lambda: call(client)))
 print(call(client))

@@ -1,4 +1,4 @@
-"""Clients and event loops: one after the other, side by side, and synchronous ones among them."""
+"""Clients in several event loops, one after the other and at the same time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_short_lived_event_loops_log_no_errors(
 
 
 async def test_a_closed_client_is_freed_without_garbage_collection(plane: FakeControlPlane) -> None:
-    # What waits to be collected keeps channels, and their ends come to a loop that knows nothing.
+    # Uncollected objects keep channels open, whose end would be reported to an unrelated loop.
     gc.disable()
     try:
         async with AsyncClient(plane.address) as client:
@@ -80,7 +80,7 @@ def test_failed_connections_of_one_loop_report_nothing_to_the_next_loop() -> Non
 
 
 async def test_a_synchronous_client_works_in_the_thread_of_a_running_loop() -> None:
-    with FakeLeaseway() as fake:  # which lives in another loop than the one that this blocks
+    with FakeLeaseway() as fake:  # it runs in another loop than the one that this blocks
         fake.tool(name="time_now")(lambda: "noon")
         with Client(fake.address) as client:
             assert client.call_tool("time_now").text == "noon"

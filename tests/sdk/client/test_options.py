@@ -23,7 +23,7 @@ from leaseway.sdk import (
 
 
 async def call_through(client: AsyncClient, **options: Unpack[CallOptions]) -> ToolResult:
-    """Pass options on, as a function of a user may."""
+    """Pass options on, as a user's function can."""
     result = await client.call_tool("time_now", **options)
     assert_type(result, ToolResult)
     return result

@@ -53,7 +53,7 @@ def answering(worker: FakeWorker, result: dict[str, Any]) -> None:
 
 
 def follow(worker: FakeWorker) -> list[execution_pb2.Call]:
-    """Have a worker take subscriptions; return those under way."""
+    """Make a worker accept subscriptions; return the active ones."""
     followed: list[execution_pb2.Call] = []
 
     async def answer(_worker: FakeWorker, call: execution_pb2.Call, _params: bytes) -> bytes:
@@ -273,7 +273,7 @@ async def test_a_subscription_on_a_lease_ends_with_it(
     async with client.session("one") as session:
         async with session.subscribe_resource("desk://a") as updates:
             (lease,) = session.leases()
-            assert offers.calls[0].lease_id == lease.id  # kept alive from its beginning
+            assert offers.calls[0].lease_id == lease.id  # renewed from the start
             ended.set()
             with pytest.raises(LeaseRevoked, match="An operator said so"):
                 await updates.next(timeout=BOUND)
@@ -296,7 +296,7 @@ async def test_a_subscription_on_a_lease_outlasts_the_call_timeout(
         session.subscribe_resource("desk://a") as updates,
     ):
         first = followed[0]
-        assert await updates.next(timeout=BOUND) == "desk://a"  # what it may have missed
+        assert await updates.next(timeout=BOUND) == "desk://a"  # changes may have been missed
         assert followed[0] is not first
         assert followed[0].lease_id == first.lease_id
 
@@ -375,7 +375,7 @@ async def test_a_subscription_whose_block_never_ended_warns_without_a_traceback(
     assert task is not None
     await asyncio.wait([task])
     with pytest.warns(ResourceWarning, match="'notes://a' was never ended"):
-        del task, updates  # the last of it: nothing else refers to it
+        del task, updates  # the last references
     gc.collect()
     assert said == []
 

@@ -33,7 +33,7 @@ from leaseway.wire.errors import Fault, Reason
 
 
 def reporting(count: int, *, then: Answer | None = None, logs: int = 0) -> Answer:
-    """Return an answer that reports progress and logs first."""
+    """Return an answer that first reports progress and log messages."""
 
     async def answer(worker: FakeWorker, call: execution_pb2.Call, arguments: bytes) -> bytes:
         for step in range(1, count + 1):
@@ -153,7 +153,7 @@ async def test_the_deadline_cancels_a_hanging_callback_and_keeps_the_result(
         await asyncio.Event().wait()
 
     async with asyncio.timeout(BOUND):
-        await client.call_tool("time_now")  # what a first call has to look up is known now
+        await client.call_tool("time_now")  # so that the next call resolves no name
         worker.answer = reporting(1)
         call = client.call_tool("time_now", timeout=1.5, on_progress=on_progress)
         assert (await call).text == "done"
@@ -290,7 +290,7 @@ async def test_unread_events_are_dropped_oldest_first_above_the_limits() -> None
     kept = [event async for event in drain(events)]
     reports = [event.progress for event in kept if isinstance(event, Progress)]
     assert reports == list(range(36, 100))
-    assert len(kept) - len(reports) == 5  # of 200 kB, what fits into 1 MiB
+    assert len(kept) - len(reports) == 5  # messages of 200 kB that fit into 1 MiB
     assert events.dropped == 36 + 5
 
 

@@ -1,4 +1,4 @@
-"""Tools as they change: the list at once, then one for each difference, as long as the client."""
+"""`watch_tools`: the current list, then one for each change, until the client is closed."""
 
 from __future__ import annotations
 

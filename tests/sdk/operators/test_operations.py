@@ -1,4 +1,4 @@
-"""What operators ask through the SDK."""
+"""Requests of operators through the SDK."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 
 from tests.sdk.fakes import FakeControlPlane, FakeWorker
 
-from leaseway.sdk import AsyncClient, LeaseInfo, Status
+from leaseway.sdk import AsyncClient
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 
 
 async def test_status_has_readiness_version_and_workers(client: AsyncClient) -> None:
     status = await client.status()
-    assert isinstance(status, Status)
     assert (status.ready, status.registry_version, status.workers) == (True, 1, 1)
     assert status.config_loaded_at is None
 
@@ -25,45 +24,41 @@ async def test_servers_are_listed_with_their_instances(client: AsyncClient) -> N
     assert servers[0].instances[0].pid is None
 
 
-async def test_workers_are_listed_with_address_and_state(
-    client: AsyncClient, worker: FakeWorker
+async def test_workers_are_listed_from_all_pages_with_address_and_state(
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     workers = await client.workers()
     assert [(w.id, w.address, w.state) for w in workers] == [
         ("w1", worker.ref.address, "connected")
     ]
+    page = admin_pb2.ListWorkersResponse
+    pages = [[admin_pb2.WorkerStatus(worker=catalog_pb2.WorkerRef(id=id_))] for id_ in ("a", "b")]
+    plane.pages[page] = [page(workers=part) for part in pages]
+    assert [w.id for w in await client.workers()] == ["a", "b"]
 
 
-async def test_leases_of_all_clients_are_listed(client: AsyncClient) -> None:
+async def test_leases_are_listed_and_found_by_session_and_server(client: AsyncClient) -> None:
     lease = await client.session("dialog").acquire("desk", ttl=30)
-    leases = await client.leases()
-    assert isinstance(leases[0], LeaseInfo)
-    assert (leases[0].id, leases[0].session, leases[0].ttl) == (lease.id, "dialog", 30)
-
-
-async def test_find_lease_returns_the_lease_of_a_session_and_server(client: AsyncClient) -> None:
-    lease = await client.session("dialog").acquire("desk")
+    (listed,) = await client.leases()
+    assert (listed.id, listed.session, listed.ttl) == (lease.id, "dialog", 30)
     assert await client.find_lease("dialog", "desk") == lease.id
     assert await client.find_lease("another", "desk") is None
 
 
-async def test_a_reported_problem_is_listed(client: AsyncClient, plane: FakeControlPlane) -> None:
+async def test_a_reported_problem_is_listed_with_the_times_it_was_seen(
+    client: AsyncClient, plane: FakeControlPlane
+) -> None:
     await client.report_problem("SCHEMA_REFUSED", "The provider refuses it.", server="time")
     problem = (await client.problems())[0]
     assert (problem.scope, problem.server_id) == ("client", "time")
     assert (problem.reason, problem.message) == ("SCHEMA_REFUSED", "The provider refuses it.")
     assert (problem.severity, problem.first_seen) == ("warning", None)
-
-
-async def test_a_problem_has_the_times_it_was_seen(
-    client: AsyncClient, plane: FakeControlPlane
-) -> None:
-    problem = admin_pb2.Problem(scope="server", count=3, subject="echo")
-    problem.first_seen.FromSeconds(1_700_000_000)
-    plane.problems = [problem]
-    shown = (await client.problems())[0]
-    assert shown.first_seen == datetime.fromtimestamp(1_700_000_000, UTC)
-    assert (shown.last_seen, shown.count, shown.subject) == (None, 3, "echo")
+    seen = admin_pb2.Problem(scope="server", count=3, subject="echo")
+    seen.first_seen.FromSeconds(1_700_000_000)
+    plane.problems = [seen]
+    problem = (await client.problems())[0]
+    assert problem.first_seen == datetime.fromtimestamp(1_700_000_000, UTC)
+    assert (problem.last_seen, problem.count, problem.subject) == (None, 3, "echo")
 
 
 async def test_servers_are_merged_from_all_pages(
@@ -82,17 +77,6 @@ async def test_servers_are_merged_from_all_pages(
         ("b", ["i1", "i2", "i3"]),
         ("c", []),
     ]
-
-
-async def test_workers_are_read_from_all_pages(
-    client: AsyncClient, plane: FakeControlPlane
-) -> None:
-    page = admin_pb2.ListWorkersResponse
-    workers = [
-        admin_pb2.WorkerStatus(worker=catalog_pb2.WorkerRef(id=name)) for name in ("w1", "w2")
-    ]
-    plane.pages[page] = [page(workers=[each]) for each in workers]
-    assert [each.id for each in await client.workers()] == ["w1", "w2"]
 
 
 async def test_leases_and_lease_ends_are_read_from_all_pages(
@@ -125,7 +109,7 @@ async def test_problems_of_all_pages_are_sorted_by_time(
     assert told == ["newest", "newer", "older", "oldest"]
 
 
-async def test_logs_are_read_from_every_worker(
+async def test_logs_are_read_from_every_worker_and_name_an_unreachable_one(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
     plane.workers = [worker, second]
@@ -134,12 +118,6 @@ async def test_logs_are_read_from_every_worker(
         ("w1", "i1", ("b",), "running"),
         ("w2", "i1", ("b",), "running"),
     ]
-
-
-async def test_logs_name_an_unreachable_worker(
-    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
-) -> None:
-    plane.workers = [worker, second]
     await second.stop()
     logs = await client.logs("time")
     assert [(log.worker, log.state) for log in logs] == [("w1", "running"), ("w2", "unreachable")]

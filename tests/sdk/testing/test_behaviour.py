@@ -1,4 +1,4 @@
-"""What a test has calls meet: errors, delays, and what tools say on the way."""
+"""Errors, delays and holds that a test injects, and what tools send during calls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from leaseway.sdk.testing import CallContext, FakeLeaseway
     [
         ServerLost("It died.", metadata={"exit_status": "137", "stderr": "oh"}),
         ServerError("No.", metadata={"code": "-32000", "data": '{"a": 1}'}),
-        RateLimited("Slower.", retry_after=3_600),  # longer than the call may take to wait it out
+        RateLimited("Slower.", retry_after=3_600),  # longer than the call's timeout
         DeadlineExceeded("Late."),
         PermissionDenied("No.", started="unknown"),
     ],
@@ -72,10 +72,10 @@ def test_methods_reject_an_unknown_tool(fake: FakeLeaseway) -> None:
             use()
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), ServerLost])
-def test_only_leaseway_errors_can_be_injected(fake: FakeLeaseway, error: Any) -> None:
-    with pytest.raises(TypeError, match="error must be one that clients raise, such as ServerLost"):
-        fake.fail_next("add", error)
+def test_only_leaseway_errors_can_be_injected(fake: FakeLeaseway) -> None:
+    for error in (ValueError("x"), ServerLost):
+        with pytest.raises(TypeError, match="error must be one that clients raise, such as"):
+            fake.fail_next("add", error)  # type: ignore[arg-type]
     assert fake.client().call_tool("add", {"a": 1}).text == "2"
 
 
@@ -188,6 +188,6 @@ async def test_cancelling_a_tools_request_cancels_the_handler(
             call = asyncio.create_task(client.call_tool("impatient"))
             await asked.wait()
             give_up.set()
-            await ended.wait()  # while the call goes on
+            await ended.wait()  # while the call is running
             given_up.set()
             assert (await call).text == "went on"

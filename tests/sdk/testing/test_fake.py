@@ -1,4 +1,4 @@
-"""The fake for users' tests: what it is from outside."""
+"""`FakeLeaseway` as users' tests see it."""
 
 from __future__ import annotations
 

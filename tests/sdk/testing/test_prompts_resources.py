@@ -1,4 +1,4 @@
-"""Prompts and resources of a fake: listed, got, read, followed, completed."""
+"""Prompts and resources of a fake: lists, requests, subscriptions, completions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_prompts_return_media_by_reference_and_resources_return_it_in_plac
 
     async with offers.async_client() as client:
         session = client.session("one")
-        for _ in range(2):  # what the function returns is not changed
+        for _ in range(2):  # the function's return value is not changed
             one, two = (await session.get_prompt("show")).messages
             assert one["content"].keys() == {"type", "mimeType", "byteLength", "artifact"}
             assert two["content"][0] == text
@@ -137,11 +137,6 @@ def test_arguments_are_completed(offers: FakeLeaseway) -> None:
     assert client.complete("tone", "", prompt="explain").values == []
 
 
-def test_a_prompt_with_an_invalid_name_is_rejected(fake: FakeLeaseway) -> None:
-    with pytest.raises(ValueError, match="no name for a prompt"):
-        fake.prompt(name="a b")(lambda: "")
-
-
 def test_templates_can_be_listed_read_and_completed(fake: FakeLeaseway) -> None:
     @fake.resource_template("file:///{+path}", description="A file.", mime_type="text/css")
     def file(path: str) -> str:
@@ -171,7 +166,9 @@ def test_templates_can_be_listed_read_and_completed(fake: FakeLeaseway) -> None:
             client.read_resource(unknown)
 
 
-def test_a_template_without_variables_is_rejected(fake: FakeLeaseway) -> None:
+def test_invalid_prompts_and_templates_are_rejected(fake: FakeLeaseway) -> None:
+    with pytest.raises(ValueError, match="no name for a prompt"):
+        fake.prompt(name="a b")(lambda: "")
     with pytest.raises(ValueError, match=r"'note://a' has no variables"):
         fake.resource_template("note://a")(lambda: "")
 

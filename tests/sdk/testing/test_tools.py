@@ -1,4 +1,4 @@
-"""Functions as tools: their schemas, their arguments, what they return."""
+"""Functions as tools: schemas, arguments, return values."""
 
 from __future__ import annotations
 
