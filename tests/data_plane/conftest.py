@@ -17,9 +17,8 @@ import pytest
 
 from leaseway.data_plane.app import run
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.serving import serve
 from leaseway.data_plane.testing.servers import MemoryServers
-from leaseway.data_plane.worker import Stop, Worker, WorkerOptions
+from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.protobuf import key_to_wire, spec_to_wire
 from leaseway.telemetry.metrics import Meter
@@ -206,7 +205,7 @@ class Bench:
     def __init__(self, servers: MemoryServers, plane: ControlPlane) -> None:
         self.servers = servers
         self.plane = plane
-        self.stop = Stop()
+        self.shutdown = Shutdown()
         self.worker: Worker
         self.address = ""
         self.background: Background
@@ -357,12 +356,10 @@ async def worker_bench(
         options = WorkerOptions(address, bound, id="w1", capacity=capacity, labels=labels, **fields)
         background = bench.background = Background(group)
         bench.worker = Worker(
-            options, bound, bench.servers, background, bench.stop, meter=meter, **parts
+            options, bound, bench.servers, background, bench.shutdown, meter=meter, **parts
         )
         listening = asyncio.Event()
-        serving = group.create_task(
-            serve(server, bench.worker, background, bench.stop, listening.set)
-        )
+        serving = group.create_task(bench.worker.serve(server, bench.shutdown, listening.set))
         await listening.wait()
         bench.connect(str(bound))
         bench.first_hello = await plane.hello()
@@ -373,8 +370,8 @@ async def worker_bench(
         finally:
             for caller in bench._callers:
                 caller.close()
-            bench.stop.ask("the test is over")
-            bench.stop.ask("and in a hurry")
+            bench.shutdown.request("the test is over")
+            bench.shutdown.request("and in a hurry")
             await asyncio.wait_for(serving, WAIT)
             await bench.channel.close()
             background.cancel_all()

@@ -22,7 +22,7 @@ async def test_calls_in_flight_finish_and_new_ones_are_refused(bench: Bench) -> 
     caller = bench.caller()
     call_id = await caller.begin("time")
     await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
-    bench.stop.ask("a test wants it")
+    bench.shutdown.request("a test wants it")
     await caller.until(lambda: any(frame.HasField("going_away") for frame in caller.frames))
     fault = await caller.refused("time")
     assert (fault.reason, fault.started) == (Reason.DRAINING, "no")
@@ -39,7 +39,7 @@ async def test_an_exchange_opened_late_is_told_at_once(bench: Bench) -> None:
     first = bench.caller()
     await first.begin("time")
     await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
-    bench.stop.ask("a test wants it")
+    bench.shutdown.request("a test wants it")
     await first.until(lambda: any(frame.HasField("going_away") for frame in first.frames))
     late = bench.caller()
     await late.until(lambda: late.ended)
@@ -66,7 +66,7 @@ async def test_leases_are_revoked_after_the_calls_and_the_control_plane_knows(
     caller = bench.caller()
     call_id = await caller.begin("db", session="s1", lease_id=lease.id)
     await bench.until(lambda: bench.servers.opened[0].calls)
-    bench.stop.ask("a test wants it")
+    bench.shutdown.request("a test wants it")
     await bench.plane.expect_report(lambda report: report.draining)
     assert bench.worker.leases.get(lease.id) is not None
     bench.servers.opened[0].calls[0].answer(b"{}")
@@ -82,7 +82,7 @@ async def test_a_control_plane_that_comes_up_meanwhile_hears_of_no_lease(bench: 
     call_id = await caller.begin("db", session="s1")
     instance = bench.servers.opened[-1]
     await bench.until(lambda: instance.calls)
-    bench.stop.ask("a test wants it")
+    bench.shutdown.request("a test wants it")
     await caller.until(lambda: any(frame.HasField("going_away") for frame in caller.frames))
     bench.plane.end_stream()
     hello = await bench.plane.hello()
@@ -98,8 +98,8 @@ async def test_a_second_signal_does_not_wait_for_calls(bench: Bench) -> None:
     caller = bench.caller()
     call_id = await caller.begin("time")
     await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
-    bench.stop.ask("once")
-    bench.stop.ask("twice")
+    bench.shutdown.request("once")
+    bench.shutdown.request("twice")
     result = await caller.result(call_id)
     assert result.HasField("status")
     await bench.until(lambda: not bench.servers.live)
@@ -114,9 +114,9 @@ async def test_a_drain_asked_again_and_a_signal_after_it_do_not_hurry(bench: Ben
     for _ in range(2):
         bench.plane.send(drain=sync_pb2.Drain(reason="an operator asked for it"))
     await caller.until(lambda: any(frame.HasField("going_away") for frame in caller.frames))
-    bench.stop.ask("it received SIGTERM")
-    assert not bench.stop.hurry.is_set()
-    assert bench.stop.reason == "drained: an operator asked for it"
+    bench.shutdown.request("it received SIGTERM")
+    assert not bench.shutdown.hurry.is_set()
+    assert bench.shutdown.reason == "drained: an operator asked for it"
     bench.servers.opened[0].calls[0].answer(b"{}")
     assert (await caller.result(call_id)).payload == b"{}"
 
@@ -137,6 +137,6 @@ async def test_a_worker_is_healthy_once_it_holds_what_is_served_and_not_when_it_
         bench.servers.holds = True
         await bench.caller().begin("time")
         await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
-        bench.stop.ask("a test wants it")
+        bench.shutdown.request("a test wants it")
         while (await watching.read()).status == serving:
             pass

@@ -1,4 +1,4 @@
-"""A worker process: chooses the concrete classes and opens the one task group."""
+"""A worker process: connects the concrete classes, and owns the task group."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from leaseway.data_plane.mcp.instance import Instance, load
 from leaseway.data_plane.mcp.pods.api import Pods, runs_pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.references.vault import WorkerVault
-from leaseway.data_plane.serving import serve
-from leaseway.data_plane.worker import Stop, Worker, WorkerOptions
+from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
 from leaseway.spec.model import ServerSpec
@@ -38,37 +37,37 @@ from leaseway.wire.channels.serving import bind, make_server
 
 _logger = logging.getLogger(__name__)
 _STORAGE_GRACE: Final = 5.0
-"""Seconds that the end of a worker waits for its artifacts to be removed."""
+"""Seconds to wait at shutdown until the artifacts are removed."""
 _PODS_GRACE: Final = 5.0
-"""Seconds that it waits for its pods to be removed; the rest goes with its own pod."""
+"""Seconds to wait at shutdown until pods are removed; the rest ends with the worker's own pod."""
 
 
 async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
-    """Run a worker until SIGTERM, SIGINT or its control plane ends it; return the exit status.
+    """Run a worker until SIGTERM, SIGINT or its control plane stops it; return the exit status.
 
     Args:
-        options: How.
+        options: The options.
         ready: Called with the bound HOST:PORT once the worker listens.
 
     Raises:
-        ValueError: It would listen beyond this machine without a key.
+        ValueError: It would listen to other machines without a key.
         OSError: The address cannot be used.
     """
     authenticator = options.authenticator or authenticator_for(options.key)
     check_listen(options.listen, None if authenticator.is_open else authenticator)
-    # Outside of the group, so that a taken port is an OSError and not a group of one.
+    # Outside of the task group, so that a taken port is an OSError and not an exception group.
     server = make_server(interceptors=identity_interceptors(authenticator))
     bound = bind(server, options.listen)
-    stop = Stop()
+    shutdown = Shutdown()
     worker: Worker | None = None
     exported = otlp_audit(options.id) if options.audit is not None else None
     audit = _audit(options, exported)
-    # Before there is anything to count, and after, an unhandled SIGUSR1 would end the process.
 
     def served() -> list[ServerSpec]:
         variants = worker.pool.desired_state.variants if worker is not None else {}
         return [variant.spec for variant in variants.values()]
 
+    # Installed before there is a worker: an unhandled SIGUSR1 would end the process.
     with diagnostics_on_signal(lambda: worker.counts() if worker is not None else {}):
         vault = WorkerVault(options.vault)
         await asyncio.to_thread(vault.refresh)
@@ -81,21 +80,21 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
             background = Background(group)
             try:
                 background.supervise(authenticator.run, "follow changes of credentials")
-                with _signals(stop):
+                with _signals(shutdown):
                     worker = Worker(
                         options,
                         bound,
                         open_instance,
                         background,
-                        stop,
+                        shutdown,
                         vault,
                         meter,
                         storage,
                         audit=audit,
                     )
-                    authenticator.refusals.on_refused = worker.refused
+                    authenticator.refusals.on_refused = worker.record_refused_rpc
                     background.spawn(_load_mcp_after(worker.sync.caught_up), "load MCP")
-                    await serve(server, worker, background, stop, lambda: ready(str(bound)))
+                    await worker.serve(server, shutdown, lambda: ready(str(bound)))
             finally:
                 background.cancel_all()
                 authenticator.refusals.flush()
@@ -112,10 +111,10 @@ async def _load_mcp_after(caught_up: asyncio.Event) -> None:
 
 
 def _audit(options: WorkerOptions, exported: OtlpAudit | None) -> AuditLog | None:
-    """Return where calls are recorded.
+    """Open the audit, or return None if it is off.
 
     Raises:
-        OSError: Nothing can be written there.
+        OSError: The audit cannot be written.
     """
     if options.audit is None:
         return None
@@ -135,10 +134,10 @@ def _audit(options: WorkerOptions, exported: OtlpAudit | None) -> AuditLog | Non
 async def artifact_storage(
     base: Path | None, grace: float = _STORAGE_GRACE
 ) -> AsyncIterator[ArtifactStorage]:
-    """Yield where artifacts are kept; afterwards none is left, unless the disk hangs.
+    """Yield a storage for artifacts; they are removed afterwards, unless the disk hangs.
 
     Args:
-        base: The folder to keep them below, or None for the system's own for what is temporary.
+        base: The parent folder, or None for the system's folder for temporary files.
         grace: Seconds to wait for their removal.
     """
     storage = await asyncio.to_thread(DirectoryStorage, base)
@@ -147,11 +146,11 @@ async def artifact_storage(
     finally:
         try:
             async with asyncio.timeout(grace):
-                await DiskThreads(1).run(storage.close)  # not behind work that hangs
+                await DiskThreads(1).run(storage.close)  # not queued behind work that hangs
         except TimeoutError:
             _logger.warning(
-                "The artifacts in %s are left there: the disk has not answered for %g s. The next "
-                "worker that keeps artifacts beside them removes them.",
+                "The artifacts in %s were not removed: the disk has not responded for %g s. The "
+                "next worker with the same parent folder removes them.",
                 storage.folder,
                 grace,
             )
@@ -161,7 +160,7 @@ async def artifact_storage(
 async def _connections(
     worker_id: str, vault: WorkerVault, served: Callable[[], list[ServerSpec]]
 ) -> AsyncIterator[OpenInstance]:
-    """Yield what makes instances; afterwards no process of theirs is left."""
+    """Yield a factory of instances; all of their processes have exited afterwards."""
     numbers = itertools.count(1)
     reaper = Reaper()
     try:
@@ -206,11 +205,11 @@ async def _connections(
 
 
 @contextlib.contextmanager
-def _signals(stop: Stop) -> Iterator[None]:
+def _signals(shutdown: Shutdown) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     handled = (signal.SIGTERM, signal.SIGINT)
     for number in handled:
-        loop.add_signal_handler(number, stop.ask, f"it received {number.name}")
+        loop.add_signal_handler(number, shutdown.request, f"it received {number.name}")
     try:
         yield
     finally:

@@ -1,9 +1,7 @@
-"""One worker: its parts, wired, and the order in which they end.
+"""One worker: its options, its parts, and how it serves and shuts down (DESIGN §6, leaving).
 
-The end (DESIGN §6, leaving): `going_away` on every exchange, calls in flight finish, leases are
-revoked, instances are closed.
-
-What a worker is told at its start.
+Shutdown: reject new work, announce `going_away` on every exchange, finish calls in flight, revoke
+leases, close instances, stop the server.
 """
 
 from __future__ import annotations
@@ -16,7 +14,11 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
+import grpc
+
+from leaseway.data_plane.artifacts.http import serve_artifacts
 from leaseway.data_plane.artifacts.storage import ArtifactStorage, MemoryStorage
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.audit.log import AuditLog
@@ -46,7 +48,7 @@ from leaseway.data_plane.references.resolve import resolve
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.exchange import Exchanges
-from leaseway.data_plane.services.execution import ExecutionService
+from leaseway.data_plane.services.execution import ExecutionService, add_execution_service
 from leaseway.data_plane.services.inspection import Inspection
 from leaseway.data_plane.services.leases import LeaseService
 from leaseway.data_plane.sync.client import Recorded, SyncClient
@@ -57,11 +59,17 @@ from leaseway.identity.refusals import RpcRefusal
 from leaseway.telemetry.http_listener import ARTIFACTS_LABEL, ArtifactsListener
 from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.prometheus_http import MetricsListener
-from leaseway.v1 import catalog_pb2, sync_pb2
+from leaseway.v1 import catalog_pb2, leases_pb2_grpc, sync_pb2
 from leaseway.vault.key import VaultPlace
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.health import LIVE, HealthService, enable_reflection
 from leaseway.wire.errors import Fault
+
+_logger = logging.getLogger(__name__)
+_SERVICES: Final = ("leaseway.v1.ExecutionService", "leaseway.v1.LeaseService")
+_STOP_GRACE: Final = 5.0
+"""Seconds that callers get to read the ends of their streams."""
 
 
 @dataclass(frozen=True)
@@ -69,27 +77,26 @@ class WorkerOptions:
     """How a worker runs.
 
     Attributes:
-        control_plane: Whom it joins.
-        listen: Where it listens; port 0 lets the system choose.
-        advertise: Where callers reach it, or None for where it listens; port 0 is the port that
-            it got.
-        id: Its name, stable over restarts.
-        capacity: The most leases that it takes.
-        key: What it sends to its control plane, and callers to it; None where anybody on this
-            machine may call.
-        worker_key: What it joins the control plane with, or None for the shared key.
-        authenticator: What callers are checked by, or None for the shared key alone.
-        labels: What it says of itself, for placement.
-        servers: Patterns over the ids of the servers that it takes; none: any.
-        vault: Where secrets are that its environment does not have, or None for nowhere.
-        metrics: Where Prometheus asks for metrics, or None for nowhere.
-        artifacts: The folder that images and sounds of results are kept in, in one of this run's
-            own; None means the system's folder for temporary files.
-        retention: What of them is kept.
-        artifacts_http: Where pages that show them ask for them, or None for nowhere.
-        recent_calls: How many calls are remembered for operators; 0 for none.
-        audit: The folder that calls are recorded in, or None for nowhere.
-        standbys: Control planes of which one may lead in the first one's place.
+        control_plane: The control plane to join.
+        listen: The address to listen on; port 0 lets the system choose.
+        advertise: The address for callers, or None for the bound one; port 0 is the bound port.
+        id: The worker's name, stable over restarts.
+        capacity: The limit of leases.
+        key: The key to join the control plane with, and for callers; None allows any caller on
+            this machine.
+        worker_key: The key to join the control plane with, or None for the shared key.
+        authenticator: Authenticates callers; None accepts the shared key only.
+        labels: For placement.
+        servers: Patterns of the server ids that it serves; empty means all.
+        vault: The vault with secrets that the environment does not have, or None.
+        metrics: The address for Prometheus, or None.
+        artifacts: The folder for images and sounds of results; None is the system's folder for
+            temporary files.
+        retention: How long and how many artifacts are kept.
+        artifacts_http: The address at which pages read artifacts, or None.
+        recent_calls: How many calls are kept for operators; 0 for none.
+        audit: The folder of the audit, or None.
+        standbys: Control planes of which one may lead instead of the first one.
     """
 
     control_plane: Endpoint
@@ -112,43 +119,45 @@ class WorkerOptions:
     standbys: tuple[Endpoint, ...] = ()
 
 
-_logger = logging.getLogger(__name__)
+class Shutdown:
+    """The request to shut a worker down.
 
-
-class Stop:
-    """Whether the worker is to end, and whether it is to hurry."""
+    Attributes:
+        requested: Set when the worker must shut down.
+        hurry: Set when it must not wait for calls.
+        reason: Why, in words.
+    """
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.hurry = asyncio.Event()
         self.reason = ""
-        self._insisted = False
+        self._requested_once = False
 
-    def ask(self, reason: str) -> None:
-        """End; asked a second time, without waiting for calls."""
-        if self._insisted:
+    def request(self, reason: str) -> None:
+        """Shut down; a second request does not wait for calls."""
+        if self._requested_once:
             self.hurry.set()
-        self._insisted = True
+        self._requested_once = True
         self.drain(reason)
 
     def drain(self, reason: str) -> None:
-        """End without a hurry, however often this is asked, and whatever is asked once later."""
-        if not self.asked.is_set():
+        """Shut down and wait for calls, unless `request` is called twice."""
+        if not self.requested.is_set():
             self.reason = reason
-            self.asked.set()
+            self.requested.set()
 
 
 class Worker:
-    """The parts of one worker, wired.
+    """The parts of one worker, connected.
 
     Attributes:
-        pool: What is served.
-        leases: What is held.
-        executor: What is in flight.
+        pool: The served generations.
+        leases: The held leases.
+        executor: The calls in flight.
         references: Follows changes of the vault and of files.
         artifacts: Images and sounds of results.
-        artifacts_http: Where pages ask for them, or None for nowhere.
-        sync: Keeps it joined.
+        sync: Keeps the worker joined to its control plane.
     """
 
     def __init__(
@@ -157,7 +166,7 @@ class Worker:
         bound: Endpoint,
         open_instance: OpenInstance,
         background: Background,
-        stop: Stop,
+        shutdown: Shutdown,
         vault: WorkerVault | None = None,
         meter: Meter | None = None,
         storage: ArtifactStorage | None = None,
@@ -167,7 +176,8 @@ class Worker:
     ) -> None:
         clock = clock or asyncio.get_running_loop().time
         self.id = options.id
-        self.artifacts_http = options.artifacts_http
+        self._background = background
+        self._artifacts_http = options.artifacts_http
         me = catalog_pb2.WorkerRef(
             id=options.id,
             incarnation=secrets.token_hex(8),
@@ -197,14 +207,14 @@ class Worker:
             storage or MemoryStorage(), me.incarnation, background, options.retention
         )
         self.artifacts.tenant_limit = self._artifact_space
-        self.artifacts.on_disk = self._artifacts_on_disk
+        self.artifacts.on_disk = self._report_artifact_storage
         self.executor.artifacts = self.artifacts
         self.executor.confirmation = Confirmation(lambda question: self.sync.ask_approval(question))
         if options.recent_calls:
             self.executor.recent = RecentCalls(options.recent_calls)
         self._recorder: Recorder | None = None
         if audit is not None:
-            audit.on_problem = self._audit_problem
+            audit.on_problem = self._report_audit
             self._recorder = Recorder(audit)
             self.executor.set_recorder(self._recorder)
         if meters is not None:
@@ -242,26 +252,26 @@ class Worker:
             ),
             self.pool,
             self.leases,
-            lambda reason: stop.drain(f"drained: {reason.rstrip('.')}"),
+            lambda reason: shutdown.drain(f"drained: {reason.rstrip('.')}"),
             Inspection(me, self.executor.recent, self.executor, self.leases).answer,
             self._record,
         )
 
-    def refused(self, refusal: RpcRefusal, times: int) -> None:
-        """Record RPCs that were refused for what their sender proved to be."""
+    def record_refused_rpc(self, refusal: RpcRefusal, times: int) -> None:
+        """Record RPCs that were refused because of their caller's identity."""
         if self._recorder is not None:
             self._recorder.record_refusal(refusal, times, "worker")
 
-    def _record(self, what: Recorded) -> None:
+    def _record(self, record: Recorded) -> None:
         if self._recorder is None:
             return
-        if isinstance(what, sync_pb2.RefusedRpc):
-            refusal = RpcRefusal(what.rpc, what.by, what.peer, what.outcome)
-            self._recorder.record_refusal(refusal, what.times, "control-plane")
-        elif isinstance(what, sync_pb2.OperatorAction):
-            self._recorder.record_operator(what)
+        if isinstance(record, sync_pb2.RefusedRpc):
+            refusal = RpcRefusal(record.rpc, record.by, record.peer, record.outcome)
+            self._recorder.record_refusal(refusal, record.times, "control-plane")
+        elif isinstance(record, sync_pb2.OperatorAction):
+            self._recorder.record_operator(record)
         else:
-            self._recorder.record_approval(what)
+            self._recorder.record_approval(record)
 
     def _state_readers(self) -> StateReaders:
         pool, leases = self.pool, self.leases
@@ -308,33 +318,29 @@ class Worker:
         )
 
     def _artifact_space(self, server_id: str, tenant: str) -> int | None:
-        """Return how many bytes of artifacts a tenant may keep here, or None for any number."""
+        """Return a tenant's limit of bytes of artifacts, or None if there is none."""
         try:
             limits = self.pool.resolve(server_id, tenant).variant.spec.policy.limits_of(tenant)
-        except Fault:  # the server has gone since
+        except Fault:  # the server was removed
             return None
         return limits.artifact_bytes if limits is not None else None
 
-    def _artifacts_on_disk(self, why: str) -> None:
+    def _report_artifact_storage(self, failure: str) -> None:
         message = (
-            f"Worker '{self.id}' cannot keep images and sounds of results: {why}. They stay in"
+            f"Worker '{self.id}' cannot keep images and sounds of results: {failure}. They stay in"
             " their results. Make room on its disk, or name another folder with --artifacts."
         )
-        problem = WorkerProblem("worker", "ARTIFACTS_NOT_KEPT", message, severity="warning")
-        if why:
-            self._reports.report_problem(problem)
-        else:
-            self._reports.clear_problem(problem)
+        self._reports.set_problem(
+            WorkerProblem("worker", "ARTIFACTS_NOT_KEPT", message, severity="warning"),
+            bool(failure),
+        )
 
-    def _audit_problem(self, sentence: str) -> None:
-        problem = WorkerProblem("worker", "AUDIT_NOT_WRITTEN", sentence)
-        if sentence:
-            self._reports.report_problem(problem)
-        else:
-            self._reports.clear_problem(problem)
+    def _report_audit(self, failure: str) -> None:
+        problem = WorkerProblem("worker", "AUDIT_NOT_WRITTEN", failure)
+        self._reports.set_problem(problem, bool(failure))
 
     def counts(self) -> dict[str, int]:
-        """Count what is held and under way."""
+        """Return the numbers of leases, waiting callers, instances and calls, for diagnostics."""
         return {
             "leases": len(tuple(self.leases.leases)),
             "waiting": self.leases.waiting,
@@ -342,30 +348,64 @@ class Worker:
             "calls": self.executor.in_flight,
         }
 
-    async def leave(self, stop: Stop) -> None:
-        """Finish what is in flight, within its bound, and end everything else."""
+    async def serve(
+        self, server: grpc.aio.Server, shutdown: Shutdown, on_ready: Callable[[], None]
+    ) -> None:
+        """Serve until a shutdown is requested, then shut down in order.
+
+        Args:
+            server: Bound, not started.
+            shutdown: Requests the shutdown.
+            on_ready: Called once the server listens.
+        """
+        add_execution_service(self.execution, server)
+        leases_pb2_grpc.add_LeaseServiceServicer_to_server(self.lease_service, server)
+        health = HealthService(server)
+        await health.set_not_serving("", *_SERVICES)
+        await health.set_serving(LIVE)
+        enable_reflection(server, _SERVICES)
+        await server.start()
+        try:
+            async with serve_artifacts(self._artifacts_http, self.artifacts):
+                on_ready()
+                self._background.supervise(self.sync.run, "keep joined to the control plane")
+                self._background.supervise(self.references.run, "follow changed references")
+                self._background.spawn(self._set_serving_when_caught_up(health), "health")
+                await shutdown.requested.wait()
+                _logger.info("Worker %s shuts down: %s.", self.id, shutdown.reason)
+                await health.shut_down()
+                await self._shut_down(shutdown)
+        finally:
+            await server.stop(_STOP_GRACE)
+
+    async def _set_serving_when_caught_up(self, health: HealthService) -> None:
+        await self.sync.caught_up.wait()
+        await health.set_serving("", *_SERVICES)
+
+    async def _shut_down(self, shutdown: Shutdown) -> None:
+        """Finish calls in flight, within a bound, and end everything else."""
         await self.sync.report_leaving()
         self.references.stop()
         self.executor.reject_new_calls()
         self.execution.continuations.start_draining()
         self.leases.reject_new(self.executor.draining_fault())
-        self._exchanges.go_away(f"The worker ends: {stop.reason}.")
-        await self._finish_calls(stop)
-        self.leases.revoke_all("its worker ended")
+        self._exchanges.go_away(f"The worker shuts down: {shutdown.reason}.")
+        await self._finish_calls(shutdown)
+        self.leases.revoke_all("its worker shut down")
         self.leases.stop()
         self.artifacts.stop()
         await self.pool.close()
-        await self.sync.flush()  # what is left there is what the control plane takes for held
+        await self.sync.flush()  # the control plane keeps leases that it does not see ended
 
     async def _drain(self) -> None:
         await self.executor.drain()
         # Callers may still fetch the results of suspended calls.
         await self.execution.continuations.wait_until_empty()
 
-    async def _finish_calls(self, stop: Stop) -> None:
+    async def _finish_calls(self, shutdown: Shutdown) -> None:
         waits = [
             asyncio.ensure_future(self._drain()),
-            asyncio.ensure_future(stop.hurry.wait()),
+            asyncio.ensure_future(shutdown.hurry.wait()),
         ]
         await asyncio.wait(
             waits, timeout=bounds.SHUTDOWN_TIMEOUT, return_when=asyncio.FIRST_COMPLETED
@@ -377,7 +417,7 @@ class Worker:
 
 
 def _labels(options: WorkerOptions, host: str) -> Mapping[str, str]:
-    """Return what a worker says of itself, so that a page's backend finds its artifacts."""
+    """Return the labels for placement, with the address at which pages read artifacts."""
     listener = options.artifacts_http
     if listener is None:
         return options.labels

@@ -136,7 +136,7 @@ async def test_the_end_of_a_worker_waits_for_a_disk_that_hangs_only_a_while(
     async with asyncio.timeout(BOUND):
         async with artifact_storage(tmp_path, grace=0.05):
             (folder,) = tmp_path.iterdir()
-    assert f"The artifacts in {folder} are left there: the disk has not answered" in caplog.text
+    assert f"The artifacts in {folder} were not removed: the disk has not responded" in caplog.text
     disk.set()
     assert await asyncio.to_thread(closed.wait, BOUND)
     assert list(tmp_path.iterdir()) == []

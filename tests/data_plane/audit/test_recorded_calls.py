@@ -139,7 +139,7 @@ class at_server:  # noqa: N801 - read as: async with at_server
 
 async def test_who_was_refused_is_recorded_wherever_that_was(audited: Audited) -> None:
     here = RpcRefusal("ExecutionService/ReadLogs", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED")
-    audited.bench.worker.refused(here, 1)
+    audited.bench.worker.record_refused_rpc(here, 1)
     there = sync_pb2.RefusedRpc(rpc="AdminService/DrainWorker", outcome="UNAUTHENTICATED", times=9)
     audited.bench.plane.send(refused_rpc=there)
     await audited.bench.until(lambda: len(audited.records("refused")) == 2)

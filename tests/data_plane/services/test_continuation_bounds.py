@@ -105,7 +105,7 @@ async def test_a_drain_waits_for_what_waits_only_a_short_while(held: Bench) -> N
     in_flight = await caller.begin("db")
     await held.until(lambda: len(held.servers.opened[0].calls) == 2)
     going_on = held.servers.opened[0].calls[1]
-    held.stop.ask("a test wants it")
+    held.shutdown.request("a test wants it")
     await held.until(lambda: calls[0].cancelled and not len(held.worker.execution.continuations))
     fault = await refused(held, request_state=asked.request_state)
     assert fault.reason is Reason.DRAINING
@@ -120,7 +120,7 @@ async def test_a_caller_that_comes_back_in_time_gets_its_result_from_a_worker_th
 ) -> None:
     response, _ = await parked(held, ELICIT)
     call_of(held).answer(text_result(100))
-    held.stop.ask("a test wants it")
+    held.shutdown.request("a test wants it")
     await held.plane.expect_report(lambda report: report.draining)
     ended = await reply_of(held, request_state=response.request_state)
     assert ended.content[0].text.startswith("xxx")

@@ -229,5 +229,5 @@ async def test_a_server_that_waits_to_start_again_is_in_backoff(bench: Bench) ->
 
 async def test_a_worker_that_is_told_to_drain_asks_to_stop(bench: Bench) -> None:
     bench.plane.send(drain=sync_pb2.Drain(reason="an operator said so"))
-    await bench.until(bench.stop.asked.is_set)
-    assert "an operator said so" in bench.stop.reason
+    await bench.until(bench.shutdown.requested.is_set)
+    assert "an operator said so" in bench.shutdown.reason

@@ -24,9 +24,8 @@ from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.service import SyncService
 from leaseway.control_plane.sync.toolsets import listing_from_wire
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.serving import serve
 from leaseway.data_plane.sync.convert import LeaseMessages
-from leaseway.data_plane.worker import Stop, Worker, WorkerOptions
+from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
 from leaseway.sdk.testing.instance import PROTOCOL, FunctionServers
@@ -77,7 +76,7 @@ class Planes:
         self._desired: dict[VariantKey, tuple[ServerSpec, ServerListing]] = {}
         self._desired_version = 0
         self._stopping = asyncio.Event()
-        self._stop = Stop()
+        self._shutdown = Shutdown()
         self._reconciling: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.address = ""
@@ -108,19 +107,19 @@ class Planes:
         bound = bind(server, _LOOPBACK)
         options = WorkerOptions(joined, bound, id=_WORKER, capacity=self._capacity)
         async with asyncio.TaskGroup() as group:
-            background, stop, ready = Background(group), self._stop, asyncio.Event()
+            background, shutdown, ready = Background(group), self._shutdown, asyncio.Event()
             self.worker = Worker(
-                options, bound, self._servers, background, stop, clock=self._lease_clock
+                options, bound, self._servers, background, shutdown, clock=self._lease_clock
             )
             deadlines = group.create_task(self.plane.run())
-            serving = group.create_task(serve(server, self.worker, background, stop, ready.set))
+            serving = group.create_task(self.worker.serve(server, shutdown, ready.set))
             try:
                 await ready.wait()
                 listening.set_result(None)
                 await self._stopping.wait()
             finally:
-                stop.ask("the test is over")
-                stop.ask("do not wait for calls")  # as a second signal
+                shutdown.request("the test is over")
+                shutdown.request("do not wait for calls")  # as a second signal
                 await asyncio.wait([serving])
                 deadlines.cancel()
                 background.cancel_all()
@@ -172,7 +171,7 @@ class Planes:
                 self.plane.act(partial(_relisted, key, good.launch_hash, listing))
 
     def _is_reconciled(self) -> bool:
-        if self._stop.asked.is_set():  # a drained worker serves nothing
+        if self._shutdown.requested.is_set():  # a drained worker serves nothing
             return True
         state = self.plane.state
         last_known_good = state.servers.last_known_good
