@@ -129,7 +129,7 @@ def test_members_of_an_object_say_themselves_that_they_are_required() -> None:
         (("name: t, method: GET, endpoint: /u, template_engine: jinja2,"
          " response_template: '{% include \"x\" %}'"),
          "response_template", "BAD_TEMPLATE", "may not use include"),
-        ("name: a b, method: GET, endpoint: /u", "name", "BAD_VALUE", "name 'a b' is not valid"),
+        ("name: a b, method: GET, endpoint: /u", "name", "BAD_VALUE", "is 'a b'; write 1 to 64"),
         ("name: t, method: GET, endpiont: /u, endpoint: /u", "endpiont", "UNKNOWN_KEY",
          "did you mean 'endpoint'?"),
         ("name: t, method: GET, endpoint: /u, parameters: [{name: a, typ: string}]",

@@ -54,9 +54,9 @@ def _version(node: Tree, where: Where) -> str:
 
 
 _ROOT: Final = keyed(
-    Key("version", _version, "version"),
-    Key("schema", choice(SCHEMA), "schema"),
-    Key("inherit", plain_text(longest=4_096, empty=False), "inherit"),
+    Key("version", _version),
+    Key("schema", choice(SCHEMA)),
+    Key("inherit", plain_text(longest=4_096, empty=False)),
     ROOT_KEYS["servers"],
 )
 

@@ -19,6 +19,7 @@ from leaseway.control_plane.config.schema.values import (
     BadValue,
     Reader,
     Schema,
+    checked,
     items_of,
     list_schema,
     plain_text,
@@ -52,24 +53,52 @@ _RESERVED_HEADERS: Final = frozenset(
     {"content-length", "transfer-encoding", "mcp-protocol-version", "mcp-session-id"}
 )
 _PATH: Final = text(longest=MAX_COMMAND, empty=False)
-_COMMAND: Final = worker_text(longest=MAX_COMMAND, empty=False)
-_ARGUMENT: Final = worker_text()
-_URL: Final = worker_text(longest=MAX_URL, empty=False)
-_SESSION_ID: Final = worker_text(longest=MAX_SESSION_ID)
 _LABEL_VALUE: Final = plain_text(longest=MAX_LABEL)
 
 
-@reader(_COMMAND.schema)
-def command(node: Tree, where: Where) -> str:
-    """Read the program of a stdio server."""
-    _reject_reference(node, where, "a command")
-    return _COMMAND.read(node, where)
+def _shown_text(what: str, *, longest: int = MAX_TEXT, empty: bool = True) -> Reader[str]:
+    """Return a reader of text that all users of the machine, or every log, can see."""
+    any_text = worker_text(longest=longest, empty=empty)
+
+    @reader(any_text.schema)
+    def read(node: Tree, where: Where) -> str:
+        if isinstance(node, Table) and any(each.name in REFERENCE_KINDS for each in node.entries):
+            raise BadValue(
+                f"{quoted(where.key)} can't be a reference: {what} would show the value in process"
+                " lists and logs. Pass it under 'env' or 'headers'.",
+                IssueReason.REFERENCE_NOT_ALLOWED,
+            )
+        return any_text.read(node, where)
+
+    return read
 
 
-@reader(_ARGUMENT.schema)
-def _argument(node: Tree, where: Where) -> str:
-    _reject_reference(node, where, "arguments")
-    return _ARGUMENT.read(node, where)
+def _folder_fault(path: str) -> str | None:
+    if path.startswith(("/", "${")):
+        return None
+    return f"must be an absolute path, but is {quoted(path)}."
+
+
+def _session_id_fault(text: str) -> str | None:
+    if all("!" <= character <= "~" for character in text):
+        return None
+    return "may contain only visible ASCII characters, and no spaces."
+
+
+command: Final = _shown_text("a command", longest=MAX_COMMAND, empty=False)
+"""Reads the program of a stdio server."""
+
+folder: Final = checked(_shown_text("a folder", longest=MAX_COMMAND, empty=False), _folder_fault)
+"""Reads the folder that a process starts in; it may contain `${NAME}`."""
+
+env_file: Final = _PATH
+"""Reads the path of a file of variables, like that of `{file: PATH}`."""
+
+session_id: Final = checked(worker_text(longest=MAX_SESSION_ID), _session_id_fault)
+"""Reads an `Mcp-Session-Id` to join; empty means none."""
+
+_ARGUMENT: Final = _shown_text("arguments")
+_URL: Final = _shown_text("a url", longest=MAX_URL, empty=False)
 
 
 @reader(list_schema(_ARGUMENT.schema, MAX_ARGUMENTS))
@@ -78,7 +107,7 @@ def arguments(node: Tree, where: Where) -> tuple[str, ...]:
     values: list[str] = []
     for index, item in enumerate(items_of(node, where, MAX_ARGUMENTS)):
         place = where.item(index, item.at)
-        value = _argument(item, place)
+        value = _ARGUMENT(item, place)
         if value is not None:
             before = values[-1] if values else ""
             warn_of_credential(item, place, credentials.credential_in_argument(value, before))
@@ -92,20 +121,6 @@ def arguments(node: Tree, where: Where) -> tuple[str, ...]:
                 place.warning(item.at, IssueReason.SECRET_IN_ARGUMENTS, message)
             values.append(value)
     return tuple(values)
-
-
-@reader(_COMMAND.schema)
-def folder(node: Tree, where: Where) -> str:
-    """Read the folder that a process starts in; it may contain `${NAME}`."""
-    _reject_reference(node, where, "a folder")
-    path = _COMMAND.read(node, where)
-    if path.startswith(("/", "${")):
-        return path
-    raise BadValue(f"{quoted(where.key)} must be an absolute path, but is {quoted(path)}.")
-
-
-env_file: Final = _PATH
-"""Reads the path of a file of variables, like that of `{file: PATH}`."""
 
 
 @reader(
@@ -136,7 +151,6 @@ def worker_labels(node: Tree, where: Where) -> dict[str, str]:
 @reader(_URL.schema)
 def url(node: Tree, where: Where) -> str:
     """Read the endpoint of an HTTP server."""
-    _reject_reference(node, where, "a url")
     value = _URL.read(node, where)
     fault = _url_fault(value, _schemes(where.transport))
     if fault:
@@ -145,26 +159,11 @@ def url(node: Tree, where: Where) -> str:
     return value
 
 
-@reader(_SESSION_ID.schema)
-def session_id(node: Tree, where: Where) -> str:
-    """Read an `Mcp-Session-Id` to join; empty means none."""
-    value = _SESSION_ID.read(node, where)
-    if all("!" <= character <= "~" for character in value):
-        return value
-    raise BadValue(f"{quoted(where.key)} may contain only visible ASCII characters, and no spaces.")
-
-
 def _name(rule: re.Pattern[str], words: str) -> Reader[str]:
-    any_text = text(longest=256, empty=False)
+    def fault(name: str) -> str | None:
+        return None if rule.fullmatch(name) else f"must be a name of {words}, not a value."
 
-    @reader({"type": "string", "pattern": f"^{rule.pattern}$"})
-    def read(node: Tree, where: Where) -> str:
-        name = any_text.read(node, where)
-        if rule.fullmatch(name):
-            return name
-        raise BadValue(f"{quoted(where.key)} must be a name of {words}, not a value.")
-
-    return read
+    return checked(text(longest=256, empty=False), fault, pattern=rule.pattern)
 
 
 _REFERENCES: Final[Mapping[Literal["env", "secret", "file"], Reader[str]]] = {
@@ -285,16 +284,6 @@ environment: Final = _values(_value(MAX_TEXT), MAX_VARIABLES, _variable_fault)
 
 headers: Final = _values(_value(MAX_HEADER, one_line=True), MAX_HEADERS, _header_fault)
 """Reads the HTTP headers of a server; their names differ by more than case."""
-
-
-def _reject_reference(node: Tree, where: Where, what: str) -> None:
-    # {secret: …} in a key whose value all users of the machine, or every log, would show.
-    if isinstance(node, Table) and any(entry.name in REFERENCE_KINDS for entry in node.entries):
-        raise BadValue(
-            f"{quoted(where.key)} can't be a reference: {what} would show the value in process"
-            " lists and logs. Pass it under 'env' or 'headers'.",
-            IssueReason.REFERENCE_NOT_ALLOWED,
-        )
 
 
 def _schemes(transport: str | None) -> tuple[str, ...]:

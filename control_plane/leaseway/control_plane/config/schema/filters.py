@@ -75,8 +75,8 @@ def _filter(key: str, noun: str, fault_of: Callable[[str], str]) -> Reader[NameF
 
     patterns = list_of(read, MAX_PATTERNS)
     keys = keyed(
-        Key("whitelist", patterns, "whitelist"),
-        Key("blacklist", patterns, "blacklist"),
+        Key("whitelist", patterns),
+        Key("blacklist", patterns),
     )
     return record(keys, NameFilter, f"'{key}'")
 
@@ -111,7 +111,7 @@ def _replacement(remove: str, add: str = "") -> Transform:
 
 
 _REPLACEMENT: Final = record(
-    keyed(Key("remove", _part, "remove"), Key("add", _part, "add")),
+    keyed(Key("remove", _part), Key("add", _part)),
     _replacement,
     "a prefix",
     required=("remove",),
@@ -130,7 +130,7 @@ def _suffix(node: Tree, where: Where) -> Transform:
     return Transform("suffix", _part.read(node, where))
 
 
-_STEPS: Final = keyed(Key("suffix", _suffix, "suffix"), Key("prefix", _prefix, "prefix"))
+_STEPS: Final = keyed(Key("suffix", _suffix), Key("prefix", _prefix))
 
 
 @reader({"anyOf": [schema_of(keyed(key), required=(key.name,)) for key in _STEPS.values()]})

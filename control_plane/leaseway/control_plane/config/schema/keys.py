@@ -20,6 +20,7 @@ from leaseway.control_plane.config.schema.values import (
     BadValue,
     Schema,
     boolean,
+    checked,
     choice,
     duration,
     integer,
@@ -79,8 +80,6 @@ _TRANSPORT_SYNONYMS: Final[Mapping[str, str]] = {
 
 
 _PLAIN_NAME: Final = plain_text(longest=1_024)
-_PLAIN_KEY: Final = plain_text(longest=512, empty=False)
-_PLAIN_PATH: Final = plain_text(longest=4_096, empty=False)
 
 
 @reader({"type": "string"})
@@ -94,33 +93,29 @@ def _transport(node: Tree, where: Where) -> str:
     return name
 
 
-@reader(_PLAIN_KEY.schema)
-def _domain_key(node: Tree, where: Where) -> str:
-    """Read a key that a domain may set, or one name of `env` or `headers`."""
-    text = _PLAIN_KEY.read(node, where)
+def _domain_key_fault(text: str) -> str | None:
     key, _, name = text.partition(".")
     is_key = key in SERVER_KEYS and key not in NEVER_OPENED
     if is_key and (not name or key in ("env", "headers")):
-        return text
-    raise BadValue(
-        f"{quoted(where.key)} opens keys of this server, such as 'args', or names, such as"
-        f" 'env.NAME'; {quoted(text)} is neither: {suggestion(key, SERVER_KEYS)}"
+        return None
+    return (
+        "opens keys of this server, such as 'args', or names, such as 'env.NAME';"
+        f" {quoted(text)} is neither: {suggestion(key, SERVER_KEYS)}"
     )
 
 
-@reader(_PLAIN_PATH.schema)
-def _writable_path(node: Tree, where: Where) -> str:
-    path = _PLAIN_PATH.read(node, where)
+_DOMAIN_KEY: Final = checked(plain_text(longest=512, empty=False), _domain_key_fault)
+
+
+def _writable_fault(path: str) -> str | None:
     if not path.startswith("/") or ".." in PurePosixPath(path).parts:
-        raise BadValue(
-            f"{quoted(where.key)} must be an absolute path without '..', but is {quoted(path)}."
-        )
+        return f"must be an absolute path without '..', but is {quoted(path)}."
     if not path.strip("/"):
-        raise BadValue(
-            f"{quoted(where.key)} is the root folder: a sandbox with write access everywhere"
-            " protects nothing."
-        )
-    return path
+        return "is the root folder: a sandbox with write access everywhere protects nothing."
+    return None
+
+
+_WRITABLE: Final = checked(plain_text(longest=4_096, empty=False), _writable_fault)
 
 
 def _enabled_sandbox(
@@ -131,9 +126,9 @@ def _enabled_sandbox(
 
 _RESTART: Final = record(
     keyed(
-        Key("initial", duration(_INSTANT, _DAY), "initial"),
+        Key("initial", duration(_INSTANT, _DAY)),
         Key("max", duration(_INSTANT, _DAY), "maximum"),
-        Key("multiplier", number(1, 100), "multiplier"),
+        Key("multiplier", number(1, 100)),
     ),
     Backoff,
     "'restart'",
@@ -143,8 +138,8 @@ _LIMITS: Final = record(
     keyed(
         Key("memory", size(MIB, _MAX_MEMORY), "memory_bytes"),
         Key("cpu", number(0.01, 1_024), "cpu_cores"),
-        Key("open_files", integer(1, 1_048_576), "open_files"),
-        Key("processes", integer(1, 1_048_576), "processes"),
+        Key("open_files", integer(1, 1_048_576)),
+        Key("processes", integer(1, 1_048_576)),
     ),
     Limits,
     "'limits'",
@@ -152,9 +147,9 @@ _LIMITS: Final = record(
 
 _SANDBOX: Final = record(
     keyed(
-        Key("level", choice(_BASIC, _STRICT), "level"),
-        Key("network", boolean, "network"),
-        Key("writable", list_of(_writable_path, 100), "writable_paths"),
+        Key("level", choice(_BASIC, _STRICT)),
+        Key("network", boolean),
+        Key("writable", list_of(_WRITABLE, 100), "writable_paths"),
     ),
     _enabled_sandbox,
     "'sandbox'",
@@ -188,98 +183,89 @@ def _sandbox(node: Tree, where: Where) -> Sandbox:
 
 
 SERVER_KEYS: Final = keyed(
-    Key("enabled", boolean, "enabled"),
-    Key("description", plain_text(longest=4_096), "description"),
+    Key("enabled", boolean),
+    Key("description", plain_text(longest=4_096)),
     Key(
         "truely-stateless",
         boolean,
         "truely_stateless",
         about="true: calls share an instance. false: each session leases its own.",
     ),
-    Key("transport", _transport, "transport", required_by=frozenset(TRANSPORTS)),
-    Key("protocol", choice(*PROTOCOLS), "protocol", PROCESSES | _NETWORK),
-    Key("command", fields.command, "command", _STDIO, required_by=_STDIO, instead="image"),
-    Key("args", fields.arguments, "args", _STDIO),
+    Key("transport", _transport, required_by=frozenset(TRANSPORTS)),
+    Key("protocol", choice(*PROTOCOLS), transports=PROCESSES | _NETWORK, for_registered=True),
+    Key(
+        "command",
+        fields.command,
+        transports=_STDIO,
+        for_registered=True,
+        required_by=_STDIO,
+        instead="image",
+    ),
+    Key("args", fields.arguments, transports=_STDIO, for_registered=True),
     Key(
         "image",
         process_servers.image,
-        "image",
-        _STDIO,
-        reaches_registered=False,
+        transports=_STDIO,
         about="The container image of the server; each instance is a container.",
     ),
     Key(
         "podTemplate",
         process_servers.pod_template,
         "pod_template",
-        _STDIO,
-        reaches_registered=False,
+        transports=_STDIO,
         about="A PodTemplateSpec that its pods are made from, on Kubernetes.",
     ),
-    Key(
-        "cwd",
-        fields.folder,
-        "cwd",
-        _STDIO,
-        reaches_registered=False,
-        about="The folder that the process starts in.",
-    ),
-    Key("env", fields.environment, "env", PROCESSES),
+    Key("cwd", fields.folder, transports=_STDIO, about="The folder that the process starts in."),
+    Key("env", fields.environment, transports=PROCESSES, for_registered=True),
     Key(
         "env_file",
         fields.env_file,
-        "env_file",
-        _STDIO,
-        reaches_registered=False,
+        transports=_STDIO,
         about="A file of NAME=VALUE lines on the worker; 'env' overrides it.",
     ),
     # Leaseway enforces these only for processes that it starts itself.
-    Key(
-        "inherit_env",
-        choice("safe", "all", "none"),
-        "inherit_env",
-        PROCESSES,
-        reaches_registered=False,
-    ),
-    Key("limits", _LIMITS, "limits", PROCESSES, reaches_registered=False),
-    Key("sandbox", _sandbox, "sandbox", PROCESSES, reaches_registered=False),
-    Key("url", fields.url, "url", _NETWORK, required_by=_NETWORK),
-    Key("headers", fields.headers, "headers", _NETWORK | _HTTP_API),
-    Key("base_url", fields.url, "url", _HTTP_API, reaches_registered=False),
-    Key("http_tools", http_tools, "http_tools", _HTTP_API, reaches_registered=False),
+    Key("inherit_env", choice("safe", "all", "none"), transports=PROCESSES),
+    Key("limits", _LIMITS, transports=PROCESSES),
+    Key("sandbox", _sandbox, transports=PROCESSES),
+    Key("url", fields.url, transports=_NETWORK, for_registered=True, required_by=_NETWORK),
+    Key("headers", fields.headers, transports=_NETWORK | _HTTP_API, for_registered=True),
+    Key("base_url", fields.url, "url", transports=_HTTP_API),
+    Key("http_tools", http_tools, transports=_HTTP_API),
     Key(
         "openapi",
         openapi,
-        "openapi",
-        _HTTP_API,
-        reaches_registered=False,
+        transports=_HTTP_API,
         about="A file or an address; its operations become tools.",
     ),
     Key(
         "security",
         security,
-        "security",
-        _HTTP_API,
-        reaches_registered=False,
+        transports=_HTTP_API,
         about="The credentials of requests; without 'type', of a security scheme of the document.",
     ),
-    Key("follow_redirects", boolean, "follow_redirects", _HTTP_API, reaches_registered=False),
-    Key("retries", integer(0, MAX_RETRIES), "retries", _HTTP_API, reaches_registered=False),
-    Key("sessionId", fields.session_id, "session_id", _HTTP),
-    Key("module", process_servers.module, "module", _PYTHON, _PYTHON, reaches_registered=False),
-    Key("class", process_servers.class_name, "class_name", _PYTHON, _PYTHON, False),
-    Key("config", process_servers.config, "config", _PYTHON, reaches_registered=False),
-    Key("roots", process_servers.roots, "builtin.roots", _BUILTIN, reaches_registered=False),
-    Key("commands", process_servers.commands, "builtin.commands", _BUILTIN, frozenset(), False),
-    Key("hosts", process_servers.hosts, "builtin.hosts", _BUILTIN, reaches_registered=False),
-    Key("tools", process_servers.tools, "tools", required_by=_BUILTIN),
-    Key("prompts", naming.prompts, "prompts"),
-    Key("resources", naming.resources, "resources"),
+    Key("follow_redirects", boolean, transports=_HTTP_API),
+    Key("retries", integer(0, MAX_RETRIES), transports=_HTTP_API),
+    Key("sessionId", fields.session_id, "session_id", transports=_HTTP, for_registered=True),
+    Key("module", process_servers.module, transports=_PYTHON, required_by=_PYTHON),
+    Key(
+        "class",
+        process_servers.class_name,
+        "class_name",
+        transports=_PYTHON,
+        required_by=_PYTHON,
+    ),
+    Key("config", process_servers.config, transports=_PYTHON),
+    Key("roots", process_servers.roots, "builtin.roots", transports=_BUILTIN),
+    Key("commands", process_servers.commands, "builtin.commands", transports=_BUILTIN),
+    Key("hosts", process_servers.hosts, "builtin.hosts", transports=_BUILTIN),
+    Key("tools", process_servers.tools, required_by=_BUILTIN),
+    Key("prompts", naming.prompts),
+    Key("resources", naming.resources),
     Key("transform", naming.transforms, "transforms"),
-    Key("startup_timeout", duration(_INSTANT, _DAY), "startup_timeout"),
-    Key("call_timeout", duration(_INSTANT, _DAY), "call_timeout"),
-    Key("max_calls", integer(1, _MAX_CALLS), "max_calls"),
-    Key("lease_drain_timeout", duration(0, 7 * _DAY), "lease_drain_timeout"),
+    Key("startup_timeout", duration(_INSTANT, _DAY)),
+    Key("call_timeout", duration(_INSTANT, _DAY)),
+    Key("max_calls", integer(1, _MAX_CALLS)),
+    Key("lease_drain_timeout", duration(0, 7 * _DAY)),
     Key("start", choice("eager", "lazy"), "instances.start"),
     Key("warm", integer(0, _MAX_INSTANCES), "instances.warm"),
     Key("max_instances", integer(1, _MAX_INSTANCES), "instances.max_instances"),
@@ -289,7 +275,6 @@ SERVER_KEYS: Final = keyed(
     Key(
         "worker_labels",
         fields.worker_labels,
-        "worker_labels",
         about="Labels that a worker must have to get the server.",
     ),
     Key("risk", policy.risks, "policy.risks"),
@@ -298,8 +283,7 @@ SERVER_KEYS: Final = keyed(
     Key("permissions", policy.permissions, "policy.permissions"),
     Key(
         "domain_may",
-        list_of(_domain_key, 100),
-        "domain_may",
+        list_of(_DOMAIN_KEY, 100),
         about="Keys that domains may set, or single names: env.NAME.",
     ),
 )
@@ -328,14 +312,14 @@ def _servers(node: Tree, where: Where) -> Table:
 
 
 ROOT_KEYS: Final = keyed(
-    Key("version", _version, "version"),
+    Key("version", _version),
     Key(
         "defaults",
         record(keyed(Key("transform", naming.transforms, "transforms")), dict, "'defaults'"),
         "defaults",
     ),
-    Key("servers", _servers, "servers"),
-    Key("tenants", policy.tenants, "tenants"),
+    Key("servers", _servers),
+    Key("tenants", policy.tenants),
 )
 """The keys of the file; SERVER_KEYS are those of the mappings below `servers`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,7 @@ from leaseway.control_plane.config.schema.values import (
     Reader,
     Schema,
     boolean,
+    checked,
     choice,
     integer,
     list_of,
@@ -129,26 +130,16 @@ def _expression(node: Tree, where: Where) -> str:
     return text
 
 
-def _checked(longest: int, fault_of: Callable[[str], str], verdict: str) -> Reader[str]:
-    """Return a reader of text without a fault."""
-    plain = plain_text(longest=longest, empty=False)
-
-    @reader(plain.schema)
-    def read(node: Tree, where: Where) -> str:
-        text = plain.read(node, where)
-        fault = fault_of(text)
-        if fault:
-            raise BadValue(f"{quoted(where.key)} {verdict}: {fault}.")
-        return text
-
-    return read
+def _pattern_fault(pattern: str) -> str | None:
+    fault = filters.name_pattern_fault(pattern)
+    return f"can match no tool: {fault}." if fault else None
 
 
-_PATTERN: Final = _checked(filters.MAX_PATTERN, filters.name_pattern_fault, "can match no tool")
+_PATTERN: Final = checked(plain_text(longest=filters.MAX_PATTERN, empty=False), _pattern_fault)
 _RULE: Final = record(
     keyed(
         Key("deny", _expression, "expression"),
-        Key("tools", list_of(_PATTERN, filters.MAX_PATTERNS), "tools"),
+        Key("tools", list_of(_PATTERN, filters.MAX_PATTERNS)),
     ),
     ArgumentRule,
     "a rule",
@@ -167,24 +158,26 @@ rules: Final = list_of(_rule, MAX_RULES)
 """Reads the rules that deny calls because of their arguments."""
 
 
-def _path_fault(path: str) -> str:
+def _path_fault(path: str) -> str | None:
     parts = path.split("/")
     if ".." in parts or path.startswith("~"):
-        return "write it without '..' and '~'"
-    if "*" in path:
-        return "patterns are not supported; name the folder"
-    if "\\" in path or not path.isprintable():
-        return "it has a backslash or a control character"
-    return ""
+        fault = "write it without '..' and '~'"
+    elif "*" in path:
+        fault = "patterns are not supported; name the folder"
+    elif "\\" in path or not path.isprintable():
+        fault = "it has a backslash or a control character"
+    else:
+        return None
+    return f"can't be a permitted or denied path: {fault}."
 
 
-_PATH: Final = _checked(_MAX_PATH_LENGTH, _path_fault, "can't be a permitted or denied path")
+_PATH: Final = checked(plain_text(longest=_MAX_PATH_LENGTH, empty=False), _path_fault)
 _PERMISSIONS: Final = record(
     keyed(
-        Key("read", boolean, "read"),
-        Key("write", boolean, "write"),
-        Key("allowed_paths", list_of(_PATH, _MAX_PATHS), "allowed_paths"),
-        Key("denied_paths", list_of(_PATH, _MAX_PATHS), "denied_paths"),
+        Key("read", boolean),
+        Key("write", boolean),
+        Key("allowed_paths", list_of(_PATH, _MAX_PATHS)),
+        Key("denied_paths", list_of(_PATH, _MAX_PATHS)),
     ),
     Permissions,
     "'permissions'",
@@ -258,17 +251,15 @@ def _named(keys: Keys, limit: int, what: str) -> Reader[Tenants]:
     return read
 
 
-_TOOLS: Final = Key("tools", filters.tools, "tools")
-_AGENTS: Final = _named(
-    keyed(Key("servers", _granted(keyed(_TOOLS)), "servers")), MAX_AGENTS, "an agent"
-)
+_TOOLS: Final = Key("tools", filters.tools)
+_AGENTS: Final = _named(keyed(Key("servers", _granted(keyed(_TOOLS)))), MAX_AGENTS, "an agent")
 _LIMITS: Final = record(
     keyed(
-        Key("calls", rate, "calls"),
-        Key("concurrent", integer(1, _MAX_CALLS), "concurrent"),
-        Key("leases", integer(1, _MAX_CALLS), "leases"),
-        Key("artifact_bytes", size(1, TIB), "artifact_bytes"),
-        Key("weight", integer(1, _MAX_WEIGHT), "weight"),
+        Key("calls", rate),
+        Key("concurrent", integer(1, _MAX_CALLS)),
+        Key("leases", integer(1, _MAX_CALLS)),
+        Key("artifact_bytes", size(1, TIB)),
+        Key("weight", integer(1, _MAX_WEIGHT)),
     ),
     TenantLimits,
     "'limits' of a tenant",
@@ -278,17 +269,16 @@ tenants: Final = _named(
     keyed(
         Key(
             "servers",
-            _granted(keyed(_TOOLS, Key("permissions", permissions, "permissions"))),
+            _granted(keyed(_TOOLS, Key("permissions", permissions))),
             "servers",
         ),
-        Key("limits", _LIMITS, "limits"),
+        Key("limits", _LIMITS),
         Key(
             "secrets",
             list_of(plain_text(longest=4_096, empty=False), 1_000),
-            "secrets",
             about="Names and paths that references in the tenant's layer may use: acme_*, a path.",
         ),
-        Key("agents", _AGENTS, "agents"),
+        Key("agents", _AGENTS),
     ),
     MAX_TENANTS,
     "a tenant",

@@ -13,6 +13,7 @@ from leaseway.control_plane.config.schema.tables import entries_of
 from leaseway.control_plane.config.schema.values import (
     BadValue,
     Reader,
+    checked,
     choice,
     list_of,
     plain_text,
@@ -38,19 +39,16 @@ _MAX_NUMBER: Final = 2**63
 _IDENTIFIER: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _MODULE: Final = re.compile(rf"{_IDENTIFIER}(\.{_IDENTIFIER})*")
 _TEMPLATE_KEYS: Final = ("metadata", "spec")
-_IMAGE: Final = worker_text(longest=MAX_IMAGE, empty=False)
 _TEXT: Final = text()
 _WORKER_TEXT: Final = worker_text()
 
 
-@reader(_IMAGE.schema)
-def image(node: Tree, where: Where) -> str:
-    """Read the image of a stdio server; it may contain `${NAME}`."""
-    name = _IMAGE.read(node, where)
-    fault = None if "${" in name else image_fault(name)
-    if fault is not None:
-        raise BadValue(f"{quoted(where.key)} {fault}")
-    return name
+def _image_fault(name: str) -> str | None:
+    return None if "${" in name else image_fault(name)
+
+
+image: Final = checked(worker_text(longest=MAX_IMAGE, empty=False), _image_fault)
+"""Reads the image of a stdio server; it may contain `${NAME}`."""
 
 
 @reader({"type": "object"})
@@ -80,16 +78,10 @@ def check_image(server: TableEntry, values: Mapping[str, Any], where: Where) -> 
 
 
 def _identifier(rule: re.Pattern[str], words: str) -> Reader[str]:
-    plain = plain_text(longest=1_024, empty=False)
+    def fault(name: str) -> str | None:
+        return None if rule.fullmatch(name) else f"must be {words}, but is {quoted(name)}."
 
-    @reader(plain.schema | {"pattern": f"^{rule.pattern}$"})
-    def read(node: Tree, where: Where) -> str:
-        name = plain.read(node, where)
-        if rule.fullmatch(name):
-            return name
-        raise BadValue(f"{quoted(where.key)} must be {words}, but is {quoted(name)}.")
-
-    return read
+    return checked(plain_text(longest=1_024, empty=False), fault, pattern=rule.pattern)
 
 
 module: Final = _identifier(_MODULE, "a module as in an import statement, such as tools.weather")
@@ -140,20 +132,6 @@ def tools(node: Tree, where: Where) -> NameFilter:
     )
 
 
-def _entry(fault_of: Callable[[str], str | None]) -> Reader[str]:
-    any_text = worker_text(longest=_MAX_PATH, empty=False)
-
-    @reader(any_text.schema)
-    def read(node: Tree, where: Where) -> str:
-        entry = any_text.read(node, where)
-        fault = None if "${" in entry else fault_of(entry)
-        if fault is not None:
-            raise BadValue(f"{quoted(where.key)}: {fault}")
-        return entry
-
-    return read
-
-
 def _command_fault(text: str) -> str | None:
     try:
         command_words(text)
@@ -168,7 +146,13 @@ def _root_fault(text: str) -> str | None:
 
 def _entries(fault_of: Callable[[str], str | None]) -> Reader[tuple[str, ...]]:
     """Return a reader of a list that is not empty."""
-    entries = list_of(_entry(fault_of), MAX_ENTRIES)
+
+    def fault_in(entry: str) -> str | None:
+        fault = None if "${" in entry else fault_of(entry)
+        return None if fault is None else f"is not valid: {fault}"
+
+    entry = checked(worker_text(longest=_MAX_PATH, empty=False), fault_in)
+    entries = list_of(entry, MAX_ENTRIES)
 
     @reader(entries.schema | {"minItems": 1})
     def read(node: Tree, where: Where) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, TypeVar
 
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
@@ -41,22 +41,26 @@ class Key:
     Attributes:
         name: Its spelling in the file.
         read: Reads its value.
-        field: The value's field in the typed model.
-        transports: The transports that accept the key, or None for all.
+        field: The value's field in the typed model; by default the name.
+        transports: The built-in transports that accept the key, or None for every transport.
+        for_registered: Whether transports that other packages register accept it, too.
         required_by: The transports that do not work without it.
-        reaches_registered: Whether transports that other packages register accept it, too.
         instead: A key that makes this one optional, or empty.
         about: Its description for editors.
     """
 
     name: str
     read: Reader[Any]
-    field: str
+    field: str = ""
+    _: KW_ONLY
     transports: frozenset[str] | None = None
+    for_registered: bool = False
     required_by: frozenset[str] = frozenset()
-    reaches_registered: bool = True
     instead: str = ""
     about: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "field", self.field or self.name)
 
     @property
     def schema(self) -> Schema:
@@ -65,7 +69,7 @@ class Key:
     def is_for(self, transport: str) -> bool:
         if self.transports is None or transport in self.transports:
             return True
-        return self.reaches_registered and is_registered(transport)
+        return self.for_registered and is_registered(transport)
 
 
 Keys = Mapping[str, Key]

@@ -162,6 +162,28 @@ def plain_text(*, longest: int = MAX_TEXT, empty: bool = True) -> Reader[str]:
     return read
 
 
+def checked(
+    base: Reader[str], fault_of: Callable[[str], str | None], *, pattern: str = ""
+) -> Reader[str]:
+    """Return a reader of text with a further rule.
+
+    Args:
+        base: Reads the text.
+        fault_of: Returns the end of a sentence that begins with the key, or None.
+        pattern: The rule as a regular expression, for editors.
+    """
+
+    @reader(base.schema | ({"pattern": f"^{pattern}$"} if pattern else {}))
+    def read(node: Tree, where: Where) -> str:
+        value = base.read(node, where)
+        fault = fault_of(value)
+        if fault:
+            raise BadValue(f"{quoted(where.key)} {fault}")
+        return value
+
+    return read
+
+
 @reader({"type": "boolean"})
 def boolean(node: Tree, where: Where) -> bool:
     """Read true or false."""

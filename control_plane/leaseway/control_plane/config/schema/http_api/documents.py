@@ -33,15 +33,15 @@ class OpenApi:
 _SOURCE: Final = plain_text(longest=4_096, empty=False)
 _PATTERNS: Final = list_of(plain_text(longest=1_024, empty=False), _MAX_PATTERNS)
 _CHOICE: Final = record(
-    keyed(*(Key(name, _PATTERNS, name) for name in ("operations", "tags", "paths"))),
+    keyed(*(Key(name, _PATTERNS) for name in ("operations", "tags", "paths"))),
     dict[str, tuple[str, ...]],
     "a choice of operations",
 )
 _SETTINGS: Final = record(
     keyed(
-        Key("source", _SOURCE, "source"),
-        Key("include", _CHOICE, "include"),
-        Key("exclude", _CHOICE, "exclude"),
+        Key("source", _SOURCE),
+        Key("include", _CHOICE),
+        Key("exclude", _CHOICE),
     ),
     dict[str, Any],
     "'openapi'",

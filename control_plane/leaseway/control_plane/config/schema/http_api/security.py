@@ -77,8 +77,8 @@ def _value(node: Tree, where: Where) -> Value:
 _FULL: Final = record(
     keyed(
         Key("type", choice(*CREDENTIAL_KINDS), "kind"),
-        Key("name", plain_text(longest=256, empty=False), "name"),
-        Key("value", _value, "value"),
+        Key("name", plain_text(longest=256, empty=False)),
+        Key("value", _value),
     ),
     _credential_of,
     "a credential",

@@ -21,6 +21,7 @@ from leaseway.control_plane.config.schema.values import (
     BadValue,
     Reader,
     boolean,
+    checked,
     choice,
     duration,
     integer,
@@ -58,7 +59,6 @@ from leaseway.wire.names import is_valid_name
 _DAY: Final = 86_400.0
 _INSTANT: Final = 0.001
 _MAX_TEXT: Final = 8_192
-_PLAIN_NAME: Final = plain_text(longest=1_024, empty=False)
 _TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "null")
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _KEYWORDS: Final = (
@@ -243,13 +243,13 @@ def _matching(pattern: str, *, longest: int) -> Reader[str]:
 
 
 _PARAMETER_KEYS: Final = keyed(
-    Key("name", plain_text(longest=128, empty=False), "name"),
-    Key("position", choice(*POSITIONS), "position"),
-    Key("required", boolean, "required"),
+    Key("name", plain_text(longest=128, empty=False)),
+    Key("position", choice(*POSITIONS)),
+    Key("required", boolean),
     Key("as", plain_text(longest=256, empty=False), "wire_name"),
-    Key("style", choice(*STYLES), "style"),
+    Key("style", choice(*STYLES)),
     Key("whole_body", boolean, "is_body"),
-    Key("schema", _nested, "schema"),
+    Key("schema", _nested),
 )
 
 
@@ -278,36 +278,32 @@ def _tool_of(name: str, **values: Any) -> HttpTool:
     return _with_positions(HttpTool(name, **values))
 
 
-@reader({"type": "string", "minLength": 1, "maxLength": 1_024, "pattern": "^[a-zA-Z0-9_-]{1,64}$"})
-def _tool_name(node: Tree, where: Where) -> str:
-    name = _PLAIN_NAME.read(node, where)
+def _name_fault(name: str) -> str | None:
     if is_valid_name(name):
-        return name
-    raise BadValue(
-        f"The tool's name {quoted(name)} is not valid: write 1 to 64 characters of a-z, A-Z, 0-9,"
-        " '_' and '-'."
-    )
+        return None
+    return f"is {quoted(name)}; write 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'."
 
 
+_NAME: Final = checked(
+    plain_text(longest=1_024, empty=False), _name_fault, pattern="[a-zA-Z0-9_-]{1,64}"
+)
 _TOOL_KEYS: Final = keyed(
-    Key("name", _tool_name, "name"),
+    Key("name", _NAME),
     # Shown as they are: a `${` in these texts is not a reference.
-    Key("title", text(longest=_MAX_TEXT), "title"),
-    Key("description", text(longest=_MAX_TEXT), "description"),
-    Key("method", choice(*METHODS), "method"),
-    Key("endpoint", _matching("^/(?!/)", longest=4_096), "endpoint"),
-    Key("parameters", list_of(_parameter, MAX_PARAMETERS, "parameters"), "parameters"),
-    Key("body", choice(*BODIES), "body"),
-    Key("content_type", plain_text(longest=256, empty=False), "content_type"),
-    Key("response_template", text(longest=MAX_TEMPLATE), "response_template"),
-    Key("template_engine", choice(*ENGINES), "template_engine"),
-    Key("timeout", duration(_INSTANT, _DAY), "timeout"),
-    Key("retries", integer(0, MAX_RETRIES), "retries"),
+    Key("title", text(longest=_MAX_TEXT)),
+    Key("description", text(longest=_MAX_TEXT)),
+    Key("method", choice(*METHODS)),
+    Key("endpoint", _matching("^/(?!/)", longest=4_096)),
+    Key("parameters", list_of(_parameter, MAX_PARAMETERS, "parameters")),
+    Key("body", choice(*BODIES)),
+    Key("content_type", plain_text(longest=256, empty=False)),
+    Key("response_template", text(longest=MAX_TEMPLATE)),
+    Key("template_engine", choice(*ENGINES)),
+    Key("timeout", duration(_INSTANT, _DAY)),
+    Key("retries", integer(0, MAX_RETRIES)),
     Key(
         "annotations",
-        record(
-            keyed(*(Key(name, boolean, name) for name in _HINTS)), _sorted_hints, "'annotations'"
-        ),
+        record(keyed(*(Key(name, boolean) for name in _HINTS)), _sorted_hints, "'annotations'"),
         "annotations",
     ),
     Key("security", _anonymous, "is_anonymous"),
