@@ -2,7 +2,7 @@
 
 import pytest
 
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.issues import MAX_ISSUES, ConfigIssue, ParsedConfig
 from leaseway.wire.bounds import MAX_CONFIG, MAX_SERVERS
 
@@ -11,7 +11,7 @@ TRANSPORTS = "stdio, streamable_http, sse, websocket, http_api, python, builtin"
 
 
 def parse(text: str) -> ParsedConfig:
-    return parse_native(text, PATH)
+    return parse_text(text, PATH)
 
 
 def only(text: str) -> ConfigIssue:
@@ -176,7 +176,7 @@ servers:
   a: {transport: stdio, command: y}
   b: {transport: bogus}
 """
-    parsed = parse_native(text, "mcp.yaml")
+    parsed = parse_text(text, "mcp.yaml")
     assert parsed.broken
     assert not parsed.servers
     assert [one.reason for one in parsed.issues] == ["DUPLICATE_SERVER", "UNSUPPORTED_TRANSPORT"]

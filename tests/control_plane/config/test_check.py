@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from leaseway.control_plane.config.check import check_sources, unresolved_here
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.vault.file import set_secret
 from leaseway.vault.key import find_vault
@@ -22,7 +22,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def warnings(server: str, environ: dict[str, str], *programs: str) -> list[tuple[str, int, str]]:
     """Return (reason, column, message) of what a stdio server on the fourth line lacks."""
-    parsed = parse_native(f"{HEAD}    {{transport: stdio, {server}}}", "mcp.yaml")
+    parsed = parse_text(f"{HEAD}    {{transport: stdio, {server}}}", "mcp.yaml")
     assert parsed.issues == ()
     which = {name: f"/bin/{name}" for name in programs}.get
     issues = unresolved_here(parsed, "mcp.yaml", environ, which, {"/there"}.__contains__)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 
 PATH = "mcp.yaml"
 
 
 def parse(text: str) -> ParsedConfig:
-    return parse_native(text, PATH)
+    return parse_text(text, PATH)
 
 
 def entry(body: str, head: str = "transport: stdio, command: x, ") -> str:

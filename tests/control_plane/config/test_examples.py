@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from leaseway.control_plane.config.check import check_sources
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.core.catalog.exposure import expose, resolve_clashes
@@ -19,7 +19,7 @@ NAMES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 
 def parse(name: str) -> ParsedConfig:
     path = FOLDER / name
-    return parse_native(path.read_text(encoding="utf-8"), str(path))
+    return parse_text(path.read_text(encoding="utf-8"), str(path))
 
 
 def server(name: str, server_id: str) -> ServerSpec:

@@ -7,7 +7,6 @@ import yaml
 
 from leaseway.control_plane.config.exporting import native_text
 from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.formats.native import parse_native
 
 CORPUS = Path(__file__).resolve().parents[2] / "corpus"
 FILES = sorted(
@@ -21,7 +20,7 @@ FILES = sorted(
 def test_the_native_file_gives_the_same_servers_without_errors(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     written, parsed = native_text(text, str(path))
-    again = parse_native(written, "out.yaml")
+    again = parse_text(written, "out.yaml")
     assert again.servers == parsed.servers == parse_text(text, str(path)).servers
     assert [issue for issue in again.issues if issue.severity == "error"] == []
 
@@ -48,7 +47,7 @@ def test_defaults_are_kept() -> None:
         "servers: {b: {transport: stdio, command: x}}\n"
     )
     written, parsed = native_text(text, "mcp.yaml")
-    assert parse_native(written, "out.yaml").servers == parsed.servers
+    assert parse_text(written, "out.yaml").servers == parsed.servers
 
 
 def test_a_broken_file_gives_nothing() -> None:

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS
 
 KEYS = [*SERVER_KEYS, "prefix", "suffix", "add", "remove", "env", "secret", "file", "whitelist"]
@@ -43,7 +43,7 @@ def dump(content: Any) -> str:
 
 
 def check_sane(text: str) -> None:
-    parsed = parse_native(text, "mcp.yaml")
+    parsed = parse_text(text, "mcp.yaml")
     lines = len(re.split("\r\n|[\r\n\x85\u2028\u2029]", text))
     errors = {issue.server_id for issue in parsed.issues if issue.severity == "error"}
     for issue in parsed.issues:
@@ -130,8 +130,8 @@ def shuffled(content: Any, rng: random.Random) -> Any:
 @settings(deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_the_order_of_keys_never_matters(rng: random.Random) -> None:
-    expected = parse_native(dump(VALID), "mcp.yaml")
-    parsed = parse_native(dump(shuffled(VALID, rng)), "mcp.yaml")
+    expected = parse_text(dump(VALID), "mcp.yaml")
+    parsed = parse_text(dump(shuffled(VALID, rng)), "mcp.yaml")
     assert parsed.servers == expected.servers
     assert parsed.rejected == expected.rejected == {"c"}
     assert {(issue.key, issue.message) for issue in parsed.issues} == {
@@ -146,9 +146,9 @@ def test_the_order_of_keys_never_matters(rng: random.Random) -> None:
 @given(_entries)
 def test_a_bad_neighbour_never_changes_a_servers_spec(neighbour: dict[str, Any]) -> None:
     good = VALID["servers"]["a"]
-    alone = parse_native(dump({"version": 1, "servers": {"a": good}}), "mcp.yaml")
+    alone = parse_text(dump({"version": 1, "servers": {"a": good}}), "mcp.yaml")
     text = dump({"version": 1, "servers": {"x": neighbour, "a": good}})
-    parsed = parse_native(text, "mcp.yaml")
+    parsed = parse_text(text, "mcp.yaml")
     (key,) = alone.servers
     assert parsed.servers[key] == alone.servers[key]
     assert parsed.rejected <= {"x"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.schema.keys import native_schema
 from leaseway.spec.model import TRANSPORTS, VariantKey
@@ -31,7 +31,7 @@ def pigeons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def parse(body: str) -> ParsedConfig:
-    return parse_native(f"version: 1\nservers:\n  s: {{{body}}}\n", "mcp.yaml")
+    return parse_text(f"version: 1\nservers:\n  s: {{{body}}}\n", "mcp.yaml")
 
 
 @pytest.mark.parametrize(

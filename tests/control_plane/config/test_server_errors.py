@@ -2,7 +2,7 @@
 
 import pytest
 
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 from leaseway.spec.model import VariantKey
 
@@ -11,7 +11,7 @@ TRANSPORTS = "stdio, streamable_http, sse, websocket, http_api, python, builtin"
 
 
 def parse(text: str) -> ParsedConfig:
-    return parse_native(text, PATH)
+    return parse_text(text, PATH)
 
 
 def only(text: str) -> ConfigIssue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import VariantKey
 from leaseway.spec.permissions import Permissions
@@ -19,7 +19,7 @@ servers:
 
 
 def parse(text: str) -> ParsedConfig:
-    return parse_native(text, "mcp.yaml")
+    return parse_text(text, "mcp.yaml")
 
 
 def policy(parsed: ParsedConfig, server_id: str) -> ServerPolicy:

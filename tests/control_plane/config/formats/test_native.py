@@ -2,7 +2,7 @@
 
 import pytest
 
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import (
     InstancePolicy,
@@ -70,7 +70,7 @@ servers:
 
 
 def parse(text: str) -> ParsedConfig:
-    return parse_native(text, "mcp.yaml")
+    return parse_text(text, "mcp.yaml")
 
 
 def one(body: str) -> ServerSpec:
@@ -280,6 +280,6 @@ def test_only_a_key_that_is_meant_to_be_defaults_refuses_servers_that_rely_on_it
     key: str, refused: bool
 ) -> None:
     text = f"version: 1\n{key}: {{}}\nservers: {{a: {{transport: stdio, command: x}}}}\n"
-    parsed = parse_native(text, "mcp.yaml")
+    parsed = parse_text(text, "mcp.yaml")
     assert (parsed.rejected == {"a"}) is refused
     assert "UNKNOWN_KEY" in {issue.reason for issue in parsed.issues}

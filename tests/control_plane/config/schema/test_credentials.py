@@ -2,7 +2,7 @@
 
 import pytest
 
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.credentials import names_a_secret
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 
@@ -12,7 +12,7 @@ JWT = "eyJhbGciOiJI" + "." + "eyJzdWIiOiIx" + "." + "c2lnbmF0dXJl"
 
 
 def parse(server: str) -> ParsedConfig:
-    return parse_native(f"version: 1\nservers:\n  s: {{{server}}}\n", "mcp.yaml")
+    return parse_text(f"version: 1\nservers:\n  s: {{{server}}}\n", "mcp.yaml")
 
 
 def stdio(body: str) -> ParsedConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.spec.model import VariantKey
 
 _NAMES = "names consist of a-z, A-Z, 0-9, '_' and '-', and only '*' is special"
@@ -23,7 +23,7 @@ def test_a_pattern_that_can_match_nothing_is_a_warning_and_stays(pattern: str, w
         "version: 1\nservers:\n  s: {transport: stdio, command: x,"
         f" tools: {{whitelist: ['{pattern}']}}}}\n"
     )
-    parsed = parse_native(text, "mcp.yaml")
+    parsed = parse_text(text, "mcp.yaml")
     (issue,) = parsed.issues
     assert (issue.severity, issue.reason) == ("warning", "BAD_PATTERN")
     assert issue.message == f"The pattern '{pattern}' {why}."

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leaseway.control_plane.config.effective import effective_values
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
@@ -26,7 +26,7 @@ servers:
 
 
 def parse(tools: str) -> ParsedConfig:
-    return parse_native(HEAD + tools, "mcp.yaml")
+    return parse_text(HEAD + tools, "mcp.yaml")
 
 
 def only_issue(tools: str) -> ConfigIssue:
@@ -173,7 +173,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
     ],
 )
 def test_a_server_lacks_what_it_needs(text: str, words: str) -> None:
-    parsed = parse_native(
+    parsed = parse_text(
         f"version: 1\nservers:\n  s: {{ transport: http_api, {text} }}\n", "mcp.yaml"
     )
     assert parsed.rejected == {"s"}

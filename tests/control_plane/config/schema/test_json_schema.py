@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.keys import SERVER_KEYS, native_schema
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "deploy" / "examples"
@@ -89,14 +89,14 @@ REFUSED = [
 @pytest.mark.parametrize("content", ACCEPTED)
 def test_what_it_accepts_the_parser_accepts(content: dict[str, Any]) -> None:
     VALIDATOR.validate(content)
-    issues = parse_native(yaml.safe_dump(content), "mcp.yaml").issues
+    issues = parse_text(yaml.safe_dump(content), "mcp.yaml").issues
     assert [issue for issue in issues if issue.severity == "error"] == []
 
 
 @pytest.mark.parametrize("content", REFUSED)
 def test_what_it_refuses_the_parser_refuses(content: dict[str, Any]) -> None:
     assert not VALIDATOR.is_valid(content)
-    issues = parse_native(yaml.safe_dump(content), "mcp.yaml").issues
+    issues = parse_text(yaml.safe_dump(content), "mcp.yaml").issues
     assert any(issue.severity == "error" for issue in issues)
 
 
@@ -104,7 +104,7 @@ def test_what_it_refuses_the_parser_refuses(content: dict[str, Any]) -> None:
 def test_what_the_parser_accepts_it_accepts(key: str, value: Any) -> None:
     for entry in (STDIO, HTTP):
         content = file(**entry | {key: value})
-        issues = parse_native(yaml.safe_dump(content), "mcp.yaml").issues
+        issues = parse_text(yaml.safe_dump(content), "mcp.yaml").issues
         if not any(issue.severity == "error" for issue in issues):
             VALIDATOR.validate(content)
 
@@ -127,6 +127,6 @@ def test_its_bounds_are_the_parsers(key: str) -> None:
         (bound["maximum"] + step, False),
     ):
         entry = STDIO if SERVER_KEYS[key].is_for("stdio") else server
-        issues = parse_native(yaml.safe_dump(file(**entry | {key: value})), "mcp.yaml").issues
+        issues = parse_text(yaml.safe_dump(file(**entry | {key: value})), "mcp.yaml").issues
         refused = any(issue.key == f"servers.a.{key}" for issue in issues)
         assert refused is not is_within, value

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from leaseway.control_plane.config.effective import effective_values
-from leaseway.control_plane.config.formats.native import parse_native
+from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.openapi.operations import import_document
@@ -26,7 +26,7 @@ SCHEMES: dict[str, Any] = {
 
 
 def parse(security: str, more: str = "") -> ParsedConfig:
-    return parse_native(
+    return parse_text(
         "version: 1\nservers:\n  s:\n    transport: http_api\n    base_url: http://127.0.0.1:1\n"
         "    http_tools: [ { name: t, method: GET, endpoint: /u, parameters: [ { name: q } ] } ]\n"
         f"    security: {security}\n{more}",
@@ -156,12 +156,12 @@ def test_an_operation_that_needs_no_credential_is_a_tool_without(tmp_path: Path)
     }  # fmt: skip
     assert spec_from_wire(spec_to_wire(spec)).launch_hash == spec.launch_hash
     written = native_server(import_document(document), "s", "api.json")
-    again = parse_native(written, "mcp.yaml").servers[VariantKey("s")]
+    again = parse_text(written, "mcp.yaml").servers[VariantKey("s")]
     assert again.http_tools == spec.http_tools
 
 
 def test_the_security_of_a_tool_is_an_empty_list_or_a_mistake() -> None:
-    parsed = parse_native(
+    parsed = parse_text(
         "version: 1\nservers:\n  s:\n    transport: http_api\n    base_url: http://127.0.0.1:1\n"
         "    http_tools: [ { name: t, method: GET, endpoint: /u, security: [ key ] } ]\n",
         "mcp.yaml",

@@ -9,7 +9,7 @@ from typing import Final
 from leaseway.control_plane.config.formats.clients import read_claude_settings, read_clients
 from leaseway.control_plane.config.formats.native import read_native
 from leaseway.control_plane.config.formats.three_layer import read_three_layer
-from leaseway.control_plane.config.layers.combine import parse_layers
+from leaseway.control_plane.config.layers.combine import LayerDocument, combine
 from leaseway.control_plane.config.layers.document import (
     Document,
     DocumentReader,
@@ -26,12 +26,39 @@ _CLIENT_FILES: Final = frozenset(
     {".kode.json", ".claude.json", "claude_desktop_config.json", "mcp.json", ".mcp.json"}
 )
 _CLAUDE_SETTINGS: Final = ("enabledMcpjsonServers", "disabledMcpjsonServers", "permissions")
+_STRICT: Final = frozenset({"system", "kubernetes", "domain"})
+"""Layers in which a literal credential is an error."""
+
 _IMPLIED: Final[Mapping[LayerKind, Implied]] = {"domain": "never", "session": "if_it_runs"}
 
 
 def parse_config(layers: Sequence[Layer]) -> ParsedConfig:
-    """Parse the files of a configuration, each in its own format, the lowest layer first."""
-    return parse_layers(layers, _reader_of)
+    """Parse the files of a configuration, each in its own format, the lowest layer first.
+
+    A broken file rejects the configuration, a bad entry only its server. Parsing never raises, but
+    blocks on large files.
+    """
+    log = IssueLog(
+        layers[0].path if layers else "",
+        frozenset(layer.path for layer in layers if layer.kind in _STRICT),
+        list(dict.fromkeys(layer.path for layer in layers)),
+    )
+    documents: list[LayerDocument] = []
+    for layer in layers:
+        own = IssueLog(layer.path)
+        document = _read(layer, own)
+        log.absorb(own, layer.tenant)
+        log.failed -= own.failed
+        log.broken = log.broken or own.broken or document is None
+        if document is not None:
+            documents.append(
+                LayerDocument(layer.kind, layer.path, layer.tenant, document, own.failed)
+            )
+    if not log.broken:
+        return combine(documents, log)
+    if len(documents) == len(layers):
+        combine(documents, log)  # to list the other mistakes, too
+    return ParsedConfig({}, frozenset(), log.issues(), broken=True, places=log.places)
 
 
 def parse_text(text: str, path: str, *, bare: bool = False) -> ParsedConfig:
@@ -47,9 +74,12 @@ def parse_text(text: str, path: str, *, bare: bool = False) -> ParsedConfig:
 
 def read_document(text: str, path: str, *, bare: bool = False) -> Document | None:
     """Return a file's servers in native keys, or None if it is broken."""
-    layer = Layer("native", path, text, bare=bare)
-    where = Where(IssueLog(path))
-    root = read_root(text, where, path)
+    return _read(Layer("native", path, text, bare=bare), IssueLog(path))
+
+
+def _read(layer: Layer, log: IssueLog) -> Document | None:
+    where = Where(log)
+    root = read_root(layer.text, where, layer.path)
     return None if root is None else _reader_of(root, layer)(root, where)
 
 

@@ -1,9 +1,4 @@
-"""The native configuration file: from text to typed specs (DESIGN §2).
-
-A file that is broken as a whole changes nothing; a bad entry refuses that server only. Parsing
-never raises: whatever is wrong is an issue with a file, a line and a column. Pure, but not fast
-for a large file: a caller with an event loop should parse in a thread.
-"""
+"""The native configuration file (DESIGN §2)."""
 
 from __future__ import annotations
 
@@ -12,15 +7,13 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
 
-from leaseway.control_plane.config.layers.combine import parse_layers
 from leaseway.control_plane.config.layers.document import (
     Document,
-    Layer,
     repeated_root,
     server_entries,
 )
 from leaseway.control_plane.config.schema.entries import read_defaults
-from leaseway.control_plane.config.schema.issues import IssueReason, ParsedConfig, Where
+from leaseway.control_plane.config.schema.issues import IssueReason, Where
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS
 from leaseway.control_plane.config.schema.tables import read_table, unique_entries
 from leaseway.control_plane.config.tree.yaml_tree import START, Table, TableEntry
@@ -33,16 +26,6 @@ _NO_CONFIGURATION: Final = (
     "This is not a configuration: it has none of the keys 'version', 'servers' and 'defaults'. Name"
     " another file, or begin it with 'version: 1'."
 )
-
-
-def parse_native(text: str, path: str) -> ParsedConfig:
-    """Parse a native configuration file.
-
-    Args:
-        text: The file's content.
-        path: Its name, for the issues; it is not opened.
-    """
-    return parse_layers([Layer("native", path, text)], lambda _root, _layer: read_native)
 
 
 def read_native(root: Table, where: Where) -> Document | None:

@@ -16,9 +16,6 @@ from typing import Final
 from leaseway.control_plane.config.layers.document import (
     CONFIG_OF_CLASS,
     Document,
-    Layer,
-    ReaderOf,
-    read_root,
 )
 from leaseway.control_plane.config.layers.grants import (
     Reference,
@@ -59,9 +56,6 @@ DOMAIN_KEYS: Final = frozenset(
 
 In `env` and `headers` it may set the names that the layer below has. Filters only narrow.
 """
-
-_STRICT_LAYERS: Final = frozenset({"system", "kubernetes", "domain"})
-"""Layers in which a literal credential is an error."""
 
 _FILTERS: Final = ("tools", "prompts", "resources")
 _REFERENCE_NOUNS: Final = {"env": "variable", "secret": "secret", "file": "file"}
@@ -174,38 +168,6 @@ class LayerDocument:
         return ConfigIssue(
             self.path, at.line, at.column, key, "error", reason, message, server, tenant
         )
-
-
-def parse_layers(layers: Sequence[Layer], reader_of: ReaderOf) -> ParsedConfig:
-    """Parse the files of a configuration.
-
-    Args:
-        layers: The files, the lowest layer first.
-        reader_of: Returns the reader of a file.
-    """
-    log = IssueLog(
-        layers[0].path if layers else "",
-        frozenset(layer.path for layer in layers if layer.kind in _STRICT_LAYERS),
-        list(dict.fromkeys(layer.path for layer in layers)),
-    )
-    documents: list[LayerDocument] = []
-    for layer in layers:
-        own = IssueLog(layer.path)
-        where = Where(own)
-        root = read_root(layer.text, where, layer.path)
-        document = None if root is None else reader_of(root, layer)(root, where)
-        log.absorb(own, layer.tenant)
-        log.failed -= own.failed
-        log.broken = log.broken or own.broken or document is None
-        if document is not None:
-            documents.append(
-                LayerDocument(layer.kind, layer.path, layer.tenant, document, own.failed)
-            )
-    if not log.broken:
-        return combine(documents, log)
-    if len(documents) == len(layers):
-        combine(documents, log)  # to list the other mistakes, too
-    return ParsedConfig({}, frozenset(), log.issues(), broken=True, places=log.places)
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,6 @@ class Document:
 DocumentReader = Callable[[Table, Where], Document | None]
 """Returns the document of a file's root; None, after a fatal issue, if it is unusable."""
 
-ReaderOf = Callable[[Table, Layer], DocumentReader]
-"""Returns the reader of a file, from its root."""
-
 Implied = Literal["always", "if_it_runs", "never"]
 """When an entry without `transport` implies one: not always if it overlays other layers."""
 
