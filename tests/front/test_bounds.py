@@ -42,7 +42,10 @@ class Sdk:
 
 
 class FakeMethods:
-    """Fake methods, and a catalog that never changes."""
+    """Fake methods, with a catalog that never changes."""
+
+    def __init__(self) -> None:
+        self.client, self.catalog = Sdk(), self
 
     def subscribe(self, _listener: object) -> Callable[[], None]:
         return lambda: None
@@ -95,9 +98,8 @@ async def served(front: Any) -> AsyncIterator[str]:
 
 
 def http_front(sessions: SessionTable) -> HttpFront:
-    sdk: Any = Sdk()
-    fake: Any = FakeMethods()
-    return HttpFront(sdk, fake, fake, sessions)
+    methods: Any = FakeMethods()
+    return HttpFront(methods, sessions)
 
 
 async def test_the_limit_is_ten_thousand_sessions() -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from leaseway.front.calling.media import MediaMode
 from leaseway.front.calling.sealing import Sealer
 from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, EndedSessions, SessionTable
-from leaseway.front.catalog import CatalogCache
 from leaseway.front.handshake import HandshakeResponder
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.checks import AccessCheck
@@ -87,7 +86,6 @@ async def run_http(
 
     def build_front(tenant: str, agent: str, key: str | None) -> HttpFront:
         client = AsyncClient(str(options.control_plane), agent=agent, tenant=tenant, key=key)
-        catalog = CatalogCache(client)
         sessions = SessionTable(
             client,
             sealer,
@@ -97,14 +95,7 @@ async def run_http(
             count=lambda: callers.sessions,
             ended=ended,
         )
-        methods = Methods(
-            client,
-            catalog,
-            search=options.search,
-            media=options.media,
-            handles=options.handles,
-        )
-        return HttpFront(client, catalog, methods, sessions)
+        return HttpFront(_methods(options, client), sessions)
 
     callers = Callers(build_front, options.tenant, options.agent, options.key, authenticator)
     key = options.key if authenticator is None else None
@@ -129,18 +120,8 @@ async def run_stdio(options: FrontOptions, scope: str, handshake: HandshakeRespo
         str(options.control_plane), agent=options.agent, tenant=options.tenant, key=options.key
     )
     async with client:
-        catalog = CatalogCache(client)
-        methods = Methods(
-            client,
-            catalog,
-            search=options.search,
-            media=options.media,
-            handles=options.handles,
-            shows_problems=options.shows_problems,
-        )
-        front = StdioFront(
-            client, catalog, methods, options.tenant, scope=scope, handshake=handshake
-        )
+        methods = _methods(options, client)
+        front = StdioFront(methods, options.tenant, scope, handshake)
         serving = asyncio.create_task(front.serve(), name="front stdio")
         waiting = asyncio.create_task(stopped.wait(), name="front signals")
         try:
@@ -151,8 +132,18 @@ async def run_stdio(options: FrontOptions, scope: str, handshake: HandshakeRespo
             for task in (serving, waiting):
                 task.cancel()
             await asyncio.gather(serving, waiting, return_exceptions=True)
-            await catalog.close()
+            await methods.catalog.close()
     return 0
+
+
+def _methods(options: FrontOptions, client: AsyncClient) -> Methods:
+    return Methods(
+        client,
+        search=options.search,
+        media=options.media,
+        handles=options.handles,
+        shows_problems=options.shows_problems,
+    )
 
 
 def _stop_signal() -> asyncio.Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -113,8 +114,8 @@ class SetLevelParams(ListParams, kw_only=True):
     level: str
 
 
-class ListenFilter(msgspec.Struct, rename="camel"):
-    """The changes that a client subscribes to."""
+class ListenFilter(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The changes that a client subscribes to; encodes only those."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
@@ -129,18 +130,11 @@ class ListenParams(ListParams, kw_only=True):
 
 
 _decode_message: Final = msgspec.json.Decoder(Message).decode
-_decoders: Final[dict[type, msgspec.json.Decoder[Any]]] = {
-    kind: msgspec.json.Decoder(kind)
-    for kind in (
-        ListParams,
-        CallParams,
-        PromptParams,
-        ResourceParams,
-        CompleteParams,
-        SetLevelParams,
-        ListenParams,
-    )
-}
+
+
+@functools.cache
+def _decoder(kind: type[ParamsT]) -> msgspec.json.Decoder[ParamsT]:
+    return msgspec.json.Decoder(kind)
 
 
 def parse_message(line: bytes | str) -> Message:
@@ -160,7 +154,7 @@ def parse_message(line: bytes | str) -> Message:
 def parse_params(message: Message, kind: type[ParamsT]) -> ParamsT:
     """Decode a message's params; raises `JsonRpcError` if they do not match the method's schema."""
     try:
-        params: ParamsT = _decoders[kind].decode(message.params or b"{}")
+        params: ParamsT = _decoder(kind).decode(message.params or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         text = f"The params of {message.method} are wrong: {error}"
         raise JsonRpcError(INVALID_PARAMS, text) from None

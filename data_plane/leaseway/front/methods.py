@@ -38,11 +38,7 @@ from leaseway.front.calling.media import (
     read_artifact,
 )
 from leaseway.front.calling.relay import Listener, call_tool, send_request
-from leaseway.front.calling.sessions import (
-    LiveSession,
-    ResourceSubscription,
-    TooManySubscriptions,
-)
+from leaseway.front.calling.sessions import LiveSession, ResourceSubscription
 from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
 from leaseway.front.catalog import CatalogCache
 from leaseway.front.handshake import discover_result
@@ -50,7 +46,6 @@ from leaseway.front.messages import (
     CallParams,
     CompleteParams,
     JsonRpcError,
-    ListenFilter,
     ListenParams,
     ListParams,
     Message,
@@ -122,7 +117,7 @@ Handler = Callable[["Methods", Request], Awaitable[bytes]]
 def _list_handler(kind: str) -> Handler:
     async def list_page(methods: Methods, request: Request) -> bytes:
         params = read_params(request, ListParams)
-        listing = await methods._catalog.listing(kind, request.scope)
+        listing = await methods.catalog.listing(kind, request.scope)
         return listing.page(params.cursor, modern=request.modern)
 
     return list_page
@@ -138,7 +133,6 @@ class Methods:
 
     Args:
         client: The tenant's client.
-        catalog: The tenant's lists.
         search: Whether to list three search tools instead of all tools.
         media: How clients get images and audio by default.
         handles: Whether to list the tools for lease handles to modern clients.
@@ -149,15 +143,14 @@ class Methods:
     def __init__(
         self,
         client: AsyncClient,
-        catalog: CatalogCache,
         *,
         search: bool = False,
         media: MediaMode = "inline",
         handles: bool = True,
         shows_problems: bool = False,
     ) -> None:
-        self._client = client
-        self._catalog = catalog
+        self.client = client
+        self.catalog = CatalogCache(client)
         self._media = media
         self._shows_problems = shows_problems
         self._search = ToolSearch() if search else None
@@ -182,7 +175,7 @@ class Methods:
             raise JsonRpcError(INVALID_PARAMS, fault.message) from None
 
     async def tool(self, name: str, scope: str) -> Tool | None:
-        listing = await self._catalog.listing("tools", scope)
+        listing = await self.catalog.listing("tools", scope)
         tool: Tool | None = listing.items.get((name,))
         return tool
 
@@ -198,7 +191,7 @@ class Methods:
         shown = search_listing() if self._search is not None else None
         handles = self._handles if request.handles is not None else None
         if shown is None or handles is not None or self._shows_problems:
-            listing = await self._catalog.listing("tools", request.scope)
+            listing = await self.catalog.listing("tools", request.scope)
             if self._shows_problems and not listing.keys:
                 await self._check_problems()
             shown = shown or listing
@@ -208,7 +201,7 @@ class Methods:
 
     async def _check_problems(self) -> None:
         """Raise `JsonRpcError` with the errors of the configuration and its servers, if any."""
-        errors = [item for item in await self._client.problems() if item.severity == "error"]
+        errors = [item for item in await self.client.problems() if item.severity == "error"]
         if errors:
             shown = " ".join(error.message for error in errors[:_MAX_PROBLEMS])
             hidden = len(errors) - _MAX_PROBLEMS
@@ -223,7 +216,7 @@ class Methods:
         params = read_params(request, CallParams)
         _pass_input_responses(request, params)
         if self._search is not None and params.name in (SEARCH, DESCRIBE):
-            listing = await self._catalog.listing("tools", request.scope)
+            listing = await self.catalog.listing("tools", request.scope)
             search = self._search.search if params.name == SEARCH else self._search.describe
             return adapt_result(search(listing, params.arguments_json()), modern=request.modern)
         if self._search is not None and params.name == CALL:
@@ -254,7 +247,7 @@ class Methods:
             result_json = await call_handle_tool(table, session, request.scope, arguments)
             return adapt_result(result_json, modern=request.modern)
         if tool is None and request.scope:
-            tool = (await self._catalog.fresh("tools", request.scope)).items.get((params.name,))
+            tool = (await self.catalog.fresh("tools", request.scope)).items.get((params.name,))
             if tool is None:
                 raise JsonRpcError(
                     INVALID_PARAMS,
@@ -265,7 +258,7 @@ class Methods:
         is_lasting = request.session is not None or (tool is not None and tool.shared)
         self._choose_media(request, is_lasting)
         if request.modern and approvals.is_answer(params.state):
-            await approvals.apply_answer(self._client, params.state or "", bytes(params.responses))
+            await approvals.apply_answer(self.client, params.state or "", bytes(params.responses))
             request.listener.input = b""
         try:
             try:
@@ -274,8 +267,8 @@ class Methods:
                 if not is_lasting or not approvals.can_ask(request.listener, error):
                     raise
                 if request.modern:
-                    return await approvals.input_required(self._client, error)
-                await approvals.ask_user(self._client, request.listener, error)
+                    return await approvals.input_required(self.client, error)
+                await approvals.ask_user(self.client, request.listener, error)
                 result = await self._relay(request, tool, params.name, arguments)
         except LeasewayError as error:
             correctable = error_result(error)
@@ -310,7 +303,7 @@ class Methods:
         params = read_params(request, ResourceParams)
         _pass_input_responses(request, params)
         if (ref := artifact_ref(params.uri)) is not None:
-            reader = request.session.sdk if request.session is not None else self._client
+            reader = request.session.sdk if request.session is not None else self.client
             contents = await read_artifact(reader, params.uri, ref, modern=request.modern)
             return adapt_result(contents, modern=request.modern, cached=True)
         mcp_request = requests.read(params.uri, request.scope or None)
@@ -352,10 +345,7 @@ class Methods:
     async def _subscribe(self, request: Request) -> bytes:
         uri = read_params(request, ResourceParams).uri
         assert request.session is not None
-        try:
-            await request.session.subscribe(uri)
-        except TooManySubscriptions as error:
-            raise JsonRpcError(INVALID_PARAMS, str(error)) from None
+        await request.session.subscribe(uri)
         return _EMPTY
 
     async def _unsubscribe(self, request: Request) -> bytes:
@@ -389,16 +379,16 @@ class Methods:
 
         async with contextlib.AsyncExitStack() as stack:
             for kind in [kind for kind, is_enabled in kinds.items() if is_enabled]:
-                await self._catalog.listing(kind)  # changes are found by comparing with the cache
-            stack.callback(self._catalog.subscribe(on_list_changed))
-            session = request.session.sdk if request.session is not None else self._client
+                await self.catalog.listing(kind)  # changes are found by comparing with the cache
+            stack.callback(self.catalog.subscribe(on_list_changed))
+            session = request.session.sdk if request.session is not None else self.client
             for uri in dict.fromkeys(filters.resource_subscriptions):
                 subscription = ResourceSubscription(
                     session, uri, request.scope or None, on_resource_updated
                 )
                 stack.push_async_callback(subscription.stop)
                 await subscription.confirmed()
-            params = encode({"notifications": _acknowledged(filters), "_meta": meta})
+            params = encode({"notifications": filters, "_meta": meta})
             send(notification("notifications/subscriptions/acknowledged", params))
             await asyncio.Event().wait()
         raise AssertionError("The stream ends only when its request is cancelled.")
@@ -411,9 +401,9 @@ class Methods:
         if request.session is not None:
             yield request.session.sdk
         elif tool is not None and tool.shared:
-            yield self._client
+            yield self.client
         else:
-            async with self._client.session(f"mcp-request-{secrets.token_hex(12)}") as session:
+            async with self.client.session(f"mcp-request-{secrets.token_hex(12)}") as session:
                 yield session
 
 
@@ -460,18 +450,6 @@ def _pass_input_responses(request: Request, params: ResumableParams) -> None:
         parts.append(b'"requestState":%b' % encode(params.state))
     if parts:
         request.listener.input = b"{%b}" % b",".join(parts)
-
-
-def _acknowledged(filters: ListenFilter) -> dict[str, Any]:
-    flags = {
-        "toolsListChanged": filters.tools_list_changed,
-        "promptsListChanged": filters.prompts_list_changed,
-        "resourcesListChanged": filters.resources_list_changed,
-    }
-    enabled: dict[str, Any] = {name: True for name, flag in flags.items() if flag}
-    if filters.resource_subscriptions:
-        enabled["resourceSubscriptions"] = filters.resource_subscriptions
-    return enabled
 
 
 @contextlib.contextmanager

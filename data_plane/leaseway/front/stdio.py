@@ -24,7 +24,6 @@ from leaseway.front.calling.handles import HANDLE_KEY, UNKNOWN_HANDLE, handle_fr
 from leaseway.front.calling.relay import Listener
 from leaseway.front.calling.sealing import SealedSession
 from leaseway.front.calling.sessions import LiveSession, answered_methods
-from leaseway.front.catalog import CatalogCache
 from leaseway.front.handshake import (
     MAX_LINE,
     MODERN_MARK,
@@ -47,7 +46,6 @@ from leaseway.front.methods import (
     Request,
     changed_notification,
 )
-from leaseway.sdk import AsyncClient
 from leaseway.wire.bounds import MIB
 
 _MAX_REQUESTS: Final = 256
@@ -70,8 +68,6 @@ class StdioFront:
     """Serves the client at the other end of stdin and stdout.
 
     Args:
-        client: The SDK client.
-        catalog: The lists of the tenant.
         methods: Handles the client's requests.
         tenant: The tenant.
         scope: The server that the client sees; empty means all.
@@ -79,17 +75,8 @@ class StdioFront:
     """
 
     def __init__(
-        self,
-        client: AsyncClient,
-        catalog: CatalogCache,
-        methods: Methods,
-        tenant: str,
-        *,
-        scope: str = "",
-        handshake: HandshakeResponder,
+        self, methods: Methods, tenant: str, scope: str, handshake: HandshakeResponder
     ) -> None:
-        self._client = client
-        self._catalog = catalog
         self._methods = methods
         self._scope = scope
         self._tenant = tenant
@@ -105,7 +92,7 @@ class StdioFront:
 
     async def serve(self) -> None:
         """Serve until the client disconnects, then stop all its tasks."""
-        unsubscribe = self._catalog.subscribe(self._on_list_changed)
+        unsubscribe = self._methods.catalog.subscribe(self._on_list_changed)
         loop = asyncio.get_running_loop()
 
         def on_line(line: bytes | None) -> None:
@@ -139,22 +126,22 @@ class StdioFront:
         key = f"mcp-{secrets.token_hex(12)}"
         sealed = SealedSession(key, self._tenant, scope, "", {}, 0.0)
         handle = secrets.token_urlsafe(24)
-        live = LiveSession(sealed, handle, self._client.session(key, idle=math.inf))
+        live = LiveSession(sealed, handle, self._methods.client.session(key, idle=math.inf))
         self._handles[handle] = live
         return live
 
-    def find_handle(self, handle: str, scope: str) -> LiveSession | None:
+    def find(self, session_id: str, scope: str) -> LiveSession | None:
         """Return the session of a handle of this connection, or None."""
-        return self._handles.get(handle)
+        return self._handles.get(session_id)
 
-    async def release_handle(self, live: LiveSession) -> None:
+    async def end(self, live: LiveSession) -> None:
         """End a handle's session and release its leases."""
         self._handles.pop(live.id, None)
         await live.release()
 
     def _session(self, capabilities: dict[str, Any]) -> LiveSession:
         sealed = SealedSession(self._key, self._tenant, self._scope, "", capabilities, 0.0)
-        live = LiveSession(sealed, "", self._client.session(self._key, idle=math.inf))
+        live = LiveSession(sealed, "", self._methods.client.session(self._key, idle=math.inf))
         live.push = self._writer.offer
         return live
 
@@ -243,7 +230,7 @@ class StdioFront:
         handle = handle_from_meta(encode(decode(message.params).get("_meta")))
         if handle is None:
             return None
-        live = self.find_handle(handle, self._scope)
+        live = self.find(handle, self._scope)
         if live is None:
             raise JsonRpcError(INVALID_PARAMS, UNKNOWN_HANDLE)
         return live

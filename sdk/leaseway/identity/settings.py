@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -110,17 +110,8 @@ def _tables(
     return parsed
 
 
-_ISSUER_KEYS: Final = (
-    "issuer",
-    "audience",
-    "jwks",
-    "tenant",
-    "tenant_claim",
-    "agent_claim",
-    "roles_claim",
-    "refresh",
-    "stale_after",
-)
+_ISSUER_KEYS: Final = tuple(item.name for item in fields(Issuer))
+_ISSUER_SECONDS: Final = ("refresh", "stale_after")
 
 
 def _issuer(table: Mapping[str, Any], folder: Path) -> Issuer:
@@ -128,13 +119,15 @@ def _issuer(table: Mapping[str, Any], folder: Path) -> Issuer:
     for required in ("issuer", "audience", "jwks"):
         if required not in table:
             raise ValueError(f"{required} is missing.")
-    texts = {name: _text(name, table[name]) for name in _ISSUER_KEYS[:-2] if name in table}
+    texts = {
+        name: _text(name, value) for name, value in table.items() if name not in _ISSUER_SECONDS
+    }
     if "tenant" in texts:
         check_name("tenant", texts["tenant"])
         if "tenant_claim" in texts:
             raise ValueError("give either tenant or tenant_claim.")
     texts["jwks"] = _jwks(texts["jwks"], folder)
-    times = {name: _seconds(name, table[name]) for name in _ISSUER_KEYS[-2:] if name in table}
+    times = {name: _seconds(name, table[name]) for name in _ISSUER_SECONDS if name in table}
     return Issuer(**texts, **times)  # type: ignore[arg-type] # the names are the attributes'
 
 

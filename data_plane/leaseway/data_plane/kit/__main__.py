@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from leaseway.data_plane.kit.server import Kit, KitOptions, build_tools
 from leaseway.spec.builtin import BUILTIN_TOOLS
@@ -11,6 +12,17 @@ from leaseway.spec.builtin import BUILTIN_TOOLS
 
 def main() -> int:
     """Serve over stdio until standard input ends."""
+    try:
+        tools = build_tools(parse_options(sys.argv[1:]))
+    except ValueError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
+    from leaseway.server.running import run  # importing it takes a second
+
+    return run(lambda notifier: Kit(tools, notifier), "leaseway-kit")
+
+
+def parse_options(arguments: Sequence[str]) -> KitOptions:
     parser = argparse.ArgumentParser(
         prog="python -m leaseway.data_plane.kit",
         description="An MCP server over stdio. Each tool is off unless it is named. The default is"
@@ -25,21 +37,12 @@ def main() -> int:
         ("--host", "HOST", "for http_get: a name, *.name, an address or a network"),
     ):
         parser.add_argument(name, metavar=metavar, help=description, action="append", default=[])
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     folders = [options.folder] if options.folder else []
-    names = options.tool
-    if not names:
-        names = ["current_time", *(("read_file", "list_files") if folders else ())]
-    try:
-        tools = build_tools(
-            KitOptions(names, [*folders, *options.root], options.command, options.host)
-        )
-    except ValueError as error:
-        print(error, file=sys.stderr)  # noqa: T201
-        return 2
-    from leaseway.server.running import run  # importing it takes a second
-
-    return run(lambda notifier: Kit(tools, notifier), "leaseway-kit")
+    defaults = ["current_time", *(("read_file", "list_files") if folders else ())]
+    return KitOptions(
+        options.tool or defaults, [*folders, *options.root], options.command, options.host
+    )
 
 
 if __name__ == "__main__":

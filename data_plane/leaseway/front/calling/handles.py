@@ -90,10 +90,10 @@ class HandleTable(Protocol):
     def create_handle(self, scope: str) -> LiveSession:
         """Create a session; raises `JsonRpcError` if there are too many."""
 
-    def find_handle(self, handle: str, scope: str) -> LiveSession | None:
+    def find(self, session_id: str, scope: str) -> LiveSession | None:
         """Return the session of a handle, or None if it has ended or is unknown."""
 
-    async def release_handle(self, live: LiveSession) -> None:
+    async def end(self, live: LiveSession) -> None:
         """End a session and release its leases."""
 
 
@@ -156,7 +156,7 @@ async def acquire(
         await live.sdk.acquire(server, live.lease_ttl)
     except BaseException:
         if carried is None:
-            await table.release_handle(live)
+            await table.end(live)
         raise
     structured = {"handle": live.id, "serverId": server}
     text = (
@@ -172,12 +172,12 @@ async def release(
 ) -> bytes:
     """Return the result of `lease_release`; raises `JsonRpcError` for wrong arguments."""
     handle = parse_arguments(RELEASE, arguments, _ReleaseArguments).handle
-    live = table.find_handle(handle, scope) if handle is not None else carried
+    live = table.find(handle, scope) if handle is not None else carried
     if handle is None and carried is None:
         raise JsonRpcError(INVALID_PARAMS, f"`handle` is missing: send the handle from {ACQUIRE}.")
     if live is None:
         return structured_result("This handle has no leases any more.", {"released": False})
-    await table.release_handle(live)
+    await table.end(live)
     return structured_result("All leases of this handle were released.", {"released": True})
 
 

@@ -17,6 +17,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
+from mcp_types.version import LATEST_MODERN_VERSION
+
 from leaseway.front.calling.relay import stop_renewing_leases
 from leaseway.front.calling.sealing import (
     InvalidSessionId,
@@ -24,7 +27,7 @@ from leaseway.front.calling.sealing import (
     Sealer,
     input_capabilities,
 )
-from leaseway.front.messages import Message, encode, notification, request_message
+from leaseway.front.messages import JsonRpcError, Message, encode, notification, request_message
 from leaseway.sdk import AsyncClient, AsyncSession, LeasewayError
 from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.wire.bounds import LEASE_TTL, MIN_LEASE_TTL
@@ -44,12 +47,8 @@ _METHODS: Final = {"elicitation": ELICIT, "sampling": SAMPLE, "roots": ROOTS}
 _log = logging.getLogger("leaseway.front")
 
 
-class TooManySessions(Exception):
+class TooManySessions(JsonRpcError):
     """The front has reached its limit of sessions."""
-
-
-class TooManySubscriptions(Exception):
-    """A session has reached its limit of subscriptions."""
 
 
 def answered_methods(capabilities: dict[str, Any]) -> tuple[str, ...]:
@@ -228,13 +227,14 @@ class LiveSession:
 
         Raises:
             LeasewayError: Its server refused.
-            TooManySubscriptions: The session has too many subscriptions.
+            JsonRpcError: The session has too many subscriptions.
         """
         subscription = self._subscriptions.get(uri)
         if subscription is None or subscription.has_ended:
             if len(self._subscriptions) >= _MAX_SUBSCRIPTIONS:
-                raise TooManySubscriptions(
-                    f"A session has at most {_MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one."
+                raise JsonRpcError(
+                    INVALID_PARAMS,
+                    f"A session has at most {_MAX_SUBSCRIPTIONS} subscriptions; unsubscribe one.",
                 )
             subscription = ResourceSubscription(self.sdk, uri, self.scope or None, self._on_updated)
             self._subscriptions[uri] = subscription
@@ -341,6 +341,9 @@ class SessionTable:
         )
         return self._add(sealed, self._sealer.seal(sealed))
 
+    def create_handle(self, scope: str) -> LiveSession:
+        return self.create(scope, LATEST_MODERN_VERSION, {})
+
     def find(self, session_id: str, scope: str) -> LiveSession | None:
         """Return the session of an id from any front, or None if it has ended or is invalid."""
         live = self._live.get(session_id)
@@ -399,6 +402,7 @@ class SessionTable:
     def _check_limit(self) -> None:
         if self._count() >= self._limit:
             raise TooManySessions(
+                INTERNAL_ERROR,
                 f"This front has reached its limit of {self._limit} sessions; try again later, or "
-                "use another front."
+                "use another front.",
             )

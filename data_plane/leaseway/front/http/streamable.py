@@ -31,7 +31,7 @@ from mcp_types.jsonrpc import (
     INVALID_REQUEST,
     PARSE_ERROR,
 )
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from leaseway.front.calling.handles import HANDLE_HEADER, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.media import MEDIA_HEADER, MediaMode, parse_media_mode
@@ -42,7 +42,6 @@ from leaseway.front.calling.sessions import (
     TooManySessions,
     answered_methods,
 )
-from leaseway.front.catalog import CatalogCache
 from leaseway.front.definitions import has_header_params
 from leaseway.front.handshake import MODERN_MARK, initialize_result, negotiate_version
 from leaseway.front.http.checks import HttpError, accepts_stream, read_body
@@ -59,7 +58,7 @@ from leaseway.front.messages import (
     result_message,
 )
 from leaseway.front.methods import Methods, Request, changed_notification
-from leaseway.sdk import AsyncClient, LeasewayError
+from leaseway.sdk import LeasewayError
 
 HEAD_HANDLER: Final = web.RequestKey("head_handler", HeadHandler)
 """Handles further requests with the same head."""
@@ -96,21 +95,11 @@ class HttpFront:
     """Handles the HTTP requests of one caller between `start` and `close`.
 
     Args:
-        client: The caller's SDK client.
-        catalog: The lists of its tenant.
         methods: Handles its MCP requests.
         sessions: Its sessions.
     """
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        catalog: CatalogCache,
-        methods: Methods,
-        sessions: SessionTable,
-    ) -> None:
-        self._client = client
-        self._catalog = catalog
+    def __init__(self, methods: Methods, sessions: SessionTable) -> None:
         self._methods = methods
         self._sessions = sessions
         self._scopes: dict[str, float] = {}
@@ -130,7 +119,7 @@ class HttpFront:
 
     def start(self) -> None:
         """Start to push list changes and to expire idle sessions."""
-        self._unsubscribe = self._catalog.subscribe(self._on_list_changed)
+        self._unsubscribe = self._methods.catalog.subscribe(self._on_list_changed)
         self._expiring = asyncio.create_task(self._sessions.expire_idle(), name="front reaper")
 
     def end_streams(self) -> None:
@@ -147,8 +136,8 @@ class HttpFront:
         await asyncio.gather(self._expiring, return_exceptions=True)
         try:
             await self._sessions.close()
-            await self._catalog.close()
-            await self._client.close()
+            await self._methods.catalog.close()
+            await self._methods.client.close()
         finally:
             for task in tuple(self._requests):
                 task.cancel()
@@ -297,24 +286,6 @@ class HttpFront:
         task.add_done_callback(self._requests.discard)
         return task
 
-    def create_handle(self, scope: str) -> LiveSession:
-        """Create the session of a lease handle."""
-        try:
-            return self._sessions.create(scope, LATEST_MODERN_VERSION, {})
-        except TooManySessions as error:
-            raise JsonRpcError(INTERNAL_ERROR, str(error)) from None
-
-    def find_handle(self, handle: str, scope: str) -> LiveSession | None:
-        """Return the session of a lease handle, or None."""
-        try:
-            return self._sessions.find(handle, scope)
-        except TooManySessions as error:
-            raise JsonRpcError(INTERNAL_ERROR, str(error)) from None
-
-    async def release_handle(self, live: LiveSession) -> None:
-        """End a session and release its leases."""
-        await self._sessions.end(live)
-
     def _initialize(self, scope: str, message: Message) -> web.StreamResponse:
         try:
             params = decode(message.params)
@@ -407,7 +378,7 @@ class HttpFront:
         if live is not None:
             listener.lease_ttl = live.lease_ttl
         media = parse_media_mode(headers.get(MEDIA_HEADER))
-        request = Request(message, listener, True, scope, live, handles=self, media=media)
+        request = Request(message, listener, True, scope, live, handles=self._sessions, media=media)
         try:
             if message.method == "tools/call":
                 rejected = await self._check_header_params(headers, scope, message)
@@ -511,7 +482,7 @@ class HttpFront:
         if self._scopes.get(scope, 0.0) > now:
             return
         try:
-            await self._client.list_tools([scope])
+            await self._methods.client.list_tools([scope])
         except LeasewayError as error:
             raise HttpError(404, error.message) from None
         if len(self._scopes) > _MAX_CACHED:
