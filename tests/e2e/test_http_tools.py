@@ -174,7 +174,7 @@ async def test_a_picture_of_one_server_is_sent_to_a_rest_api_by_its_reference(
                 await client.call_tool("upload", {"title": "red", "file": kept})
                 assert png(red, 0, 0) in api.last.body
             async with AsyncClient(system.address) as other:
-                with pytest.raises(LeasewayError, match="give its bytes as base64"):
+                with pytest.raises(LeasewayError, match="pass its bytes as base64"):
                     await other.call_tool("upload", {"file": kept})
 
 

@@ -1,4 +1,4 @@
-"""Servers of the transport `http_api` against a real REST server, through the instance port."""
+"""Instances of servers with HTTP tools, with a real REST server."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TRACE = HttpParameter("X-Trace", "header", '{"type": "string"}')
 GET_USER = HttpTool("get_user", "GET", "/users/{userId}", parameters=(USER_ID, VERBOSE, TRACE))
 
 
-class Told:
-    """An listener that notes what it is told."""
+class RecordingListener:
+    """Records closed instances."""
 
     def __init__(self) -> None:
         self.closed: list[Fault | None] = []
@@ -43,41 +43,41 @@ class Told:
         raise AssertionError("its tools never change")
 
     def on_warning_cleared(self, instance: Any, reason: str) -> None:
-        raise AssertionError("nothing was warned of")
+        raise AssertionError("it has no warnings")
 
     def on_warning(self, instance: Any, reason: str, text: str) -> None:
-        """Nothing is expected."""
+        """Ignored."""
 
     def on_disconnected(self, instance: Any) -> None:
         raise AssertionError("it has no connection")
 
 
-class Calling:
+class Caller:
     """A ready instance, and calls of its tools."""
 
-    def __init__(self, instance: HttpInstance, told: Told) -> None:
+    def __init__(self, instance: HttpInstance, listener: RecordingListener) -> None:
         self.instance = instance
-        self.told = told
+        self.listener = listener
 
-    def begin(
+    def start_call(
         self, name: str, meta: dict[str, object] | None = None, /, **arguments: Any
     ) -> tuple[PendingCall, asyncio.Future[Outcome]]:
-        ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         request = ToolRequest(name, b"", json.dumps(arguments).encode(), meta)
-        return self.instance.call(request, ended.set_result), ended
+        return self.instance.call(request, done.set_result), done
 
     async def outcome(
         self, name: str, meta: dict[str, object] | None = None, /, **arguments: Any
     ) -> Outcome:
         async with asyncio.timeout(BOUND):
-            return await self.begin(name, meta, **arguments)[1]
+            return await self.start_call(name, meta, **arguments)[1]
 
     async def result(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         outcome = await self.outcome(name, **arguments)
         assert outcome.fault is None, outcome.fault
-        made: dict[str, Any] = json.loads(outcome.payload)
-        assert made.get("isError", False) is outcome.is_error
-        return made
+        result: dict[str, Any] = json.loads(outcome.payload)
+        assert result.get("isError", False) is outcome.is_error
+        return result
 
     async def text(self, name: str, /, **arguments: Any) -> str:
         (item,) = (await self.result(name, **arguments))["content"]
@@ -93,15 +93,15 @@ def spec_of(url: str, *tools: HttpTool, **more: Any) -> ServerSpec:
 @contextlib.asynccontextmanager
 async def calling(
     spec: ServerSpec, environment: dict[str, str] | None = None
-) -> AsyncIterator[Calling]:
-    told = Told()
+) -> AsyncIterator[Caller]:
+    listener = RecordingListener()
     async with http_client() as http:
         instance = HttpInstance(
-            spec, http, environment or {}, NO_VAULT, told, instance_id="w-rest-1"
+            spec, http, environment or {}, NO_VAULT, listener, instance_id="w-rest-1"
         )
         try:
             await instance.start()
-            yield Calling(instance, told)
+            yield Caller(instance, listener)
         finally:
             await instance.close()
 
@@ -112,13 +112,17 @@ async def api() -> AsyncIterator[RestApi]:
         yield serving
 
 
-async def test_a_call_is_one_request_whose_answer_the_template_tells(api: RestApi) -> None:
+async def test_a_call_is_one_request_whose_response_is_rendered_by_the_template(
+    api: RestApi,
+) -> None:
     tool = replace(GET_USER, response_template=TEMPLATE)
     headers = {"Authorization": Value("env", "TOKEN")}
-    async with calling(spec_of(api.url, tool, headers=headers), {"TOKEN": "s3cret-t0ken"}) as made:
-        assert made.instance.state == "ready"
-        assert list(made.instance.tools) == ["get_user"]
-        text = await made.text("get_user", userId="a/b", verbose=True, **{"X-Trace": "t ä"})
+    async with calling(
+        spec_of(api.url, tool, headers=headers), {"TOKEN": "s3cret-t0ken"}
+    ) as caller:
+        assert caller.instance.state == "ready"
+        assert list(caller.instance.tools) == ["get_user"]
+        text = await caller.text("get_user", userId="a/b", verbose=True, **{"X-Trace": "t ä"})
     assert text == "Name: Ann 0=a 1=b"
     assert (api.last.method, api.last.raw_path) == ("GET", "/users/a%2Fb?verbose=true")
     assert api.last.headers["X-Trace"].encode("utf-8", "surrogateescape").decode() == "t ä"
@@ -126,28 +130,28 @@ async def test_a_call_is_one_request_whose_answer_the_template_tells(api: RestAp
     assert len(api.seen) == 1
 
 
-async def test_without_a_template_the_answer_is_given_as_it_is(api: RestApi) -> None:
-    async with calling(spec_of(api.url, GET_USER)) as made:
-        answer = json.loads(await made.text("get_user", userId="7"))
+async def test_without_a_template_the_result_is_the_response(api: RestApi) -> None:
+    async with calling(spec_of(api.url, GET_USER)) as caller:
+        answer = json.loads(await caller.text("get_user", userId="7"))
     assert answer == {"data": {"name": "Ann", "tags": ["a", "b"], "id": "7"}, "query": {}}
 
 
-async def test_the_trace_goes_out_as_headers(api: RestApi) -> None:
+async def test_the_trace_is_sent_in_headers(api: RestApi) -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    async with calling(spec_of(api.url, GET_USER)) as made:
-        await made.outcome("get_user", {"traceparent": parent, "tracestate": "a=b"}, userId="1")
+    async with calling(spec_of(api.url, GET_USER)) as caller:
+        await caller.outcome("get_user", {"traceparent": parent, "tracestate": "a=b"}, userId="1")
     assert (api.last.headers["traceparent"], api.last.headers["tracestate"]) == (parent, "a=b")
 
 
 @pytest.mark.parametrize(
     ("status", "more"), [(404, ""), (400, ""), (500, ""), (429, "7"), (503, "7")]
 )
-async def test_a_refusal_is_an_error_of_the_tool_with_status_and_body(
+async def test_an_error_status_is_an_error_of_the_tool_with_status_and_body(
     api: RestApi, status: int, more: str
 ) -> None:
     tool = HttpTool("t", "GET", f"/status/{status}", response_template="{{ .x }}")
-    async with calling(spec_of(api.url, tool)) as made:
-        result = await made.result("t")
+    async with calling(spec_of(api.url, tool)) as caller:
+        result = await caller.result("t")
     lines = result["content"][0]["text"].splitlines()
     assert lines[0].startswith(f"HTTP {status} ")
     assert lines[-1] == f"status {status}"
@@ -157,57 +161,57 @@ async def test_a_refusal_is_an_error_of_the_tool_with_status_and_body(
     assert result["_meta"].get("leaseway/retry_after", "") == more
 
 
-async def test_a_template_that_fails_tells_why_and_the_answer(api: RestApi) -> None:
+async def test_a_failed_template_reports_the_reason_and_the_response(api: RestApi) -> None:
     tool = replace(GET_USER, response_template="a\n{{ .data.name.first }}")
     page = HttpTool("page", "GET", "/html", response_template="{{ . }}")
     large = HttpTool("large", "GET", "/large?size=200000", response_template="{{ .rows.x }}")
-    async with calling(spec_of(api.url, tool, page, large)) as made:
-        result = await made.result("get_user", userId="1")
+    async with calling(spec_of(api.url, tool, page, large)) as caller:
+        result = await caller.result("get_user", userId="1")
         text = result["content"][0]["text"]
         assert result["isError"] is True
         assert "the field first is asked of a string, line 2." in text
         assert '{"data": {"name": "Ann"' in text
-        assert "the answer is not JSON" in await made.text("page")
-        shown = await made.text("large")
+        assert "the response is not JSON" in await caller.text("page")
+        shown = await caller.text("large")
     assert len(shown) < 70_000
     assert "more characters are not shown" in shown
 
 
-async def test_requests_that_may_be_sent_twice_are_when_they_are_not_answered(api: RestApi) -> None:
+async def test_idempotent_requests_are_retried(api: RestApi) -> None:
     tools = (
         HttpTool("get", "GET", "/flaky", retries=2),
         HttpTool("post", "POST", "/flaky"),
         HttpTool("drop", "PUT", "/drop", retries=1),
     )
-    async with calling(spec_of(api.url, *tools)) as made:
+    async with calling(spec_of(api.url, *tools)) as caller:
         api.failures, api.retry_after = 2, "0"
-        assert await made.text("get") == '{"ok": true}'
+        assert await caller.text("get") == '{"ok": true}'
         assert len(api.seen) == 3
         api.failures = 1
-        assert "HTTP 503" in await made.text("post")
+        assert "HTTP 503" in await caller.text("post")
         assert len(api.seen) == 4
-        api.failures, api.retry_after = 1, "120"  # longer than anybody wants to wait
-        assert "Retry-After: 120" in await made.text("get")
+        api.failures, api.retry_after = 1, "120"  # longer than the maximum
+        assert "Retry-After: 120" in await caller.text("get")
         api.failures = 1
-        assert await made.text("drop") == '{"ok": true}'
+        assert await caller.text("drop") == '{"ok": true}'
         api.failures = 99
-        outcome = await made.outcome("drop")
+        outcome = await caller.outcome("drop")
     assert outcome.fault is not None
     assert (outcome.fault.reason, outcome.fault.started) == ("SERVER_LOST", "unknown")
 
 
-async def test_a_server_retries_for_all_of_its_tools_that_may(api: RestApi) -> None:
+async def test_retries_of_a_server_apply_to_its_idempotent_tools(api: RestApi) -> None:
     tools = (HttpTool("get", "GET", "/flaky"), HttpTool("post", "POST", "/flaky"))
-    async with calling(spec_of(api.url, *tools, retries=1)) as made:
+    async with calling(spec_of(api.url, *tools, retries=1)) as caller:
         api.failures, api.retry_after = 1, "0"
-        assert await made.text("get") == '{"ok": true}'
+        assert await caller.text("get") == '{"ok": true}'
         api.failures = 1
-        assert "HTTP 503" in await made.text("post")
+        assert "HTTP 503" in await caller.text("post")
 
 
-async def test_nobody_listening_is_a_lost_server_that_never_saw_the_call() -> None:
-    async with calling(spec_of("http://127.0.0.1:9", GET_USER)) as made:
-        outcome = await made.outcome("get_user", userId="1")
+async def test_a_call_to_an_unreachable_server_has_not_started() -> None:
+    async with calling(spec_of("http://127.0.0.1:9", GET_USER)) as caller:
+        outcome = await caller.outcome("get_user", userId="1")
     assert outcome.fault is not None
     assert (outcome.fault.reason, outcome.fault.started) == ("SERVER_LOST", "no")
     assert "could not be reached at http://127.0.0.1:9" in outcome.fault.message
@@ -215,131 +219,131 @@ async def test_nobody_listening_is_a_lost_server_that_never_saw_the_call() -> No
 
 async def test_a_tool_has_its_own_timeout(api: RestApi) -> None:
     slow = HttpTool("slow", "GET", "/slow", timeout=0.2)
-    async with calling(spec_of(api.url, slow)) as made:
-        outcome = await made.outcome("slow")
+    async with calling(spec_of(api.url, slow)) as caller:
+        outcome = await caller.outcome("slow")
     assert outcome.fault is not None
     assert outcome.fault.reason == "DEADLINE_EXCEEDED"
-    assert "within the 0.2 s that its tool slow has" in outcome.fault.message
+    assert "within 0.2 s, the timeout of its tool slow" in outcome.fault.message
 
 
-async def test_a_call_that_is_cancelled_ends_its_request(api: RestApi) -> None:
+async def test_a_cancelled_call_cancels_its_request(api: RestApi) -> None:
     slow = HttpTool("slow", "GET", "/slow")
-    async with calling(spec_of(api.url, slow)) as made, asyncio.timeout(BOUND):
-        pending, ended = made.begin("slow")
+    async with calling(spec_of(api.url, slow)) as caller, asyncio.timeout(BOUND):
+        pending, done = caller.start_call("slow")
         await api.waiting.wait()
         assert pending.written
         pending.cancel("enough")
         await api.gone.wait()
-        assert not ended.done()
-        assert made.instance.in_flight == 0
+        assert not done.done()
+        assert caller.instance.in_flight == 0
 
 
-async def test_closing_lets_calls_end_and_then_ends_them(api: RestApi) -> None:
+async def test_close_waits_for_calls_in_flight(api: RestApi) -> None:
     slow = HttpTool("slow", "GET", "/slow")
-    async with calling(spec_of(api.url, slow)) as made, asyncio.timeout(BOUND):
-        _, ended = made.begin("slow")
+    async with calling(spec_of(api.url, slow)) as caller, asyncio.timeout(BOUND):
+        _, done = caller.start_call("slow")
         await api.waiting.wait()
-        closing = asyncio.ensure_future(made.instance.close(grace=BOUND))
+        closing = asyncio.ensure_future(caller.instance.close(grace=BOUND))
         api.gate.set()
         await closing
-        assert (await ended).fault is None
-        late = await made.outcome("slow")
+        assert (await done).fault is None
+        late = await caller.outcome("slow")
         assert late.fault is not None
         assert late.fault.reason == "SERVER_LOST"
-        assert made.told.closed == [None]
+        assert caller.listener.closed == [None]
 
 
-async def test_closing_without_patience_tells_those_who_wait(api: RestApi) -> None:
-    async with calling(spec_of(api.url, HttpTool("slow", "GET", "/slow"))) as made:
-        _, ended = made.begin("slow")
+async def test_close_without_grace_fails_calls_in_flight(api: RestApi) -> None:
+    async with calling(spec_of(api.url, HttpTool("slow", "GET", "/slow"))) as caller:
+        _, done = caller.start_call("slow")
         async with asyncio.timeout(BOUND):
             await api.waiting.wait()
-            await made.instance.close()
-            outcome = await ended
+            await caller.instance.close()
+            outcome = await done
     assert outcome.fault is not None
 
 
-async def test_redirects_are_followed_only_where_that_is_allowed(api: RestApi) -> None:
+async def test_redirects_are_followed_only_if_configured(api: RestApi) -> None:
     moved = HttpTool("moved", "GET", "/redirect")
     around = HttpTool("around", "GET", "/around")
     post = HttpTool("post", "POST", "/redirect")
-    async with calling(spec_of(api.url, moved)) as made:
-        text = await made.text("moved")
+    async with calling(spec_of(api.url, moved)) as caller:
+        text = await caller.text("moved")
         assert "HTTP 302 Found\nLocation: /users/1" in text
-    async with calling(spec_of(api.url, moved, around, post, follow_redirects=True)) as made:
-        assert '"id": "1"' in await made.text("moved")
-        assert "HTTP 302" in await made.text("post")
-        outcome = await made.outcome("around")
+    async with calling(spec_of(api.url, moved, around, post, follow_redirects=True)) as caller:
+        assert '"id": "1"' in await caller.text("moved")
+        assert "HTTP 302" in await caller.text("post")
+        outcome = await caller.outcome("around")
     assert outcome.fault is not None
     assert "redirects that do not end" in outcome.fault.message
 
 
-async def test_a_redirect_to_another_host_takes_no_credentials_along(api: RestApi) -> None:
+async def test_a_redirect_to_another_host_has_no_credentials(api: RestApi) -> None:
     moved = HttpTool("moved", "GET", "/redirect", parameters=(TRACE,))
     headers = {"Authorization": Value("literal", "s3cret-t0ken")}
     async with rest_api.serve() as other:
         api.elsewhere = other.url
         spec = spec_of(api.url, moved, headers=headers, follow_redirects=True)
-        async with calling(spec) as made:
-            assert '"id": "1"' in await made.text("moved", **{"X-Trace": "mine"})
+        async with calling(spec) as caller:
+            assert '"id": "1"' in await caller.text("moved", **{"X-Trace": "mine"})
         assert api.last.headers["Authorization"] == "s3cret-t0ken"
         assert not {"Authorization", "X-Trace"} & set(other.last.headers)
 
 
-async def test_answers_of_other_kinds(api: RestApi) -> None:
+async def test_media_and_text_responses(api: RestApi) -> None:
     names = ("image", "bytes", "text", "empty", "html")
     tools = [HttpTool(name, "GET", f"/{name}") for name in names]
-    async with calling(spec_of(api.url, *tools)) as made:
-        image = (await made.result("image"))["content"][0]
+    async with calling(spec_of(api.url, *tools)) as caller:
+        image = (await caller.result("image"))["content"][0]
         assert (image["type"], image["mimeType"]) == ("image", "image/png")
         assert base64.b64decode(image["data"]) == rest_api.PIXEL
-        blob = (await made.result("bytes"))["content"][0]["resource"]
+        blob = (await caller.result("bytes"))["content"][0]["resource"]
         assert (base64.b64decode(blob["blob"]), blob["mimeType"]) == (b"\0\1\2", "application/zip")
-        assert await made.text("text") == "größe"
-        assert await made.text("empty") == "HTTP 204 No Content"
-        assert await made.text("html") == "<p>not JSON</p>"
+        assert await caller.text("text") == "größe"
+        assert await caller.text("empty") == "HTTP 204 No Content"
+        assert await caller.text("html") == "<p>not JSON</p>"
 
 
-async def test_an_answer_beyond_the_bound_is_refused(api: RestApi) -> None:
+async def test_a_response_above_the_limit_fails(api: RestApi) -> None:
     large = HttpTool("large", "GET", "/large", parameters=(HttpParameter("size", "query"),))
-    async with calling(spec_of(api.url, large)) as made:
-        assert len(await made.text("large", size=1_000_000)) > 1_000_000
-        outcome = await made.outcome("large", size=20_000_000)
+    async with calling(spec_of(api.url, large)) as caller:
+        assert len(await caller.text("large", size=1_000_000)) > 1_000_000
+        outcome = await caller.outcome("large", size=20_000_000)
     assert outcome.fault is not None
     assert outcome.fault.reason == "RESULT_TOO_LARGE"
 
 
-async def test_bodies_arrive_as_they_are_meant(api: RestApi) -> None:
+async def test_json_and_form_bodies_are_sent(api: RestApi) -> None:
     body = (HttpParameter("a", "body"), HttpParameter("b", "body"))
     tools = (
         HttpTool("json", "POST", "/echo", parameters=body),
         HttpTool("form", "POST", "/echo", parameters=body, body="form"),
     )
-    async with calling(spec_of(api.url, *tools)) as made:
-        assert json.loads(await made.text("json", a={"x": [1]}, b="ä")) == {
+    async with calling(spec_of(api.url, *tools)) as caller:
+        assert json.loads(await caller.text("json", a={"x": [1]}, b="ä")) == {
             "a": {"x": [1]},
             "b": "ä",
         }
         assert api.last.headers["Content-Type"] == "application/json"
-        assert await made.text("form", a=1, b="x&y") == "a=1&b=x%26y"
+        assert await caller.text("form", a=1, b="x&y") == "a=1&b=x%26y"
 
 
-async def test_what_cannot_be_sent_is_refused_before_anything_is(api: RestApi) -> None:
-    async with calling(spec_of(api.url, GET_USER)) as made:
-        outcome = await made.outcome("get_user", userId="..")
+async def test_invalid_arguments_and_unknown_tools_send_no_request(api: RestApi) -> None:
+    async with calling(spec_of(api.url, GET_USER)) as caller:
+        outcome = await caller.outcome("get_user", userId="..")
         assert outcome.fault is not None
         assert outcome.fault.reason == "INVALID_ARGUMENTS"
-        unknown = await made.outcome("nothing")
+        unknown = await caller.outcome("nothing")
         assert unknown.fault is not None
         assert unknown.fault.reason == "TOOL_NOT_FOUND"
     assert not api.seen
 
 
-async def test_a_start_that_cannot_work_says_why() -> None:
+async def test_a_failed_start_has_a_reason() -> None:
     headers = {"Authorization": Value("env", "NOT_SET")}
     for spec, problem, words in (
         (spec_of("http://127.0.0.1:9", GET_USER, headers=headers), "MISSING_REFERENCE", "NOT_SET"),
-        (spec_of("${HOST:-ftp://x}", GET_USER), "START_FAILED", "base_url is no http"),
+        (spec_of("${HOST:-ftp://x}", GET_USER), "START_FAILED", "base_url is not an http"),
         (
             spec_of("http://127.0.0.1:9", replace(GET_USER, response_template="{{ if }}")),
             "START_FAILED",
@@ -356,7 +360,7 @@ KEY = "k/e y&%=ä-0123456789"
 BY_KEY = Credential("query", "api key", Value("env", "KEY"))
 
 
-async def test_credentials_go_where_their_kind_says(api: RestApi) -> None:
+async def test_credentials_are_sent_by_their_kind(api: RestApi) -> None:
     security = {
         "q": BY_KEY,
         "b": Credential("basic", "ann", Value("env", "PASSWORD")),
@@ -365,70 +369,70 @@ async def test_credentials_go_where_their_kind_says(api: RestApi) -> None:
     }
     tool = replace(GET_USER, endpoint="/users/{userId}?v=1")
     values = {"KEY": KEY, "KEY2": "second", "PASSWORD": "p:w"}
-    async with calling(spec_of(api.url, tool, security=security), values) as made:
-        await made.text("get_user", userId="7", verbose=True)
-        sent = made.instance.resolved_values
+    async with calling(spec_of(api.url, tool, security=security), values) as caller:
+        await caller.text("get_user", userId="7", verbose=True)
+        sent = caller.instance.resolved_values
     assert api.last.query == [("v", "1"), ("verbose", "true"), ("api key", KEY)]
     assert api.last.headers["Authorization"] == "Basic " + base64.b64encode(b"ann:p:w").decode()
     assert (api.last.headers["X-Key"], api.last.headers["Cookie"]) == ("second", "sid=second")
     assert KEY not in repr(sent)
 
 
-async def test_a_tool_without_security_sends_headers_and_no_credential(api: RestApi) -> None:
+async def test_an_anonymous_tool_sends_headers_and_no_credential(api: RestApi) -> None:
     security = {"q": BY_KEY, "b": Credential("bearer", "", Value("env", "KEY"))}
     headers = {"X-Team": Value("literal", "blue")}
     tools = (GET_USER, replace(GET_USER, name="open", is_anonymous=True))
     spec = spec_of(api.url, *tools, headers=headers, security=security)
-    async with calling(spec, {"KEY": KEY}) as made:
-        await made.text("get_user", userId="7")
+    async with calling(spec, {"KEY": KEY}) as caller:
+        await caller.text("get_user", userId="7")
         assert api.last.headers["Authorization"] == f"Bearer {KEY}"
-        await made.text("open", userId="7")
+        await caller.text("open", userId="7")
     assert "Authorization" not in api.last.headers
     assert api.last.query == []
     assert api.last.headers["X-Team"] == "blue"
 
 
-async def test_no_answer_or_error_tells_a_credential_of_the_address(
+async def test_results_and_errors_do_not_show_credentials_in_the_query(
     api: RestApi,
 ) -> None:
-    """Servers that repeat a request's address in their answer are many."""
+    """Many servers repeat a request's URL in their response."""
     tools = (
         HttpTool("tell", "GET", "/tell"),
         HttpTool("made", "GET", "/tell?as=text", response_template="{{ .x }}"),
     )
     spec = spec_of(api.url, *tools, security={"q": BY_KEY})
-    async with calling(spec, {"KEY": KEY}) as made:
+    async with calling(spec, {"KEY": KEY}) as caller:
         for tool in tools:
-            outcome = await made.outcome(tool.name)
+            outcome = await caller.outcome(tool.name)
             assert outcome.is_error
             assert b"[hidden]" in outcome.payload
             assert b"0123456789" not in outcome.payload
     gone = spec_of("http://127.0.0.1:1", *tools, security={"q": BY_KEY})
-    async with calling(gone, {"KEY": KEY}) as made:
-        fault = (await made.outcome("tell")).fault
+    async with calling(gone, {"KEY": KEY}) as caller:
+        fault = (await caller.outcome("tell")).fault
     assert fault is not None
     assert "0123456789" not in f"{fault!r} {fault} {fault.__cause__!r}"
 
 
-async def test_a_credential_of_the_address_stays_with_the_configured_host(api: RestApi) -> None:
+async def test_a_credential_in_the_query_is_sent_to_the_configured_host_only(api: RestApi) -> None:
     tool = HttpTool("go", "GET", "/redirect")
     spec = spec_of(api.url, tool, security={"q": BY_KEY}, follow_redirects=True)
-    async with rest_api.serve() as other, calling(spec, {"KEY": KEY}) as made:
-        await made.text("go")  # to the same host
+    async with rest_api.serve() as other, calling(spec, {"KEY": KEY}) as caller:
+        await caller.text("go")  # to the same host
         assert dict(api.last.query) == {"api key": KEY}
         api.elsewhere = other.url
-        await made.text("go")
+        await caller.text("go")
         assert other.last.path == "/users/1"
         assert other.last.query == []
 
 
-async def test_a_body_says_the_type_that_the_tool_has(api: RestApi) -> None:
+async def test_a_body_has_the_content_type_of_its_tool(api: RestApi) -> None:
     body = HttpParameter("body", "body", "{}", is_body=True)
     tool = HttpTool(
         "t", "PATCH", "/users/1", parameters=(body,), content_type="application/merge-patch+json"
     )
-    async with calling(spec_of(api.url, tool)) as made:
-        await made.text("t", body={"a": None})
+    async with calling(spec_of(api.url, tool)) as caller:
+        await caller.text("t", body={"a": None})
     assert api.last.headers["Content-Type"] == "application/merge-patch+json"
     assert json.loads(api.last.body) == {"a": None}
 
@@ -440,11 +444,11 @@ FILES = HttpParameter(
 )
 
 
-async def test_an_artifact_is_sent_by_its_reference(api: RestApi) -> None:
-    asked: list[tuple[str, int]] = []
+async def test_an_artifact_reference_is_replaced_by_its_bytes(api: RestApi) -> None:
+    reads: list[tuple[str, int]] = []
 
-    async def read(ref: str, most: int) -> bytes:
-        asked.append((ref, most))
+    async def read(ref: str, limit: int) -> bytes:
+        reads.append((ref, limit))
         return b"\x89PNG\xff"
 
     def request(name: str, **arguments: Any) -> ToolRequest:
@@ -455,24 +459,24 @@ async def test_an_artifact_is_sent_by_its_reference(api: RestApi) -> None:
         HttpTool("post", "POST", "/users/1", parameters=(FILE, FILES), body="multipart"),
         HttpTool("tell", "POST", "/users/1", parameters=(HttpParameter("file", "body"),)),
     )
-    async with calling(spec_of(api.url, *tools)) as made:
+    async with calling(spec_of(api.url, *tools)) as caller:
 
         async def call(name: str, **arguments: Any) -> Outcome:
-            ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-            made.instance.call(request(name, **arguments), ended.set_result)
+            done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            caller.instance.call(request(name, **arguments), done.set_result)
             async with asyncio.timeout(BOUND):
-                return await ended
+                return await done
 
         assert (await call("put", file=REF)).fault is None
         assert api.last.body == b"\x89PNG\xff"
         assert (await call("post", file="AAEC", files=[REF, "AwQ=", REF])).fault is None
         assert api.last.body.count(b"\x89PNG\xff") == 2
         assert b"\x00\x01\x02" in api.last.body
-        assert [ref for ref, _ in asked] == [REF, REF, REF]
-        assert asked[2][1] == asked[1][1] - 5  # together they have one bound
+        assert [ref for ref, _ in reads] == [REF, REF, REF]
+        assert reads[2][1] == reads[1][1] - 5  # they share one limit
         assert (await call("tell", file=REF)).fault is None
-        assert json.loads(api.last.body) == {"file": REF}  # no bytes are wanted there
+        assert json.loads(api.last.body) == {"file": REF}  # not a parameter with bytes
         refused = (await call("put", file="artifacts/mcp/no/reference")).fault
         assert refused is not None
         assert "neither base64 nor an artifact's reference" in refused.message
-        assert b"or the reference of an artifact" in made.instance.tools["put"]
+        assert b"or the reference of an artifact" in caller.instance.tools["put"]

@@ -1,7 +1,6 @@
-"""Operations of public OpenAPI documents, called against a server that is made from the document.
+"""Operations of public OpenAPI documents, called at a server that is built from the document.
 
-The server knows nothing of Leaseway: it routes by the document's paths, and checks each parameter
-where the document says that it is.
+The server routes by the document's paths and checks each parameter's position.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from leaseway.spec.http_tools import HttpParameter, HttpTool
 
 CORPUS = Path(__file__).resolve().parents[2] / "corpus" / "openapi"
 ODD = "a/b ?#%25&=ä\u2603"
-"""What a text parameter is given: it must stay in its place."""
+"""The value of text parameters: it must be escaped."""
 
 
 def document(name: str) -> dict[str, Any]:
@@ -38,11 +37,11 @@ METHODS = {
     "kubernetes-core": {"GET", "POST", "PUT", "PATCH", "DELETE"},
     "wsf-schedule": {"GET"},
 }
-"""What the operations that are called have at least."""
+"""Methods that the called operations must include."""
 
 
 class DocumentServer:
-    """A server with a document's paths, which answers with what it understood."""
+    """A server with a document's paths; it answers with the parsed request."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.app = web.Application()
@@ -51,7 +50,7 @@ class DocumentServer:
             for method in ("get", "put", "post", "delete", "patch"):
                 if method in item:
                     route = re.sub(r"\{([^}]+)\}", lambda m: f"{{p_{_plain(m[1])}}}", path)
-                    with contextlib.suppress(ValueError):  # a path that the router does not take
+                    with contextlib.suppress(ValueError):  # a path that the router does not support
                         self.app.router.add_route(
                             method.upper(), route, self._handler(path, method, item)
                         )
@@ -65,14 +64,14 @@ class DocumentServer:
 
         async def handle(request: web.Request) -> web.Response:
             known = {each["name"] for each in declared if each["in"] == "query"}
-            strange = set(request.query) - known - {f"{name}[]" for name in known}
+            unknown = set(request.query) - known - {f"{name}[]" for name in known}
             body = await request.read()
             return web.json_response(
                 {
                     "operation": operation["operationId"],
                     "path": {name[2:]: value for name, value in request.match_info.items()},
                     "query": {name: request.query.getall(name) for name in request.query},
-                    "strange": sorted(strange),
+                    "unknown": sorted(unknown),
                     "body": json.loads(body) if body else None,
                     "content_type": request.content_type,
                 }
@@ -130,7 +129,7 @@ def _sample(schema: dict[str, Any]) -> Any:
 
 
 def chosen(name: str) -> list[HttpTool]:
-    """Return operations of every method and shape that the document has, with path parameters."""
+    """Return operations of all methods and kinds in the document."""
     tools = [
         tool
         for tool in import_document(document(name)).tools
@@ -149,31 +148,33 @@ def _arguments(tool: HttpTool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["github", "kubernetes-core", "wsf-schedule"])
-async def test_twenty_operations_reach_the_server_as_the_document_has_them(name: str) -> None:
+async def test_twenty_operations_are_received_as_documented(name: str) -> None:
     tools = chosen(name)
     assert len(tools) == 20
     assert {tool.method for tool in tools} >= METHODS[name]
     async with (
         serving(DocumentServer(document(name)).app) as url,
-        calling(spec_of(url, *tools)) as made,
+        calling(spec_of(url, *tools)) as caller,
     ):
         for tool in tools:
             arguments = _arguments(tool)
-            told = json.loads(await made.text(tool.name, **arguments))
-            assert told["strange"] == []
+            received = json.loads(await caller.text(tool.name, **arguments))
+            assert received["unknown"] == []
             if tool.content_type:
-                assert told["content_type"] == tool.content_type
+                assert received["content_type"] == tool.content_type
             for each in tool.parameters:
                 value = arguments[each.name]
                 key = _plain(each.sent_as)
                 if each.position == "path":
-                    assert told["path"][key] == _flat(value)
+                    assert received["path"][key] == _flat(value)
                 elif each.position == "query":
-                    assert told["query"][each.sent_as] == [_flat(item) for item in _items(value)]
+                    assert received["query"][each.sent_as] == [
+                        _flat(item) for item in _items(value)
+                    ]
                 elif each.is_body:
-                    assert told["body"] == value
+                    assert received["body"] == value
                 elif each.position == "body":
-                    assert told["body"][each.sent_as] == value
+                    assert received["body"][each.sent_as] == value
 
 
 def _plain(name: str) -> str:

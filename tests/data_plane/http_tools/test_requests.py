@@ -1,4 +1,4 @@
-"""From a call's arguments to its HTTP request: nothing changes what it is not part of."""
+"""HTTP requests of calls: an argument changes only its own part."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def tool(
     return HttpTool("t", method, endpoint, parameters=parameters, body=body)
 
 
-def request(made: HttpTool, **arguments: Any) -> HttpRequest:
-    return build_request(made, BASE, arguments)
+def request(called: HttpTool, **arguments: Any) -> HttpRequest:
+    return build_request(called, BASE, arguments)
 
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
 @given(_text.filter(lambda text: text not in (".", "..")))
-def test_any_text_in_a_path_stays_one_part_of_it(text: str) -> None:
-    made = tool(parameter("id", "path"), endpoint="/users/{id}/posts", method="GET")
-    url = urlsplit(request(made, id=text).url)
+def test_any_text_in_a_path_is_one_segment(text: str) -> None:
+    called = tool(parameter("id", "path"), endpoint="/users/{id}/posts", method="GET")
+    url = urlsplit(request(called, id=text).url)
     assert (url.scheme, url.netloc, url.query, url.fragment) == ("https", "api.example.com", "", "")
     before, users, part, posts = url.path.lstrip("/").split("/")
     assert (before, users, posts) == ("v1", "users", "posts")
@@ -51,49 +51,49 @@ def test_any_text_in_a_path_stays_one_part_of_it(text: str) -> None:
 
 
 @given(_text, _text)
-def test_any_text_in_a_query_is_one_value_of_it(name: str, text: str) -> None:
-    made = tool(parameter(name, "query"), endpoint="/x?fixed=1", method="GET")
-    url = urlsplit(request(made, **{name: text}).url)
+def test_any_text_in_a_query_is_one_value(name: str, text: str) -> None:
+    called = tool(parameter(name, "query"), endpoint="/x?fixed=1", method="GET")
+    url = urlsplit(request(called, **{name: text}).url)
     assert (url.netloc, url.path, url.fragment) == ("api.example.com", "/v1/x", "")
     pairs = parse_qsl(url.query, keep_blank_values=True, strict_parsing=True)
     assert pairs == [("fixed", "1"), (name, text)]
 
 
 @given(st.text())
-def test_any_text_in_a_header_is_sent_as_it_is_or_refused(text: str) -> None:
-    made = tool(parameter("X-Trace", "header"), method="GET")
+def test_any_text_in_a_header_is_sent_unchanged_or_rejected(text: str) -> None:
+    called = tool(parameter("X-Trace", "header"), method="GET")
     if text.isprintable() and text == text.strip():
-        assert request(made, **{"X-Trace": text}).headers == {"X-Trace": text}
+        assert request(called, **{"X-Trace": text}).headers == {"X-Trace": text}
         assert not set("\r\n\0") & set(text)
     else:
         with pytest.raises(Fault, match="X-Trace"):
-            request(made, **{"X-Trace": text})
+            request(called, **{"X-Trace": text})
 
 
 @given(st.dictionaries(_text, st.text() | st.integers() | st.booleans() | st.none(), min_size=1))
-def test_any_value_in_a_json_body_arrives_as_it_is(values: dict[str, Any]) -> None:
-    made = tool(*(parameter(name, "body") for name in values))
-    sent = request(made, **values)
+def test_any_value_in_a_json_body_is_unchanged(values: dict[str, Any]) -> None:
+    called = tool(*(parameter(name, "body") for name in values))
+    sent = request(called, **values)
     assert sent.url == f"{BASE}/x"
     assert json.loads(sent.body or b"") == json.loads(json.dumps(values))
     assert sent.headers == {"Content-Type": "application/json"}
 
 
 @given(st.dictionaries(_text, _text, min_size=1))
-def test_any_text_in_a_form_arrives_as_it_is(values: dict[str, str]) -> None:
-    made = tool(*(parameter(name, "body") for name in values), body="form")
-    body = (request(made, **values).body or b"").decode()
+def test_any_text_in_a_form_is_unchanged(values: dict[str, str]) -> None:
+    called = tool(*(parameter(name, "body") for name in values), body="form")
+    body = (request(called, **values).body or b"").decode()
     assert parse_qsl(body, keep_blank_values=True, strict_parsing=True) == list(values.items())
 
 
 @given(st.binary(), st.text(st.characters(exclude_categories=["Cs"])))
-def test_parts_of_a_multipart_body_arrive_as_they_are(data: bytes, text: str) -> None:
-    made = tool(
+def test_parts_of_a_multipart_body_are_unchanged(data: bytes, text: str) -> None:
+    called = tool(
         parameter("file", "body", schema='{"contentEncoding": "base64"}'),
         parameter("note", "body"),
         body="multipart",
     )
-    sent = request(made, file=base64.b64encode(data).decode(), note=text)
+    sent = request(called, file=base64.b64encode(data).decode(), note=text)
     head = f"Content-Type: {sent.headers['Content-Type']}\r\n\r\n".encode()
     parsed = email.message_from_bytes(head + (sent.body or b""), policy=HTTP)
     file, note = parsed.iter_parts()
@@ -105,22 +105,22 @@ def test_parts_of_a_multipart_body_arrive_as_they_are(data: bytes, text: str) ->
 
 
 @pytest.mark.parametrize("value", ["", ".", "..", None])
-def test_a_part_of_a_path_that_would_lead_elsewhere_is_refused(value: str | None) -> None:
-    made = tool(parameter("id", "path"), endpoint="/users/{id}", method="DELETE")
+def test_a_path_segment_that_leads_elsewhere_is_rejected(value: str | None) -> None:
+    called = tool(parameter("id", "path"), endpoint="/users/{id}", method="DELETE")
     with pytest.raises(Fault, match="cannot be sent"):
-        request(made, id=value)
+        request(called, id=value)
 
 
-def test_two_placeholders_cannot_make_a_way_up_together() -> None:
-    made = tool(parameter("a", "path"), parameter("b", "path"), endpoint="/d/{a}{b}/x")
+def test_two_placeholders_can_not_form_a_parent_segment() -> None:
+    called = tool(parameter("a", "path"), parameter("b", "path"), endpoint="/d/{a}{b}/x")
     with pytest.raises(Fault, match="lead elsewhere"):
-        request(made, a=".", b=".")
+        request(called, a=".", b=".")
 
 
-def test_a_missing_part_of_the_path_is_refused() -> None:
-    made = tool(parameter("id", "path"), endpoint="/users/{id}", method="GET")
+def test_a_missing_path_parameter_is_rejected() -> None:
+    called = tool(parameter("id", "path"), endpoint="/users/{id}", method="GET")
     with pytest.raises(Fault, match="id is part of the path and is missing"):
-        request(made)
+        request(called)
 
 
 @pytest.mark.parametrize(
@@ -140,21 +140,19 @@ def test_a_missing_part_of_the_path_is_refused() -> None:
         ("repeat", [], ""),
     ],
 )  # fmt: skip
-def test_lists_and_mappings_are_written_in_their_style(
-    style: Style, value: Any, query: str
-) -> None:
-    made = tool(parameter("q", "query", style=style), method="GET")
-    assert urlsplit(request(made, q=value).url).query == query
+def test_lists_and_objects_are_encoded_in_their_style(style: Style, value: Any, query: str) -> None:
+    called = tool(parameter("q", "query", style=style), method="GET")
+    assert urlsplit(request(called, q=value).url).query == query
 
 
-def test_defaults_are_sent_and_names_on_the_wire_are_their_own() -> None:
-    made = tool(
+def test_defaults_and_wire_names_are_sent() -> None:
+    called = tool(
         parameter("limit", "query", schema='{"default": 10}'),
         parameter("body_id", "body", wire_name="id"),
         parameter("id", "path"),
         endpoint="/x/{id}",
     )
-    sent = request(made, id=3, body_id=4)
+    sent = request(called, id=3, body_id=4)
     assert sent.url == f"{BASE}/x/3?limit=10"
     assert sent.body == b'{"id":4}'
 
@@ -169,24 +167,24 @@ def test_a_body_may_be_one_parameter() -> None:
     assert request(tool(text, body="text"), text="ä").body == "ä".encode()
 
 
-def test_what_is_not_base64_is_refused() -> None:
-    made = tool(parameter("data", "body", is_body=True), body="binary")
+def test_invalid_base64_is_rejected() -> None:
+    called = tool(parameter("data", "body", is_body=True), body="binary")
     with pytest.raises(Fault, match="data is neither base64 nor an artifact"):
-        request(made, data="not base64!")
+        request(called, data="not base64!")
 
 
-def test_a_body_that_no_argument_is_given_for_is_an_empty_object() -> None:
+def test_a_json_body_without_arguments_is_an_empty_object() -> None:
     assert request(tool(parameter("a", "body"))).body == b"{}"
     assert request(tool()).body is None
 
 
-def test_an_address_that_is_too_long_is_refused() -> None:
+def test_a_url_that_is_too_long_is_rejected() -> None:
     with pytest.raises(Fault, match="more than 65536 characters"):
         request(tool(parameter("q", "query"), method="GET"), q="x" * 70_000)
 
 
-def test_a_definition_has_all_parameters_wherever_they_go() -> None:
-    made = HttpTool(
+def test_a_definition_has_the_parameters_of_all_positions() -> None:
+    called = HttpTool(
         "get_user",
         "GET",
         "/users/{userId}",
@@ -196,7 +194,7 @@ def test_a_definition_has_all_parameters_wherever_they_go() -> None:
             parameter("verbose", "query", schema='{"type": "boolean"}'),
         ),
     )
-    assert definition(made) == {
+    assert definition(called) == {
         "name": "get_user",
         "description": "Fetch a user",
         "inputSchema": {
@@ -229,8 +227,8 @@ def test_annotations_follow_from_the_method(
 
 
 def test_annotations_can_be_overridden() -> None:
-    made = HttpTool("search", "POST", "/search", annotations=(("readOnlyHint", True),))
-    assert definition(made)["annotations"]["readOnlyHint"] is True
+    called = HttpTool("search", "POST", "/search", annotations=(("readOnlyHint", True),))
+    assert definition(called)["annotations"]["readOnlyHint"] is True
 
 
 _json = st.recursive(
@@ -245,10 +243,10 @@ _json = st.recursive(
     st.sampled_from(["repeat", "comma", "space", "pipe", "spread", "deep", "json"]),
     st.fixed_dictionaries({}, optional=dict.fromkeys(("p", "q", "h", "b"), _json)),
 )
-def test_any_arguments_make_a_request_to_the_same_host_or_are_refused(
+def test_any_arguments_make_a_request_to_the_same_host_or_are_rejected(
     body: Body, style: Style, arguments: dict[str, Any]
 ) -> None:
-    made = tool(
+    called = tool(
         parameter("p", "path", style=style),
         parameter("q", "query", style=style),
         parameter("h", "header", style=style),
@@ -257,7 +255,7 @@ def test_any_arguments_make_a_request_to_the_same_host_or_are_refused(
         body=body,
     )
     try:
-        sent = build_request(made, BASE, arguments)
+        sent = build_request(called, BASE, arguments)
     except Fault as fault:
         assert str(fault.reason) == "INVALID_ARGUMENTS"  # noqa: PT017 - either is right
         return

@@ -1,5 +1,5 @@
-"""Servers of the transport `http_api`: each tool is one HTTP request, no MCP server takes part.
+"""Servers of the transport `http_api`: each tool is an HTTP request, without an MCP server.
 
-An `HttpInstance` stands behind the same instance port as an MCP client, so that leases, limits,
-listings and calls see no difference. It may import the core, references, specs and templates.
+An `HttpInstance` implements the same instance port as an MCP client, so that leases, limits,
+listings and calls treat both alike. Imports the core, references, specs and templates.
 """

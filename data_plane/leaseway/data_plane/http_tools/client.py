@@ -1,4 +1,4 @@
-"""Sends a tool's request: bounded, with its retries and redirects, over the worker's one pool."""
+"""Sends a tool's HTTP request over the worker's pool, with retries and redirects."""
 
 from __future__ import annotations
 
@@ -21,33 +21,29 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
 
 MAX_BODY: Final = bounds.MAX_RESULT
-"""Bytes of an answer's body, decompressed."""
+"""Maximum bytes of a response's body, decompressed."""
 
 _MAX_REDIRECTS: Final = 5
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _OVERLOADED: Final = frozenset((429, 502, 503, 504))
-_CONNECT: Final = 10.0
-_PAUSE: Final = 0.2
-_LONGEST_PAUSE: Final = 30.0
-_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT)
-_WHAT_BROKE: Final[Mapping[type[BaseException], str]] = {
+_CONNECT_TIMEOUT: Final = 10.0
+_INITIAL_BACKOFF: Final = 0.2
+_MAX_BACKOFF: Final = 30.0
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT)
+_DESCRIPTIONS: Final[Mapping[type[BaseException], str]] = {
     aiohttp.ClientConnectorCertificateError: "its certificate is not trusted",
     aiohttp.ClientConnectorDNSError: "its host name is not known",
-    aiohttp.ConnectionTimeoutError: f"it did not take the connection within {_CONNECT:g} s",
+    aiohttp.ConnectionTimeoutError: f"it did not accept a connection within {_CONNECT_TIMEOUT:g} s",
     TimeoutError: "it took too long",
-    aiohttp.ClientPayloadError: "the answer ended in the middle",
-    aiohttp.ClientResponseError: "what it answers is no HTTP",
-    aiohttp.ServerDisconnectedError: "it closed the connection without an answer",
+    aiohttp.ClientPayloadError: "the response was incomplete",
+    aiohttp.ClientResponseError: "its response is not HTTP",
+    aiohttp.ServerDisconnectedError: "it closed the connection without a response",
     ConnectionError: "it closed the connection",
 }
 
 
-class Sending:
-    """What is known of a request under way.
-
-    Attributes:
-        written: Whether any of it was handed to a socket.
-    """
+class SendState:
+    """The state of a request: `written` once any of it was handed to a socket."""
 
     __slots__ = ("written",)
 
@@ -59,13 +55,11 @@ class HttpToolClient:
     """Sends the requests of one server's tools.
 
     Args:
-        server: The server's id, for messages.
-        http: The worker's pooled client.
         headers: The configured headers, resolved.
-        query: Credentials that are a part of the address. They are added last, so that no error,
-            log line or span can hold them.
-        credentials: Which of the headers carry credentials; anonymous requests go without.
-        follow_redirects: Whether redirects of requests that change nothing are followed.
+        query: Credentials in the query. They are added last, so that no error, log line or span
+            contains them.
+        credentials: The names of headers with credentials, which anonymous requests do not have.
+        follow_redirects: Whether redirects of GET and HEAD requests are followed.
     """
 
     def __init__(
@@ -89,43 +83,36 @@ class HttpToolClient:
             for name, value in query.items()
         )
         self._query_names = tuple(query)
-        self._follows = follow_redirects
+        self._follows_redirects = follow_redirects
 
     async def send(
-        self, request: HttpRequest, trace: Mapping[str, str], retries: int, sending: Sending,
+        self, request: HttpRequest, trace: Mapping[str, str], retries: int, sending: SendState,
         *, anonymous: bool = False,
     ) -> Response:  # fmt: skip
-        """Send a request and return the answer.
-
-        Args:
-            request: The request.
-            trace: Headers that carry the trace.
-            retries: How often to send it again, where its method allows that.
-            sending: Told when the request is on its way.
-            anonymous: Whether it goes without credentials.
+        """Send a request, with trace headers and retries if it is idempotent; return the response.
 
         Raises:
-            Fault: SERVER_LOST: no connection, or it broke. RESULT_TOO_LARGE.
+            Fault: SERVER_LOST: the connection failed. RESULT_TOO_LARGE.
         """
-        left = retries if request.method in IDEMPOTENT else 0
+        remaining = retries if request.method in IDEMPOTENT else 0
         while True:
-            attempt = retries - left
+            attempt = retries - remaining
             try:
-                response = await self._once(request, trace, sending, anonymous)
+                response = await self._send_once(request, trace, sending, anonymous)
             except (aiohttp.ClientError, OSError) as error:
-                if not left:
+                if not remaining:
                     raise self._broken(request, error, sending) from error
                 pause = _backoff(attempt)
             else:
-                wanted = _wanted_pause(response, attempt)
-                if not left or response.status not in _OVERLOADED or wanted is None:
+                delay = _retry_delay(response, attempt)
+                if not remaining or response.status not in _OVERLOADED or delay is None:
                     return response
-                pause = wanted
-            left -= 1
+                pause = delay
+            remaining -= 1
             await asyncio.sleep(pause)
 
-    async def _once(
-        self, request: HttpRequest, trace: Mapping[str, str], sending: Sending, anonymous: bool
+    async def _send_once(
+        self, request: HttpRequest, trace: Mapping[str, str], sending: SendState, anonymous: bool
     ) -> Response:
         url = URL(request.url, encoded=True)
         start = url
@@ -133,12 +120,12 @@ class HttpToolClient:
         headers.setdefault("Accept", "application/json, */*;q=0.5")
         headers.update(request.headers)
         headers.update(trace)
-        at_home = True
+        same_origin = True
         for _ in range(_MAX_REDIRECTS + 1):
-            if not at_home:  # whatever is secret stays with the configured host
+            if not same_origin:  # secrets are only sent to the configured host
                 headers = CIMultiDict({"Accept": headers["Accept"], **trace})
-            sent = self._with_query(url) if at_home and not anonymous else url
-            body = _Body(request.body, sending) if request.body is not None else None
+            sent = self._with_query(url) if same_origin and not anonymous else url
+            body = _TrackedBody(request.body, sending) if request.body is not None else None
             sending.written = sending.written or body is None
             async with self._http.request(
                 request.method, sent, data=body, headers=headers, allow_redirects=False,
@@ -153,7 +140,7 @@ class HttpToolClient:
                 break
             if url.scheme not in ("http", "https"):
                 break
-            at_home = _same_origin(start, url)
+            same_origin = _same_origin(start, url)
         raise Fault(
             Reason.SERVER_ERROR,
             f"The server {self._server} answers with redirects that do not end.",
@@ -162,14 +149,16 @@ class HttpToolClient:
         )
 
     def _with_query(self, url: URL) -> URL:
-        """Return an address with the credentials that belong into it."""
+        """Return a URL with the credentials in its query."""
         if not self._query:
             return url
         text = str(url)
         return URL(f"{text}{'&' if '?' in text else '?'}{self._query}", encoded=True)
 
     def _may_follow(self, request: HttpRequest, status: int) -> bool:
-        return self._follows and status in _REDIRECTS and request.method in ("GET", "HEAD")
+        return (
+            self._follows_redirects and status in _REDIRECTS and request.method in ("GET", "HEAD")
+        )
 
     async def _read(self, response: aiohttp.ClientResponse) -> Response:
         parts: list[bytes] = []
@@ -188,29 +177,29 @@ class HttpToolClient:
                 )
         return Response(response.status, response.headers, b"".join(parts))
 
-    def _broken(self, request: HttpRequest, error: Exception, sending: Sending) -> Fault:
-        """Return the fault for a connection that could not be made, or broke."""
+    def _broken(self, request: HttpRequest, error: Exception, sending: SendState) -> Fault:
+        """Return the fault for a failed connection."""
         refused = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
         started: Started = "unknown" if sending.written and not refused else "no"
-        did = "could not be reached" if refused else "did not answer"
+        failure = "could not be reached" if refused else "did not answer"
         system = getattr(getattr(error, "os_error", error), "strerror", None)
-        known = (text for kind, text in _WHAT_BROKE.items() if isinstance(error, kind))
+        known = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
         why = next(known, None) or system or "the connection failed"
         origin = URL(request.url, encoded=True).origin()
-        text = f"The server {self._server} {did} at {origin}: {why}."
+        text = f"The server {self._server} {failure} at {origin}: {why}."
         return Fault(Reason.SERVER_LOST, text, started, {"server": self._server})
 
 
-class _Body(Payload):
-    """A request's body, which notes that it was handed to the socket."""
+class _TrackedBody(Payload):
+    """A request's body; updates the state when it is handed to the socket."""
 
-    def __init__(self, value: bytes, sending: Sending) -> None:
+    def __init__(self, value: bytes, sending: SendState) -> None:
         super().__init__(value)
         self._size = len(value)
         self._sending = sending
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Return it as text (aiohttp asks for it in its own messages)."""
+        """Return it as text, for aiohttp's own messages."""
         return str(self._value, encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
@@ -224,14 +213,14 @@ def _same_origin(first: URL, second: URL) -> bool:
 
 
 def _backoff(attempt: int) -> float:
-    return random.uniform(0, min(_LONGEST_PAUSE, _PAUSE * 2**attempt))  # noqa: S311 - jitter
+    return random.uniform(0, min(_MAX_BACKOFF, _INITIAL_BACKOFF * 2**attempt))  # noqa: S311 - jitter
 
 
-def _wanted_pause(response: Response, attempt: int) -> float | None:
-    """Return how long to wait before a request is sent again; None if the server wants longer."""
-    asked = response.headers.get("retry-after", "")
-    if not asked:
+def _retry_delay(response: Response, attempt: int) -> float | None:
+    """Return the seconds before a retry, or None if the server requests more than the maximum."""
+    retry_after = response.headers.get("retry-after", "")
+    if not retry_after:
         return _backoff(attempt)
-    if not (asked.isascii() and asked.isdecimal()) or int(asked) > _LONGEST_PAUSE:
+    if not (retry_after.isascii() and retry_after.isdecimal()) or int(retry_after) > _MAX_BACKOFF:
         return None
-    return float(asked)
+    return float(retry_after)

@@ -1,4 +1,4 @@
-"""HTTP tools as MCP lists them: name, description, input schema, annotations."""
+"""MCP definitions of HTTP tools: name, description, input schema, annotations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def definition(tool: HttpTool) -> dict[str, Any]:
 
 
 def input_schema(tool: HttpTool) -> dict[str, Any]:
-    """Return what arguments a tool takes: an object of its parameters, wherever they go."""
+    """Return the JSON Schema of a tool's arguments: an object of all its parameters."""
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {each.name: _schema(each) for each in tool.parameters},
@@ -41,16 +41,16 @@ def input_schema(tool: HttpTool) -> dict[str, Any]:
 
 
 def _schema(parameter: HttpParameter) -> Mapping[str, Any]:
-    """Return a parameter's schema; one of bytes says how they are given."""
+    """Return a parameter's schema; for bytes, with a note on their encoding."""
     schema = parameter.parsed
     if not parameter.is_binary:
         return schema
-    said = f"{schema.get('description', '')} {_BYTES}".strip()
-    return {**schema, "description": said}
+    description = f"{schema.get('description', '')} {_BYTES}".strip()
+    return {**schema, "description": description}
 
 
 def _annotations(tool: HttpTool) -> dict[str, bool]:
-    """Return the hints that follow from the method, and what overrides them."""
+    """Return the hints for the method, with the tool's own overrides."""
     reads = tool.method in READING
     hints = {"readOnlyHint": reads, "openWorldHint": True}
     if not reads:

@@ -1,16 +1,16 @@
-"""A server whose tools are HTTP requests, as an instance behind the worker's port.
+"""An instance of a server whose tools are HTTP requests.
 
-There is no connection to keep: it is ready once its references are resolved and its templates are
-compiled, and a request that fails fails alone.
+It has no connection: it is ready once its references are resolved and its templates are compiled,
+and a failed request affects no other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import aiohttp
 import msgspec
@@ -21,6 +21,7 @@ from leaseway.data_plane.core.calls.call import (
     OnUpdate,
     Outcome,
     PendingCall,
+    ReadArtifact,
     ToolRequest,
     too_large,
 )
@@ -30,8 +31,7 @@ from leaseway.data_plane.core.ports import (
     ListedPromptsResources,
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.http_tools.artifacts import read_artifacts
-from leaseway.data_plane.http_tools.client import HttpToolClient, Sending
+from leaseway.data_plane.http_tools.client import HttpToolClient, SendState
 from leaseway.data_plane.http_tools.definitions import definitions
 from leaseway.data_plane.http_tools.requests import build_request
 from leaseway.data_plane.http_tools.results import result
@@ -40,26 +40,31 @@ from leaseway.spec.http_tools import IDEMPOTENT, HttpTool
 from leaseway.spec.model import ServerSpec
 from leaseway.templates.engine import Template, compiled
 from leaseway.templates.go_nodes import TemplateSyntaxError
-from leaseway.wire.bounds import KIB, MAX_RESULT
+from leaseway.wire.bounds import KIB, MAX_RESULT, MIB
 from leaseway.wire.errors import Fault, Reason, Started
+from leaseway.wire.messages.artifact_refs import is_reference
 
 _logger = logging.getLogger(__name__)
 
 State = Literal["starting", "ready", "closing", "closed", "failed"]
 
+MAX_ARTIFACT_BYTES: Final = 32 * MIB
+"""Maximum bytes of all artifacts in one request."""
+
 _INLINE: Final = 64 * KIB
-"""Bytes of an answer that becomes a result on the loop; larger ones go to a thread."""
+"""Bytes of a response that is converted on the loop; larger ones in a thread."""
+
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
 
 
 @dataclass(frozen=True)
 class _Tool:
-    """A tool, with what is made once for all its calls."""
+    """A tool, prepared for its calls."""
 
     tool: HttpTool
     template: Template | None
     bytes_in: tuple[str, ...]
-    """The names of its parameters that hold bytes."""
+    """The names of its parameters with bytes."""
 
 
 class _NoStderr:
@@ -67,20 +72,18 @@ class _NoStderr:
         return []
 
     def watch(self, on_line: Callable[[str], None]) -> None:
-        """Tell nothing: there is no process."""
+        """Do nothing: there is no process."""
 
 
 class HttpInstance:
-    """One live use of a server's HTTP tools; see `InstancePort` for what its members mean.
+    """An instance of a server with HTTP tools; implements `InstancePort`.
 
     Args:
-        spec: The server.
-        http: The worker's pooled client.
         environment: The worker's environment, for references.
-        vault: Where secrets are that the environment does not have.
-        listener: Told what becomes of the instance.
-        instance_id: Names it on its worker.
-        resolved_values: What the references stand for, or None to read them at the start.
+        vault: Secrets that are not in the environment.
+        listener: Notified of the instance's state changes.
+        instance_id: Unique on its worker.
+        resolved_values: Of the server's references, or None to resolve them at the start.
     """
 
     def __init__(
@@ -123,7 +126,7 @@ class HttpInstance:
         return len(self._calls)
 
     async def start(self) -> None:
-        """Resolve the references and compile the templates; nothing is sent.
+        """Resolve the references and compile the templates; send no request.
 
         Raises:
             Fault: SERVER_NOT_READY with `problem` MISSING_REFERENCE or START_FAILED.
@@ -133,13 +136,13 @@ class HttpInstance:
                 self.spec, self._environment, self._vault, self.spec.startup_timeout
             )
             self._check(resolved_values)
-            # Compiling takes milliseconds a template: calls of others go on meanwhile.
+            # In a thread: compiling takes milliseconds per template.
             self._tools = await asyncio.to_thread(self._prepare_all)
         except BaseException:
             self.state = "failed"
             raise
         if self.state != "starting":
-            raise self._not_open()
+            raise self._closed_fault()
         self.resolved_values = resolved_values
         self._base = resolved_values.url
         self._client = HttpToolClient(
@@ -154,7 +157,7 @@ class HttpInstance:
         self.state = "ready"
 
     def prepare(self, tool_name: str) -> bytes:
-        """Return nothing: a request is made from its tool's definition."""
+        """Return b"": requests are built from the tool's definition."""
         return b""
 
     def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
@@ -171,24 +174,24 @@ class HttpInstance:
     async def list_prompts_resources(
         self, timeout: float, recorded: ListedPromptsResources = NO_PROMPTS_RESOURCES
     ) -> ListedPromptsResources:
-        """Return that there is nothing but tools.
+        """Return no prompts and resources: there are only tools.
 
         Raises:
-            Fault: SERVER_LOST: it has ended.
+            Fault: SERVER_LOST: the instance is not ready.
         """
         if self.state != "ready":
-            raise self._not_open()
+            raise self._closed_fault()
         self.prompts_resources = NO_PROMPTS_RESOURCES
         return NO_PROMPTS_RESOURCES
 
     async def relist(self) -> Mapping[str, bytes]:
-        """Return the tools, which change with the configuration only."""
+        """Return the tools, which only change with the configuration."""
         if self.state != "ready":
-            raise self._not_open()
+            raise self._closed_fault()
         return self.tools
 
     async def close(self, grace: float = 0) -> None:
-        """End it, after the calls under way have had `grace` seconds."""
+        """Close the instance, after calls in flight have had `grace` seconds."""
         if self.state in ("starting", "ready"):
             self.state = "closing"
         try:
@@ -196,10 +199,10 @@ class HttpInstance:
                 async with asyncio.timeout(grace):
                     await self._drained.wait()
         except TimeoutError:
-            pass  # their callers learn that it was closed
+            pass  # the remaining calls fail
         finally:
             for call in tuple(self._calls):
-                call.end(Outcome(b"", fault=self._not_open()))
+                call.end(Outcome(b"", fault=self._closed_fault()))
             if self.state != "closed" and self.state != "failed":
                 was_ready, self.state = self._client is not None, "closed"
                 if was_ready:
@@ -207,55 +210,57 @@ class HttpInstance:
 
     # For its calls.
 
-    async def outcome(self, request: ToolRequest, sending: Sending) -> Outcome:
-        """Return how a call ends."""
-        known = self._tools.get(request.name)
+    async def outcome(self, request: ToolRequest, sending: SendState) -> Outcome:
+        """Send a call's request; return its outcome."""
+        prepared = self._tools.get(request.name)
         if self.state != "ready" or self._client is None:
-            return Outcome(b"", fault=self._not_open())
-        if request.method or known is None:
-            return Outcome(b"", fault=_no_such(self._server, request))
+            return Outcome(b"", fault=self._closed_fault())
+        if request.method or prepared is None:
+            return Outcome(b"", fault=_not_found(self._server, request))
         try:
             arguments = msgspec.json.decode(request.arguments or b"{}", type=dict)
-            if known.bytes_in and request.read_artifact is not None:
-                await read_artifacts(arguments, known.bytes_in, request.read_artifact)
-            sent = build_request(known.tool, self._base, arguments)
+            if prepared.bytes_in and request.read_artifact is not None:
+                await read_artifacts(arguments, prepared.bytes_in, request.read_artifact)
+            http_request = build_request(prepared.tool, self._base, arguments)
             meta = request.meta or {}
             trace = {name: str(meta[name]) for name in _TRACE if meta.get(name)}
-            async with asyncio.timeout(known.tool.timeout):
+            async with asyncio.timeout(prepared.tool.timeout):
                 response = await self._client.send(
-                    sent, trace, known.tool.retries, sending, anonymous=known.tool.is_anonymous
+                    http_request,
+                    trace,
+                    prepared.tool.retries,
+                    sending,
+                    anonymous=prepared.tool.is_anonymous,
                 )
         except Fault as fault:
             return Outcome(b"", fault=fault)
         except TimeoutError:
-            return Outcome(b"", fault=self._late(known.tool, sending))
+            return Outcome(b"", fault=self._timed_out(prepared.tool, sending))
         hide = self.resolved_values.without_secrets if self.resolved_values else str
         if len(response.body) > _INLINE:
-            payload, is_error = await asyncio.to_thread(result, response, known.template, hide)
+            payload, is_error = await asyncio.to_thread(result, response, prepared.template, hide)
         else:
-            payload, is_error = result(response, known.template, hide)
+            payload, is_error = result(response, prepared.template, hide)
         if len(payload) > MAX_RESULT and not may_hold_media(payload):
             return Outcome(b"", fault=too_large(self._server, len(payload)))
         return Outcome(payload, is_error)
 
-    def forget(self, call: _HttpCall) -> None:
+    def remove(self, call: _HttpCall) -> None:
         self._calls.discard(call)
         if not self._calls:
             self._drained.set()
 
-    def failed_inside(self, error: Exception, sending: Sending) -> Outcome:
-        """Return the outcome of a call that failed as nobody has foreseen."""
+    def unexpected(self, error: Exception, sending: SendState) -> Outcome:
+        """Return the outcome of a call after an unexpected exception."""
         _logger.error("A call of the server %s failed.", self._server, exc_info=error)
-        text = (
-            f"A request to the server {self._server} failed inside the worker; its log says more."
-        )
+        text = f"A request to the server {self._server} failed inside the worker; see its log."
         started: Started = "unknown" if sending.written else "no"
         return Outcome(b"", fault=Fault(Reason.INTERNAL, text, started))
 
     def _prepare_all(self) -> dict[str, _Tool]:
-        return {tool.name: self._prepared(tool) for tool in self.spec.http_tools}
+        return {tool.name: self._prepare_tool(tool) for tool in self.spec.http_tools}
 
-    def _prepared(self, tool: HttpTool) -> _Tool:
+    def _prepare_tool(self, tool: HttpTool) -> _Tool:
         if tool.method in IDEMPOTENT and not tool.retries and self.spec.retries:
             tool = replace(tool, retries=self.spec.retries)
         bytes_in = tuple(each.name for each in tool.parameters if each.is_binary)
@@ -274,10 +279,12 @@ class HttpInstance:
         except ValueError:
             url = URL()
         if url.scheme not in ("http", "https") or not url.host or url.query_string or url.fragment:
-            raise self._unusable("its base_url is no http or https address without a query")
+            raise self._unusable("its base_url is not an http or https URL without a query")
         for name, value in resolved_values.headers.items():
             if not value.isprintable():
-                raise self._unusable(f"its header {name} holds a character that none may hold")
+                raise self._unusable(
+                    f"its header {name} contains a character that no header may contain"
+                )
 
     def _unusable(self, why: str) -> Fault:
         return Fault(
@@ -286,22 +293,22 @@ class HttpInstance:
             metadata={"server": self._server, "problem": "START_FAILED"},
         )
 
-    def _late(self, tool: HttpTool, sending: Sending) -> Fault:
+    def _timed_out(self, tool: HttpTool, sending: SendState) -> Fault:
         return Fault(
             Reason.DEADLINE_EXCEEDED,
-            f"The server {self._server} did not answer within the {tool.timeout:g} s that its "
-            f"tool {tool.name} has.",
+            f"The server {self._server} did not answer within {tool.timeout:g} s, the timeout of "
+            f"its tool {tool.name}.",
             "unknown" if sending.written else "no",
             {"server": self._server},
         )
 
-    def _not_open(self) -> Fault:
-        text = f"The HTTP tools of the server {self._server} are not open any more."
+    def _closed_fault(self) -> Fault:
+        text = f"The instance with the HTTP tools of the server {self._server} is closed."
         return Fault(Reason.SERVER_LOST, text, "no", {"server": self._server})
 
 
 class _HttpCall:
-    """One call under way; `done` gets its outcome once."""
+    """A call in flight; `done` receives its outcome once."""
 
     __slots__ = ("_done", "_instance", "_sending", "_task")
 
@@ -310,7 +317,7 @@ class _HttpCall:
     ) -> None:
         self._instance = instance
         self._done: Callable[[Outcome], None] | None = done
-        self._sending = Sending()
+        self._sending = SendState()
         self._task = asyncio.get_running_loop().create_task(self._run(request))
 
     @property
@@ -319,10 +326,10 @@ class _HttpCall:
         return self._sending.written
 
     def cancel(self, reason: str) -> None:
-        """Stop waiting; the connection of the request is closed, which tells the server."""
+        """Cancel the request and close its connection, which notifies the server."""
         self._done = None
         self._task.cancel()
-        self._instance.forget(self)
+        self._instance.remove(self)
 
     def end(self, outcome: Outcome) -> None:
         self._finish(outcome)
@@ -331,23 +338,66 @@ class _HttpCall:
     async def _run(self, request: ToolRequest) -> None:
         try:
             outcome = await self._instance.outcome(request, self._sending)
-        except Exception as error:  # one call's failure is no other's
-            outcome = self._instance.failed_inside(error, self._sending)
+        except Exception as error:  # must not affect other calls
+            outcome = self._instance.unexpected(error, self._sending)
         self._finish(outcome)
 
     def _finish(self, outcome: Outcome) -> None:
         done, self._done = self._done, None
-        self._instance.forget(self)
+        self._instance.remove(self)
         if done is None:
             return
         try:
             done(outcome)
-        except Exception:  # a caller's bug must not take the instance with it
+        except Exception:  # a caller's bug must not affect the instance
             _logger.exception("The callback of a call failed.")
 
 
-def _no_such(server: str, request: ToolRequest) -> Fault:
-    what = f"{request.method} of {request.name}" if request.method else f"the tool {request.name}"
+def _not_found(server: str, request: ToolRequest) -> Fault:
+    missing = f"{request.method} of {request.name}" if request.method else f"tool {request.name}"
     return Fault(
-        Reason.TOOL_NOT_FOUND, f"The server {server} has HTTP tools only, and not {what[:128]}."
+        Reason.TOOL_NOT_FOUND, f"The server {server} has only HTTP tools, and no {missing[:128]}."
     )
+
+
+Place = tuple[dict[str, Any] | list[Any], Any]
+"""A container with an artifact reference, and the reference's key or index in it."""
+
+
+async def read_artifacts(
+    arguments: dict[str, Any], names: Iterable[str], read: ReadArtifact
+) -> None:
+    """Replace artifact references in arguments by the artifacts' bytes.
+
+    Args:
+        arguments: The call's arguments; modified.
+        names: The parameters with bytes: a value or a list of values each.
+        read: Returns an artifact's bytes.
+
+    Raises:
+        Fault: ARTIFACT_LOST, OVERLOADED, or INVALID_ARGUMENTS if they are too large.
+    """
+    remaining = MAX_ARTIFACT_BYTES
+    for container, key in list(_references(arguments, names)):
+        try:
+            container[key] = content = await read(container[key], remaining)
+        except Fault as fault:
+            if fault.reason is not Reason.ARTIFACT_LOST:
+                raise
+            text = (
+                f"{fault.message.rstrip('.')}. Another worker may have it: pass its bytes as base64"
+                " instead."
+            )
+            raise replace(fault, message=text, started="no") from None
+        remaining -= len(content)
+
+
+def _references(arguments: dict[str, Any], names: Iterable[str]) -> Iterator[Place]:
+    for name in names:
+        value = arguments.get(name)
+        if isinstance(value, str) and is_reference(value):
+            yield arguments, name
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                if isinstance(item, str) and is_reference(item):
+                    yield value, index

@@ -1,7 +1,7 @@
-"""One call's HTTP request: where each argument goes, encoded so that it changes nothing else.
+"""Builds a call's HTTP request from its arguments. Pure.
 
-Pure. Whatever text an argument holds, it stays inside of its part of the path, its value of the
-query, its header or its member of the body; what cannot be sent unchanged is refused.
+Whatever its text, an argument stays within its path segment, query value, header or body member. An
+argument that can't be sent unchanged is rejected.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
@@ -20,7 +20,7 @@ from leaseway.spec.http_tools import HttpParameter, HttpTool
 from leaseway.wire.errors import Fault, Reason
 
 MAX_TARGET: Final = 64 * 1024
-"""Characters of a request's address."""
+"""Maximum characters of a request's URL."""
 MAX_HEADER_VALUE: Final = 8 * 1024
 
 _JSON: Final = "application/json"
@@ -31,14 +31,7 @@ _UNSET: Final = object()
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """A request, ready to be sent.
-
-    Attributes:
-        method: In capitals.
-        url: The whole address, percent-encoded.
-        headers: Those of parameters and of the body; not those of the configuration.
-        body: The body, or None for none.
-    """
+    """An HTTP request: its percent-encoded URL, and its headers without configured ones."""
 
     method: str
     url: str
@@ -47,20 +40,15 @@ class HttpRequest:
 
 
 def build_request(tool: HttpTool, base_url: str, arguments: Mapping[str, Any]) -> HttpRequest:
-    """Return the request that a call means.
-
-    Args:
-        tool: The tool.
-        base_url: The server's address.
-        arguments: What the caller gave, which fits the tool's input schema.
+    """Return the request of a call, whose arguments are valid by the tool's input schema.
 
     Raises:
-        Fault: INVALID_ARGUMENTS: a value cannot be sent where it goes.
+        Fault: INVALID_ARGUMENTS: a value can't be sent.
     """
     values = _Values(tool, arguments)
     url = base_url.rstrip("/") + values.target()
     if len(url) > MAX_TARGET:
-        text = f"the address of the request has more than {MAX_TARGET} characters"
+        text = f"the URL of the request has more than {MAX_TARGET} characters"
         raise _unsendable("", text)
     headers = values.headers()
     body, content_type = values.body()
@@ -70,14 +58,8 @@ def build_request(tool: HttpTool, base_url: str, arguments: Mapping[str, Any]) -
     return HttpRequest(tool.method, url, headers, body)
 
 
-def origin(url: str) -> tuple[str, str, int | None]:
-    parts = urlsplit(url)
-    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    return parts.scheme, (parts.hostname or "").lower(), port
-
-
 class _Values:
-    """What the parameters of a tool stand for in one call."""
+    """The values of a tool's parameters in one call."""
 
     def __init__(self, tool: HttpTool, arguments: Mapping[str, Any]) -> None:
         self._tool = tool
@@ -106,9 +88,9 @@ class _Values:
             else:
                 raise _unsendable(name, "is part of the path and is missing")
         target = "".join(parts)
-        # Values are checked together with the text around them, as in `/files/.{suffix}`.
-        if any(_decoded(part) in (".", "..") for part in target.split("/")):
-            raise _unsendable("", "a part of the path would be '.' or '..', and lead elsewhere")
+        # Check whole segments: values have text around them, as in `/files/.{suffix}`.
+        if any(_decode_dots(part) in (".", "..") for part in target.split("/")):
+            raise _unsendable("", "a segment of the path would be '.' or '..', and lead elsewhere")
         query = "&".join(
             [*([fixed] if fixed else []), *(_pair(*pair) for pair in self._query_pairs())]
         )
@@ -122,17 +104,18 @@ class _Values:
         headers: dict[str, str] = {}
         for parameter, value in self._at("header"):
             if value is not None:
-                headers[parameter.sent_as] = _header(parameter, _flat(parameter, value))
+                headers[parameter.sent_as] = _header(parameter, _join(parameter, value))
         return headers
 
     def body(self) -> tuple[bytes | None, str]:
-        """Return the body and its content type; both nothing where there is none."""
+        """Return the body and its content type, or None and an empty text."""
         values = list(self._at("body"))
         whole = next((pair for pair in values if pair[0].is_body), None)
         if not values:
-            wants = any(each.position == "body" for each in self._tool.parameters)
-            is_object = wants and self._tool.body == "json"
-            return (b"{}", _JSON) if is_object and not self._whole() else (None, "")
+            of_body = [each for each in self._tool.parameters if each.position == "body"]
+            is_object = bool(of_body) and self._tool.body == "json"
+            is_whole = any(each.is_body for each in of_body)
+            return (b"{}", _JSON) if is_object and not is_whole else (None, "")
         match self._tool.body:
             case "form":
                 spread = whole[1].items() if whole and isinstance(whole[1], dict) else None
@@ -156,19 +139,16 @@ class _Values:
         members = {each.sent_as: value for each, value in values}
         return msgspec.json.encode(members), _JSON
 
-    def _whole(self) -> bool:
-        return any(each.is_body for each in self._tool.parameters)
-
 
 def _segment(parameter: HttpParameter, value: Any) -> str:
-    """Return a value as one part of a path."""
-    text = _flat(parameter, value)
+    """Return a value as a segment of a path."""
+    text = _join(parameter, value)
     if value is None or not text:
         raise _unsendable(parameter.name, "is part of the path and may not be empty")
-    return _quoted(parameter, text)
+    return _quote(parameter, text)
 
 
-def _decoded(part: str) -> str:
+def _decode_dots(part: str) -> str:
     return part.replace("%2E", ".").replace("%2e", ".")
 
 
@@ -176,15 +156,15 @@ def _pair(name: str, value: str) -> str:
     return f"{quote(name, safe='', errors='replace')}={quote(value, safe='', errors='replace')}"
 
 
-def _quoted(parameter: HttpParameter, text: str) -> str:
+def _quote(parameter: HttpParameter, text: str) -> str:
     try:
         return quote(text, safe="")
     except UnicodeEncodeError:
-        raise _unsendable(parameter.name, "holds half of a surrogate pair") from None
+        raise _unsendable(parameter.name, "contains an unpaired surrogate") from None
 
 
 def _spread(parameter: HttpParameter, value: Any) -> Iterable[tuple[str, str]]:
-    """Return the pairs of a query or form that a value becomes."""
+    """Return the name-value pairs of a value in a query or form."""
     name, style = parameter.sent_as, parameter.style
     if value is None:
         return
@@ -197,11 +177,11 @@ def _spread(parameter: HttpParameter, value: Any) -> Iterable[tuple[str, str]]:
         for key, item in value.items():
             yield key, _text(item)
     else:
-        yield name, _flat(parameter, value)
+        yield name, _join(parameter, value)
 
 
 def _deep(name: str, value: Any) -> Iterable[tuple[str, str]]:
-    """Return `name[key][0]` with its text for whatever a value holds."""
+    """Return pairs such as `name[key][0]` and its text for all members of a value."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _deep(f"{name}[{key}]", item)
@@ -212,7 +192,7 @@ def _deep(name: str, value: Any) -> Iterable[tuple[str, str]]:
         yield name, _text(value)
 
 
-def _flat(parameter: HttpParameter, value: Any) -> str:
+def _join(parameter: HttpParameter, value: Any) -> str:
     separator = _SEPARATORS.get(parameter.style)
     is_flat = isinstance(value, list) and not any(isinstance(i, list | dict) for i in value)
     return separator.join(map(_text, value)) if separator and is_flat else _text(value)
@@ -225,18 +205,18 @@ def _text(value: Any) -> str:
 
 
 def _header(parameter: HttpParameter, text: str) -> str:
-    """Return a header's value, unless HTTP would change it on the way."""
+    """Return a header's value, unless HTTP would change it."""
     if len(text) > MAX_HEADER_VALUE:
         raise _unsendable(parameter.name, f"is longer than {MAX_HEADER_VALUE} characters")
     if text != text.strip():
-        raise _unsendable(parameter.name, "begins or ends with white space, which no header may")
+        raise _unsendable(parameter.name, "starts or ends with white space, which no header may")
     if not text.isprintable():
-        raise _unsendable(parameter.name, "holds a character that no header may have")
+        raise _unsendable(parameter.name, "contains a character that no header may contain")
     return text
 
 
 def _bytes(parameter: HttpParameter, value: Any) -> bytes:
-    """Return the bytes that a value stands for: those of an artifact were read before."""
+    """Decode a value; artifacts have been replaced by their bytes before."""
     if isinstance(value, bytes):
         return value
     text = _text(value)
@@ -275,13 +255,13 @@ def _multipart(values: Iterable[tuple[HttpParameter, Any]]) -> tuple[bytes, str]
 
 
 def _quoted_name(name: str) -> str:
-    """Return a part's name as browsers write it."""
+    """Escape a part's name as browsers do."""
     return name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _unsendable(name: str, what: str) -> Fault:
-    subject = f"{name} {what}" if name else what
-    violations = ((name, what),) if name else ()
+def _unsendable(name: str, problem: str) -> Fault:
+    subject = f"{name} {problem}" if name else problem
+    violations = ((name, problem),) if name else ()
     return Fault(
         Reason.INVALID_ARGUMENTS,
         f"The arguments cannot be sent: {subject}.",

@@ -1,4 +1,4 @@
-"""HTTP responses as MCP results: text, a rendered template, an image, or an error of the tool."""
+"""Converts HTTP responses to MCP results: text, a rendered template, an image, or an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leaseway.templates.limits import TemplateFailure
 from leaseway.wire.bounds import KIB
 
 MAX_SHOWN: Final = 64 * KIB
-"""Characters of an answer that an error repeats."""
+"""Maximum characters of a response in an error."""
 
 _SUCCESS: Final = range(200, 300)
 _TEXTS: Final = ("text/", "application/xml", "application/yaml", "application/x-www-form")
@@ -24,13 +24,7 @@ _UNKNOWN: Final = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a server answered.
-
-    Attributes:
-        status: The HTTP status.
-        headers: Its headers; they are asked for in small letters, and found in any.
-        body: Its body, decompressed.
-    """
+    """An HTTP response; its body is decompressed."""
 
     status: int
     headers: Mapping[str, str]
@@ -38,12 +32,12 @@ class Response:
 
     @property
     def media_type(self) -> str:
-        """The type of its body in small letters, without parameters."""
+        """The media type in lower case, without parameters."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
     def text(self) -> str:
-        """Its body as text, in the charset that it names, else UTF-8."""
+        """The body as text, by its charset or UTF-8."""
         _, _, rest = self.headers.get("content-type", "").lower().partition("charset=")
         charset = rest.partition(";")[0].strip(" \"'") or "utf-8"
         try:
@@ -55,54 +49,51 @@ class Response:
 def result(
     response: Response, template: Template | None, hide: Callable[[str], str] = str
 ) -> tuple[bytes, bool]:
-    """Return the MCP result that a response means, and whether it is an error of the tool.
+    """Return the MCP result of a response, and whether it is an error of the tool.
 
-    Args:
-        response: The response.
-        template: What makes a text of a JSON answer, or None.
-        hide: Takes the server's credentials out of what an error repeats: many servers answer a
-            request that they refuse with its address.
+    The template renders a JSON response as text. `hide` removes the server's credentials from
+    errors: many servers repeat the request's URL in an error response.
     """
     if response.status not in _SUCCESS:
-        return _result(hide(_refusal(response)), response, is_error=True)
+        return _result(hide(_describe_error(response)), response, is_error=True)
     if template is not None:
-        return _rendered(response, template, hide)
+        return _render(response, template, hide)
     kind = response.media_type
     if not response.body:
         return _result(_status_line(response), response)
     if kind.startswith(("image/", "audio/")):
         item = {"type": kind.partition("/")[0], "data": _base64(response), "mimeType": kind}
-        return _encoded([item], response)
+        return _encode([item], response)
     if _is_text(response):
         return _result(response.text, response)
     blob = {"uri": "response:", "mimeType": kind or _UNKNOWN, "blob": _base64(response)}
-    return _encoded([{"type": "resource", "resource": blob}], response)
+    return _encode([{"type": "resource", "resource": blob}], response)
 
 
-def _rendered(
+def _render(
     response: Response, template: Template, hide: Callable[[str], str]
 ) -> tuple[bytes, bool]:
     try:
         data = msgspec.json.decode(response.body)
     except (msgspec.DecodeError, RecursionError):
-        why = "the answer is not JSON"
+        why = "the response is not JSON"
     else:
         try:
             return _result(template.render(data), response)
         except TemplateFailure as failure:
             line = f", line {failure.line}" if failure.line else ""
             why = f"{failure}{line}"
-    text = f"The response template failed: {why}.\nThe answer was:\n{_shown(response)}"
+    text = f"The response template failed: {why}.\nThe response was:\n{_excerpt(response)}"
     return _result(hide(text), response, is_error=True)
 
 
-def _refusal(response: Response) -> str:
-    said = [
+def _describe_error(response: Response) -> str:
+    headers = [
         f"{name.title()}: {response.headers[name][:1024]}"
         for name in ("retry-after", "location")
         if name in response.headers
     ]
-    return "\n".join(filter(None, [_status_line(response), *said, _shown(response)]))
+    return "\n".join(filter(None, [_status_line(response), *headers, _excerpt(response)]))
 
 
 def _status_line(response: Response) -> str:
@@ -113,8 +104,8 @@ def _status_line(response: Response) -> str:
     return f"HTTP {response.status} {phrase}".rstrip()
 
 
-def _shown(response: Response) -> str:
-    """Return a response's body as an error may repeat it."""
+def _excerpt(response: Response) -> str:
+    """Return a response's body for an error."""
     if not response.body:
         return ""
     if not _is_text(response):
@@ -145,17 +136,17 @@ def _base64(response: Response) -> str:
 
 
 def _result(text: str, response: Response, *, is_error: bool = False) -> tuple[bytes, bool]:
-    return _encoded([{"type": "text", "text": text}], response, is_error=is_error)
+    return _encode([{"type": "text", "text": text}], response, is_error=is_error)
 
 
-def _encoded(
+def _encode(
     content: list[dict[str, Any]], response: Response, *, is_error: bool = False
 ) -> tuple[bytes, bool]:
-    made: dict[str, Any] = {"content": content}
+    encoded: dict[str, Any] = {"content": content}
     if is_error:
-        made["isError"] = True
+        encoded["isError"] = True
         meta: dict[str, object] = {"leaseway/http_status": response.status}
         if "retry-after" in response.headers:
             meta["leaseway/retry_after"] = response.headers["retry-after"][:256]
-        made["_meta"] = meta
-    return msgspec.json.encode(made), is_error
+        encoded["_meta"] = meta
+    return msgspec.json.encode(encoded), is_error
