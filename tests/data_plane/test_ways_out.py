@@ -23,7 +23,7 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.data_plane.mcp.http.errors import status_fault
 from leaseway.data_plane.mcp.process.stderr import StderrTail
-from leaseway.data_plane.mcp.start_errors import start_fault
+from leaseway.data_plane.mcp.session import start_fault
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.data_plane.sync.convert import REDACTED_FIELDS, UNREDACTED_MESSAGES, redact_message
 from leaseway.spec.model import ServerSpec, Value, VariantKey

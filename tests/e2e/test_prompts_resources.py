@@ -226,7 +226,7 @@ async def test_a_list_that_fails_leaves_the_tools(tmp_path: Path) -> None:
 async def test_a_server_that_tells_nothing_and_one_that_does_not_answer(tmp_path: Path) -> None:
     mute = python_server("offering_stdio.py", "mute", **{"truely-stateless": True})
     async with running(tmp_path, {"notes": mute}) as (_system, client):
-        with pytest.raises(ServerError, match="does not report changes"):
+        with pytest.raises(ServerError, match="does not support subscriptions"):
             async with client.subscribe_resource("note://a"):
                 pass
         with pytest.raises(DeadlineExceeded):

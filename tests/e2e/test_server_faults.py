@@ -220,7 +220,7 @@ CASES = [
     Case("closes_stdout", ServerLost, "closed its end"),
     Case("oversize", ResultTooLarge, str(MAX_RESULT), survives=True),
     Case("large", ResultTooLarge, str(MAX_RESULT), {"size": MAX_RESULT}, survives=True),
-    Case("invalid_utf8", ServerError, "no MCP result", survives=True),
+    Case("invalid_utf8", ServerError, "not an MCP result", survives=True),
     Case("twice", None, "first", survives=True),
     Case("floods_stdout", None, "flooded", survives=True),
     Case("floods_stderr", None, "flooded", survives=True),

@@ -22,7 +22,7 @@ async def test_a_lease_on_a_forgotten_session_is_lost_with_the_reason_in_words(
             assert (await session.call_tool("echo", {"text": "before"})).text == "before"
             async with aiohttp.ClientSession() as http, http.post(f"{address}/forget"):
                 pass
-            with pytest.raises(LeaseLost, match="does not know its MCP session any more"):
+            with pytest.raises(LeaseLost, match="no longer knows its MCP session"):
                 await session.call_tool("echo", {"text": "after"})
             with pytest.raises(LeaseLost):  # nothing is acquired behind the holder's back
                 await session.call_tool("echo", {"text": "after"})

@@ -43,7 +43,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """Wait until a condition holds."""
     async with asyncio.timeout(BOUND):
         while not condition():
@@ -146,11 +146,22 @@ class Bench:
         async with asyncio.timeout(BOUND):
             return await self.start_call(instance, tool, arguments, **request)[1]
 
+    async def call_fault(
+        self, instance: Instance, tool: str, arguments: Any = None, **request: Any
+    ) -> Fault:
+        """Call a tool that must fail; return its fault."""
+        fault = (await self.call(instance, tool, arguments, **request)).fault
+        assert fault is not None
+        return fault
+
+    async def next_closed(self) -> tuple[Instance, Fault | None]:
+        """Wait until an instance closes; return it, and why."""
+        async with asyncio.timeout(BOUND):
+            return await self.closed.get()
+
     async def written(self, call: PendingCall) -> None:
         """Wait until a call has been written."""
-        async with asyncio.timeout(BOUND):
-            while not call.written:
-                await asyncio.sleep(0.001)
+        await until(lambda: call.written)
 
     async def text(
         self, instance: Instance, tool: str, arguments: Any = None, **request: Any

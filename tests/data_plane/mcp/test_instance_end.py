@@ -1,4 +1,4 @@
-"""How an instance ends: nothing of it is left, whoever ends it and however."""
+"""The end of an instance leaves no process, for any reason of the end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import is_alive, until, until_exited
 
 from leaseway.data_plane.mcp import instance as instances
 from leaseway.data_plane.mcp.instance import Instance
@@ -25,13 +26,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def process_of(instance: Instance) -> ServerProcess:
     assert isinstance(instance._peer, StreamPeer)
     process = instance._peer.transport._process  # type: ignore[attr-defined]
@@ -39,31 +33,23 @@ def process_of(instance: Instance) -> ServerProcess:
     return process
 
 
-async def gone(pid: int) -> None:
-    async with asyncio.timeout(BOUND):
-        while alive(pid):
-            await asyncio.sleep(0.005)
-
-
 async def child_of(path: Path) -> int:
-    async with asyncio.timeout(BOUND):
-        while not path.exists() or not path.read_text():
-            await asyncio.sleep(0.005)
+    await until(lambda: path.exists() and path.read_text())
     return int(path.read_text())
 
 
-async def test_a_start_that_ends_while_mcp_is_loaded_waits_for_nothing(
+async def test_a_start_cancelled_while_mcp_is_imported_ends_at_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loads, go_on = threading.Event(), threading.Event()
-    speaking = instances._speaking
+    loads, proceed = threading.Event(), threading.Event()
+    import_mcp = instances._import_mcp
 
     def load_slowly() -> object:
         loads.set()
-        assert go_on.wait(BOUND)
-        return speaking()
+        assert proceed.wait(BOUND)
+        return import_mcp()
 
-    monkeypatch.setattr(instances, "_speaking", load_slowly)
+    monkeypatch.setattr(instances, "_import_mcp", load_slowly)
     instance = bench.make(bench.stdio("echo_raw"))
     try:
         starting = asyncio.create_task(instance.start())
@@ -71,22 +57,22 @@ async def test_a_start_that_ends_while_mcp_is_loaded_waits_for_nothing(
         outcome = await bench.call(instance, "echo")
         async with asyncio.timeout(BOUND):
             await instance.close()
-            with pytest.raises(Fault, match=r"did not open a connection: the start was called off"):
+            with pytest.raises(Fault, match=r"did not open a connection: the start was cancelled"):
                 await starting
     finally:
-        go_on.set()
+        proceed.set()
     assert outcome.fault is not None
     assert "is starting" in outcome.fault.message
     assert instance.pid is None
 
 
-async def test_a_worker_that_cannot_load_mcp_says_so(
+async def test_a_failed_import_of_mcp_is_reported(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load() -> object:
         raise ImportError("no module named mcp")
 
-    monkeypatch.setattr(instances, "_speaking", load)
+    monkeypatch.setattr(instances, "_import_mcp", load)
     fault = await bench.fails(bench.stdio("echo_raw"))
 
     assert fault.reason is Reason.SERVER_NOT_READY
@@ -98,31 +84,30 @@ async def test_closing_from_another_task_works(bench: Bench) -> None:
     instance = await asyncio.create_task(bench.start(bench.stdio("echo_raw")))
     await asyncio.create_task(instance.close())
     assert instance.state == "closed"
-    assert not alive(instance.pid or 0)
+    assert not is_alive(instance.pid or 0)
     assert await bench.closed.get() == (instance, None)
 
 
-async def test_closing_twice_and_from_many_tasks_is_one_end(bench: Bench) -> None:
+async def test_closing_repeatedly_and_from_many_tasks_closes_once(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
     await asyncio.gather(*(instance.close() for _ in range(5)))
     await instance.close()
     assert bench.closed.qsize() == 1
 
 
-async def test_close_waits_for_calls_in_flight_and_refuses_new_ones(bench: Bench) -> None:
+async def test_close_waits_for_calls_in_flight_and_rejects_new_ones(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
     _, slow = bench.start_call(instance, "slow", {"seconds": 0.2})
     closing = asyncio.create_task(instance.close(grace=BOUND))
     await asyncio.sleep(0)
-    refused = (await bench.call(instance, "echo")).fault
-    assert refused is not None
+    refused = await bench.call_fault(instance, "echo")
     assert (refused.reason, refused.started) == (Reason.SERVER_LOST, "no")
     async with asyncio.timeout(BOUND):
         assert (await slow).fault is None
         await closing
 
 
-async def test_calls_that_outlast_the_grace_learn_that_it_closed(bench: Bench) -> None:
+async def test_calls_that_outlast_the_grace_fail(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
     call, never = bench.start_call(instance, "never")
     await bench.written(call)
@@ -133,99 +118,88 @@ async def test_calls_that_outlast_the_grace_learn_that_it_closed(bench: Bench) -
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
 
 
-async def test_a_cancelled_close_still_reaches_its_end(bench: Bench) -> None:
+async def test_a_cancelled_close_completes(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "ignores_eof"))
     closing = asyncio.create_task(instance.close())
-    await asyncio.sleep(0)  # it has begun
+    await asyncio.sleep(0)  # it has started
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    await gone(instance.pid or 0)
-    async with asyncio.timeout(BOUND):
-        assert await bench.closed.get() == (instance, None)
+    await until_exited(instance.pid or 0)
+    assert await bench.next_closed() == (instance, None)
 
 
-async def test_a_second_cancel_during_the_end_does_not_leak_the_process(bench: Bench) -> None:
+async def test_repeated_cancellation_of_the_owner_does_not_leak_the_process(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "ignores_eof"))
     owner = instance._owner
     assert owner is not None
     for _ in range(5):
         owner.cancel()
-        for _ in range(3):  # let it get a step further each time
+        for _ in range(3):  # let it proceed by a step
             await asyncio.sleep(0)
-    await gone(instance.pid or 0)
+    await until_exited(instance.pid or 0)
     await asyncio.wait([owner], timeout=BOUND)
     assert owner.done()
 
 
-async def test_a_server_that_ignores_the_end_of_input_is_terminated(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("mode", "number"), [("ignores_eof", signal.SIGTERM), ("stubborn", signal.SIGKILL)]
+)
+async def test_a_server_that_ignores_the_end_of_input_gets_sigterm_then_sigkill(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, mode: str, number: signal.Signals
 ) -> None:
-    monkeypatch.setattr(stdio, "PATIENCE", 0.2)
-    instance = await bench.start(bench.stdio("faulty", "ignores_eof"))
+    monkeypatch.setattr(stdio, "STOP_GRACE", 0.2)
+    instance = await bench.start(bench.stdio("faulty", mode))
     process = process_of(instance)
     await instance.close()
-    assert process.exited.result() == -signal.SIGTERM
-    assert not alive(instance.pid or 0)
-
-
-async def test_a_server_that_ignores_sigterm_too_is_killed(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stdio, "PATIENCE", 0.2)
-    instance = await bench.start(bench.stdio("faulty", "stubborn"))
-    process = process_of(instance)
-    await instance.close()
-    assert process.exited.result() == -signal.SIGKILL
-    assert not alive(instance.pid or 0)
+    assert process.exited.result() == -number
+    assert not is_alive(instance.pid or 0)
 
 
 async def test_children_do_not_survive_a_clean_exit(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "PATIENCE", 2 * BOUND)
+    monkeypatch.setattr(stdio, "STOP_GRACE", 2 * BOUND)
     instance = await bench.start(bench.stdio("faulty", "child", str(tmp_path / "pid")))
     child = await child_of(tmp_path / "pid")
-    assert alive(child)
-    async with asyncio.timeout(BOUND):  # the server itself ends on the end of its input
+    assert is_alive(child)
+    async with asyncio.timeout(BOUND):  # the server exits at the end of its input
         await instance.close()
-    await gone(child)
+    await until_exited(child)
 
 
 @pytest.mark.parametrize("mode", ["escaped_child", "bare_child"])
-async def test_children_that_left_the_group_do_not_survive_either(
+async def test_children_that_left_the_process_group_do_not_survive(
     bench: Bench, tmp_path: Path, mode: str
 ) -> None:
     instance = await bench.start(bench.stdio("faulty", mode, str(tmp_path / "pid")))
     child = await child_of(tmp_path / "pid")
     assert os.getpgid(child) != instance.pid
     await instance.close()
-    await gone(child)
+    await until_exited(child)
 
 
-async def test_children_do_not_survive_their_servers_death(bench: Bench, tmp_path: Path) -> None:
+async def test_children_do_not_survive_a_killed_server(bench: Bench, tmp_path: Path) -> None:
     instance = await bench.start(bench.stdio("faulty", "child", str(tmp_path / "pid")))
     child = await child_of(tmp_path / "pid")
     os.kill(instance.pid or 0, signal.SIGKILL)
-    await gone(child)
-    async with asyncio.timeout(BOUND):
-        closed, fault = await bench.closed.get()
+    await until_exited(child)
+    closed, fault = await bench.next_closed()
     assert closed is instance
     assert fault is not None
     assert fault.metadata["exit_status"] == "-9"
 
 
-async def test_a_dead_idle_server_is_noticed_without_a_call(bench: Bench) -> None:
+async def test_the_exit_of_an_idle_server_is_noticed(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
     os.kill(instance.pid or 0, signal.SIGTERM)
-    async with asyncio.timeout(BOUND):
-        closed, fault = await bench.closed.get()
+    closed, fault = await bench.next_closed()
     assert closed.state == "closed"
     assert fault is not None
     assert "SIGTERM" in fault.message
 
 
-async def test_one_instance_of_many_can_end_while_others_work(bench: Bench) -> None:
+async def test_one_of_many_instances_can_close_while_others_work(bench: Bench) -> None:
     spec = bench.stdio("echo_raw")
     instances = await asyncio.gather(*(bench.start(spec) for _ in range(5)))
     await instances[0].close()
@@ -233,32 +207,31 @@ async def test_one_instance_of_many_can_end_while_others_work(bench: Bench) -> N
     assert texts == ["on"] * 4
 
 
-async def test_without_process_descriptors_a_thread_sees_the_exit(
+async def test_without_pidfd_a_thread_notices_the_exit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     first = await bench.start(bench.stdio("echo_raw"))
     second = await bench.start(bench.stdio("faulty", "dies"))
     await first.close()
-    assert not alive(first.pid or 0)
-    fault = (await bench.call(second, "call")).fault
-    assert fault is not None
+    assert not is_alive(first.pid or 0)
+    fault = await bench.call_fault(second, "call")
     assert fault.metadata["exit_status"] == "3"
 
 
-async def test_a_server_that_did_not_come_up_is_gone_soon(
+async def test_a_server_that_failed_to_start_is_stopped_quickly(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stdio, "PATIENCE", 2 * BOUND)
+    monkeypatch.setattr(stdio, "STOP_GRACE", 2 * BOUND)
     instance = bench.make(bench.stdio("faulty", "mute", startup_timeout=0.3))
     with pytest.raises(Fault):
         await instance.start()
     async with asyncio.timeout(BOUND):
         await instance.close()
-    assert not alive(instance.pid or 0)
+    assert not is_alive(instance.pid or 0)
 
 
-async def test_a_fault_of_our_own_ends_the_instance_and_is_said(
+async def test_an_error_of_ours_ends_the_instance_and_is_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def explode(instance: object) -> None:
@@ -268,25 +241,24 @@ async def test_a_fault_of_our_own_ends_the_instance_and_is_said(
     monkeypatch.setattr(bench, "on_tools_changed", explode)
     instance._changed_early = True
     await instance.start()
-    async with asyncio.timeout(BOUND):
-        closed, fault = await bench.closed.get()
+    closed, fault = await bench.next_closed()
     assert (closed, closed.state) == (instance, "closed")
     assert fault is not None
     assert "inside the worker" in fault.message
     assert "a bug" in caplog.text
 
 
-async def test_instances_that_come_and_go_do_not_disturb_one_another(bench: Bench) -> None:
-    # Descriptors are reused at once: an end that closes one too early would hit a newcomer.
+async def test_instances_that_start_and_close_do_not_affect_others(bench: Bench) -> None:
+    # Descriptors are reused at once: closing one too early would hit a new instance.
     spec = bench.stdio("counter")
     steady = await bench.start(spec)
 
-    async def come_and_go() -> None:
+    async def start_and_close() -> None:
         for _ in range(3):
             instance = await bench.start(spec)
             assert await bench.text(instance, "next") == "1"
             await instance.close()
 
-    await asyncio.gather(*(come_and_go() for _ in range(5)))
+    await asyncio.gather(*(start_and_close() for _ in range(5)))
     assert await bench.text(steady, "next") == "1"
     assert steady.state == "ready"

@@ -1,5 +1,5 @@
-"""MCP connections: processes, transports, negotiation, and the instances made of them.
+"""MCP connections: processes, transports, negotiation, and instances.
 
-Calls go over our own lean wire, bytes in and bytes out; handshake and listing use the official
-package's `ClientSession` on the same connection (DESIGN §§6, 9).
+Calls use our own codec, bytes in and bytes out; handshake and listings use the official package's
+`ClientSession` on the same connection (DESIGN §§6, 9).
 """

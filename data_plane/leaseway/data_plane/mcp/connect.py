@@ -40,15 +40,7 @@ _POD_START_SHARE: Final = 0.9
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What a connector needs.
-
-    Attributes:
-        spec: The server.
-        resolved: The values of its references.
-        host: The worker process.
-        stderr: Receives the process's standard error.
-        on_tools_changed: Called when the server notifies of changed tools.
-    """
+    """What a connector needs. `stderr` receives the standard error of a process."""
 
     spec: ServerSpec
     resolved: ResolvedValues
@@ -65,10 +57,7 @@ class ServerContext:
 class UnopenedConnection:
     """A connection to open with `Peer.open`; the caller closes it, also if opening fails.
 
-    Attributes:
-        peer: The connection.
-        pid: Its process, or None.
-        warnings: (reason, sentence) about configuration that is not enforced on this worker.
+    `warnings` are (reason, sentence) about configuration that is not enforced on this worker.
     """
 
     peer: Peer

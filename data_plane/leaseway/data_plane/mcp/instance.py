@@ -1,8 +1,7 @@
-"""One live MCP client of a worker: started, listed, called, ended.
+"""A live MCP client of a worker: it starts, lists, calls and closes.
 
-One owner task enters and leaves everything; calls come from any task and go straight to the
-connection (DESIGN §9). What speaks MCP is in `session`, and loaded by the first instance's start,
-unless it is before.
+One owner task opens and closes the connection; any task may call through it (DESIGN §9). The code
+that speaks MCP is in `session`; it is imported when the first instance starts, or by `load`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from leaseway.data_plane.core.ports import (
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.process.stderr import StderrTail
-from leaseway.data_plane.mcp.protocol.messages.era import params_head, refuse
+from leaseway.data_plane.mcp.protocol.messages.era import params_head, reject_call
 from leaseway.data_plane.references.resolve import read_references
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
@@ -32,57 +31,52 @@ if TYPE_CHECKING:
     from leaseway.data_plane.mcp.connect import ServerContext
     from leaseway.data_plane.mcp.protocol.connection import Peer
     from leaseway.data_plane.mcp.protocol.features.health import Patience
-    from leaseway.data_plane.mcp.session import Session
+    from leaseway.data_plane.mcp.session import McpSession
 
 _logger = logging.getLogger(__name__)
 State = Literal["starting", "ready", "disconnected", "closing", "closed", "failed"]
 
 _owners: Final[set[asyncio.Task[None]]] = set()
-"""The loop holds tasks weakly; an owner must reach its end even if nobody keeps the instance."""
+"""The loop holds tasks weakly. An owner must complete even if nothing references the instance."""
 
 
 async def load() -> None:
-    """Load what speaks MCP, in a thread: it takes a second, and the loop's calls go on.
+    """Import the code that speaks MCP, in a thread: it takes a second.
 
-    An instance waits for it at its start; a worker that has just joined need not wait for that.
+    Each instance's start does so, too; a worker calls this to make the first start faster.
     """
-    await asyncio.to_thread(_speaking)
+    await asyncio.to_thread(_import_mcp)
 
 
-def _speaking() -> tuple[type[Session], type[ServerContext]]:
-    import anyio._backends._asyncio  # noqa: F401  # else the first task group does, on the loop
+def _import_mcp() -> tuple[type[McpSession], type[ServerContext]]:
+    import anyio._backends._asyncio  # noqa: F401  # else the first task group imports it
 
     from leaseway.data_plane.mcp.connect import ServerContext
-    from leaseway.data_plane.mcp.session import Session
+    from leaseway.data_plane.mcp.session import McpSession
 
-    return Session, ServerContext
+    return McpSession, ServerContext
 
 
 class Instance:
-    """One live client of one server.
+    """A live MCP client of one server.
 
     Args:
-        spec: The server.
-        host: The worker process.
-        listener: Told what becomes of the instance.
-        instance_id: Names the instance on its worker.
-        known_version: What another instance of the same server agreed on, or empty.
-        resolved_values: What the server's references stand for, or None to read them at the start.
-        patience: How long the server may be silent, or None for what DESIGN §10 gives it.
+        listener: Notified of the instance's state changes.
+        instance_id: Unique on its worker.
+        known_version: The protocol version of another instance of the server, or empty.
+        resolved_values: Of the server's references, or None to resolve them at the start.
+        patience: How long the server may be silent, or None for the default (DESIGN §10).
 
     Attributes:
-        id: As given.
-        spec: As given.
-        state: `starting`, `ready`, `disconnected` (it gave no sign of life and is being ended),
-            `closing`, `closed`, or `failed` (it never became ready).
-        pid: The process, or None where there is none (yet).
-        protocol_version: What was agreed on; empty before.
-        resolved_values: What the references resolved to at the start; None before, or if one is
-            missing.
-        tools: Each tool's definition as the server sent it, by original name, in its order.
-        prompts_resources: What else it has, as last listed; None before `list_prompts_resources`.
+        state: `starting`, `ready`, `disconnected` (unresponsive, being closed), `closing`,
+            `closed`, or `failed` (it never became ready).
+        pid: The process, or None.
+        protocol_version: As negotiated; empty before.
+        resolved_values: Of the references; None before the start, or if one is missing.
+        tools: Each tool's definition as received, by original name, in the server's order.
+        prompts_resources: As last listed; None before `list_prompts_resources`.
         stderr: The last lines of its standard error.
-        warnings: (reason, sentence) about what does not hold on this worker as configured.
+        warnings: (reason, sentence) about configuration that is not enforced on this worker.
     """
 
     def __init__(
@@ -111,7 +105,7 @@ class Instance:
         self._known_version = known_version
         self._patience = patience
         self.prompts_resources: ListedPromptsResources | None = None
-        self._session: Session | None = None
+        self._session: McpSession | None = None
         self._peer: Peer | None = None
         self._deadline = 0.0
         self._changed_early = False
@@ -126,27 +120,26 @@ class Instance:
 
     @property
     def mcp_session(self) -> str:
-        """The id of the session that the server has opened; empty without one."""
+        """The id of the MCP session that the server opened, or empty."""
         return self._peer.session_id if self._peer is not None else ""
 
     @property
     def late_replies(self) -> int:
-        """Answers that came when nobody waited for them: after a cancel, twice, unasked."""
+        """How many responses had no pending request: cancelled, duplicate or unknown."""
         peer = self._peer
         return peer.late_replies + peer.stray_replies if peer is not None else 0
 
     def prepare(self, tool_name: str) -> bytes:
-        """Return a tool's `ToolRequest.params_head`, to be kept for all its calls."""
+        """Return a tool's `ToolRequest.params_head`, to reuse for all its calls."""
         return params_head(tool_name)
 
     async def start(self) -> None:
-        """Start, negotiate and list. Call it once.
+        """Connect, negotiate and list the tools. Call it once.
 
         Raises:
-            Fault: SERVER_NOT_READY; what had been started is on its way out, `close` waits for
-                it. Its `problem` is MISSING_REFERENCE, COMMAND_NOT_FOUND, SANDBOX_NOT_AVAILABLE,
-                EXITED, START_TIMEOUT, LIST_FAILED or START_FAILED; `exit_status` and `stderr` are
-                there if known.
+            Fault: SERVER_NOT_READY. `close` waits for the clean-up. Its `problem` is
+                MISSING_REFERENCE, COMMAND_NOT_FOUND, SANDBOX_NOT_AVAILABLE, EXITED, START_TIMEOUT,
+                LIST_FAILED or START_FAILED; with `exit_status` and `stderr` if known.
         """
         assert self._owner is None, "An instance starts once."
         if self._stop.is_set():
@@ -164,44 +157,44 @@ class Instance:
             raise
 
     def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
-        """Start a tool call (see `wire.Connection`); from any task, never blocks."""
+        """Start a tool call; from any task, never blocks."""
         if self.state == "ready" and self._peer is not None:
             return self._peer.call(request, done)
-        return refuse(done, self._not_open())
+        return reject_call(done, self._closed_fault())
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
-        """Notify of a resource's changes (see `Subscriptions.follow`); from any task."""
+        """Notify of changes of a resource (see `Subscriptions.follow`); from any task."""
         if self.state == "ready" and self._session is not None:
             return self._session.follow(uri, on_update, done)
-        return refuse(done, self._not_open())
+        return reject_call(done, self._closed_fault())
 
     async def list_prompts_resources(
         self, timeout: float, recorded: ListedPromptsResources = NO_PROMPTS_RESOURCES
     ) -> ListedPromptsResources:
-        """List prompts, resources and templates and keep them in `offers`.
+        """List prompts, resources and templates; keep them in `prompts_resources`.
 
         Args:
             timeout: Seconds for all lists together.
-            recorded: What another instance of the same server listed: a list that fails stays as
-                it was, here or there.
+            recorded: The lists of another instance of the server. A list that fails stays as it
+                was, here or there.
 
         Raises:
-            Fault: SERVER_LOST: there is nobody to ask.
+            Fault: SERVER_LOST: the instance is not ready.
         """
         if self.state != "ready" or self._session is None:
-            raise self._not_open()
+            raise self._closed_fault()
         before = self.prompts_resources or recorded
         self.prompts_resources = await self._session.list_prompts_resources(timeout, before)
         return self.prompts_resources
 
     async def relist(self) -> Mapping[str, bytes]:
-        """List the tools anew and keep the result in `tools`.
+        """List the tools again and keep the result in `tools`.
 
         Raises:
             Fault: SERVER_NOT_READY with `problem` LIST_FAILED; `tools` stays as it was.
         """
         if self.state != "ready" or self._session is None:
-            raise self._not_open()
+            raise self._closed_fault()
         try:
             async with asyncio.timeout(self.spec.startup_timeout):
                 self.tools = await self._session.list_tools()
@@ -210,21 +203,19 @@ class Instance:
         return self.tools
 
     async def close(self, grace: float = 0) -> None:
-        """End the instance and everything it started; idempotent, from any task.
+        """Close the instance and everything it started; idempotent, from any task.
 
-        New calls are refused at once. The end is reached even if the caller is cancelled.
-
-        Args:
-            grace: Seconds that calls in flight are given to finish.
+        Rejects new calls at once, and gives calls in flight `grace` seconds to finish. Completes
+        even if the caller is cancelled.
         """
         if self.state in ("starting", "ready"):
             self.state = "closing"
         try:
             if self._peer is not None and grace > 0:
                 async with asyncio.timeout(grace):
-                    await self._peer.drained()
+                    await self._peer.until_drained()
         except TimeoutError:
-            pass  # their callers learn that the connection was closed
+            pass  # the remaining calls fail: the connection was closed
         finally:
             self._stop.set()
             if self.state == "closing" and self._owner is not None and not self._ready.done():
@@ -250,65 +241,65 @@ class Instance:
         finally:
             try:
                 if self._peer is not None:
-                    # Who has not come up in all that time gets little more to end by itself.
+                    # A server that failed to start gets less time to exit.
                     await self._peer.aclose(hurry=self.state == "failed")
             finally:
                 self._finish()
 
-    async def _connect(self) -> Session:
-        session_type, wanted_type = await asyncio.to_thread(_speaking)
+    async def _connect(self) -> McpSession:
+        session_type, context_type = await asyncio.to_thread(_import_mcp)
         self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
         if self.resolved_values is None:
             self.resolved_values = await read_references(
                 self.spec, self._host.environment, self._host.vault, self.spec.startup_timeout
             )
         self.stderr.hide(self.resolved_values.secrets)
-        wanted = wanted_type(
+        context = context_type(
             self.spec, self.resolved_values, self._host, self.stderr, self._tools_changed
         )
-        # From here on the owner's end closes its peer, also if opening it fails.
-        session = self._session = await session_type.connect(wanted)
+        # From here on `_own` closes the peer, also if opening it fails.
+        session = self._session = await session_type.connect(context)
         peer = self._peer = session.peer
         peer.leased = not self.spec.truely_stateless
         peer.on_warning = partial(self._listener.on_warning, self)
-        peer.on_mended = partial(self._listener.on_warning_cleared, self)
+        peer.on_warning_cleared = partial(self._listener.on_warning_cleared, self)
         self.pid, self.warnings = session.pid, session.warnings
         return session
 
-    async def _live(self, session: Session) -> None:
+    async def _live(self, session: McpSession) -> None:
         async with session.opened(self._deadline, self._known_version) as tools:
             self.protocol_version, self.tools = session.protocol_version, tools
-            self._become_ready()
-            await self._until_the_end(session)
+            self._set_ready()
+            await self._until_ended(session)
 
-    def _become_ready(self) -> None:
+    def _set_ready(self) -> None:
         if self.state == "starting":
             self.state = "ready"
         self._ready.set_result(None)
         if self._changed_early:
             self._tools_changed()
 
-    async def _until_the_end(self, session: Session) -> None:
+    async def _until_ended(self, session: McpSession) -> None:
         peer = session.peer
         ends = [asyncio.ensure_future(e.wait()) for e in (self._stop, peer.closed)]
-        mute = asyncio.ensure_future(session.until_mute(self._patience))
+        health = asyncio.ensure_future(session.until_unresponsive(self._patience))
         listening = asyncio.ensure_future(session.listen_to_changes(self._tools_changed))
         try:
-            await asyncio.wait((*ends, mute), return_when=asyncio.FIRST_COMPLETED)
-            if mute.done() and not self._stop.is_set():
-                self._disconnect(peer, mute.result())
+            await asyncio.wait((*ends, health), return_when=asyncio.FIRST_COMPLETED)
+            if health.done() and not self._stop.is_set():
+                self._disconnect(peer, health.result())
         finally:
             if self.state == "ready":
                 self.state = "closing"
-            for task in (*ends, mute, listening):
+            for task in (*ends, health, listening):
                 task.cancel()
-            await asyncio.gather(*ends, mute, listening, return_exceptions=True)
+            await asyncio.gather(*ends, health, listening, return_exceptions=True)
 
     def _disconnect(self, peer: Peer, fault: Fault) -> None:
         if self.state == "ready":
             self.state = "disconnected"
             self._listener.on_disconnected(self)
-        peer.lose(fault)
+        peer.end(fault)
 
     def _tools_changed(self) -> None:
         if self.state == "ready":
@@ -317,27 +308,26 @@ class Instance:
             self._changed_early = True
 
     def _break(self, error: Exception) -> None:
-        """Note that the instance ends by a fault of ours, not by its server's."""
-        _logger.error("Instance %s of %s broke.", self.id, self._server, exc_info=error)
+        """Record that the instance ends because of our own error, not the server's."""
+        _logger.error("Instance %s of %s failed.", self.id, self._server, exc_info=error)
         self._broken = Fault(
             Reason.SERVER_LOST,
-            f"The connection to the server {self._server} failed inside the worker; its log says "
-            "more.",
-            metadata={"server": self._server},
+            f"The connection to the server {self._server} failed inside the worker; see the"
+            " worker's log.",
         )
 
     def _fail(self, error: BaseException) -> None:
         self.state = "failed"
         self._ready.set_exception(self._start_fault(error))
-        self._ready.exception()  # nobody may be waiting for it any more
+        self._ready.exception()  # `start` may have been cancelled
 
     def _start_fault(self, error: BaseException) -> Fault:
         if self._session is not None:
             return self._session.start_fault(error, self.stderr)
         if isinstance(error, Fault):
             return error
-        called_off = isinstance(error, asyncio.CancelledError)
-        why = "the start was called off" if called_off else f"the worker failed ({error!r:.300})"
+        cancelled = isinstance(error, asyncio.CancelledError)
+        why = "the start was cancelled" if cancelled else f"the worker failed ({error!r:.300})"
         return Fault(
             Reason.SERVER_NOT_READY,
             f"The server {self._server} did not open a connection: {why}.",
@@ -350,12 +340,12 @@ class Instance:
             lost = self._peer.fault if self._peer is not None else None
             self._listener.on_closed(self, lost or self._broken)
 
-    def _not_open(self) -> Fault:
+    def _closed_fault(self) -> Fault:
         if self._peer is not None and self._peer.fault is not None:
             return dataclasses.replace(self._peer.fault, started="no")
-        what = "is starting" if self.state == "starting" else "has ended"
+        state = "is starting" if self.state == "starting" else "has ended"
         return Fault(
             Reason.SERVER_LOST,
-            f"This instance of the server {self._server} {what}; it takes no calls.",
+            f"This instance of the server {self._server} {state}; it accepts no calls.",
             metadata={"server": self._server},
         )

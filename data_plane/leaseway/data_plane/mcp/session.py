@@ -1,7 +1,7 @@
-"""What of an instance speaks MCP: its connection, negotiated, listed, asked for signs of life.
+"""The MCP session of an instance: connection, negotiation, listings and health checks.
 
-It is apart from the instance because the official package takes longer to load than the rest of a
-worker: a worker joins first, and loads this in a thread (`instance.load`).
+Separate from `instance`, because importing the official package takes longer than the rest of a
+worker: a worker joins first, and imports this module in a thread (`instance.load`).
 """
 
 from __future__ import annotations
@@ -10,43 +10,60 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 from mcp.client.session import ClientSession
+from mcp.shared.exceptions import MCPError
 from mcp_types import ServerCapabilities
+from pydantic import ValidationError
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.core.desired_state import working_folder
 from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.mcp.connect import ServerContext, connect
-from leaseway.data_plane.mcp.process.stderr import StderrTail
+from leaseway.data_plane.mcp.process.stderr import StderrTail, significant_line
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features import handshake
-from leaseway.data_plane.mcp.protocol.features.health import Patience, patience_of, until_mute
-from leaseway.data_plane.mcp.protocol.features.list_changes import listen_to_changes
+from leaseway.data_plane.mcp.protocol.features.health import (
+    Patience,
+    default_patience,
+    until_unresponsive,
+)
 from leaseway.data_plane.mcp.protocol.features.listing import (
     TOOLS,
+    ListingFailed,
     list_all,
     list_prompts_resources,
+    listen_to_changes,
 )
 from leaseway.data_plane.mcp.protocol.features.subscriptions import Subscriptions
+from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
-from leaseway.data_plane.mcp.start_errors import Phase, start_fault
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.permissions import folders
-from leaseway.wire.errors import Fault
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.secrets.redaction import redact
+
+Phase = Literal["connect", "negotiate", "list"]
+_ACTIONS = {
+    "connect": "open a connection",
+    "negotiate": "agree on a protocol version",
+    "list": "list its tools",
+}
+
+_WRONG_TRANSPORT_STATUSES = frozenset({"400", "404", "405"})
+"""HTTP statuses that servers usually answer to the first message of an unsupported transport."""
 
 
-class Session:
-    """One server, connected but not opened yet; made by `Session.connect`.
+class McpSession:
+    """An MCP session with one server; created unopened by `McpSession.connect`.
 
-    Whoever has it closes its `peer`, also if opening it fails.
+    The caller closes its `peer`, also if opening it fails.
 
     Attributes:
-        peer: The connection.
-        pid: The process behind it, or None where there is none.
-        warnings: (reason, sentence) about what does not hold on this worker as configured.
-        protocol_version: What was agreed on; empty before.
-        skipped: What of the list of tools could not be used, a sentence each.
+        warnings: (reason, sentence) about configuration that is not enforced on this worker.
+        protocol_version: As negotiated; empty before.
+        skipped: Sentences about listed tools that can't be used.
     """
 
     def __init__(
@@ -65,38 +82,38 @@ class Session:
         self._subscriptions: Subscriptions | None = None
 
     @classmethod
-    async def connect(cls, wanted: ServerContext) -> Session:
-        """Return a session with what is wanted.
+    async def connect(cls, context: ServerContext) -> McpSession:
+        """Return a session on a new connection.
 
         Raises:
-            Fault: SERVER_NOT_READY; its `problem` says why.
+            Fault: SERVER_NOT_READY, with its `problem`.
         """
-        connected = await connect(wanted)
-        spec, peer = wanted.spec, connected.peer
+        connection = await connect(context)
+        spec, peer = context.spec, connection.peer
         permissions = spec.policy.permissions
         if permissions.allowed_paths is not None:
             peer.offer_roots(roots_result(folders(permissions, working_folder(spec))))
-        return cls(spec, peer, connected.pid, connected.warnings)
+        return cls(spec, peer, connection.pid, connection.warnings)
 
     @contextlib.asynccontextmanager
     async def opened(
         self, deadline: float, known_version: str
     ) -> AsyncIterator[Mapping[str, bytes]]:
-        """Open the connection, agree on a version, and yield the tools.
+        """Open the connection, negotiate a protocol version, and yield the tools.
 
         Args:
-            deadline: When all that must be done, on the loop's clock.
-            known_version: What another instance of the same server agreed on, or empty.
+            deadline: For all of that, on the loop's clock.
+            known_version: The protocol version of another instance of the server, or empty.
 
         Raises:
-            Exception: Whatever goes wrong; `start_fault` has words for it.
+            Exception: Any error; `start_fault` converts it.
         """
         peer = self.peer
         async with asyncio.timeout_at(deadline):
             await peer.open()
         async with ClientSession(dispatcher=peer, client_info=handshake.CLIENT_INFO) as client:
             async with asyncio.timeout_at(deadline):
-                tools = await self._introduce(client, known_version)
+                tools = await self._negotiate(client, known_version)
             self._client = client
             self._subscriptions = Subscriptions(
                 self._spec.key.server_id, client, peer, self._spec.call_timeout
@@ -106,12 +123,12 @@ class Session:
             finally:
                 await self._subscriptions.aclose()
 
-    async def _introduce(self, client: ClientSession, known_version: str) -> Mapping[str, bytes]:
+    async def _negotiate(self, client: ClientSession, known_version: str) -> Mapping[str, bytes]:
         spec = self._spec
         self._phase = "negotiate"
         await handshake.negotiate(client, spec.protocol, spec.startup_timeout, known_version)
         self.protocol_version = client.protocol_version or ""
-        self.peer.era = handshake.era_of(
+        self.peer.era = handshake.build_era(
             self.protocol_version, has_roots=self.peer.roots is not None
         )
         self._phase = "list"
@@ -120,36 +137,115 @@ class Session:
         return await self.list_tools()
 
     async def list_tools(self) -> Mapping[str, bytes]:
-        """List the tools, and let the connection call them.
+        """List the tools and let the connection call them.
 
         Raises:
             Exception: See `opened`.
         """
-        listed = await list_all(self.peer, TOOLS, may_be_unknown=not self._has_tools)
+        listed = await list_all(self.peer, TOOLS, may_be_missing=not self._has_tools)
         self.skipped = listed.skipped
         return self.peer.accept(listed.definitions)
 
     async def list_prompts_resources(
         self, timeout: float, recorded: ListedPromptsResources
     ) -> ListedPromptsResources:
-        """List the rest (see `Instance.list_prompts_resources`)."""
+        """List prompts and resources (see `Instance.list_prompts_resources`)."""
         found = await list_prompts_resources(self.peer, self._capabilities, timeout, recorded)
         return replace(found, skipped=(*self.skipped, *found.skipped))
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
-        """Notify of a resource's changes (see `Subscriptions.follow`); once it is open."""
+        """Notify of changes of a resource (see `Subscriptions.follow`)."""
         assert self._subscriptions is not None
         return self._subscriptions.follow(uri, on_update, done)
 
-    async def until_mute(self, patience: Patience | None) -> Fault:
-        """Ask an idle server for signs of life until none comes; return why it is lost then."""
-        return await until_mute(self.peer, patience or patience_of(self._spec))
+    async def until_unresponsive(self, patience: Patience | None) -> Fault:
+        """Ping an idle server until it no longer answers; return the fault."""
+        return await until_unresponsive(self.peer, patience or default_patience(self._spec))
 
     async def listen_to_changes(self, on_tools_changed: Callable[[], None]) -> None:
-        """Listen to what the server says of changes of its lists; until cancelled."""
+        """Listen to the server's list changes until cancelled."""
         assert self._client is not None
         await listen_to_changes(self._client, self.peer, on_tools_changed)
 
     def start_fault(self, error: BaseException, stderr: StderrTail) -> Fault:
-        """Return the fault that says why a start, or a listing, failed."""
+        """Return the fault for a failed start or listing."""
         return start_fault(self._spec, error, self._phase, stderr, self.peer.garbage)
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """Return the first error in nested exception groups that is not a cancellation."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next(
+            (e for e in error.exceptions if not isinstance(e, asyncio.CancelledError)),
+            error.exceptions[0],
+        )
+    return error
+
+
+def start_fault(
+    spec: ServerSpec, error: BaseException, phase: Phase, stderr: StderrTail, garbage: int = 0
+) -> Fault:
+    """Return the fault for a server that did not start or list.
+
+    `garbage` is how many of its messages were not JSON-RPC.
+    """
+    cause = first_cause(error)
+    if isinstance(cause, Fault):
+        return cause
+    server = spec.key.server_id
+    problem, text, known = _describe(spec, cause, phase)
+    last_words = stderr.last(lines=10, size=2048)
+    metadata = {"server": server, **known, "problem": problem}
+    if last_words:
+        metadata["stderr"] = last_words
+        if "wrote last" not in text:
+            text += f" It wrote last: {significant_line(last_words)}"
+    if garbage and phase != "list":
+        text += (
+            " It also sent messages that are not JSON-RPC: check that its command starts an MCP"
+            " server that logs to its standard error."
+        )
+    return Fault(Reason.SERVER_NOT_READY, text, metadata=metadata)
+
+
+def _describe(
+    spec: ServerSpec, cause: BaseException, phase: Phase
+) -> tuple[str, str, dict[str, str]]:
+    """Return the problem, its sentence, and further metadata."""
+    server = spec.key.server_id
+    failed = "LIST_FAILED" if phase == "list" else "START_FAILED"
+    head = f"The server {server} did not {_ACTIONS[phase]}"
+    match cause:
+        case ConnectionLost(fault=fault):
+            known = dict(fault.metadata)
+            problem = "EXITED" if "exit_status" in known else failed
+            return problem, _with_hint(spec, fault, phase), known
+        case InvalidResponse(fault=fault):
+            return failed, _with_hint(spec, fault, phase), dict(fault.metadata)
+        case TimeoutError():
+            text = f"{head} within {spec.startup_timeout:g} s. Check its standard error, "
+            return "START_TIMEOUT", f"{text}or raise startup_timeout.", {}
+        case MCPError(error=answer):
+            message = redact(answer.message)[:500].rstrip(".")
+            text = f"{head}: it answered with error {answer.code}: {message}."
+            return failed, text, {"code": str(answer.code)}
+        case ValidationError():  # its text would quote the server's answer
+            errors = "; ".join(
+                f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+                for each in cause.errors(include_input=False, include_url=False)[:3]
+            )
+            return failed, f"{head}: its answer does not conform to MCP ({errors:.300}).", {}
+        case ListingFailed():
+            return failed, f"{head}: {cause}.", {}
+        case asyncio.CancelledError():
+            return "START_FAILED", f"{head}: the start was cancelled.", {}
+        case _:
+            text = redact(str(cause))[:300]
+            return failed, f"{head}: its answer does not conform to MCP ({text}).", {}
+
+
+def _with_hint(spec: ServerSpec, fault: Fault, phase: Phase) -> str:
+    """Return a fault's message; if its status suggests another transport, ask about that."""
+    if phase == "list" or fault.metadata.get("http_status") not in _WRONG_TRANSPORT_STATUSES:
+        return fault.message
+    return f"{fault.message.rstrip('.')}; is its transport really {spec.transport}?"

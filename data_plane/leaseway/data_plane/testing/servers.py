@@ -20,7 +20,7 @@ from leaseway.data_plane.core.ports import (
     ListedPromptsResources,
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.mcp.protocol.messages.server_requests import nobody_answers
+from leaseway.data_plane.mcp.protocol.messages.server_requests import unanswered_text
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
@@ -150,7 +150,7 @@ class MemoryAsk:
         if method in request.answers and request.on_ask is not None:
             request.on_ask(self._ask)
         else:
-            self._ask.refuse(METHOD_NOT_FOUND, nobody_answers(method))
+            self._ask.refuse(METHOD_NOT_FOUND, unanswered_text(method))
 
     def withdraw(self) -> None:
         self._ask.withdraw()

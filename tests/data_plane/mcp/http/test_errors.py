@@ -1,4 +1,4 @@
-"""What operators read of connections that failed."""
+"""Texts of connection errors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mcp_types import PromptsCapability, ServerCapabilities
 from yarl import URL
 
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES
-from leaseway.data_plane.mcp.http import errors as answers
+from leaseway.data_plane.mcp.http import errors
 from leaseway.data_plane.mcp.protocol.features.listing import list_prompts_resources
-from leaseway.data_plane.mcp.protocol.messages.pending import RawRequest, Unanswered
+from leaseway.data_plane.mcp.protocol.messages.pending import InvalidResponse, RawRequest
 
 ERRORS = [
     TimeoutError(),
@@ -29,32 +29,32 @@ ERRORS = [
 
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-async def test_a_broken_connection_is_told_in_words_and_not_by_the_name_of_a_class(
+async def test_a_broken_connection_is_described_without_class_names(
     error: Exception, written: bool
 ) -> None:
     entry = RawRequest("s")
     entry.written = written
-    message = answers.broken("s", URL("http://a/mcp"), error, entry, False).message
+    message = errors.broken("s", URL("http://a/mcp"), error, entry, False).message
     assert "Error" not in message
     assert message.endswith(".")
     assert not message.endswith("..")
 
 
-def test_what_the_system_says_of_a_connection_is_kept() -> None:
+def test_the_systems_error_text_is_kept() -> None:
     error = ConnectionResetError(104, "Connection reset by peer")
-    assert answers.what_broke(error) == "Connection reset by peer"
-    assert "ended in the middle" in answers.what_broke(aiohttp.ClientPayloadError())
+    assert errors.describe_error(error) == "Connection reset by peer"
+    assert "was incomplete" in errors.describe_error(aiohttp.ClientPayloadError())
 
 
-class Refusing:
+class FailingPeer:
     async def request(self, *_: Any) -> bytes:
-        raise Unanswered(answers.status_fault("s", 500, {}))
+        raise InvalidResponse(errors.status_fault("s", 500, {}))
 
 
-async def test_a_status_for_a_list_of_prompts_is_told_as_one() -> None:
+async def test_an_http_status_for_a_list_is_reported() -> None:
     capabilities = ServerCapabilities(prompts=PromptsCapability())
     prompts_resources = await list_prompts_resources(
-        cast("Any", Refusing()), capabilities, 5, NO_PROMPTS_RESOURCES
+        cast("Any", FailingPeer()), capabilities, 5, NO_PROMPTS_RESOURCES
     )
     assert prompts_resources.gaps == (
         "prompts/list failed: The server s answered with HTTP status 500.",

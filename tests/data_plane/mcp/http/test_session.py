@@ -1,4 +1,4 @@
-"""A server over HTTP that forgets its session: shared ones never notice, leased ones are lost."""
+"""Shared instances get a new session when an HTTP server forgets theirs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def address(bench: Bench) -> AsyncIterator[str]:
-    """The address of a legacy server that keeps sessions."""
+    """Return the address of a legacy server with sessions."""
     async with bench.serving("http_raw", "--legacy", "--get") as address:
         yield address
 
@@ -34,17 +34,17 @@ async def state(bench: Bench, address: str) -> dict[str, Any]:
         return dict(await response.json())
 
 
-async def tell(bench: Bench, address: str, what: str) -> None:
-    async with bench.http.post(f"{address}/{what}"):
+async def control(bench: Bench, address: str, command: str) -> None:
+    async with bench.http.post(f"{address}/{command}"):
         pass
 
 
-async def test_a_call_that_meets_a_forgotten_session_succeeds_in_another(
+async def test_a_call_in_a_forgotten_session_succeeds_in_a_new_one(
     bench: Bench, address: str
 ) -> None:
     instance = await shared(bench, address)
     for number in (2, 3):
-        await tell(bench, address, "forget")
+        await control(bench, address, "forget")
         assert await bench.text(instance, "echo", {"text": "on"}) == "on"
         assert (await state(bench, address))["sessions"] == [f"session-{number}"]
     assert instance.state == "ready"
@@ -52,101 +52,91 @@ async def test_a_call_that_meets_a_forgotten_session_succeeds_in_another(
     assert (await state(bench, address))["deleted"] == ["session-3"]
 
 
-async def test_calls_that_run_in_the_forgotten_session_finish(bench: Bench, address: str) -> None:
+async def test_calls_in_flight_in_the_forgotten_session_finish(bench: Bench, address: str) -> None:
     instance = await shared(bench, address)
     slow = [bench.start_call(instance, "echo", {"text": "slow"}) for _ in range(5)]
     for call, _ in slow:
         await bench.written(call)
-    await bench.text(instance, "echo")  # the server has them by now
-    await tell(bench, address, "forget")
+    await bench.text(instance, "echo")  # the server has received them
+    await control(bench, address, "forget")
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
     async with asyncio.timeout(BOUND):
         assert [(await outcome).fault for _, outcome in slow] == [None] * 5
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
-    # Their answers named the old session, which is no reason to go back to it.
+    # Their responses named the old session, but the new one stays in use.
     assert (await state(bench, address))["sessions"] == ["session-2"]
 
 
-async def test_many_calls_that_meet_a_forgotten_session_open_one_other(
+async def test_many_calls_in_a_forgotten_session_open_one_new_session(
     bench: Bench, address: str
 ) -> None:
     instance = await shared(bench, address)
-    await tell(bench, address, "forget")
+    await control(bench, address, "forget")
     texts = [f"call {n}" for n in range(100)]
     answers = (bench.text(instance, "echo", {"text": text}) for text in texts)
     assert await asyncio.gather(*answers) == texts
     assert (await state(bench, address))["sessions"] == ["session-2"]
 
 
-async def test_after_another_session_is_opened_the_tools_are_looked_at_again(
-    bench: Bench, address: str
-) -> None:
+async def test_a_new_session_reports_changed_tools(bench: Bench, address: str) -> None:
     instance = await shared(bench, address)
-    await tell(bench, address, "forget")
+    await control(bench, address, "forget")
     await bench.text(instance, "echo")
     async with asyncio.timeout(BOUND):
         assert await bench.changed.get() is instance
     assert "echo" in await instance.relist()
 
 
-async def test_the_stream_of_changes_follows_into_the_other_session(
-    bench: Bench, address: str
-) -> None:
+async def test_the_get_stream_is_opened_in_the_new_session(bench: Bench, address: str) -> None:
     instance = await shared(bench, address)
-    await tell(bench, address, "forget")
+    await control(bench, address, "forget")
     await bench.text(instance, "echo")
     async with asyncio.timeout(BOUND):
         await bench.changed.get()
         while (await state(bench, address))["streams"] != 1:
             await asyncio.sleep(0.005)
-        await tell(bench, address, "change")
+        await control(bench, address, "change")
         assert await bench.changed.get() is instance
 
 
-async def test_a_question_for_a_sign_of_life_finds_the_session_forgotten(
-    bench: Bench, address: str
-) -> None:
+async def test_a_ping_notices_a_forgotten_session(bench: Bench, address: str) -> None:
     instance = await shared(bench, address, patience=Patience(idle=0.05, answer=BOUND))
-    await tell(bench, address, "forget")
+    await control(bench, address, "forget")
     async with asyncio.timeout(BOUND):
         while (await state(bench, address))["sessions"] != ["session-2"]:
             await asyncio.sleep(0.005)
     assert instance.state == "ready"
 
 
-async def test_where_no_other_session_is_opened_the_connection_ends_and_says_why(
+async def test_the_connection_ends_with_the_reason_if_no_new_session_is_opened(
     bench: Bench, address: str
 ) -> None:
     instance = await shared(bench, address)
-    await tell(bench, address, "full")
-    await tell(bench, address, "forget")
-    fault = (await bench.call(instance, "echo")).fault
-    assert fault is not None
+    await control(bench, address, "full")
+    await control(bench, address, "forget")
+    fault = await bench.call_fault(instance, "echo")
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
-    assert "does not know its MCP session" in fault.message
+    assert "no longer knows its MCP session" in fault.message
     assert "HTTP status 503" in fault.message
     async with asyncio.timeout(BOUND):
         assert (await bench.closed.get())[0] is instance
 
 
-async def test_a_server_that_forgets_at_once_is_not_asked_for_ever(
-    bench: Bench, address: str
-) -> None:
+async def test_a_server_that_forgets_each_session_is_given_up(bench: Bench, address: str) -> None:
     instance = await shared(bench, address)
-    await tell(bench, address, "forgetful")
-    fault = (await bench.call(instance, "echo")).fault
-    assert fault is not None
+    await control(bench, address, "forgetful")
+    fault = await bench.call_fault(instance, "echo")
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
-    assert "does not know its MCP session" in fault.message
+    assert "no longer knows its MCP session" in fault.message
     async with asyncio.timeout(BOUND):
         assert (await bench.closed.get())[0] is instance
 
 
-async def test_a_call_cancelled_while_another_session_is_opened_disturbs_nobody(
+async def test_a_call_cancelled_during_a_renewal_does_not_affect_others(
     bench: Bench, address: str
 ) -> None:
     instance = await shared(bench, address)
-    await tell(bench, address, "forget")
+    await control(bench, address, "forget")
     calls = [bench.start_call(instance, "echo", {"text": "on"}) for _ in range(20)]
     for call, _ in calls:
         await bench.written(call)
@@ -157,34 +147,20 @@ async def test_a_call_cancelled_while_another_session_is_opened_disturbs_nobody(
     assert instance.in_flight == 0
 
 
-async def test_a_leased_server_that_forgets_its_session_is_lost(bench: Bench, address: str) -> None:
-    instance = await bench.start(bench.http_spec(f"{address}/mcp"))
-    await tell(bench, address, "forget")
-    fault = (await bench.call(instance, "echo")).fault
-    assert fault is not None
-    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
-    async with asyncio.timeout(BOUND):
-        closed, why = await bench.closed.get()
-    assert closed is instance
-    assert why is not None
-    assert "does not know its MCP session any more" in why.message
-    assert (await state(bench, address))["sessions"] == []
-
-
-async def test_who_follows_a_resource_does_so_in_the_other_session_too(bench: Bench) -> None:
+async def test_subscriptions_are_renewed_in_the_new_session(bench: Bench) -> None:
     async with bench.serving("http_raw", "--legacy", "--get", "--follow") as address:
         instance = await shared(bench, address)
-        told: asyncio.Queue[str] = asyncio.Queue()
-        followed = instance.follow("note://a", told.put_nowait, lambda _: None)
+        updates: asyncio.Queue[str] = asyncio.Queue()
+        subscription = instance.follow("note://a", updates.put_nowait, lambda _: None)
         async with asyncio.timeout(BOUND):
-            assert await told.get() == ""
-            await tell(bench, address, "forget")
+            assert await updates.get() == ""
+            await control(bench, address, "forget")
             await bench.text(instance, "echo")
-            # What changed between the two sessions nobody knows.
-            assert [await told.get(), await told.get()] == ["", "note://a"]
+            # Changes between the two sessions are unknown.
+            assert [await updates.get(), await updates.get()] == ["", "note://a"]
             while (await state(bench, address))["streams"] != 1:
                 await asyncio.sleep(0.005)
             async with bench.http.post(f"{address}/update", data="note://a/part"):
-                assert await told.get() == "note://a/part"
+                assert await updates.get() == "note://a/part"
         assert (await state(bench, address))["followed"] == ["note://a"] * 2
-        followed.cancel("enough")
+        subscription.cancel("enough")

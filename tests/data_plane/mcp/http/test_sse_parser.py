@@ -23,9 +23,7 @@ EVENTS = [
 
 
 @given(st.sampled_from(["\n", "\r", "\r\n"]), st.lists(st.integers(0, 200), max_size=12))
-def test_events_are_the_same_however_the_stream_is_cut_and_lines_end(
-    end: str, cuts: list[int]
-) -> None:
+def test_events_do_not_depend_on_reads_and_line_ends(end: str, cuts: list[int]) -> None:
     stream = STREAM.replace(b"\n", end.encode())
     parser = SseParser(1000)
     found: list[SseEvent] = []
@@ -35,13 +33,13 @@ def test_events_are_the_same_however_the_stream_is_cut_and_lines_end(
     assert found == EVENTS
 
 
-def test_byte_by_byte_is_the_same_too() -> None:
+def test_events_do_not_depend_on_reads_of_single_bytes() -> None:
     parser = SseParser(1000)
     found = [event for n in range(len(STREAM)) for event in parser.feed(STREAM[n : n + 1])]
     assert found == EVENTS
 
 
-def test_an_event_at_the_bound_passes_and_one_above_does_not() -> None:
+def test_an_event_at_the_limit_passes_and_a_larger_one_does_not() -> None:
     assert SseParser(10).feed(b"data: 3456\n\n")[0].data == b"3456"
     with pytest.raises(SseTooLarge):
         SseParser(10).feed(b"data: 34567\n\n")
@@ -49,21 +47,21 @@ def test_an_event_at_the_bound_passes_and_one_above_does_not() -> None:
         SseParser(10).feed(b"data: 1\ndata: 2\n\n")
 
 
-def test_a_line_that_never_ends_is_refused_at_the_bound() -> None:
+def test_an_endless_line_fails_at_the_limit() -> None:
     parser = SseParser(10)
     parser.feed(b"x" * 10)
     with pytest.raises(SseTooLarge):
         parser.feed(b"x")
 
 
-def test_comments_without_end_use_up_nothing() -> None:
+def test_comments_do_not_count_towards_the_limit() -> None:
     parser = SseParser(20)
     for _ in range(100):
         assert parser.feed(b": keep-alive\n") == []
     assert parser.feed(b"data: 1\n\n")[0].data == b"1"
 
 
-def test_a_new_stream_forgets_half_an_event_but_not_the_last_id() -> None:
+def test_a_restart_drops_half_an_event_but_keeps_the_last_id() -> None:
     parser = SseParser(100)
     parser.feed(b"id: 7\ndata: half")
     parser.restart()

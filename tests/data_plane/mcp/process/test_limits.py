@@ -88,8 +88,7 @@ async def test_a_server_that_uses_up_its_memory_is_killed_and_the_error_says_so(
     spec = bench.stdio("nosy", limits=Limits(memory_bytes=64 * MIB))
     instance = await bench.start(spec)
     assert await bench.text(instance, "allocate", {"mib": 8}) == "8"
-    fault = (await bench.call(instance, "allocate", {"mib": 300})).fault
-    assert fault is not None
+    fault = await bench.call_fault(instance, "allocate", {"mib": 300})
     assert "limits.memory is 64 MiB" in fault.message
     assert fault.metadata["exit_status"] == "-9"
 

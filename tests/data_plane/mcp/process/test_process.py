@@ -229,9 +229,7 @@ async def test_a_server_that_survives_sigkill_does_not_block_its_failed_start(
     launch = Launch(("sleep", "600"), dict(os.environ))
     with pytest.raises(Fault, match="could not be watched"):
         await ServerProcess.start("s", launch, StderrTail(), reaper)
-    async with asyncio.timeout(BOUND):
-        while f"Process {started[0].pid} of the server s survives SIGKILL" not in caplog.text:
-            await asyncio.sleep(0.01)
+    await until(lambda: f"Process {started[0].pid} of the server s survives SIGKILL" in caplog.text)
     started[0].end()
     await reaper.close()
 
@@ -309,9 +307,7 @@ def test_a_pipe_handed_to_uvloop_is_closed_once(cancelled: bool) -> None:
             await asyncio.wait([opening])
         else:
             (await opening)[0].close()
-        async with asyncio.timeout(BOUND):
-            while is_open(number):
-                await asyncio.sleep(0.001)
+        await until(lambda: not is_open(number))
         os.dup2(writer, number)
         given.close()
         end.close()

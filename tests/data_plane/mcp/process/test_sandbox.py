@@ -131,8 +131,7 @@ class TestWithBubblewrap:
 
     async def test_exit_status_and_stderr_are_reported(self, bench: Bench) -> None:
         instance = await bench.start(confined(bench))
-        fault = (await bench.call(instance, "exit", {"status": 9})).fault
-        assert fault is not None
+        fault = await bench.call_fault(instance, "exit", {"status": 9})
         assert fault.metadata["exit_status"] == "9"
         assert fault.metadata["stderr"] == "going now"
 
@@ -151,8 +150,7 @@ class TestWithBubblewrap:
         inside = processes_in_sandbox(instance.pid or 0)
         os.kill(instance.pid or 0, signal.SIGKILL)
         await until_exited(*inside)
-        async with asyncio.timeout(BOUND):
-            closed, fault = await bench.closed.get()
+        closed, fault = await bench.next_closed()
         assert closed is instance
         assert fault is not None
         assert fault.metadata["exit_status"] == "-9"

@@ -1,39 +1,39 @@
-"""When a server's silence is odd."""
+"""When a server's silence is suspicious."""
 
 from __future__ import annotations
 
-from leaseway.data_plane.mcp.protocol.liveness import Liveness
+from leaseway.data_plane.mcp.protocol.connection import Liveness
 
 
-def test_a_call_given_up_in_silence_brings_the_server_into_doubt_until_it_is_heard() -> None:
-    signs = Liveness()
-    signs.doubt(given_up=3, newest=5)
-    assert signs.in_doubt
-    signs.hear(newest=5)
-    assert not signs.in_doubt
+def test_an_abandoned_call_without_a_message_makes_the_server_doubtful() -> None:
+    liveness = Liveness()
+    liveness.mark_doubtful(abandoned=3, newest=5)
+    assert liveness.in_doubt
+    liveness.mark_received(newest=5)
+    assert not liveness.in_doubt
 
 
-def test_a_call_given_up_after_something_came_says_nothing() -> None:
-    signs = Liveness()
-    signs.hear(newest=3)
-    signs.doubt(given_up=3, newest=5)
-    assert not signs.in_doubt
+def test_a_call_abandoned_after_a_message_does_not() -> None:
+    liveness = Liveness()
+    liveness.mark_received(newest=3)
+    liveness.mark_doubtful(abandoned=3, newest=5)
+    assert not liveness.in_doubt
 
 
-def test_calls_made_before_the_doubt_explain_the_silence_and_later_ones_do_not() -> None:
-    signs = Liveness()
-    assert signs.explained_by(9)
-    signs.doubt(given_up=1, newest=5)
-    assert signs.explained_by(5)
-    assert not signs.explained_by(6)
+def test_calls_started_before_the_doubt_explain_the_silence_and_later_ones_do_not() -> None:
+    liveness = Liveness()
+    assert liveness.is_explained_by(9)
+    liveness.mark_doubtful(abandoned=1, newest=5)
+    assert liveness.is_explained_by(5)
+    assert not liveness.is_explained_by(6)
 
 
-def test_further_calls_given_up_do_not_put_the_doubt_off() -> None:
-    signs = Liveness()
-    signs.doubt(given_up=1, newest=5)
-    signs.doubt(given_up=6, newest=9)
-    assert not signs.explained_by(6)
-    signs.hear(newest=9)
-    signs.doubt(given_up=10, newest=12)
-    assert signs.explained_by(12)
-    assert not signs.explained_by(13)
+def test_more_abandoned_calls_do_not_postpone_the_doubt() -> None:
+    liveness = Liveness()
+    liveness.mark_doubtful(abandoned=1, newest=5)
+    liveness.mark_doubtful(abandoned=6, newest=9)
+    assert not liveness.is_explained_by(6)
+    liveness.mark_received(newest=9)
+    liveness.mark_doubtful(abandoned=10, newest=12)
+    assert liveness.is_explained_by(12)
+    assert not liveness.is_explained_by(13)

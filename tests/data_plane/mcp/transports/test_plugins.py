@@ -1,4 +1,4 @@
-"""Transports that other packages register: what they are told, and what becomes of bad ones."""
+"""Transports that other packages register."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def made() -> list[Any]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_made(carriers: Path) -> None:
-    """Forget what tests before made."""
+def forget_transports(carriers: Path) -> None:
+    """Forget the transports of earlier tests."""
     made().clear()
 
 
@@ -51,10 +51,10 @@ async def test_a_factory_learns_whom_it_serves_and_what_references_stand_for(ben
     ("transport", "words"),
     [
         ("absent", ("the entry point absent = no_such_module:factory of carriers 1.0 (group "
-         "leaseway.transports) made no transport: ModuleNotFoundError: No module named "
+         "leaseway.transports) created no transport: ModuleNotFoundError: No module named "
          "'no_such_module'.")),
-        ("explodes", "made no transport: ValueError: no tower with {'A': '[hidden]'}."),
-        ("nothing", ("made no transport: it returned int, which is no Transport and no "
+        ("explodes", "created no transport: ValueError: no tower with {'A': '[hidden]'}."),
+        ("nothing", ("created no transport: it returned int, which is neither a Transport nor a "
          "PullTransport.")),
     ],
 )  # fmt: skip
@@ -73,13 +73,13 @@ async def test_a_broken_entry_point_fails_its_server_with_its_name_and_error(
     assert "swordfish" not in fault.message
 
 
-async def test_a_name_that_this_worker_does_not_know_fails_its_server(bench: Bench) -> None:
+async def test_an_unregistered_name_fails_its_server(bench: Bench) -> None:
     fault = await bench.fails(spec("pigeon"))
     assert fault.metadata["problem"] == "TRANSPORT_NOT_AVAILABLE"
     assert "install the package that registers it" in fault.message
 
 
-async def test_a_name_that_two_packages_register_fails_its_server_naming_both(
+async def test_a_name_registered_by_two_packages_fails_its_server(
     bench: Bench, carriers: Path
 ) -> None:
     other = carriers / "others-2.0.dist-info"
@@ -91,7 +91,7 @@ async def test_a_name_that_two_packages_register_fails_its_server_naming_both(
     assert "more than one package registers it: carriers 1.0 and others 2.0" in fault.message
 
 
-async def test_a_pulled_transport_that_cannot_connect_says_why_without_secrets(
+async def test_the_fault_of_a_failed_connect_hides_secrets(
     bench: Bench,
 ) -> None:
     secret = {"A": Value("secret", "PASSWORD")}
@@ -100,13 +100,13 @@ async def test_a_pulled_transport_that_cannot_connect_says_why_without_secrets(
     )
     assert fault.metadata["problem"] == "START_FAILED"
     assert fault.message == (
-        "The connection to the server own over queues could not be made: the line is dead; the "
+        "The connection to the server own over queues could not be opened: the line is dead; the "
         "password is [hidden]."
     )
     assert made()[0].disconnected == 1
 
 
-async def test_a_transport_that_hangs_is_given_up_after_the_startup_timeout(bench: Bench) -> None:
+async def test_a_transport_that_hangs_fails_at_the_startup_timeout(bench: Bench) -> None:
     fault = await bench.fails(spec("queues", "queues://hangs", startup_timeout=0.2))
     assert fault.metadata["problem"] == "START_TIMEOUT"
     assert made()[0].disconnected == 1
@@ -115,17 +115,16 @@ async def test_a_transport_that_hangs_is_given_up_after_the_startup_timeout(benc
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("hang up", "was ended by the server: it hung up."),
+        ("hang up", "was closed by the server: it hung up."),
         ("break", "broke: the send broke."),
-        ("wrong type", "broke: its receive returned str, where bytes belong."),
+        ("wrong type", "broke: its receive returned str instead of bytes."),
     ],
 )
-async def test_an_exception_of_a_pulled_transport_ends_the_connection(
+async def test_an_exception_of_a_pull_transport_ends_the_connection(
     bench: Bench, text: str, words: str
 ) -> None:
     instance = await bench.start(spec("queues"))
-    fault = (await bench.call(instance, "echo", {"text": text})).fault
-    assert fault is not None
+    fault = await bench.call_fault(instance, "echo", {"text": text})
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
     assert fault.message == f"The connection to the server own over queues {words}"
     closed, _ = await bench.closed.get()
@@ -133,7 +132,7 @@ async def test_an_exception_of_a_pulled_transport_ends_the_connection(
     assert made()[0].disconnected == 1
 
 
-async def test_a_transport_that_does_not_disconnect_cleanly_is_only_logged(
+async def test_an_exception_of_disconnect_is_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     instance = await bench.start(spec("queues", "queues://unclean"))

@@ -1,4 +1,4 @@
-"""The adapter of transports that are asked for messages, and the in-memory twin, on the seam."""
+"""The adapter of pull transports, and the in-memory transport."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import until
 
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.era import params_head
@@ -18,29 +19,29 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
 
-class Slip:
+class FakeReceipt:
     """A receipt."""
 
     def __init__(self) -> None:
         self.written = False
 
 
-class Heard:
-    """A receiver that remembers."""
+class RecordingReceiver:
+    """Records what it receives."""
 
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.skipped: list[tuple[int, int, int]] = []
         self.faults: list[Fault] = []
-        self.came = asyncio.Event()
+        self.received = asyncio.Event()
 
     def receive(self, messages: Sequence[bytes]) -> None:
         self.messages += messages
-        self.came.set()
+        self.received.set()
 
     def overlong(self, head: bytes, tail: bytes, size: int) -> None:
         self.skipped.append((len(head), len(tail), size))
-        self.came.set()
+        self.received.set()
 
     def failed(self, receipt: Receipt, fault: Fault) -> None:
         raise AssertionError(fault)
@@ -50,13 +51,13 @@ class Heard:
 
     def lost(self, fault: Fault) -> None:
         self.faults.append(fault)
-        self.came.set()
+        self.received.set()
 
-    async def something(self) -> None:
-        """Wait until anything came."""
+    async def until_received(self) -> None:
+        """Wait until anything is received."""
         async with asyncio.timeout(BOUND):
-            await self.came.wait()
-        self.came.clear()
+            await self.received.wait()
+        self.received.clear()
 
 
 class Gate(PullTransport):
@@ -67,7 +68,7 @@ class Gate(PullTransport):
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.sent: list[bytes] = []
-        self.coming: asyncio.Queue[bytes] = asyncio.Queue()
+        self.incoming: asyncio.Queue[bytes] = asyncio.Queue()
         self.closed = 0
 
     async def connect(self) -> None:
@@ -81,74 +82,74 @@ class Gate(PullTransport):
         self.sent.append(message)
 
     async def receive(self) -> bytes:
-        return await self.coming.get()
+        return await self.incoming.get()
 
 
 @pytest.fixture
-async def gate() -> AsyncIterator[tuple[Gate, PullAdapter, Heard]]:
-    """Return a gate, its adapter and a receiver, connected."""
-    gate, heard = Gate(), Heard()
-    pulled = PullAdapter("s", gate)
-    await pulled.connect(heard)
-    yield gate, pulled, heard
-    await pulled.disconnect()
+async def gate() -> AsyncIterator[tuple[Gate, PullAdapter, RecordingReceiver]]:
+    """Return a gate, its connected adapter and a receiver."""
+    gate, receiver = Gate(), RecordingReceiver()
+    adapter = PullAdapter("s", gate)
+    await adapter.connect(receiver)
+    yield gate, adapter, receiver
+    await adapter.disconnect()
 
 
-async def test_what_is_not_sent_yet_can_be_taken_back(
-    gate: tuple[Gate, PullAdapter, Heard],
+async def test_queued_messages_can_be_withdrawn(
+    gate: tuple[Gate, PullAdapter, RecordingReceiver],
 ) -> None:
-    inner, pulled, _ = gate
-    slips = [Slip(), Slip(), Slip()]
-    for slip in slips:
-        pulled.send(b"0123456789\n", slip)
+    inner, adapter, _ = gate
+    receipts = [FakeReceipt(), FakeReceipt(), FakeReceipt()]
+    for receipt in receipts:
+        adapter.send(b"0123456789\n", receipt)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert [slip.written for slip in slips] == [True, False, False]
-    assert (pulled.waiting(), pulled.stuck) == (33, True)
-    assert not pulled.withdraw(slips[0])
-    assert pulled.withdraw(slips[1])
-    assert not pulled.withdraw(slips[1])
-    assert pulled.waiting() == 22
+    assert [receipt.written for receipt in receipts] == [True, False, False]
+    assert (adapter.waiting(), adapter.stuck) == (33, True)
+    assert not adapter.withdraw(receipts[0])
+    assert adapter.withdraw(receipts[1])
+    assert not adapter.withdraw(receipts[1])
+    assert adapter.waiting() == 22
     inner.gate.set()
-    async with asyncio.timeout(BOUND):
-        while pulled.waiting():
-            await asyncio.sleep(0)
+    await until(lambda: not adapter.waiting())
     assert len(inner.sent) == 2
-    assert not pulled.stuck
+    assert not adapter.stuck
 
 
-async def test_a_message_above_the_bound_is_not_passed_on(
-    gate: tuple[Gate, PullAdapter, Heard],
+async def test_a_message_above_the_limit_is_skipped(
+    gate: tuple[Gate, PullAdapter, RecordingReceiver],
 ) -> None:
-    inner, _, heard = gate
-    inner.coming.put_nowait(b"x" * (bounds.MAX_LINE + 1))
-    await heard.something()
-    assert heard.skipped == [(1024, 1024, bounds.MAX_LINE + 1)]
-    assert heard.messages == []
+    inner, _, receiver = gate
+    inner.incoming.put_nowait(b"x" * (bounds.MAX_LINE + 1))
+    await receiver.until_received()
+    assert receiver.skipped == [(1024, 1024, bounds.MAX_LINE + 1)]
+    assert receiver.messages == []
 
 
-async def test_a_flood_leaves_turns_to_others(gate: tuple[Gate, PullAdapter, Heard]) -> None:
-    inner, _, heard = gate
+async def test_a_flood_of_messages_does_not_starve_other_tasks(
+    gate: tuple[Gate, PullAdapter, RecordingReceiver],
+) -> None:
+    inner, _, receiver = gate
     for _ in range(10_000):
-        inner.coming.put_nowait(b"{}")
+        inner.incoming.put_nowait(b"{}")
     turns = 0
     async with asyncio.timeout(BOUND):
-        while len(heard.messages) < 10_000:
+        while len(receiver.messages) < 10_000:
             turns += 1
             await asyncio.sleep(0)
     assert turns > 100
 
 
-async def test_disconnecting_twice_and_sending_afterwards_do_nothing(
-    gate: tuple[Gate, PullAdapter, Heard],
+async def test_a_second_disconnect_and_later_sends_do_nothing(
+    gate: tuple[Gate, PullAdapter, RecordingReceiver],
 ) -> None:
-    inner, pulled, heard = gate
-    await asyncio.gather(pulled.disconnect(), pulled.disconnect())
-    pulled.send(b"{}\n", Slip())
-    assert (inner.closed, pulled.waiting(), heard.faults) == (1, 0, [])
+    inner, adapter, receiver = gate
+    await asyncio.gather(adapter.disconnect(), adapter.disconnect())
+    adapter.send(b"{}\n", FakeReceipt())
+    assert (inner.closed, adapter.waiting(), receiver.faults) == (1, 0, [])
 
 
-async def test_calls_beyond_the_bound_are_refused_while_nothing_gets_out() -> None:
+async def test_calls_above_the_queue_limit_are_rejected() -> None:
     gate = Gate()
     peer = StreamPeer("s", PullAdapter("s", gate))
     await peer.open()
@@ -157,9 +158,9 @@ async def test_calls_beyond_the_bound_are_refused_while_nothing_gets_out() -> No
     calls = [peer.call(ToolRequest("t", params_head("t"), big), outcomes.append) for _ in range(3)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    (refused,) = outcomes
-    assert refused.fault is not None
-    assert (refused.fault.reason, refused.fault.started) == (Reason.OVERLOADED, "no")
+    (rejected,) = outcomes
+    assert rejected.fault is not None
+    assert (rejected.fault.reason, rejected.fault.started) == (Reason.OVERLOADED, "no")
     assert [call.written for call in calls] == [True, False, False]
     calls[1].cancel("enough")
     assert peer.transport.waiting() < MAX_QUEUED / 2
@@ -168,31 +169,31 @@ async def test_calls_beyond_the_bound_are_refused_while_nothing_gets_out() -> No
     assert gate.sent == []
 
 
-async def test_memory_carries_both_ways_and_tells_of_its_end() -> None:
+async def test_a_memory_transport_sends_both_ways_and_reports_its_end() -> None:
     near, far = MemoryTransport.pair()
-    here, there, early = Heard(), Heard(), Slip()
+    here, there, early = RecordingReceiver(), RecordingReceiver(), FakeReceipt()
     await near.connect(here)
     near.send(b"early\n", early)
     assert (near.stuck, near.waiting(), early.written) == (True, 6, False)
     await far.connect(there)
-    far.send(b"back\n", Slip())
-    taken = Slip()
-    near.send(b"taken back\n", taken)
-    assert near.withdraw(taken)
-    await there.something()
-    await here.something()
+    far.send(b"back\n", FakeReceipt())
+    withdrawn = FakeReceipt()
+    near.send(b"withdrawn\n", withdrawn)
+    assert near.withdraw(withdrawn)
+    await there.until_received()
+    await here.until_received()
     assert (there.messages, here.messages) == ([b"early\n"], [b"back\n"])
     assert early.written
     await far.disconnect()
     await far.disconnect()
-    await here.something()
+    await here.until_received()
     assert [fault.reason.value for fault in here.faults] == ["SERVER_LOST"]
     assert there.faults == []
     await near.disconnect()
 
 
-async def test_memory_whose_other_end_has_gone_cannot_be_connected() -> None:
+async def test_a_memory_transport_whose_other_end_is_closed_can_not_connect() -> None:
     near, far = MemoryTransport.pair()
     await far.disconnect()
     with pytest.raises(Fault, match="was closed"):
-        await near.connect(Heard())
+        await near.connect(RecordingReceiver())

@@ -1,4 +1,4 @@
-"""Servers that stop reading, or die: who waits learns how, and whether its call began."""
+"""Servers that stop reading or exit: calls fail with the reason, and whether they started."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
 
 
-async def test_half_a_line_and_death_is_a_loss_with_its_status(bench: Bench) -> None:
+async def test_a_server_that_exits_within_a_line_is_lost_with_its_status(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "half_line"))
-    fault = (await bench.call(instance, "call")).fault
-    assert fault is not None
+    fault = await bench.call_fault(instance, "call")
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
     assert fault.metadata["exit_status"] == "3"
 
 
-async def test_calls_wait_for_a_full_pipe_and_beyond_the_bound_are_refused(bench: Bench) -> None:
+async def test_calls_are_queued_for_a_full_pipe_up_to_a_limit(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("faulty", "not_reading"))
     big = {"text": "x" * (bounds.MAX_ARGUMENTS - 100)}
     filling, _ = bench.start_call(instance, "call", big)
@@ -39,7 +38,7 @@ async def test_calls_wait_for_a_full_pipe_and_beyond_the_bound_are_refused(bench
     assert connection(instance).transport.waiting() <= MAX_QUEUED
 
 
-async def test_cancelling_never_waits_for_a_server_that_does_not_read(bench: Bench) -> None:
+async def test_cancelling_does_not_wait_for_a_server_that_does_not_read(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
     os.kill(instance.pid or 0, signal.SIGSTOP)
     text = {"text": "x" * 10_000}
@@ -47,18 +46,20 @@ async def test_cancelling_never_waits_for_a_server_that_does_not_read(bench: Ben
     await bench.written(calls[0][0])
     assert not calls[-1][0].written  # the pipe is full
     for call, _ in calls:
-        call.cancel("enough")  # returns at once, or the test would hang here
+        call.cancel("enough")  # returns at once, or the test hangs here
     assert instance.in_flight == 0
     assert not any(outcome.done() for _, outcome in calls)
     peer = connection(instance)
-    assert peer.transport.waiting() < 300_000  # what the pipe did not take, and a notification each
+    assert (
+        peer.transport.waiting() < 300_000
+    )  # messages that are not in the pipe, and a notification each
     os.kill(instance.pid or 0, signal.SIGCONT)
-    told = json.loads(await bench.text(instance, "cancelled"))
-    assert len(told) == sum(call.written for call, _ in calls)
+    cancelled = json.loads(await bench.text(instance, "cancelled"))
+    assert len(cancelled) == sum(call.written for call, _ in calls)
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
 
 
-async def test_what_a_server_that_does_not_read_is_to_be_told_is_bounded(
+async def test_responses_to_a_server_that_does_not_read_are_limited(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     instance = await bench.start(bench.stdio("faulty", "not_reading"))
@@ -66,7 +67,7 @@ async def test_what_a_server_that_does_not_read_is_to_be_told_is_bounded(
     await bench.written(filling)
     peer = connection(instance)
     for _ in range(100):
-        peer._answer(b"x" * 100_000)
+        peer._respond(b"x" * 100_000)
     assert peer.transport.waiting() <= MAX_QUEUED
     assert caplog.text.count("does not read its input") == 1
 
@@ -75,7 +76,7 @@ async def test_what_a_server_that_does_not_read_is_to_be_told_is_bounded(
     ("mode", "status", "how"),
     [("dies", "3", "exited with status 3"), ("killed", "-9", "was killed by SIGKILL")],
 )
-async def test_when_a_server_dies_every_waiter_learns_how_at_once(
+async def test_when_a_server_exits_all_calls_fail_with_the_reason(
     bench: Bench, mode: str, status: str, how: str
 ) -> None:
     instance = await bench.start(bench.stdio("faulty", mode))
@@ -90,17 +91,15 @@ async def test_when_a_server_dies_every_waiter_learns_how_at_once(
         assert how in fault.message
     if mode == "dies":
         assert all(fault and fault.metadata["stderr"] == "last words" for fault in faults)
-    late = (await bench.call(instance, "call")).fault
-    assert late is not None
+    late = await bench.call_fault(instance, "call")
     assert (late.reason, late.started) == (Reason.SERVER_LOST, "no")
-    async with asyncio.timeout(BOUND):
-        closed, why = await bench.closed.get()
+    closed, why = await bench.next_closed()
     assert (closed, closed.state) == (instance, "closed")
     assert why is not None
     assert why.metadata["exit_status"] == status
 
 
-async def test_a_call_that_was_not_written_when_the_server_died_never_started(
+async def test_a_call_not_written_when_the_server_exits_never_started(
     bench: Bench,
 ) -> None:
     instance = await bench.start(bench.stdio("faulty", "not_reading"))
@@ -115,19 +114,17 @@ async def test_a_call_that_was_not_written_when_the_server_died_never_started(
     assert [fault.started for fault in faults if fault] == ["yes", "no"]
 
 
-async def test_a_server_that_closes_its_output_is_lost_and_ended(
+async def test_a_server_that_closes_its_output_is_lost_and_stopped(
     bench: Bench, leak_guard: None
 ) -> None:
     instance = await bench.start(bench.stdio("faulty", "closes_stdout"))
-    fault = (await bench.call(instance, "call")).fault
-    assert fault is not None
+    fault = await bench.call_fault(instance, "call")
     assert fault.reason is Reason.SERVER_LOST
     assert "closed its end" in fault.message
-    async with asyncio.timeout(BOUND):
-        await bench.closed.get()
+    await bench.next_closed()
 
 
-async def test_a_call_that_the_end_of_its_connection_failed_is_never_written(
+async def test_a_call_failed_by_the_end_of_its_connection_is_never_written(
     bench: Bench, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"

@@ -1,4 +1,4 @@
-"""What a bad server over an event stream or a websocket does to a connection."""
+"""Faults of servers over event streams and websockets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import until
 
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience
@@ -43,7 +44,7 @@ def at(bench: Bench, raw: RawServer, transport: str, how: str = "good", **spec: 
     return bench.at(transport, url, protocol="legacy", **spec)
 
 
-async def said(bench: Bench, instance: Instance, text: str) -> str:
+async def say(bench: Bench, instance: Instance, text: str) -> str:
     return str(await bench.text(instance, "say", {"text": text}))
 
 
@@ -58,12 +59,12 @@ async def fault_of(bench: Bench, instance: Instance, text: str) -> Fault:
     ("how", "words"),
     [
         ("404", "HTTP status 404: check its url; is its transport really "),
-        ("401", ": it wants a credential, or another one; set it in its entry, "),
+        ("401", ": it requires a credential, or another one; set it in its entry, "),
         ("away", "redirects to http://127.0.0.2:1/other, which is not followed."),
         ("html", "check its url and transport."),
     ],
 )
-async def test_a_refused_connection_says_why(
+async def test_a_rejected_connection_fails_with_the_reason(
     bench: Bench, raw: RawServer, transport: str, how: str, words: str
 ) -> None:
     fault = await bench.fails(at(bench, raw, transport, how))
@@ -73,7 +74,7 @@ async def test_a_refused_connection_says_why(
 
 
 @BOTH
-async def test_a_server_that_is_not_there_is_named_with_its_address(
+async def test_an_unreachable_server_is_named_with_its_address(
     bench: Bench, raw: RawServer, transport: str
 ) -> None:
     await raw.stop()
@@ -86,7 +87,7 @@ async def test_a_server_that_is_not_there_is_named_with_its_address(
 @pytest.mark.parametrize(
     ("transport", "how"), [("sse", "silent"), ("websocket", "mute")], ids=["sse", "websocket"]
 )
-async def test_a_server_that_says_nothing_is_given_up_after_the_startup_timeout(
+async def test_a_silent_server_fails_at_the_startup_timeout(
     bench: Bench, raw: RawServer, transport: str, how: str
 ) -> None:
     fault = await bench.fails(at(bench, raw, transport, how, startup_timeout=0.3))
@@ -100,11 +101,11 @@ async def test_a_server_that_says_nothing_is_given_up_after_the_startup_timeout(
         ("sse", "early-end", "ended its event stream"),
         ("websocket", "early-end", "could not be reached"),
         ("sse", "foreign", "which is not the origin of its url"),
-        ("sse", "no-url", "an endpoint that is no URL"),
-        ("sse", "mail", "an endpoint that is no URL"),
+        ("sse", "no-url", "an endpoint that is not a URL"),
+        ("sse", "mail", "an endpoint that is not a URL"),
     ],
 )
-async def test_a_connection_that_ends_during_the_start_says_why(
+async def test_a_connection_that_ends_during_the_start_fails_with_the_reason(
     bench: Bench, raw: RawServer, transport: str, how: str, words: str
 ) -> None:
     fault = await bench.fails(at(bench, raw, transport, how))
@@ -119,7 +120,7 @@ async def test_a_url_of_another_scheme_does_not_start(
 ) -> None:
     fault = await bench.fails(bench.at(transport, url))
     assert fault.metadata["problem"] == "START_FAILED"
-    assert "address: write it like" in fault.message
+    assert "URL: write it like" in fault.message
 
 
 @BOTH
@@ -129,13 +130,13 @@ async def test_configured_headers_reach_the_server(
     headers = {"Authorization": Value("env", "TOKEN")}
     spec = at(bench, raw, transport, headers=headers)
     instance = await bench.start(spec, {"TOKEN": "Bearer t0ken"})
-    seen = json.loads(await said(bench, instance, "seen"))
+    seen = json.loads(await say(bench, instance, "seen"))
     assert seen["authorization"] == "Bearer t0ken"
     if transport == "websocket":
         assert seen["sec-websocket-protocol"] == "mcp"
 
 
-async def test_a_websocket_whose_server_takes_no_goodbye_leaves_nothing_behind(
+async def test_a_websocket_without_a_close_frame_is_closed_completely(
     raw: RawServer,
 ) -> None:
     async with aiohttp.ClientSession() as http:
@@ -150,7 +151,7 @@ async def test_a_websocket_whose_server_takes_no_goodbye_leaves_nothing_behind(
         assert transport._session.closed
 
 
-async def test_a_call_that_is_repeated_while_its_first_post_hangs_leaves_nothing_behind(
+async def test_a_call_sent_again_while_its_first_post_hangs_is_closed_completely(
     raw: RawServer,
 ) -> None:
     message = b'{"id":1,"method":"tools/call","params":{"arguments":{"text":"hold"}}}\n'
@@ -171,28 +172,28 @@ async def test_a_redirect_of_the_event_stream_on_its_origin_is_followed(
     bench: Bench, raw: RawServer
 ) -> None:
     instance = await bench.start(at(bench, raw, "sse", "moved"))
-    assert await said(bench, instance, "hello") == "hello"
+    assert await say(bench, instance, "hello") == "hello"
 
 
 @BOTH
-async def test_what_is_no_message_is_ignored_and_counted(
+async def test_invalid_messages_are_ignored_and_counted(
     bench: Bench, raw: RawServer, transport: str
 ) -> None:
     instance = await bench.start(at(bench, raw, transport))
-    assert await said(bench, instance, "garbage") == "after it"
+    assert await say(bench, instance, "garbage") == "after it"
     assert instance._peer.garbage == 2
     fault = await fault_of(bench, instance, "broken")
     assert (fault.reason, fault.started) == (Reason.SERVER_ERROR, "yes")
-    assert await said(bench, instance, "still here") == "still here"
+    assert await say(bench, instance, "still here") == "still here"
 
 
-async def test_a_binary_frame_is_taken_for_a_message(bench: Bench, raw: RawServer) -> None:
+async def test_a_binary_frame_is_a_message(bench: Bench, raw: RawServer) -> None:
     instance = await bench.start(at(bench, raw, "websocket"))
-    assert await said(bench, instance, "binary") == "in bytes"
+    assert await say(bench, instance, "binary") == "in bytes"
 
 
 @BOTH
-async def test_a_message_above_the_bound_ends_the_connection(
+async def test_a_message_above_the_limit_ends_the_connection(
     bench: Bench, raw: RawServer, transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "MAX_LINE", bounds.MIB)
@@ -206,7 +207,7 @@ async def test_a_message_above_the_bound_ends_the_connection(
 
 @BOTH
 @pytest.mark.parametrize("how", ["end", "abort"])
-async def test_when_the_connection_is_lost_all_in_flight_learn_it(
+async def test_a_lost_connection_fails_all_calls_in_flight(
     bench: Bench, raw: RawServer, transport: str, how: str
 ) -> None:
     instance = await bench.start(at(bench, raw, transport))
@@ -223,13 +224,13 @@ async def test_when_the_connection_is_lost_all_in_flight_learn_it(
     if (transport, how) == ("websocket", "end"):
         assert fault.metadata["close_code"] == "1011"
         assert fault.message.endswith(
-            "was closed by it with code 1011 (internal error): out of paper."
+            "was closed by the server with code 1011 (internal error): out of paper."
         )
     assert (await bench.call(instance, "say", {"text": "x"})).fault.started == "no"
 
 
 @pytest.mark.parametrize(
-    ("said_", "reason", "started"),
+    ("text", "reason", "started"),
     [
         ("status 404", Reason.SERVER_ERROR, "no"),
         ("status 503", Reason.SERVER_ERROR, "no"),
@@ -238,34 +239,31 @@ async def test_when_the_connection_is_lost_all_in_flight_learn_it(
         ("reset", Reason.SERVER_LOST, "unknown"),
     ],
 )
-async def test_a_post_that_fails_fails_its_own_call_only(
-    bench: Bench, raw: RawServer, said_: str, reason: Reason, started: str
+async def test_a_failed_post_fails_only_its_own_call(
+    bench: Bench, raw: RawServer, text: str, reason: Reason, started: str
 ) -> None:
     instance = await bench.start(at(bench, raw, "sse"))
     call, other = bench.start_call(instance, "say", {"text": "never"})
     await bench.written(call)
-    fault = await fault_of(bench, instance, said_)
+    fault = await fault_of(bench, instance, text)
     assert (fault.reason, fault.started) == (reason, started)
     assert not other.done()
-    assert await said(bench, instance, "still here") == "still here"
+    assert await say(bench, instance, "still here") == "still here"
 
 
 @BOTH
-async def test_a_server_that_falls_silent_is_asked_and_given_up(
+async def test_a_server_that_falls_silent_is_pinged_and_disconnected(
     bench: Bench, raw: RawServer, transport: str
 ) -> None:
     patience = Patience(idle=0.1, answer=3.0)
     instance = await bench.start(at(bench, raw, transport), patience=patience)
     (line,) = raw.lines.values()
-    async with asyncio.timeout(BOUND):
-        while line.pings < 2:
-            await asyncio.sleep(0.001)
+    await until(lambda: line.pings >= 2)
     assert instance.state == "ready"
     call, _ = bench.start_call(instance, "say", {"text": "deaf"})
     await bench.written(call)
     call.cancel("enough")
-    async with asyncio.timeout(BOUND):
-        closed, why = await bench.closed.get()
+    closed, why = await bench.next_closed()
     assert closed is instance
     assert "has not answered a ping for 3 s" in why.message
     assert bench.disconnected == ["disconnected"]
@@ -277,12 +275,12 @@ async def test_posts_do_not_wait_for_one_another(bench: Bench, raw: RawServer) -
     async with asyncio.timeout(BOUND):
         while raw.busy < 20:
             await asyncio.sleep(0.001)
-        assert await said(bench, instance, "past them") == "past them"
+        assert await say(bench, instance, "past them") == "past them"
         raw.hold.set()
         assert {json.loads((await each).payload)["content"][0]["text"] for each in held} == {"hold"}
 
 
-async def test_a_post_nobody_waits_for_any_more_is_given_up(bench: Bench, raw: RawServer) -> None:
+async def test_the_post_of_a_cancelled_call_is_cancelled(bench: Bench, raw: RawServer) -> None:
     instance = await bench.start(at(bench, raw, "sse"))
     call, _ = bench.start_call(instance, "say", {"text": "hold"})
     async with asyncio.timeout(BOUND):
@@ -291,12 +289,10 @@ async def test_a_post_nobody_waits_for_any_more_is_given_up(bench: Bench, raw: R
         call.cancel("enough")
         while instance._peer.transport.waiting():
             await asyncio.sleep(0.001)
-    assert await said(bench, instance, "still here") == "still here"
+    assert await say(bench, instance, "still here") == "still here"
 
 
-async def test_posts_that_the_server_leaves_unanswered_are_bounded(
-    bench: Bench, raw: RawServer
-) -> None:
+async def test_pending_posts_are_limited(bench: Bench, raw: RawServer) -> None:
     instance = await bench.start(at(bench, raw, "sse"))
     calls = [bench.start_call(instance, "say", {"text": "hold"}) for _ in range(1_030)]
     await asyncio.sleep(0)

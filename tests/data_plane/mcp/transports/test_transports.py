@@ -1,7 +1,7 @@
-"""The same script of calls over every transport: same results, errors, progress, cancellations.
+"""The same calls over every transport have the same results, errors, progress and cancellations.
 
-The server is the official package's (tests/servers/script_tools.py), and over http and sse it
-carries the messages too. In memory it is reached by a transport that another package registers.
+The server uses the official package (tests/servers/script_tools.py), over http and sse also its
+transports. The in-memory transports are registered by another package.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ async def script(bench: Bench, transport: str, **spec: Any) -> AsyncIterator[Ins
 
 
 async def results_of(bench: Bench, instance: Instance) -> list[object]:
-    """Run the script; return all that a caller sees of it."""
+    """Run the script; return all that a caller receives."""
     seen: list[object] = [list(instance.tools)]
     calls = [
         ("echo", {"text": "hé\n\u2028"}),
@@ -64,8 +64,8 @@ async def results_of(bench: Bench, instance: Instance) -> list[object]:
         result = json.loads(outcome.payload)
         result.pop("_meta", None)
         seen.append((outcome.fault, outcome.is_error, result))
-    refused = (await bench.call(instance, "error")).fault
-    seen.append((refused.reason, refused.started, refused.message, refused.metadata))
+    fault = (await bench.call(instance, "error")).fault
+    seen.append((fault.reason, fault.started, fault.message, fault.metadata))
     reports: list[object] = []
     await bench.text(instance, "progress", on_progress=lambda *report: reports.append(report))
     logs: list[object] = []
@@ -74,7 +74,7 @@ async def results_of(bench: Bench, instance: Instance) -> list[object]:
 
 
 async def cancel(bench: Bench, instance: Instance) -> str:
-    """Call off a call; return what the server made of it."""
+    """Cancel a call; return how many cancellations the server received."""
     call, outcome = bench.start_call(instance, "hold")
     await bench.written(call)
     await bench.text(instance, "echo", {"text": "after it"})
@@ -88,14 +88,14 @@ async def cancel(bench: Bench, instance: Instance) -> str:
 
 @EVERY
 @ERAS
-async def test_the_same_script_gives_the_same_over_every_transport(
+async def test_the_script_has_the_same_results_over_every_transport(
     bench: Bench, carriers: None, transport: str, protocol: str, version: str
 ) -> None:
     async with script(bench, transport, protocol=protocol) as instance:
         assert instance.protocol_version == version
         seen = await results_of(bench, instance)
     modern = {"resultType": "complete"} if version == "2026-07-28" else {}
-    said = [
+    echoed = [
         (None, False, {"content": [{"type": "text", "text": text}], "isError": False, **modern})
         for text in ("hé\n\u2028", "")
     ]
@@ -105,7 +105,7 @@ async def test_the_same_script_gives_the_same_over_every_transport(
     error = {"server": server, "code": "-32602", "message": "no such thing"}
     assert seen == [
         NAMES,
-        *said,
+        *echoed,
         (None, True, text),
         (None, False, big),
         (
@@ -121,7 +121,7 @@ async def test_the_same_script_gives_the_same_over_every_transport(
 
 
 @EVERY
-async def test_what_a_server_asks_reaches_the_caller_over_every_transport(
+async def test_server_requests_reach_the_caller_over_every_transport(
     bench: Bench, carriers: None, transport: str
 ) -> None:
     def answer(ask: Ask) -> None:
@@ -130,13 +130,12 @@ async def test_what_a_server_asks_reaches_the_caller_over_every_transport(
     async with script(bench, transport, protocol="legacy") as instance:
         answering = {"on_ask": answer, "answers": answerable(SERVER_METHODS)}
         assert await bench.text(instance, "ask", **answering) == "accept {'name': 'Ann'}"
-        refused = (await bench.call(instance, "ask")).fault
-        assert refused is not None
+        refused = await bench.call_fault(instance, "ask")
         assert "on_elicitation=" in refused.message
 
 
 @EVERY
-async def test_a_legacy_server_says_that_its_tools_changed_over_every_transport(
+async def test_changed_tools_are_reported_over_every_transport(
     bench: Bench, carriers: None, transport: str
 ) -> None:
     async with script(bench, transport, protocol="legacy") as instance:
@@ -146,24 +145,23 @@ async def test_a_legacy_server_says_that_its_tools_changed_over_every_transport(
 
 
 @EVERY
-async def test_many_calls_at_once_get_their_own_answers(
+async def test_many_calls_in_flight_get_their_own_results(
     bench: Bench, carriers: None, transport: str
 ) -> None:
     async with script(bench, transport) as instance:
-        said = [bench.text(instance, "echo", {"text": str(number)}) for number in range(100)]
+        texts = [bench.text(instance, "echo", {"text": str(number)}) for number in range(100)]
         async with asyncio.timeout(BOUND):
-            assert await asyncio.gather(*said) == [str(number) for number in range(100)]
+            assert await asyncio.gather(*texts) == [str(number) for number in range(100)]
         assert instance.in_flight == 0
         assert instance.late_replies == 0
 
 
 @STREAMS
-async def test_a_result_above_the_bound_fails_alone(
+async def test_a_result_above_the_limit_fails_only_its_call(
     bench: Bench, carriers: None, transport: str
 ) -> None:
     async with script(bench, transport) as instance:
-        fault = (await bench.call(instance, "big", {"size": bounds.MAX_RESULT})).fault
-        assert fault is not None
+        fault = await bench.call_fault(instance, "big", {"size": bounds.MAX_RESULT})
         assert (fault.reason, fault.started) == (Reason.RESULT_TOO_LARGE, "yes")
         assert await bench.text(instance, "big", {"size": 1}) == "x"
 

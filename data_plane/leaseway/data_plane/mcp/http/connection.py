@@ -1,8 +1,8 @@
 """MCP over streamable HTTP, both eras.
 
-Each request is a POST of its own in a task of its own: what fails there fails that request only.
-Connections come from the worker's one pool. Legacy servers may add a GET stream for what they
-send of their own accord, and may continue a broken response stream there.
+Each request is a POST in its own task, so a failure affects that request only. Connections are from
+the worker's pool. Legacy servers may use a GET stream for their own requests and notifications, and
+to resume a broken response stream.
 """
 
 from __future__ import annotations
@@ -21,16 +21,24 @@ from mcp_types import INVALID_REQUEST
 from leaseway.data_plane.background import shielded
 from leaseway.data_plane.core.calls.call import ToolRequest
 from leaseway.data_plane.core.problems import UNREACHABLE
-from leaseway.data_plane.mcp.http import errors as answers
-from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint, RequestBody
-from leaseway.data_plane.mcp.http.get_stream import BROKEN, Follower
-from leaseway.data_plane.mcp.http.notifications import NotificationPoster, unanswered
+from leaseway.data_plane.mcp.http import errors
+from leaseway.data_plane.mcp.http.endpoint import (
+    HttpEndpoint,
+    RequestBody,
+    SessionForgotten,
+    SessionRenewal,
+)
+from leaseway.data_plane.mcp.http.notifications import NotificationPoster, undelivered_answer
 from leaseway.data_plane.mcp.http.param_headers import ParamHeaders
-from leaseway.data_plane.mcp.http.responses import AnswerReader, EventReader, PostedRequest
-from leaseway.data_plane.mcp.http.session_renewal import Renewal, SessionForgotten
+from leaseway.data_plane.mcp.http.responses import (
+    EventReader,
+    GetStream,
+    PostedRequest,
+    ResponseReader,
+)
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.messages.codec import (
-    Envelope,
+    JsonRpcMessage,
     encode_notification,
     request_key,
 )
@@ -39,30 +47,24 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
 
 _logger = logging.getLogger(__name__)
-_FAREWELL: Final = 2.0
+_CLOSE_TIMEOUT: Final = 2.0
 """Seconds for the DELETE that ends a session."""
 
 
 class HttpConnection(Peer):
-    """One MCP connection to a URL.
+    """An MCP connection to a URL.
 
-    Of the `transport` seam it has `transport_type`, and `open` and `aclose` stand for `connect` and
-    `disconnect`. There is no `send` apart from a `receive`: an answer belongs to the POST that asks
-    for it, and so do a failure, a cancellation and what the server says meanwhile.
+    It has no `Transport`: responses, errors and cancellations belong to the POST of their request.
 
     Args:
-        server: The server's id, for messages.
-        url: The endpoint.
-        http: The worker's pooled client.
-        headers: Configured headers, resolved.
-        session_id: A session that exists already, or empty. It is sent from the first request
-            on; the handshake is made all the same, and the session is not ended at close.
-        on_tools_changed: Called when the server says that its tools changed, or may have.
-        renews_sessions: Whether a session that the server has forgotten is opened anew. If state is
-            kept in it, the connection ends instead.
+        session_id: An existing session, or empty. It is sent from the first request on; the
+            handshake happens nevertheless, and closing does not end the session.
+        on_tools_changed: Called when the tools changed, or may have.
+        renews_sessions: Whether a forgotten session is replaced by a new one. Otherwise, because
+            its state is lost, the connection ends.
 
     Raises:
-        Fault: SERVER_NOT_READY: the URL is none.
+        Fault: SERVER_NOT_READY: the URL is invalid.
     """
 
     transport_type = "streamable_http"
@@ -83,40 +85,41 @@ class HttpConnection(Peer):
         self._endpoint = HttpEndpoint(server, url, http, headers or {}, session_id)
         self._on_tools_changed = on_tools_changed
         self._renews_sessions = renews_sessions
-        self._renewal = Renewal(server, self._endpoint, self._open_again)
+        self._renewal = SessionRenewal(server, self._endpoint, self._reopen)
         self._initialize: tuple[Mapping[str, Any] | None, CallOptions] = (None, {})
         self._initializing: object = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._poster = NotificationPoster(server, self._endpoint, self._background, self._spawn)
-        self._inbox.answer_asks_by(self._answer_ask)
+        self._inbox.send_answers_by(self._send_answer)
         self._params = ParamHeaders(server)
-        self._events = EventReader(server, self._endpoint, self._take, self._waits)
-        self._answers = AnswerReader(server, self._endpoint, self._events, self._take, self._waits)
-        self._following: asyncio.Task[None] | None = None
+        handlers = (self._handle_message, self._is_pending)
+        self._events = EventReader(server, self._endpoint, *handlers)
+        self._responses = ResponseReader(server, self._endpoint, self._events, *handlers)
+        self._get_stream: asyncio.Task[None] | None = None
         self._unreachable = False
         self._closing: asyncio.Task[None] | None = None
 
     @property
     def session_id(self) -> str:
-        """The session that the server has opened; empty for a configured one, a secret perhaps."""
+        """The session that the server opened; empty for a configured one, which may be a secret."""
         return self._endpoint.session_id if self._endpoint.session_is_ours else ""
 
     def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
-        """Note which arguments go into headers; refuse tools that ask for impossible ones."""
+        """Register arguments that are sent in headers; skip tools with invalid ones."""
         return self._params.accept(tools) if self.era.modern else tools
 
     async def aclose(self, *, hurry: bool = False) -> None:
-        """End what is under way, and the session where it is ours. Idempotent."""
+        """Cancel all requests, and end the session if it is ours. Idempotent."""
         if self._closing is None:
-            self._end(self.fault)
-            self._closing = asyncio.get_running_loop().create_task(self._say_farewell())
+            self.end(self.fault)
+            self._closing = asyncio.get_running_loop().create_task(self._close())
         await shielded(self._closing)
 
     # Sending.
 
-    def _refusal(self, size: int) -> Fault | None:
-        return self._ended_fault("no") if self.closed.is_set() else None
+    def _rejection(self, size: int) -> Fault | None:
+        return self.ended_fault("no") if self.closed.is_set() else None
 
     def _call_headers(self, request: ToolRequest) -> Mapping[str, str]:
         if not self.era.modern:
@@ -124,65 +127,65 @@ class HttpConnection(Peer):
         return {**self.era.headers, **self._params.of(request)}
 
     def _is_stuck(self) -> bool:
-        return True  # what was not sent yet waits for a connection to the server
+        return True  # unsent requests wait for a connection to the server
 
     def _send(self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending) -> None:
         task = asyncio.get_running_loop().create_task(self._exchange(key, line, headers, entry))
         self._tasks[key] = task
 
-    def _answer(self, line: bytes) -> None:
-        self._poster.later(line, self.era.headers)
+    def _respond(self, line: bytes) -> None:
+        self._poster.post_later(line, self.era.headers)
 
-    def _answer_ask(self, line: bytes, call: ToolCall | None) -> None:
-        """Send the answer to a question; a call that waits for it ends where that is in vain."""
-        on_undelivered = partial(self._end_unanswered, call) if call is not None else None
-        self._poster.later(line, self.era.headers, on_undelivered)
+    def _send_answer(self, line: bytes, call: ToolCall | None) -> None:
+        """Send a caller's answer; fail its call if the answer can't be delivered."""
+        on_undelivered = partial(self._fail_undelivered, call) if call is not None else None
+        self._poster.post_later(line, self.era.headers, on_undelivered)
 
-    def _end_unanswered(self, call: ToolCall, why: str, is_certain: bool) -> None:
+    def _fail_undelivered(self, call: ToolCall, why: str, is_certain: bool) -> None:
         if call.id not in self._calls:
             return
-        fault = unanswered(self.server, why)
-        if not is_certain:  # it may have the answer, or not need it any more
-            _logger.warning("%s The call goes on.", fault.message)
+        fault = undelivered_answer(self.server, why)
+        if not is_certain:  # the server may have the answer
+            _logger.warning("%s The call continues.", fault.message)
             return
-        self._forget(call.id)
-        self._abandon(call.id, call, "its question could not be answered", True)
+        self._remove_call(call.id)
+        self._abandon(call.id, call, "the answer could not be delivered", True)
         call.fail(fault)
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
-        """Send any request (see `Peer`); the answer to `initialize` may open a session."""
+        """Send any request; the response of `initialize` may open a session."""
         if method != "initialize":
             return await super().send_raw_request(method, params, opts)
         options = opts or {}
         self._initialize = (params, options)
-        self._initializing = options.get("request_id") or self._mint()
+        self._initializing = options.get("request_id") or self._new_id()
         try:
-            asked: CallOptions = {**options, "request_id": self._initializing}
-            return await super().send_raw_request(method, params, asked)
+            request_opts: CallOptions = {**options, "request_id": self._initializing}
+            return await super().send_raw_request(method, params, request_opts)
         finally:
             self._initializing = None
 
     async def notify(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> None:
-        """Send a notification; after `initialized`, the server may talk of its own accord."""
+        """Send a notification; after `initialized`, open the GET stream."""
         await super().notify(method, params, opts)
         if method == "notifications/initialized" and self._endpoint.session_id:
-            self._follow((opts or {}).get("headers") or {})
+            self._open_get_stream((opts or {}).get("headers") or {})
 
     async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
-        await self._poster.now(line, headers or self.era.headers)
+        await self._poster.post(line, headers or self.era.headers)
 
     def _abandon(self, key: object, entry: Pending, reason: str, notify: bool) -> None:
         task = self._tasks.pop(key, None)
         if task is not None:
-            task.cancel()  # closes the response stream, which is how modern servers are told
+            task.cancel()  # closes the response stream, which cancels the request in the modern era
         if notify and entry.written and not self.era.modern and not self.closed.is_set():
             params = {"requestId": key, "reason": reason}
             line = encode_notification("notifications/cancelled", params)
-            self._poster.later(line, self.era.headers)
+            self._poster.post_later(line, self.era.headers)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -190,7 +193,7 @@ class HttpConnection(Peer):
         task.add_done_callback(self._background.discard)
         return task
 
-    # One request's answer.
+    # One request.
 
     async def _exchange(
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
@@ -201,46 +204,46 @@ class HttpConnection(Peer):
                 await self._post_again(forgotten, key, line, headers, entry)
         except Fault as fault:
             self._fail(key, fault)
-        except Exception:  # whoever waits must learn that it is in vain
+        except Exception:  # the caller must be notified of any failure
             _logger.exception("A request to the server %s failed unexpectedly.", self.server)
-            self._fail(key, answers.unexpected(self.server, entry))
+            self._fail(key, errors.unexpected(self.server, entry))
         finally:
             self._tasks.pop(key, None)
 
     async def _post(
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
     ) -> str | None:
-        """Post and take the answer; return the session if the server has forgotten it."""
+        """Post and read the response; return the session if the server has forgotten it."""
         answered = False
         session = await self._session_for(key)
         try:
             body = RequestBody(line, entry)
             async with await self._endpoint.request("POST", headers, body) as response:
                 answered = True
-                self.signs.hear(self._next_id)
+                self.liveness.mark_received(self._next_id)
                 if self._unreachable:
                     self._unreachable = False
-                    self.on_mended(UNREACHABLE)
-                await self._answers.read(
-                    PostedRequest(key, headers, session, opens=key == self._initializing),
+                    self.on_warning_cleared(UNREACHABLE)
+                await self._responses.read(
+                    PostedRequest(key, headers, session, opens_session=key == self._initializing),
                     response,
                     self.era,
                 )
         except SessionForgotten:
-            entry.written = False  # refused, so nothing was begun
+            entry.written = False  # rejected, so nothing was started
             return session
-        except BROKEN as error:
-            fault = answers.broken(self.server, self._endpoint.url, error, entry, answered)
+        except errors.CONNECTION_ERRORS as error:
+            fault = errors.broken(self.server, self._endpoint.url, error, entry, answered)
             self._fail(key, fault)
             if isinstance(key, int):
                 self._doubt(key)
-                self._tell_unreachable(fault)
+                self._warn_unreachable(fault)
         return None
 
-    def _tell_unreachable(self, fault: Fault) -> None:
+    def _warn_unreachable(self, fault: Fault) -> None:
         if fault.started == "no" and not self._unreachable:
             self._unreachable = True
-            self.on_warning(UNREACHABLE, f"{fault.message} Its calls fail until it answers again.")
+            self.on_warning(UNREACHABLE, f"{fault.message} Its calls fail until it responds again.")
 
     async def _post_again(
         self, forgotten: str, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
@@ -249,91 +252,91 @@ class HttpConnection(Peer):
             await self._renewal.renew(forgotten)
             if self.closed.is_set() or await self._post(key, line, headers, entry) is None:
                 return
-        self._session_is_gone(key)
+        self._fail_session(key)
 
     async def _session_for(self, key: object) -> str:
         if key == self._initializing:
             return ""
-        return await self._renewal.settled()
+        return await self._renewal.current_session()
 
-    def _session_is_gone(self, key: object) -> None:
-        fault = answers.session_gone(self.server)
+    def _fail_session(self, key: object) -> None:
+        fault = errors.session_gone(self.server)
         self._fail(key, fault)
-        self._end(fault)
+        self.end(fault)
 
-    async def _open_again(self) -> None:
-        """Open another session in place of one that the server has forgotten."""
+    async def _reopen(self) -> None:
+        """Replace a session that the server has forgotten."""
         params, opts = self._initialize
         try:
-            asked: CallOptions = {**opts, "timeout": bounds.STARTUP_TIMEOUT}
-            asked.pop("request_id", None)
-            result = await self.send_raw_request("initialize", params, asked)
+            request_opts: CallOptions = {**opts, "timeout": bounds.STARTUP_TIMEOUT}
+            request_opts.pop("request_id", None)
+            result = await self.send_raw_request("initialize", params, request_opts)
             if result.get("protocolVersion") != self.era.version:
-                raise MCPError(INVALID_REQUEST, "it speaks another protocol version now")
+                raise MCPError(INVALID_REQUEST, "its protocol version has changed")
             await self.notify("notifications/initialized", None, {"headers": {**self.era.headers}})
         except MCPError as error:
-            self._end(answers.session_gone(self.server, f"{error}".rstrip(".")))
+            self.end(errors.session_gone(self.server, f"{error}".rstrip(".")))
         else:
             self._on_tools_changed()
             self._on_reopened()
 
-    def _take(self, key: object, message: Envelope) -> None:
-        self.signs.hear(self._next_id)
+    def _handle_message(self, key: object, message: JsonRpcMessage) -> None:
+        self.liveness.mark_received(self._next_id)
         if message.method is not None:
-            self._inbox.take(message, self._calls.get(key))
+            self._inbox.handle(message, self._calls.get(key))
         elif not message.is_response:
-            raise answers.unreadable(self.server, "a message that is no JSON-RPC")
+            raise errors.unreadable(self.server, "a message that is not JSON-RPC")
         elif message.id is None or request_key(message.id) == key:
-            entry: Pending | None = self._forget(key) or self._requests.pop(key, None)
+            entry: Pending | None = self._remove_call(key) or self._requests.pop(key, None)
             if entry is not None:
                 entry.resolve(message)
             else:
-                self._drop_reply(key)
+                self._count_dropped_response(key)
         else:
-            self._settle(message)
+            self._handle_response(message)
 
-    def _waits(self, key: object) -> bool:
+    def _is_pending(self, key: object) -> bool:
         return key in self._calls or key in self._requests
 
     def _fail(self, key: object, fault: Fault) -> None:
-        entry: Pending | None = self._forget(key) or self._requests.pop(key, None)
+        entry: Pending | None = self._remove_call(key) or self._requests.pop(key, None)
         if entry is not None:
             entry.fail(fault)
 
-    # What a legacy server says of its own accord.
+    # The GET stream of a legacy server.
 
-    def _follow(self, headers: Mapping[str, str]) -> None:
-        """Keep a GET stream of the session open, instead of the one before."""
-        if self._following is not None:
-            self._following.cancel()
+    def _open_get_stream(self, headers: Mapping[str, str]) -> None:
+        """Open the GET stream of the session, and close that of the previous session."""
+        if self._get_stream is not None:
+            self._get_stream.cancel()
         session = self._endpoint.session_id
-        follower = Follower(
+        stream = GetStream(
             self.server,
             self._endpoint,
             headers,
-            lambda event: self._events.take(None, event),
+            lambda event: self._events.handle_event(None, event),
             lambda: self._stream_expired(session),
         )
-        self._following = self._spawn(follower.run())
+        self._get_stream = self._spawn(stream.run())
 
     def _stream_expired(self, session: str) -> None:
         if self._renews_sessions and self._endpoint.session_is_ours:
             self._spawn(self._renewal.renew(session))
         else:
-            self._end(answers.session_gone(self.server))
+            self.end(errors.session_gone(self.server))
 
     # The end.
 
-    async def _say_farewell(self) -> None:
+    async def _close(self) -> None:
         await self._renewal.aclose()
         tasks = [*self._tasks.values(), *self._background]
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=_FAREWELL)
+            await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)
         if self._endpoint.session_is_ours and self.fault is None:
             try:
-                async with asyncio.timeout(_FAREWELL):
+                async with asyncio.timeout(_CLOSE_TIMEOUT):
                     (await self._endpoint.request("DELETE", self.era.headers)).release()
-            except (*BROKEN, Fault) as error:
+            except (*errors.CONNECTION_ERRORS, Fault) as error:
                 _logger.debug("The session of the server %s was not ended: %s", self.server, error)

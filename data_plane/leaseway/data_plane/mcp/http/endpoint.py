@@ -1,8 +1,10 @@
-"""One MCP endpoint: how requests are made there, and what each of them carries."""
+"""An MCP endpoint: its requests, their headers, and its session."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal
 
 import aiohttp
@@ -15,6 +17,7 @@ from leaseway.data_plane.mcp.http.errors import redirect_target, unreadable
 from leaseway.data_plane.mcp.protocol.transport import Receipt
 from leaseway.wire.errors import Fault, Reason
 
+_logger = logging.getLogger(__name__)
 SESSION_ID: Final = "mcp-session-id"
 _ACCEPT: Final = "application/json, text/event-stream"
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
@@ -22,22 +25,14 @@ _MAX_REDIRECTS: Final = 4
 
 
 class HttpEndpoint:
-    """Makes requests to one URL, with the configured headers and the session's id.
-
-    Args:
-        server: The server's id, for messages.
-        url: The address.
-        http: The worker's pooled client.
-        headers: Configured headers, resolved.
-        session_id: A session that exists already, or empty.
+    """Sends requests to one URL, with the configured headers and the session's id.
 
     Attributes:
-        url: The address.
-        session_id: The session that requests belong to; empty for none.
-        session_is_ours: Whether the session was opened here and is to be ended here.
+        session_id: The session of requests; empty for none.
+        session_is_ours: Whether we opened the session and must end it.
 
     Raises:
-        Fault: SERVER_NOT_READY: the URL is none, or a header can't be sent.
+        Fault: SERVER_NOT_READY: the URL or a header is invalid.
     """
 
     def __init__(
@@ -48,7 +43,7 @@ class HttpEndpoint:
         headers: Mapping[str, str],
         session_id: str,
     ) -> None:
-        self.url = parsed_url(server, url, ("http", "https"))
+        self.url = parse_url(server, url, ("http", "https"))
         self.session_id = session_id
         self.session_is_ours = False
         self._server = server
@@ -59,21 +54,17 @@ class HttpEndpoint:
         self.session_id = session_id
         self.session_is_ours = True
 
-    def leave_session(self) -> None:
-        """Belong to none: the server does not know it any more."""
-        self.session_id = ""
-
     async def request(
         self,
         method: Literal["POST", "GET", "DELETE"],
         headers: Mapping[str, str],
         body: RequestBody | None = None,
     ) -> aiohttp.ClientResponse:
-        """Make a request and return its response, whatever its status; redirects are followed.
+        """Send a request and return its response of any status; follow redirects.
 
         Raises:
             Fault: A redirect that must not be followed.
-            aiohttp.ClientError: The connection could not be made, or broke.
+            aiohttp.ClientError: The connection could not be opened, or broke.
             OSError: Likewise.
         """
         sent = CIMultiDict(self._headers)
@@ -98,8 +89,55 @@ class HttpEndpoint:
         raise unreadable(self._server, "redirects that do not end")
 
 
+class SessionForgotten(Exception):
+    """The server does not know the session of a request."""
+
+
+class SessionRenewal:
+    """Opens one new session for all requests whose session was forgotten by a legacy server.
+
+    Rejected requests are sent again in the new session; requests in the old one continue.
+    `open_session` never raises: it ends the connection if it fails.
+    """
+
+    def __init__(
+        self, server: str, endpoint: HttpEndpoint, open_session: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._server = server
+        self._endpoint = endpoint
+        self._open_session = open_session
+        self._opening: asyncio.Task[None] | None = None
+
+    async def current_session(self) -> str:
+        """Return the session's id, after waiting for one that is being opened."""
+        while self._opening is not None:
+            await asyncio.wait([self._opening])
+        return self._endpoint.session_id
+
+    async def renew(self, forgotten: str) -> None:
+        """Replace a forgotten session."""
+        if self._opening is None and self._endpoint.session_id == forgotten:
+            _logger.info(
+                "The server %s has forgotten its session; a new one is opened.", self._server
+            )
+            self._endpoint.session_id = ""
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+        await self.current_session()
+
+    async def _open(self) -> None:
+        try:
+            await self._open_session()
+        finally:
+            self._opening = None
+
+    async def aclose(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+
+
 class RequestBody(Payload):
-    """A request's body, which notes that it was handed to the socket."""
+    """A request's body; marks its receipt when it is handed to the socket."""
 
     def __init__(self, value: bytes, entry: Receipt | None = None) -> None:
         super().__init__(value, content_type="application/json")
@@ -107,7 +145,7 @@ class RequestBody(Payload):
         self._entry = entry
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """Return it as text (aiohttp asks for it in its own messages)."""
+        """Return it as text, for aiohttp's own messages."""
         return str(self._value, encoding, errors)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
@@ -117,26 +155,26 @@ class RequestBody(Payload):
 
 
 def check_headers(server: str, headers: Mapping[str, str]) -> CIMultiDict[str]:
-    """Return configured headers as they are sent.
+    """Return configured headers for requests.
 
     Raises:
-        Fault: SERVER_NOT_READY: one can't be sent.
+        Fault: SERVER_NOT_READY: one is invalid.
     """
     for name, value in headers.items():
         if not value.isprintable():
-            raise _unusable(
+            raise _start_fault(
                 server,
-                f"headers.{name} of the server {server} holds a character "
-                "that no header may hold (a line break, say): give it as one line.",
+                f"headers.{name} of the server {server} contains a character "
+                "that no header may contain (a line break, say): write it as one line.",
             )
     return CIMultiDict(headers)
 
 
-def parsed_url(server: str, url: str, schemes: tuple[str, str]) -> URL:
-    """Return an address of one of two schemes.
+def parse_url(server: str, url: str, schemes: tuple[str, str]) -> URL:
+    """Return a URL of one of two schemes.
 
     Raises:
-        Fault: SERVER_NOT_READY: it is none.
+        Fault: SERVER_NOT_READY: it is invalid.
     """
     try:
         parsed = URL(url)
@@ -144,13 +182,13 @@ def parsed_url(server: str, url: str, schemes: tuple[str, str]) -> URL:
             return parsed
     except ValueError:
         pass
-    raise _unusable(
+    raise _start_fault(
         server,
-        f"The url of the server {server} is no {schemes[0]} or {schemes[1]} address: write it like "
+        f"The url of the server {server} is not a {schemes[0]} or {schemes[1]} URL: write it like "
         f"{schemes[0]}://host:port/mcp.",
     )
 
 
-def _unusable(server: str, text: str) -> Fault:
+def _start_fault(server: str, text: str) -> Fault:
     metadata = {"server": server, "problem": "START_FAILED"}
     return Fault(Reason.SERVER_NOT_READY, text, metadata=metadata)

@@ -1,4 +1,4 @@
-"""What HTTP responses and failures mean for one request."""
+"""Converts HTTP responses and connection errors into messages and faults."""
 
 from __future__ import annotations
 
@@ -11,39 +11,42 @@ import msgspec
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from yarl import URL
 
-from leaseway.data_plane.mcp.protocol.messages.codec import Envelope, decode
+from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, decode
 from leaseway.data_plane.mcp.protocol.transport import Receipt
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.secrets.redaction import redact
 
-MAX_ANSWER: Final = bounds.MAX_LINE
-"""Bytes of one answer, as over any other transport: images in it are no part of the result."""
+MAX_BODY: Final = bounds.MAX_LINE
+"""Maximum bytes of a response body, as of a message over other transports."""
 
-_LONGEST_LINE: Final = 300
-_LOOKED_AT: Final = 16 << 10
-"""Bytes in which values are recognised before a line is cut."""
+_MAX_LINE: Final = 300
+_REDACTED_BYTES: Final = 16 << 10
+"""Bytes that are searched for secrets before a line is cut."""
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HINTS: Final[Mapping[int, str]] = {
-    401: "it wants a credential, or another one; set it in its entry, such as "
+    401: "it requires a credential, or another one; set it in its entry, such as "
     "headers: { Authorization: { env: NAME } }",
     403: "its credential does not allow that; check headers in its entry",
     404: "check its url",
     405: "check its url and transport",
     406: "check its url and transport",
     421: "it does not accept requests for this host name",
-    429: "it is asked too often",
+    429: "it receives too many requests",
 }
 
-_WHAT_BROKE: Final[Mapping[type[BaseException], str]] = {
+_DESCRIPTIONS: Final[Mapping[type[BaseException], str]] = {
     TimeoutError: "it took too long",
-    aiohttp.ClientPayloadError: "the answer ended in the middle",
-    aiohttp.ClientResponseError: "what it answers is no HTTP",
-    aiohttp.ServerDisconnectedError: "it closed the connection without an answer",
+    aiohttp.ClientPayloadError: "the response was incomplete",
+    aiohttp.ClientResponseError: "its response is not HTTP",
+    aiohttp.ServerDisconnectedError: "it closed the connection without a response",
     ConnectionError: "it closed the connection",
 }
-"""What errors of the HTTP client mean; the first that fits counts."""
+"""Texts for errors of the HTTP client; the first match counts."""
+
+CONNECTION_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
+"""The exceptions of a failed request."""
 
 
 async def read_body(server: str, response: aiohttp.ClientResponse) -> bytes:
@@ -57,59 +60,59 @@ async def read_body(server: str, response: aiohttp.ClientResponse) -> bytes:
     async for part in response.content.iter_any():
         parts.append(part)
         size += len(part)
-        if size > MAX_ANSWER:
+        if size > MAX_BODY:
             raise body_too_large(server)
     return b"".join(parts)
 
 
-def decode_body(body: bytes) -> list[Envelope]:
-    """Return the messages of a JSON body: one, or the several of a batch.
+def decode_body(body: bytes) -> list[JsonRpcMessage]:
+    """Return the messages of a JSON body: one message or a batch.
 
     Raises:
         msgspec.DecodeError: It is neither.
     """
     if body.lstrip()[:1] == b"[":
-        return msgspec.json.decode(body, type=list[Envelope])
+        return msgspec.json.decode(body, type=list[JsonRpcMessage])
     return [decode(body)]
 
 
-class _RpcError(msgspec.Struct):
-    """What tells the error of JSON-RPC from others, such as OAuth's, which is a word."""
+class _ErrorObject(msgspec.Struct):
+    """Distinguishes a JSON-RPC error from others, such as OAuth's, which is a string."""
 
     code: int
     message: str
 
 
-_is_error: Final = msgspec.json.Decoder(_RpcError).decode
+_decode_error_object: Final = msgspec.json.Decoder(_ErrorObject).decode
 
 
-def rpc_error(body: bytes) -> Envelope | None:
-    """Return the JSON-RPC error that a refusal's body holds, or None where it is no such thing."""
+def rpc_error(body: bytes) -> JsonRpcMessage | None:
+    """Return the JSON-RPC error in an error response's body, or None."""
     try:
         message = decode(body)
         if not message.is_response or not memoryview(message.error):
             return None
-        _is_error(message.error)
+        _decode_error_object(message.error)
     except ValueError:
         return None  # an HTML page, say
     return message
 
 
 def first_line(body: bytes) -> str:
-    """Return what a refusal says in words, for people: its first line, unless it is a page."""
-    text = redact(body[:_LOOKED_AT].decode(errors="replace")).strip()
+    """Return the first line of an error response's body, unless it is HTML."""
+    text = redact(body[:_REDACTED_BYTES].decode(errors="replace")).strip()
     line = "".join(c if c.isprintable() else " " for c in text.partition("\n")[0]).strip()
-    return "" if line.startswith("<") else line[:_LONGEST_LINE]
+    return "" if line.startswith("<") else line[:_MAX_LINE]
 
 
 def redirect_target(response: aiohttp.ClientResponse, server: str) -> URL | None:
-    """Return where a redirect leads, or None for any other response.
+    """Return the target of a redirect, or None for any other response.
 
-    Only redirects that keep the method and stay on the origin are followed (or go from http to
-    https on the same host's default ports): credentials must not travel to strangers.
+    Only redirects that keep the method and the origin are followed (or change from http to https on
+    the same host's default ports): credentials must not be sent to another server.
 
     Raises:
-        Fault: SERVER_ERROR for a redirect that is not followed; it names the location.
+        Fault: SERVER_ERROR for a redirect that is not followed; it names the target.
     """
     location = response.headers.get("location")
     if response.status not in _REDIRECTS or location is None:
@@ -133,7 +136,7 @@ def not_followed(server: str, target: URL, status: int) -> Fault:
 
 
 def same_origin(source: URL, target: URL) -> bool:
-    """Return whether credentials for one address may travel to another."""
+    """Return whether credentials for one URL may be sent to another."""
     if target.host != source.host or target.scheme not in ("http", "https"):
         return False
     upgraded = source.scheme == "http" and target.scheme == "https"
@@ -149,22 +152,17 @@ def status_fault(
     url: URL | None = None,
     body: bytes = b"",
 ) -> Fault:
-    """Return the fault that an HTTP status above 399 means.
+    """Return the fault for an HTTP status above 399.
 
-    Args:
-        server: The server's id.
-        status: The status.
-        headers: Those of the answer.
-        url: What was asked, where that is known; no more than its origin is told.
-        body: What was answered, or empty.
+    Of the requested URL, only the origin is shown. The body may be empty.
     """
     hint = _HINTS.get(status, "")
     text = f"The server {server} answered with HTTP status {status}"
     if status in (401, 403) and url is not None:
         text += f" from {url.origin()}"
-    said = first_line(body)
-    if said and said != f"{status}: {_phrase(status)}":
-        text += f" ({said})"
+    line = first_line(body)
+    if line and line != f"{status}: {_phrase(status)}":
+        text += f" ({line})"
     retry_after = headers.get("retry-after", "")
     retry_delay = min(float(retry_after), 3600.0) if retry_after.isdecimal() else None
     refused = status == 429 or (status == 503 and retry_delay is not None)
@@ -182,37 +180,35 @@ def _phrase(status: int) -> str:
         return ""
 
 
-def unreadable(server: str, what: str) -> Fault:
-    """Return the fault for an answer that MCP does not allow."""
-    text = f"The server {server} answered a request with {what}: check its url and transport."
+def unreadable(server: str, problem: str) -> Fault:
+    """Return the fault for a response that MCP does not allow."""
+    text = f"The server {server} answered a request with {problem}: check its url and transport."
     return _server_error(server, text, "yes", 200, INVALID_REQUEST)
 
 
 def session_gone(server: str, why: str = "") -> Fault:
-    """Return the fault that ends a connection whose session the server does not know any more.
+    """Return the fault for a connection whose session the server no longer knows.
 
-    Args:
-        server: The server's id.
-        why: Why no other session could be opened, where that was tried.
+    `why` is the reason why no new session could be opened, if that was tried.
     """
     text = (
-        f"The server {server} does not know its MCP session any more (it was restarted, or the "
-        "session idled out); state kept in it is lost."
+        f"The server {server} no longer knows its MCP session (it was restarted, or the session "
+        "timed out); the session's state is lost."
     )
     return Fault(
         Reason.SERVER_LOST,
-        f"{text} Opening another failed: {why}." if why else text,
+        f"{text} Opening a new one failed: {why}." if why else text,
         metadata={"server": server},
     )
 
 
 def broken(server: str, url: URL, error: Exception, entry: Receipt, answered: bool) -> Fault:
-    """Return the fault for a connection that could not be made, or broke during one request."""
+    """Return the fault for a connection that could not be opened, or broke during a request."""
     if not entry.written:
         return unreachable(server, url, error)
     text = (
-        f"The connection to the server {server} at {url.origin()} broke before its answer was "
-        f"complete: {what_broke(error)}."
+        f"The connection to the server {server} at {url.origin()} broke before its response was "
+        f"complete: {describe_error(error)}."
     )
     return Fault(
         Reason.SERVER_LOST,
@@ -223,42 +219,42 @@ def broken(server: str, url: URL, error: Exception, entry: Receipt, answered: bo
 
 
 def unreachable(server: str, url: URL, error: Exception) -> Fault:
-    text = f"The server {server} could not be reached at {url.origin()}: {what_broke(error)}."
+    text = f"The server {server} could not be reached at {url.origin()}: {describe_error(error)}."
     return Fault(Reason.SERVER_LOST, text, "no", {"server": server})
 
 
-def what_broke(error: BaseException) -> str:
-    """Return what a client's error says of a connection, as the end of a sentence."""
+def describe_error(error: BaseException) -> str:
+    """Return the text of a connection error, as the end of a sentence."""
     system = getattr(getattr(error, "os_error", error), "strerror", None)
     if system:
         return str(system)
-    known = (text for kind, text in _WHAT_BROKE.items() if isinstance(error, kind))
+    known = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
     return next(known, "the connection failed")
 
 
 def unexpected(server: str, entry: Receipt) -> Fault:
-    """Return the fault for a failure that nobody has foreseen."""
+    """Return the fault for an unexpected exception."""
     return Fault(
         Reason.INTERNAL,
-        f"A request to the server {server} failed inside the worker; its log says more.",
+        f"A request to the server {server} failed inside the worker; see its log.",
         "unknown" if entry.written else "no",
         {"server": server},
     )
 
 
 def ended_early(server: str) -> Fault:
-    text = f"The server {server} ended its response stream without an answer."
+    text = f"The server {server} ended its response stream without a response."
     return Fault(Reason.SERVER_LOST, text, "yes", {"server": server})
 
 
 def body_too_large(server: str) -> Fault:
-    """Return the fault for an answer above the bound."""
+    """Return the fault for a body above the limit."""
     return Fault(
         Reason.RESULT_TOO_LARGE,
-        f"The server {server} answered with more than {MAX_ANSWER} bytes, the bound for one "
-        "answer; ask the tool for less at a time.",
+        f"The server {server} answered with more than {MAX_BODY} bytes, the limit for a response; "
+        "ask the tool for less at a time.",
         "yes",
-        {"server": server, "limit": str(MAX_ANSWER)},
+        {"server": server, "limit": str(MAX_BODY)},
     )
 
 

@@ -1,6 +1,6 @@
-"""What a server over HTTP is told and does not answer: notifications, and answers to questions.
+"""Posts notifications, and responses to the server's requests.
 
-Each is a POST of its own. A server that takes them slowly or not at all holds up nobody.
+Each is a separate POST without a JSON-RPC response. A slow server delays no other request.
 """
 
 from __future__ import annotations
@@ -11,72 +11,61 @@ from collections.abc import Callable, Coroutine, Mapping, Sized
 from typing import Any, Final
 
 from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint, RequestBody
-from leaseway.data_plane.mcp.http.errors import what_broke
-from leaseway.data_plane.mcp.http.get_stream import BROKEN
+from leaseway.data_plane.mcp.http.errors import CONNECTION_ERRORS, describe_error
 from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
 _POST_TIMEOUT: Final = 10.0
-"""Seconds for a POST that has no answer."""
+"""Seconds for a POST."""
 
-_MOST_UNDER_WAY: Final = 64
-"""Tasks of a connection that nobody waits for; what a server is to be told beyond is dropped."""
+_MAX_TASKS: Final = 64
+"""Maximum background tasks of a connection; further messages are dropped."""
 
 OnUndelivered = Callable[[str, bool], None]
-"""Learns why a server was not told, as the end of a sentence, and whether that is certain."""
+"""Called with the reason (the end of a sentence), and whether non-delivery is certain."""
 
 
 class NotificationPoster:
-    """The POSTs without answers of one connection.
-
-    Args:
-        server: The server's id, for messages.
-        endpoint: Where they go.
-        under_way: What the connection runs in the background.
-        spawn: Runs more of it.
-    """
+    """Posts the messages of one connection that have no response, in background tasks."""
 
     def __init__(
         self,
         server: str,
         endpoint: HttpEndpoint,
-        under_way: Sized,
+        background: Sized,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._server = server
         self._endpoint = endpoint
-        self._under_way = under_way
+        self._background = background
         self._spawn = spawn
         self._dropped = 0
 
-    def later(
+    def post_later(
         self, line: bytes, headers: Mapping[str, str], on_undelivered: OnUndelivered | None = None
     ) -> None:
-        """Post something, unless too much is under way already.
+        """Post a message in the background; drop it if too many tasks are running.
 
-        Args:
-            line: The message.
-            headers: What its era asks for.
-            on_undelivered: Called at most once, perhaps before this returns.
+        `on_undelivered` is called at most once, perhaps before this returns.
         """
-        if len(self._under_way) < _MOST_UNDER_WAY:
-            self._spawn(self.now(line, headers, on_undelivered))
+        if len(self._background) < _MAX_TASKS:
+            self._spawn(self.post(line, headers, on_undelivered))
             return
         self._dropped += 1
         if self._dropped == 1:
             _logger.warning(
-                "The server %s does not take what it is told: %s answers and notifications wait "
-                "for it, and further ones are dropped.",
+                "The server %s does not accept messages: %s responses and notifications are "
+                "pending, and further ones are dropped.",
                 self._server,
-                _MOST_UNDER_WAY,
+                _MAX_TASKS,
             )
         if on_undelivered is not None:
-            on_undelivered(f"it leaves {_MOST_UNDER_WAY} messages before this one waiting", True)
+            on_undelivered(f"{_MAX_TASKS} messages to it are still pending", True)
 
-    async def now(
+    async def post(
         self, line: bytes, headers: Mapping[str, str], on_undelivered: OnUndelivered | None = None
     ) -> None:
-        """Post something; never raises for what the server does."""
+        """Post a message; never raises for the server's errors."""
         body = RequestBody(line, receipt := _Receipt())
         try:
             async with (
@@ -86,15 +75,15 @@ class NotificationPoster:
                 if response.status >= 400:
                     why = f"it answered with HTTP status {response.status}"
                     self._report_undelivered(why, False, on_undelivered)
-        except Fault as fault:  # it redirects to where nobody follows
+        except Fault as fault:  # a redirect that is not followed
             self._report_undelivered(fault.message.rstrip("."), True, on_undelivered)
-        except BROKEN as error:
-            self._report_undelivered(what_broke(error), not receipt.written, on_undelivered)
+        except CONNECTION_ERRORS as error:
+            self._report_undelivered(describe_error(error), not receipt.written, on_undelivered)
 
     def _report_undelivered(
         self, why: str, is_certain: bool, on_undelivered: OnUndelivered | None
     ) -> None:
-        _logger.debug("The server %s was not told something: %s.", self._server, why)
+        _logger.debug("A message to the server %s was not delivered: %s.", self._server, why)
         if on_undelivered is not None:
             on_undelivered(why, is_certain)
 
@@ -103,12 +92,12 @@ class _Receipt:
     written = False
 
 
-def unanswered(server: str, why: str) -> Fault:
-    """Return the fault of a call whose server waits for an answer that it was never sent."""
+def undelivered_answer(server: str, why: str) -> Fault:
+    """Return the fault for a call whose server did not receive its caller's answer."""
     return Fault(
         Reason.SERVER_LOST,
-        f"The server {server} asked something during the call and could not be sent the answer: "
-        f"{why}. It has to take POST requests while a call is under way.",
+        f"The server {server} asked its caller for input, and the answer could not be delivered: "
+        f"{why}. It must accept POST requests while a call is in flight.",
         "yes",
         {"server": server},
     )

@@ -1,4 +1,4 @@
-"""Arguments of modern HTTP calls that go into headers, as tools' schemas ask for it. Pure."""
+"""Headers of modern HTTP calls with their arguments, as the tools' schemas require. Pure."""
 
 from __future__ import annotations
 
@@ -19,24 +19,20 @@ _logger = logging.getLogger(__name__)
 
 
 class ParamHeaders:
-    """What the listed tools want in headers.
-
-    Args:
-        server: The server's id, for messages.
-    """
+    """The headers that the listed tools require."""
 
     def __init__(self, server: str) -> None:
         self._server = server
         self._paths: dict[str, dict[tuple[str, ...], str]] = {}
 
     def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
-        """Note which arguments go into headers; leave out tools that ask for impossible ones."""
+        """Register arguments that are sent in headers; skip tools with invalid ones."""
         schemas = {name: _input_schema(definition) for name, definition in tools.items()}
         invalid = {name: find_invalid_x_mcp_header(schema) for name, schema in schemas.items()}
         for name, why in invalid.items():
             if why is not None:
                 _logger.warning(
-                    "The tool %s of the server %s is left out: %s", name, self._server, why
+                    "The tool %s of the server %s is skipped: %s", name, self._server, why
                 )
         kept = {name: tools[name] for name, why in invalid.items() if why is None}
         paths = {name: x_mcp_header_map(schemas[name]) for name in kept}
@@ -47,7 +43,7 @@ class ParamHeaders:
         """Return the headers of one call.
 
         Raises:
-            ValueError: Its arguments are no JSON.
+            ValueError: Its arguments are not JSON.
         """
         if request.method:
             return _plain_headers(request)

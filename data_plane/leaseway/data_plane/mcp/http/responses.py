@@ -1,51 +1,50 @@
-"""What answers one POST: JSON, a stream of events, or a refusal.
+"""Reads HTTP responses: JSON, event streams, which may be resumed, and errors.
 
-Answers that come as streams of events, and their continuation after a break.
+Also keeps open the GET stream on which a legacy server sends its own requests and notifications.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import aiohttp
 
-from leaseway.data_plane.mcp.http import errors as answers
-from leaseway.data_plane.mcp.http.endpoint import SESSION_ID, HttpEndpoint
-from leaseway.data_plane.mcp.http.session_renewal import SessionForgotten
+from leaseway.data_plane.mcp.http import errors
+from leaseway.data_plane.mcp.http.endpoint import SESSION_ID, HttpEndpoint, SessionForgotten
 from leaseway.data_plane.mcp.http.sse_parser import SseEvent, SseParser, SseTooLarge
-from leaseway.data_plane.mcp.protocol.messages.codec import Envelope, decode
+from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, decode
 from leaseway.data_plane.mcp.protocol.messages.era import Era
+from leaseway.wire.errors import Fault
+from leaseway.wire.timing.backoff import Backoff
 
-_TRIES: Final = 2
-"""Times that a stream is continued in a row without anything new from it."""
+_MAX_RESUMES: Final = 2
+"""Times that a stream is resume_headers in a row without a new event."""
 
-_LEAST_PAUSE: Final = 0.1
-"""Seconds before it is continued, however little the server asks for."""
+_MIN_PAUSE: Final = 0.1
+"""Minimum seconds before a stream is resume_headers."""
 
 
 class EventReader:
-    """Reads response streams of one connection.
+    """Reads response streams of one connection, and resumes them.
 
-    Args:
-        server: The server's id, for messages.
-        endpoint: Where streams are continued.
-        take: Takes a message that came in the answer to a request.
-        waits: Says whether anybody still waits for a request.
+    `on_message` handles a message for a pending request, given its key.
     """
 
     def __init__(
         self,
         server: str,
         endpoint: HttpEndpoint,
-        take: Callable[[object, Envelope], None],
-        waits: Callable[[object], bool],
+        on_message: Callable[[object, JsonRpcMessage], None],
+        is_pending: Callable[[object], bool],
     ) -> None:
         self._server = server
         self._endpoint = endpoint
-        self._take = take
-        self._waits = waits
+        self._on_message = on_message
+        self._is_pending = is_pending
 
     async def read(
         self,
@@ -55,31 +54,29 @@ class EventReader:
         *,
         resumable: bool,
     ) -> None:
-        """Read until the request is answered, or nothing more comes.
+        """Read until the request is resolved or the stream ends.
 
-        Args:
-            key: The request.
-            response: The stream that answers it.
-            headers: What the request carried.
-            resumable: Whether a server may hang up and have the rest fetched later. It may do so
-                as often as it likes while each time brings something new.
+        If resumable, the server may close the stream and let us resume it, as often as it likes
+        while each stream has a new event.
 
         Raises:
-            Fault: An event is too large, or no JSON-RPC.
-            aiohttp.ClientError: The stream broke and can't be continued.
+            Fault: An event is too large, or not JSON-RPC.
+            aiohttp.ClientError: The stream broke and can't be resumed.
         """
-        parser = SseParser(answers.MAX_ANSWER)
+        parser = SseParser(errors.MAX_BODY)
         await self._read_stream(key, response, parser, resumable)
-        tries = 0
-        while resumable and tries < _TRIES and self._waits(key) and parser.last_id is not None:
-            seen = parser.last_id
+        resumes = 0
+        while resumable and resumes < _MAX_RESUMES and self._is_pending(key):
+            last_id = parser.last_id
+            if last_id is None:
+                return
             pause = 1.0 if parser.retry is None else min(parser.retry, 60.0)
-            await asyncio.sleep(max(pause, _LEAST_PAUSE))
-            resumed = {**headers, "last-event-id": seen}
-            async with await self._endpoint.request("GET", resumed) as again:
-                if again.content_type == "text/event-stream":
-                    await self._read_stream(key, again, parser, resumable)
-            tries = tries + 1 if parser.last_id == seen else 0
+            await asyncio.sleep(max(pause, _MIN_PAUSE))
+            resume_headers = {**headers, "last-event-id": last_id}
+            async with await self._endpoint.request("GET", resume_headers) as resumed_stream:
+                if resumed_stream.content_type == "text/event-stream":
+                    await self._read_stream(key, resumed_stream, parser, resumable)
+            resumes = resumes + 1 if parser.last_id == last_id else 0
 
     async def _read_stream(
         self, key: object, response: aiohttp.ClientResponse, parser: SseParser, resumable: bool
@@ -88,55 +85,47 @@ class EventReader:
         try:
             async for data in response.content.iter_any():
                 for event in parser.feed(data):
-                    self.take(key, event)
-                if not self._waits(key):
+                    self.handle_event(key, event)
+                if not self._is_pending(key):
                     return
         except SseTooLarge:
-            raise answers.body_too_large(self._server) from None
+            raise errors.body_too_large(self._server) from None
         except aiohttp.ClientPayloadError:
             if parser.last_id is None or not resumable:
                 raise
 
-    def take(self, key: object, event: SseEvent) -> None:
-        """Receive one event's message.
+    def handle_event(self, key: object, event: SseEvent) -> None:
+        """Handle the message of an event.
 
         Raises:
-            Fault: It is no JSON-RPC.
+            Fault: It is not JSON-RPC.
         """
         if event.event != "message" or not event.data.strip():
             return
         try:
-            self._take(key, decode(event.data))
+            self._on_message(key, decode(event.data))
         except ValueError:
-            raise answers.unreadable(self._server, "an event that is no JSON-RPC") from None
+            raise errors.unreadable(self._server, "an event that is not JSON-RPC") from None
 
 
 class PostedRequest(NamedTuple):
-    """A request that was posted.
+    """A posted request.
 
     Attributes:
-        key: Names it.
-        headers: What it carried.
-        session: The session that it was sent in, or empty: the connection may be in another one
-            by the time of its answer.
-        opens: Whether its answer may open a session.
+        session: Its session, or empty; the connection may have another one when it is answered.
+        opens_session: Whether its response may open a session.
     """
 
     key: object
     headers: Mapping[str, str]
     session: str
-    opens: bool = False
+    opens_session: bool = False
 
 
-class AnswerReader:
-    """Reads the answers of one connection.
+class ResponseReader:
+    """Reads the HTTP responses of one connection.
 
-    Args:
-        server: The server's id, for messages.
-        endpoint: Told of sessions that answers open.
-        events: Reads those that are streams.
-        take: Takes a message that came in the answer to a request.
-        waits: Says whether anybody still waits for a request.
+    `on_message` handles a message for a pending request, given its key.
     """
 
     def __init__(
@@ -144,65 +133,126 @@ class AnswerReader:
         server: str,
         endpoint: HttpEndpoint,
         events: EventReader,
-        take: Callable[[object, Envelope], None],
-        waits: Callable[[object], bool],
+        on_message: Callable[[object, JsonRpcMessage], None],
+        is_pending: Callable[[object], bool],
     ) -> None:
         self._server = server
         self._endpoint = endpoint
         self._events = events
-        self._take = take
-        self._waits = waits
+        self._on_message = on_message
+        self._is_pending = is_pending
 
-    async def read(self, asked: PostedRequest, response: aiohttp.ClientResponse, era: Era) -> None:
-        """Read an answer to its end, or until nobody waits for more of it.
+    async def read(self, posted: PostedRequest, response: aiohttp.ClientResponse, era: Era) -> None:
+        """Read a response to its end, or until its request is no longer pending.
 
         Raises:
-            Fault: It is a refusal, nothing that can be read, or ends too early.
+            Fault: It is an error, unreadable, or incomplete.
             SessionForgotten: The server does not know the session.
-            aiohttp.ClientError: It broke.
+            aiohttp.ClientError: The connection broke.
         """
         if response.status >= 400:
-            await self._read_refusal(asked, response, era)
+            await self._read_error(posted, response, era)
             return
-        if asked.opens and SESSION_ID in response.headers:
+        if posted.opens_session and SESSION_ID in response.headers:
             self._endpoint.open_session(response.headers[SESSION_ID])
         if response.content_type == "application/json" and response.status != 202:
-            self._take_json(asked.key, await answers.read_body(self._server, response))
+            self._read_json(posted.key, await errors.read_body(self._server, response))
         elif response.content_type == "text/event-stream":
             resumable = not era.modern
-            await self._events.read(asked.key, response, asked.headers, resumable=resumable)
+            await self._events.read(posted.key, response, posted.headers, resumable=resumable)
         else:
             what = f"HTTP status {response.status} and content type {response.content_type}"
-            raise answers.unreadable(self._server, what)
-        if self._waits(asked.key):
-            raise answers.ended_early(self._server)
+            raise errors.unreadable(self._server, what)
+        if self._is_pending(posted.key):
+            raise errors.ended_early(self._server)
 
-    async def _read_refusal(
-        self, asked: PostedRequest, response: aiohttp.ClientResponse, era: Era
+    async def _read_error(
+        self, posted: PostedRequest, response: aiohttp.ClientResponse, era: Era
     ) -> None:
-        body = await answers.read_body(self._server, response)
-        in_session = asked.session and era.version and not era.modern
-        if in_session and _names_session(response.status, body):
+        body = await errors.read_body(self._server, response)
+        in_session = posted.session and era.version and not era.modern
+        if in_session and _is_unknown_session(response.status, body):
             raise SessionForgotten
-        message = answers.rpc_error(body)
-        # Before the handshake is over, a refusal by its status says more than what words it has.
+        message = errors.rpc_error(body)
+        # Before the end of the handshake, the status is more helpful than the JSON-RPC error.
         unauthorized = response.status in (401, 403) and not era.version
         if message is not None and not unauthorized:
-            self._take(asked.key, message)
+            self._on_message(posted.key, message)
             return
-        raise answers.status_fault(
+        raise errors.status_fault(
             self._server, response.status, response.headers, response.url, body
         )
 
-    def _take_json(self, key: object, body: bytes) -> None:
+    def _read_json(self, key: object, body: bytes) -> None:
         try:
-            messages = answers.decode_body(body)
+            messages = errors.decode_body(body)
         except ValueError:
-            raise answers.unreadable(self._server, "a body that is no JSON-RPC") from None
+            raise errors.unreadable(self._server, "a body that is not JSON-RPC") from None
         for message in messages:
-            self._take(key, message)
+            self._on_message(key, message)
 
 
-def _names_session(status: int, body: bytes) -> bool:
-    """Return whether a refusal means an unknown session: 404, or 400 with words as some put it."""
+def _is_unknown_session(status: int, body: bytes) -> bool:
+    """Return whether an error means an unknown session: 404, or 400 with a text of some servers."""
     return status == 404 or (status == 400 and b"session id" in body[:1024].lower())
+
+
+_logger = logging.getLogger(__name__)
+_RECONNECT: Final = Backoff(initial=1.0, maximum=60.0)
+_MIN_LIFETIME: Final = 30.0
+"""A stream that lived for so many seconds does not count as a failure."""
+
+
+class GetStream:
+    """Keeps the GET stream of one session open, if the server has one.
+
+    `on_expired` is called when the server no longer knows the session.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        endpoint: HttpEndpoint,
+        headers: Mapping[str, str],
+        on_event: Callable[[SseEvent], None],
+        on_expired: Callable[[], None],
+    ) -> None:
+        self._server = server
+        self._endpoint = endpoint
+        self._headers = headers
+        self._on_event = on_event
+        self._on_expired = on_expired
+        self._parser = SseParser(errors.MAX_BODY)
+        self._was_open = False
+
+    async def run(self) -> None:
+        """Read the stream until the server ends it for good, the session expires, or cancelled."""
+        failures = 0
+        while True:
+            opened = time.monotonic()
+            try:
+                if not await self._read_once():
+                    return
+            except (*errors.CONNECTION_ERRORS, Fault, SseTooLarge) as error:
+                _logger.debug("The GET stream of the server %s broke: %s", self._server, error)
+            steady = time.monotonic() - opened > _MIN_LIFETIME
+            failures = 0 if steady else failures + 1
+            await asyncio.sleep(max(self._parser.retry or 0.0, _RECONNECT.ceiling(failures)))
+
+    async def _read_once(self) -> bool:
+        """Read one stream to its end; return whether to reopen it."""
+        parser = self._parser
+        resumed = {"last-event-id": parser.last_id} if parser.last_id is not None else {}
+        async with await self._endpoint.request("GET", {**self._headers, **resumed}) as response:
+            if response.status == 404 and self._was_open:
+                self._on_expired()
+            if response.status >= 500:
+                return True
+            if response.status >= 400 or response.content_type != "text/event-stream":
+                return False
+            self._was_open = True
+            parser.restart()
+            async for data in response.content.iter_any():
+                for event in parser.feed(data):
+                    self._on_event(event)
+        return True

@@ -1,4 +1,4 @@
-"""Server-sent events, read from a byte stream in pieces of any size. Pure."""
+"""Parses server-sent events from a byte stream in pieces of any size. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class SseEvent:
 
     Attributes:
         data: Its data lines, joined by newlines.
-        event: Its type; `message` where none was given.
+        event: Its type; `message` by default.
         id: The last event id so far; None before the first.
-        retry: Seconds to wait before reconnecting, as the server last asked; None before.
+        retry: Seconds before reconnecting, as last sent by the server, or None.
     """
 
     data: bytes
@@ -23,15 +23,11 @@ class SseEvent:
 
 
 class SseTooLarge(Exception):
-    """An event exceeds its bound."""
+    """An event exceeds its limit."""
 
 
 class SseParser:
-    """Cuts a byte stream into events, in time linear in the bytes.
-
-    Args:
-        limit: The most bytes of one event.
-    """
+    """Parses a byte stream into events of at most `limit` bytes, in linear time."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -45,7 +41,7 @@ class SseParser:
         self.retry: float | None = None
 
     def restart(self) -> None:
-        """Begin a new stream; the last event id and the delay stay known."""
+        """Start a new stream; keep the last event id and the retry delay."""
         self._line.clear()
         self._data.clear()
         self._size = 0
@@ -57,16 +53,16 @@ class SseParser:
         """Return the events that end in `data`.
 
         Raises:
-            SseTooLarge: An event exceeds the bound; the stream can't be read on.
+            SseTooLarge: An event exceeds the limit; the stream is unusable.
         """
-        *ended, rest = self._normalised(data).split(b"\n")
+        *ended, rest = self._normalize(data).split(b"\n")
         events = []
         for piece in ended:
             self._line.append(piece)
             self._grow(len(piece))
             line = b"".join(self._line)
             self._line.clear()
-            event = self._take(line)
+            event = self._parse_line(line)
             if event is not None:
                 events.append(event)
         if rest:
@@ -74,8 +70,8 @@ class SseParser:
             self._grow(len(rest))
         return events
 
-    def _normalised(self, data: bytes) -> bytes:
-        """Make every line end a newline: CR and CRLF are ends too, also across two pieces."""
+    def _normalize(self, data: bytes) -> bytes:
+        """Replace CR and CRLF by newlines, also across two pieces."""
         if self._after_return and data:
             data = data.removeprefix(b"\n")
             self._after_return = False
@@ -89,7 +85,7 @@ class SseParser:
         if self._size > self._limit:
             raise SseTooLarge
 
-    def _take(self, line: bytes) -> SseEvent | None:
+    def _parse_line(self, line: bytes) -> SseEvent | None:
         if self._first:
             self._first = False
             line = line.removeprefix(b"\xef\xbb\xbf")
@@ -106,7 +102,7 @@ class SseParser:
         elif field == b"retry" and value.isdigit():
             self.retry = int(value[:9]) / 1000
         if not self._data:
-            self._size = 0  # comments and other fields are kept nowhere
+            self._size = 0  # comments and other fields are not kept
         return None
 
     def _dispatch(self) -> SseEvent | None:

@@ -62,12 +62,7 @@ class ApiAccess:
 
 
 class Pods:
-    """The pods of one worker.
-
-    Args:
-        environ: The worker's environment, with its own pod's name from the downward API.
-        http: The worker's HTTP client.
-    """
+    """The pods of one worker; its environment names its own pod (the downward API)."""
 
     def __init__(self, environ: Mapping[str, str], http: aiohttp.ClientSession) -> None:
         self._environ = environ
@@ -204,10 +199,10 @@ class Pods:
                 headers=access.headers(),
                 ssl=access.tls,
                 timeout=_WATCH_TIMEOUT,
-            ) as answer:
-                if answer.status >= 400:
-                    raise PodFailure(await _refusal("watch pods", answer))
-                async for line in answer.content:
+            ) as response:
+                if response.status >= 400:
+                    raise PodFailure(await _error_text("watch pods", response))
+                async for line in response.content:
                     change = json.loads(line)
                     if change.get("type") == "DELETED":
                         raise PodFailure("its pod was deleted")
@@ -235,9 +230,9 @@ class Pods:
                 headers=access.headers(),
                 ssl=access.tls,
                 timeout=_TIMEOUT,
-            ) as answer:
-                if answer.status >= 400 and not (allow_404 and answer.status == 404):
-                    raise PodFailure(await _refusal(f"{method} {path}", answer))
+            ) as response:
+                if response.status >= 400 and not (allow_404 and response.status == 404):
+                    raise PodFailure(await _error_text(f"{method} {path}", response))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             why = str(error) or type(error).__name__
             raise PodFailure(f"the Kubernetes API can't be reached: {why}") from None
@@ -311,11 +306,11 @@ def scheduling(pod: Mapping[str, Any]) -> str:
     )
 
 
-async def _refusal(action: str, answer: aiohttp.ClientResponse) -> str:
-    text = await answer.text()
+async def _error_text(action: str, response: aiohttp.ClientResponse) -> str:
+    text = await response.text()
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = json.loads(text)["message"]
-    status = f"{answer.status}{_hint(answer.status)}"
+    status = f"{response.status}{_hint(response.status)}"
     return f"the Kubernetes API refused {action} ({status}): {text[:500].rstrip('.')}"
 
 

@@ -30,7 +30,6 @@ class Owner:
     """The owner of the objects: a process in a worker's pod.
 
     Attributes:
-        name: The pod's name.
         uid: The pod's uid; its objects are deleted with it.
         run: Distinguishes this process from earlier ones in the same pod.
     """
@@ -66,11 +65,7 @@ def secret_manifest(name: str, owner: Owner, variables: Mapping[str, str]) -> Ma
 def pod_manifest(name: str, owner: Owner, spec: ServerSpec, resolved: ResolvedValues) -> Manifest:
     """Return the pod of one instance: the server's template, overridden by its spec.
 
-    Args:
-        name: The name of the pod and of its secret.
-        owner: Its owner.
-        spec: The server.
-        resolved: The values of its references; an empty command is the image's own.
+    Its secret has the same name. An empty command is the image's own.
     """
     template: Manifest = json.loads(spec.pod_template) if spec.pod_template else {}
     metadata = _owned(name, owner, template.get("metadata") or {})

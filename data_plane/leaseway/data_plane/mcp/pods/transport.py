@@ -32,9 +32,6 @@ class PodTransport(PullTransport):
     """One instance's pod.
 
     Args:
-        server: The server's id, for messages.
-        pods: The worker's pods.
-        name: The pod's name.
         manifests: The objects to create, in order, each with its plural.
         on_output: Receives the server's standard error, and why the pod does not run yet.
         timeout: Seconds until the server must be attached to.

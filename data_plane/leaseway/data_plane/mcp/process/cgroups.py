@@ -30,13 +30,7 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """One mounted cgroup hierarchy.
-
-    Attributes:
-        version: Of its interface.
-        controllers: The controllers available to the process.
-        path: The folder of the process's cgroup.
-    """
+    """A mounted cgroup hierarchy, and the folder in it of the process's cgroup."""
 
     version: Literal[1, 2]
     controllers: frozenset[str]
@@ -107,10 +101,8 @@ _Files = tuple[tuple[str, str], ...]
 class Cgroups:
     """The cgroups of one worker, created with its first limited instance.
 
-    Args:
-        on_created: Called with each folder of the worker; it must be removed, with its contents,
-            when the worker exits.
-        proc: The worker's folder in /proc.
+    `on_created` is called with each folder of the worker; it must be removed, with its contents,
+    when the worker exits.
     """
 
     def __init__(self, on_created: Callable[[Path], None], proc: Path = SELF) -> None:
@@ -201,12 +193,7 @@ class Cgroups:
 
 @dataclass
 class Cgroup:
-    """The cgroups of one instance, one for each hierarchy with a limit.
-
-    Attributes:
-        folders: By controller.
-        missing: Why a limit is not set, by its key.
-    """
+    """The cgroups of one instance by controller, and why a limit is missing, by its key."""
 
     folders: dict[str, Path] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)

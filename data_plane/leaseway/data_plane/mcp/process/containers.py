@@ -75,12 +75,7 @@ class Container:
 
 
 class Containers:
-    """The containers of one worker process.
-
-    Args:
-        environ: The worker's environment.
-        token: Distinguishes this worker process's containers from those of others.
-    """
+    """The containers of one worker process, which its environment and token identify."""
 
     def __init__(self, environ: Mapping[str, str], token: str) -> None:
         self._environ = environ
@@ -212,16 +207,8 @@ def run_command(
 ) -> tuple[str, ...]:
     """Return the command that runs an image until its standard input closes.
 
-    Args:
-        engine: The path of docker or podman.
-        name: The container's name.
-        owner: The value of its owner label.
-        image: The image.
-        command: The program and its arguments; an empty program is the image's own.
-        variables: The container's variables. Only values of reserved names are in the command.
-        limits: The container's limits.
-        sandbox: The container's sandbox.
-        cwd: The working directory; empty for the image's own.
+    An empty program or `cwd` is the image's own. `owner` is the value of the owner label. Of the
+    variables, only values of reserved names are in the command.
     """
     program, *arguments = command
     words = [engine, "run", "--interactive", "--rm", "--name", name]

@@ -15,10 +15,7 @@ ENGINE_STATUS: Final = 125
 def not_started(server: str, problem: str, text: str) -> Fault:
     """Return the fault SERVER_NOT_READY for a server that could not be started.
 
-    Args:
-        server: The server's id.
-        problem: Such as START_FAILED.
-        text: Why, and what to do: the rest of the sentence, with its full stop.
+    `text` has the reason and advice: the rest of the sentence, with its full stop.
     """
     return Fault(
         Reason.SERVER_NOT_READY,
@@ -40,8 +37,7 @@ def command_fault(server: str, program: str, error: OSError) -> Fault:
 def describe_status(status: int) -> str:
     """Return how a process ended, as a part of a sentence.
 
-    Args:
-        status: Its exit status, or minus the signal that ended it.
+    `status` is its exit status, or minus the signal that ended it.
     """
     if status >= 0:
         return f"exited with status {status}"
@@ -55,10 +51,7 @@ def describe_status(status: int) -> str:
 def describe_container(status: int, image: str, memory_limit: int | None) -> str:
     """Return how the client of a container engine ended, as a part of a sentence.
 
-    Args:
-        status: Its exit status: the server's own if the container ran.
-        image: The container's image.
-        memory_limit: The container's limit in bytes, or None.
+    Its exit status is the server's own if the container ran.
     """
     ended = describe_status(status)
     if status == ENGINE_STATUS:

@@ -82,13 +82,7 @@ class ServerProcess:
     async def start(
         cls, server: str, launch: Launch, stderr: StderrTail, reaper: Reaper
     ) -> ServerProcess:
-        """Start a process.
-
-        Args:
-            server: The server's id, for messages.
-            launch: What to start. `stop` removes its cgroup, or this method if the start fails.
-            stderr: Receives the process's standard error.
-            reaper: Kills the process if this worker can't.
+        """Start a process. If that fails, its cgroup is removed here, otherwise by `stop`.
 
         Raises:
             Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND or START_FAILED.

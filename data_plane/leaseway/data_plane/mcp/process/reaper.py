@@ -63,8 +63,7 @@ def reap_killed(process: subprocess.Popen[bytes]) -> bool:
 class _RunFile:
     """This worker's locked file in the folder of runs; none if other users can access the folder.
 
-    Attributes:
-        dead_tokens: The tokens of dead workers, whose files were removed.
+    `dead_tokens` are those of dead workers, whose files were removed.
     """
 
     def __init__(self, token: str) -> None:

@@ -99,9 +99,7 @@ def kill_marked(marks: Collection[bytes]) -> None:
 def remove_containers(engine: dict[str, Any], empty_polls: int) -> None:
     """Remove all of a worker's containers, including those that the engine is just creating.
 
-    Args:
-        engine: The commands that list and remove them.
-        empty_polls: How many polls in a row must find no container.
+    That is done once `empty_polls` polls in a row have found no container.
     """
     deadline, empty = time.monotonic() + _CONTAINERS_REMOVAL, 0
     while empty < empty_polls and time.monotonic() < deadline:

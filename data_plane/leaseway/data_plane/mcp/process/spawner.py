@@ -41,9 +41,7 @@ class SpawnHangsError(Exception):
 class Spawner:
     """Starts processes, one after the other. One per worker.
 
-    Args:
-        skip_after: Seconds for one start before the next one is started in another thread.
-        timeout: Seconds for one start.
+    After `skip_after` seconds, the next process is started in another thread.
     """
 
     def __init__(self, skip_after: float = SKIP_AFTER, timeout: float = SPAWN_TIMEOUT) -> None:
@@ -165,12 +163,7 @@ class Spawner:
 
 
 class _Job:
-    """One start.
-
-    Attributes:
-        started_at: When a thread started it; 0 before.
-        is_hung: Whether it was skipped.
-    """
+    """One start, and whether it was skipped. `started_at` is 0 before it runs."""
 
     def __init__(self, mark: str, start: Callable[[], Popen]) -> None:
         self.mark = mark

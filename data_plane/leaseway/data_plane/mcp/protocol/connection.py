@@ -1,8 +1,7 @@
-"""What both transports share: who waits for which answer.
+"""An MCP connection, independent of its transport: requests and their responses.
 
-A `Peer` is a `Dispatcher` of the official package (see `requester`) and a `Connection` of ours:
-tool calls run below the package's models. A transport adds how bytes are sent and how a request is
-abandoned.
+A `Peer` is a `Dispatcher` of the official package, for handshake, negotiation, listing and pings.
+Tool calls bypass the package's models. Subclasses add how messages are sent.
 """
 
 from __future__ import annotations
@@ -10,118 +9,296 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import anyio
 import anyio.abc
-from mcp.shared.dispatcher import OnNotify, OnNotifyIntercept, OnRequest
+import msgspec
+from mcp.shared.dispatcher import CallOptions, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.exceptions import MCPError
+from mcp.shared.transport_context import TransportContext
+from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
-from leaseway.data_plane.mcp.protocol.liveness import Liveness
-from leaseway.data_plane.mcp.protocol.messages.codec import Envelope, encode_call, request_key
-from leaseway.data_plane.mcp.protocol.messages.era import refuse
-from leaseway.data_plane.mcp.protocol.messages.incoming import Inbox
-from leaseway.data_plane.mcp.protocol.messages.pending import Pending, ToolCall
-from leaseway.data_plane.mcp.protocol.messages.server_requests_legacy import asked_of
-from leaseway.data_plane.mcp.protocol.messages.server_requests_modern import Rounds
-from leaseway.data_plane.mcp.protocol.requester import Requester
+from leaseway.data_plane.mcp.protocol.messages.codec import (
+    JsonRpcMessage,
+    encode_call,
+    encode_notification,
+    encode_request,
+    request_key,
+)
+from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, Era, reject_call
+from leaseway.data_plane.mcp.protocol.messages.incoming import Inbox, find_asked_call
+from leaseway.data_plane.mcp.protocol.messages.pending import (
+    ConnectionLost,
+    Pending,
+    RawRequest,
+    ToolCall,
+)
+from leaseway.data_plane.mcp.protocol.messages.server_requests import (
+    LEGACY_CAPABILITIES,
+    ROOTS_ONLY,
+    InputRounds,
+)
 from leaseway.wire.errors import Fault, Reason, Started
 
 _logger = logging.getLogger(__name__)
 
 
-class Peer(Requester):
-    """One MCP connection.
+class Liveness:
+    """When a server last sent something, and whether its silence since then is suspicious.
+
+    Request ids only grow: one number tells which requests had been sent when the server last sent
+    something, so a call costs nothing for it.
 
     Attributes:
-        transport_type: The transport's name, as in `transport:`.
-        fault: Why the connection ended, or None while it is open or was closed by us.
-        signs: When something last came from the server.
-        late_replies: Answers that nobody waited for any more, second ones among them.
-        stray_replies: Answers to what was never asked.
-        garbage: What came and was no message at all.
+        received_at: The time of its last message, monotonic; of creation before the first one.
+        wake: Set when the server should be pinged at once.
     """
+
+    __slots__ = ("_doubtful_up_to", "_received_up_to", "received_at", "wake")
+
+    def __init__(self) -> None:
+        self.received_at = time.monotonic()
+        self.wake = asyncio.Event()
+        self._received_up_to = 0
+        self._doubtful_up_to = 0
+
+    def mark_received(self, newest: int) -> None:
+        """Record that the server sent something; `newest` is the id of our newest request."""
+        self.received_at = time.monotonic()
+        self._received_up_to = newest
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a call was abandoned without a response and without a message since its start."""
+        return self._doubtful_up_to > self._received_up_to
+
+    def mark_doubtful(self, abandoned: int, newest: int) -> None:
+        """Record an abandoned call; suspicious if nothing was received since its start."""
+        if abandoned > self._received_up_to and not self.in_doubt:
+            self._doubtful_up_to = newest
+
+    def is_explained_by(self, oldest: int) -> bool:
+        """Return whether the server may be silent because it works on its oldest call in flight.
+
+        Not if that call started after the silence became suspicious: otherwise new calls would
+        excuse a server that hangs forever.
+        """
+        return not self.in_doubt or oldest <= self._doubtful_up_to
+
+
+class Peer(Dispatcher[TransportContext]):
+    """An MCP connection.
+
+    Attributes:
+        era: What requests carry; set after negotiation.
+        closed: Set when the connection has ended.
+        leased: Whether one session owns the connection; set before the handshake.
+        roots: The answer to the server's roots requests; None leaves them to callers. Set before
+            the handshake.
+        transport_type: The transport's name, as in `transport:`.
+        fault: Why the connection ended; None while it is open, or if we closed it.
+        liveness: When the server last sent something.
+        on_warning: Called with the reason and text of a warning.
+        on_warning_cleared: Called with the reason of a warning that no longer holds.
+        late_replies: Responses to requests that are no longer pending, including duplicates.
+        stray_replies: Responses to requests that were never sent.
+        garbage: Messages that were not JSON-RPC.
+    """
+
+    correlates = False
+    """Whether the transport tells which call a server's request belongs to."""
 
     transport_type = ""
     garbage = 0
 
     def __init__(self, server: str, on_tools_changed: Callable[[], None]) -> None:
-        super().__init__(server)
+        self.server = server
+        self.era: Era = LEGACY
+        self.closed = asyncio.Event()
+        self.leased = False
+        self.roots: bytes | None = None
+        self._own_requests = 0
+        self._requests: dict[object, RawRequest] = {}
+        self._next_id = 0
         self.fault: Fault | None = None
-        self.signs = Liveness()
+        self.liveness = Liveness()
         self.late_replies = 0
         self.stray_replies = 0
         self._calls: dict[object, ToolCall] = {}
         self.on_warning: Callable[[str, str], None] = lambda _reason, _text: None
-        self.on_mended: Callable[[str], None] = lambda _reason: None
+        self.on_warning_cleared: Callable[[str], None] = lambda _reason: None
         self._warned = False
         self._idle: asyncio.Event | None = None
         self._on_reopened: Callable[[], None] = lambda: None
-        kind, asked = self.transport_type, self._asked
-        self._inbox = Inbox(server, kind, self._answer, self._calls.get, asked, on_tools_changed)
+        self._inbox = Inbox(
+            server,
+            self.transport_type,
+            self._respond,
+            self._calls.get,
+            self._find_asked_call,
+            on_tools_changed,
+        )
 
     def offer_roots(self, roots: bytes) -> None:
-        """Answer the server's questions for roots with these; before the handshake."""
+        """Answer the server's roots requests with this result. Call it before the handshake."""
         self.roots = self._inbox.roots = roots
 
     @property
     def session_id(self) -> str:
-        """The session that the server has opened, where the transport has such; else empty."""
+        """The id of the session that the server opened; empty without one."""
         return ""
 
-    # What a transport adds.
+    # To be implemented by subclasses.
 
     async def open(self) -> None:
-        """Make the connection, where that takes more than the first request.
+        """Open the connection, if that takes more than the first request.
 
         Raises:
-            Fault: SERVER_NOT_READY or SERVER_LOST: it can't be made.
+            Fault: SERVER_NOT_READY or SERVER_LOST: it can't be opened.
         """
 
-    def _answer(self, line: bytes) -> None:
-        """Send the answer to a server's request."""
+    def _send(self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending) -> None:
         raise NotImplementedError
 
-    def _refusal(self, size: int) -> Fault | None:
-        """Return why no call of this size can be taken now."""
+    def _abandon(self, key: object, entry: Pending, reason: str, notify: bool) -> None:
+        """Abandon a request; notify the server if it was written."""
+        raise NotImplementedError
+
+    async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
+        raise NotImplementedError
+
+    def _respond(self, line: bytes) -> None:
+        """Send the response to a server's request."""
+        raise NotImplementedError
+
+    def _rejection(self, size: int) -> Fault | None:
+        """Return why a call of this size can't be sent now, or None."""
         raise NotImplementedError
 
     def _is_stuck(self) -> bool:
-        """Return whether what is sent now does not get out for reasons that lie with the server."""
+        """Return whether the server keeps messages from being sent."""
         raise NotImplementedError
 
     async def aclose(self, *, hurry: bool = False) -> None:
-        """End the connection and whatever it holds; runs to its end though cancelled.
-
-        Args:
-            hurry: Give the server little time to end by itself.
-        """
+        """Close the connection, with `hurry` quickly; completes even if cancelled."""
         raise NotImplementedError
 
     def accept(self, tools: dict[str, bytes]) -> dict[str, bytes]:
-        """Learn the listed tools; return those that can be called over this transport."""
+        """Register the listed tools; return those that can be called over this transport."""
         return tools
 
-    def hear_updates(self, on_update: OnUpdate, on_reopened: Callable[[], None]) -> None:
-        """Register who is notified of changes of resources.
-
-        Args:
-            on_update: Told the URI of what changed.
-            on_reopened: Called when the server has forgotten who follows what.
-        """
+    def set_update_callbacks(self, on_update: OnUpdate, on_reopened: Callable[[], None]) -> None:
+        """Set the callbacks for a changed resource's URI, and for lost subscriptions."""
         self._inbox.on_update = on_update
         self._on_reopened = on_reopened
 
-    def lacks_back_channel(self) -> None:
-        """Note, once, that the server asks its callers in a way that this protocol has not."""
+    def warn_no_back_channel(self) -> None:
+        """Warn, once, that this protocol version has no server requests."""
         if not self._warned:
             self._warned = True
             self.on_warning(
                 NO_BACK_CHANNEL,
-                f"a tool wanted to ask its caller by a request of the server's own, which protocol "
-                f"{self.era.version} has not, and failed. Set protocol: legacy in its entry.",
+                f"a tool tried to ask its caller by a request from the server, which protocol "
+                f"{self.era.version} does not have, and failed. Set protocol: legacy in its entry.",
             )
+
+    # Requests of the worker and of the official session; tool calls bypass these.
+
+    async def ping(self) -> None:
+        """Ping the server; in the modern era by `server/discover`.
+
+        Raises:
+            ConnectionLost: The connection ended or could not be opened.
+            MCPError: The server answered with an error, which is a sign of life, too.
+        """
+        await self._request_in_era(
+            "server/discover" if self.era.modern else "ping", None, notify=False
+        )
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        """Send any request and return its result.
+
+        Raises:
+            ConnectionLost: The connection ended or could not be opened.
+            MCPError: The server answered with an error, or not within `opts["timeout"]`.
+        """
+        if method == "initialize":
+            can_reach_callers = self.leased or self.correlates
+            roots_only = {} if self.roots is None else ROOTS_ONLY
+            params = {
+                **(params or {}),
+                "capabilities": LEGACY_CAPABILITIES if can_reach_callers else roots_only,
+            }
+        payload = await self._round_trip(method, params, opts or {}, None)
+        try:
+            result = msgspec.json.decode(payload)
+        except ValueError:
+            result = None
+        if not isinstance(result, dict):
+            raise MCPError(code=INTERNAL_ERROR, message=f"The result of {method} is not an object")
+        return result
+
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> bytes:
+        """Send any request with the era's `_meta`; return its result as received.
+
+        Raises:
+            ConnectionLost: The connection ended.
+            MCPError: The server answered with an error.
+        """
+        self._own_requests += 1
+        try:
+            return await self._request_in_era(method, params)
+        finally:
+            self._own_requests -= 1
+            self._wake_health_check()
+
+    async def _request_in_era(
+        self, method: str, params: Mapping[str, Any] | None, *, notify: bool = True
+    ) -> bytes:
+        opts: CallOptions = {"headers": {**self.era.headers}, "cancel_on_abandon": notify}
+        if self.era.modern:
+            opts["headers"]["mcp-method"] = method
+        return await self._round_trip(method, params, opts, self.era)
+
+    async def notify(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> None:
+        """Send a notification; dropped if the connection has ended."""
+        if not self.closed.is_set():
+            await self._notify(encode_notification(method, params), (opts or {}).get("headers"))
+
+    async def _round_trip(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions, era: Era | None
+    ) -> bytes:
+        if self.closed.is_set():
+            raise ConnectionLost(self.ended_fault("no"))
+        wire_id = opts.get("request_id") or self._new_id()
+        key = request_key(wire_id)
+        if key in self._requests or key in self._calls:
+            raise ValueError(f"request id {wire_id!r} is already in flight")
+        entry = self._requests[key] = RawRequest(self.server)
+        line = encode_request(wire_id, method, params, era)
+        try:
+            async with asyncio.timeout(opts.get("timeout")):
+                self._send(key, line, opts.get("headers") or {}, entry)
+                return await entry.answer
+        except TimeoutError:
+            message = f"The server {self.server} did not answer {method} in time"
+            raise MCPError(code=REQUEST_TIMEOUT, message=message) from None
+        finally:
+            if self._requests.pop(key, None) is not None:
+                self._abandon(key, entry, "no longer wanted", opts.get("cancel_on_abandon", True))
+
+    def _new_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
 
     # Calls.
 
@@ -130,23 +307,23 @@ class Peer(Requester):
         return len(self._calls)
 
     def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
-        """Start a tool call (see `wire.Connection`)."""
+        """Start a tool call; never blocks. `done` runs on the loop, unless it is cancelled."""
         self._next_id = call_id = self._next_id + 1
         try:
             line = encode_call(call_id, request, self.era)
             headers = self._call_headers(request)
         except ValueError:
-            return refuse(done, _no_json(self.server, request.name))
-        refusal = self._refusal(len(line))
-        if refusal is not None:
-            return refuse(done, refusal)
+            return reject_call(done, _invalid_arguments(self.server, request.name))
+        rejection = self._rejection(len(line))
+        if rejection is not None:
+            return reject_call(done, rejection)
         call = self._calls[call_id] = ToolCall(self, self.server, call_id, request, done)
         self._send(call_id, line, headers, call)
         return call
 
     def cancel_call(self, call: ToolCall, reason: str) -> None:
-        """Forget a call and tell the server."""
-        if self._forget(call.id) is not None:
+        """Remove a call and cancel it at the server."""
+        if self._remove_call(call.id) is not None:
             if call.rounds is not None and call.rounds.waiting:
                 call.rounds.cancel()
                 return
@@ -154,52 +331,49 @@ class Peer(Requester):
             if call.written or self._is_stuck():
                 self._doubt(call.id)
 
-    # What servers ask of callers.
+    # Requests of servers to callers.
 
-    def ask_first(self, call: ToolCall, wanted: bytes, otherwise: Fault | None = None) -> None:
-        """Ask a call's caller for what its server wants, and make the call again (see `Rounds`).
+    def request_input(self, call: ToolCall, result: bytes, declined: Fault | None = None) -> None:
+        """Ask a call's caller for input, then send the call again (see `InputRounds`).
 
-        Meanwhile the call is under way: with the id that it will be made again with.
+        Meanwhile the call is in flight, with the id of its next request.
         """
-        call.id = self._mint()
+        call.id = self._new_id()
         self._calls[call.id] = call
         if call.rounds is None:
-            call.rounds = Rounds(
+            call.rounds = InputRounds(
                 self.server,
                 call.request,
-                lambda continuation: self._repeat(call, continuation),
-                lambda fault: self._give_up(call, fault),
+                lambda continuation: self._resend(call, continuation),
+                lambda fault: self._fail_call(call, fault),
                 self.roots,
             )
-        call.rounds.begin(wanted, otherwise)
+        call.rounds.start(result, declined)
 
-    def _repeat(self, call: ToolCall, continuation: bytes) -> None:
+    def _resend(self, call: ToolCall, continuation: bytes) -> None:
         request = dataclasses.replace(call.request, continuation=continuation)
         line = encode_call(call.id, request, self.era)
-        refusal = self._refusal(len(line))
-        if refusal is not None:
-            self._give_up(call, dataclasses.replace(refusal, started="yes"))
+        rejection = self._rejection(len(line))
+        if rejection is not None:
+            self._fail_call(call, dataclasses.replace(rejection, started="yes"))
         else:
             self._send(call.id, line, self._call_headers(request), call)
 
-    def _give_up(self, call: ToolCall, fault: Fault) -> None:
-        self._forget(call.id)
+    def _fail_call(self, call: ToolCall, fault: Fault) -> None:
+        self._remove_call(call.id)
         call.fail(fault)
 
-    def _asked(self, near: ToolCall | None, method: str) -> ToolCall | str:
-        if self.correlates and near is not None:
-            return asked_of([near], method)
-        return asked_of(self._calls.values(), method, shared=not self.leased)
+    def _find_asked_call(self, related_call: ToolCall | None, method: str) -> ToolCall | str:
+        if self.correlates and related_call is not None:
+            return find_asked_call([related_call], method)
+        return find_asked_call(self._calls.values(), method, shared=not self.leased)
 
-    async def drained(self) -> None:
+    async def until_drained(self) -> None:
         while self._calls:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
 
-    def _is_call(self, key: object) -> bool:
-        return key in self._calls
-
-    def _forget(self, key: object) -> ToolCall | None:
+    def _remove_call(self, key: object) -> ToolCall | None:
         call = self._calls.pop(key, None)
         if self._idle is not None and not self._calls:
             self._idle.set()
@@ -210,30 +384,26 @@ class Peer(Requester):
         """Return the HTTP headers of a call; pipes have none."""
         return request.param_headers
 
-    # Life signs.
+    # Health.
 
     @property
-    def is_excused(self) -> bool:
-        """Whether the server may be silent because it works on something."""
-        if self._asking:
+    def may_be_silent(self) -> bool:
+        """Whether the server may be silent because it works on a request."""
+        if self._own_requests:
             return True
         oldest = next(iter(self._calls.values()), None)
-        return oldest is not None and self.signs.explained_by(oldest.id)
+        return oldest is not None and self.liveness.is_explained_by(oldest.id)
 
-    def _doubt(self, given_up: int) -> None:
-        """Ask the server soon, if it has been silent since a call that was given up."""
-        self.signs.doubt(given_up, self._next_id)
-        self._wake_in_doubt()
+    def _doubt(self, abandoned: int) -> None:
+        """Ping the server soon if it has been silent since an abandoned call."""
+        self.liveness.mark_doubtful(abandoned, self._next_id)
+        self._wake_health_check()
 
-    def _wake_in_doubt(self) -> None:
-        if self.signs.in_doubt and not self.is_excused:
-            self.signs.wake.set()
+    def _wake_health_check(self) -> None:
+        if self.liveness.in_doubt and not self.may_be_silent:
+            self.liveness.wake.set()
 
-    def lose(self, fault: Fault) -> None:
-        """End a connection that is of no use any more: everyone who waits learns why."""
-        self._end(fault)
-
-    # What comes unasked, answers and the end.
+    # The server's messages, and the end.
 
     async def run(
         self,
@@ -243,37 +413,37 @@ class Peer(Requester):
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Handle what the server sends of its own accord until the connection ends."""
+        """Handle the server's requests and notifications until the connection ends."""
         await self._inbox.run(on_request, on_notify, on_notify_intercept, task_status)
 
-    def _settle(self, answer: Envelope) -> bool:
-        """Give an answer to who waits for it; say whether anybody did."""
+    def _handle_response(self, answer: JsonRpcMessage) -> bool:
+        """Resolve the request that a response answers; return whether it was pending."""
         key: object = answer.id
-        entry: Pending | None = self._forget(key)
+        entry: Pending | None = self._remove_call(key)
         if entry is None:
             key = request_key(answer.id)
-            entry = self._forget(key) or self._requests.pop(key, None)
+            entry = self._remove_call(key) or self._requests.pop(key, None)
         if entry is None:
-            self._drop_reply(key)
+            self._count_dropped_response(key)
             return False
         entry.resolve(answer)
         return True
 
-    def _drop_reply(self, key: object) -> None:
-        """Count an answer that nobody waits for: late, a second one, or to nothing at all."""
+    def _count_dropped_response(self, key: object) -> None:
+        """Count a response without a pending request."""
         if isinstance(key, int) and 0 < key <= self._next_id:
             self.late_replies += 1
             return
         self.stray_replies += 1
         if self.stray_replies == 1:
             _logger.warning(
-                "The server %s answers a request that it was never sent; such answers are "
+                "The server %s answers a request that it was never sent; such responses are "
                 "dropped. Further ones are only counted.",
                 self.server,
             )
 
-    def _end(self, fault: Fault | None) -> None:
-        """End the connection: everyone who waits learns why. Idempotent."""
+    def end(self, fault: Fault | None) -> None:
+        """End the connection: fail everything pending. Idempotent."""
         if self.closed.is_set():
             return
         self.fault = fault
@@ -285,9 +455,10 @@ class Peer(Requester):
         if self._idle is not None:
             self._idle.set()
         for entry in waiting:
-            entry.fail(self._ended_fault("yes" if entry.written else "no"))
+            entry.fail(self.ended_fault("yes" if entry.written else "no"))
 
-    def _ended_fault(self, started: Started) -> Fault:
+    def ended_fault(self, started: Started) -> Fault:
+        """Return the fault for a request on an ended connection."""
         fault = self.fault or Fault(
             Reason.SERVER_LOST,
             f"The connection to the server {self.server} was closed.",
@@ -296,9 +467,9 @@ class Peer(Requester):
         return dataclasses.replace(fault, started=started)
 
 
-def _no_json(server: str, tool: str) -> Fault:
+def _invalid_arguments(server: str, tool: str) -> Fault:
     return Fault(
         Reason.INVALID_ARGUMENTS,
-        f"The arguments for the tool {tool} of the server {server} are no JSON object.",
+        f"The arguments for the tool {tool} of the server {server} are not a JSON object.",
         metadata={"server": server},
     )

@@ -1,7 +1,6 @@
-"""A connection over a transport that carries a stream of messages each way.
+"""A connection over a transport with a stream of messages in each direction.
 
-Who waits for which answer is kept by `Peer`; here is what all such transports share: bounds on
-what waits to be sent, and what becomes of messages that can't be read.
+Adds to `Peer` a limit on queued bytes, and the handling of unreadable messages.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Final
 from leaseway.data_plane.core.calls.call import too_large
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.messages.codec import decode, encode_notification, request_key
-from leaseway.data_plane.mcp.protocol.messages.lines import reply_key
+from leaseway.data_plane.mcp.protocol.messages.lines import response_key
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     ConnectionLost,
     Pending,
     ToolCall,
-    no_result,
+    invalid_result,
 )
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Transport
 from leaseway.wire import bounds
@@ -26,23 +25,13 @@ from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
 MAX_QUEUED: Final = 2 * bounds.MAX_ARGUMENTS
-"""Bytes that wait to be sent; beyond it calls are refused."""
+"""Maximum bytes in the send queue; beyond it calls are rejected."""
 
 _HEAD: Final = 1024
 
 
 class StreamPeer(Peer):
-    """One MCP connection over a transport; a `Receiver`.
-
-    Args:
-        server: The server's id, for messages.
-        transport: What carries the messages; `open` connects it, `aclose` disconnects it.
-        on_tools_changed: Called when the server says that its tools changed.
-
-    Attributes:
-        transport: As given.
-        garbage: Messages that were no JSON-RPC.
-    """
+    """An MCP connection over a transport, which `open` connects and `aclose` disconnects."""
 
     def __init__(
         self,
@@ -54,14 +43,14 @@ class StreamPeer(Peer):
         super().__init__(server, on_tools_changed)
         self.transport = transport
         self._ending = False
-        self._untold = 0
+        self._dropped = 0
 
     async def open(self) -> None:
         """Connect the transport.
 
         Raises:
             Fault: SERVER_NOT_READY with its problem.
-            ConnectionLost: The server or the network refused.
+            ConnectionLost: The server or the network rejected the connection.
         """
         try:
             await self.transport.connect(self)
@@ -73,20 +62,20 @@ class StreamPeer(Peer):
     async def aclose(self, *, hurry: bool = False) -> None:
         """Disconnect the transport. Idempotent."""
         hurry = hurry or self.fault is not None
-        self._end(self.fault)
+        self.end(self.fault)
         await self.transport.disconnect(hurry=hurry)
 
     # Sending.
 
-    def _refusal(self, size: int) -> Fault | None:
+    def _rejection(self, size: int) -> Fault | None:
         if self._ending or self.closed.is_set():
-            return self._ended_fault("no")
+            return self.ended_fault("no")
         waiting = self.transport.waiting()
         if waiting and waiting + size > MAX_QUEUED:
             return Fault(
                 Reason.OVERLOADED,
-                f"The server {self.server} does not read its input: {waiting} bytes wait for "
-                "it. Try again later or on another worker.",
+                f"The server {self.server} does not read its input: {waiting} bytes are queued. "
+                "Try again later or on another worker.",
                 metadata={"server": self.server},
                 retry_delay=1.0,
             )
@@ -98,31 +87,31 @@ class StreamPeer(Peer):
     def _send(self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending) -> None:
         self.transport.send(line, entry)
 
-    def _answer(self, line: bytes) -> None:
-        self._send_note(line)
+    def _respond(self, line: bytes) -> None:
+        self._send_untracked(line)
 
     async def _notify(self, line: bytes, headers: Mapping[str, str] | None) -> None:
-        self._send_note(line)
+        self._send_untracked(line)
 
     def _abandon(self, key: object, entry: Pending, reason: str, notify: bool) -> None:
         if self.transport.withdraw(entry):
             return
         if notify and entry.written and not self.closed.is_set():
             params = {"requestId": key, "reason": reason}
-            self._send_note(encode_notification("notifications/cancelled", params))
+            self._send_untracked(encode_notification("notifications/cancelled", params))
 
-    def _send_note(self, line: bytes) -> None:
-        """Send what has no answer, if there is room for it."""
+    def _send_untracked(self, line: bytes) -> None:
+        """Send a message without a response; drop it if the queue is full."""
         if self.closed.is_set():
             return
         if self.transport.waiting() + len(line) <= MAX_QUEUED:
-            self.transport.send(line, _Note())
+            self.transport.send(line, _UntrackedReceipt())
             return
-        self._untold += 1
-        if self._untold == 1:
+        self._dropped += 1
+        if self._dropped == 1:
             _logger.warning(
-                "The server %s does not read its input: answers and notifications for it are "
-                "dropped while more than %s bytes wait.",
+                "The server %s does not read its input: responses and notifications are dropped "
+                "while more than %s bytes are queued.",
                 self.server,
                 MAX_QUEUED,
             )
@@ -130,117 +119,115 @@ class StreamPeer(Peer):
     # Receiving.
 
     def receive(self, messages: Sequence[bytes]) -> None:
-        """Receive what the server sent (see `Receiver`)."""
-        self.signs.hear(self._next_id)
+        """Receive messages (see `Receiver`)."""
+        self.liveness.mark_received(self._next_id)
         for message in messages:
-            self._take(message)
+            self._handle_message(message)
 
-    def _take(self, line: bytes) -> None:
+    def _handle_message(self, line: bytes) -> None:
         if not line.startswith(b"{"):
-            # A server that logs here may flood us: what can't be a message is not parsed.
+            # A server may log here: do not try to decode lines that can't be messages.
             line = line.lstrip()
             if not line.startswith(b"{"):
                 if line:
-                    self._garbage()
+                    self._count_garbage()
                 return
         try:
             message = decode(line)
         except (ValueError, RecursionError):
-            self._unreadable(line)
+            # Fail the request that the message answers, if its id can be found.
+            self._fail_response(response_key(line[:_HEAD], line[-_HEAD:]))
             return
         if message.method is not None:
-            self._inbox.take(message, self._only_call())
+            self._inbox.handle(message, self._only_call())
         elif message.is_response:
-            self._settle(message)
+            self._handle_response(message)
         else:
-            self._fail_answer(request_key(message.id))
+            self._fail_response(request_key(message.id))
 
     def _only_call(self) -> ToolCall | None:
-        # A stream does not say which call a log message belongs to; with one call it is plain.
+        # A stream does not tell which call a log message belongs to, unless there is one call.
         return next(iter(self._calls.values())) if len(self._calls) == 1 else None
 
-    def _unreadable(self, line: bytes) -> None:
-        """Fail the request that a broken message answers, where it says so."""
-        self._fail_answer(reply_key(line[:_HEAD], line[-_HEAD:]))
-
-    def _fail_answer(self, key: int | str | None) -> None:
-        entry = self._waiting_for(key)
+    def _fail_response(self, key: int | str | None) -> None:
+        entry = self._remove_pending(key)
         if entry is not None:
-            entry.fail(no_result(self.server))
+            entry.fail(invalid_result(self.server))
         else:
-            self._garbage()
+            self._count_garbage()
 
-    def _waiting_for(self, key: int | str | None) -> Pending | None:
+    def _remove_pending(self, key: int | str | None) -> Pending | None:
         if key is None:
             return None
-        return self._forget(key) or self._requests.pop(key, None)
+        return self._remove_call(key) or self._requests.pop(key, None)
 
-    def _garbage(self) -> None:
+    def _count_garbage(self) -> None:
         self.garbage += 1
         if self.garbage == 1:
             _logger.warning(
-                "The server %s sends what are no JSON-RPC messages over %s; they are ignored. %s",
+                "The server %s sends messages over %s that are not JSON-RPC; they are ignored. %s",
                 self.server,
                 self.transport_type,
                 self.transport.stray_advice,
             )
 
     def overlong(self, head: bytes, tail: bytes, size: int) -> None:
-        """Fail the request that a skipped message answers; one that does not say so may be all."""
-        self.signs.hear(self._next_id)
-        key = reply_key(head, tail)
-        entry = self._waiting_for(key)
+        """Fail the request that a skipped message answers; if unknown, end the connection."""
+        self.liveness.mark_received(self._next_id)
+        key = response_key(head, tail)
+        entry = self._remove_pending(key)
         if entry is not None:
             entry.fail(too_large(self.server, size))
         elif key is not None:
-            self._drop_reply(key)
+            self._count_dropped_response(key)
         else:
-            self._end(self._oversize())
+            self.end(self._oversize())
 
     def _oversize(self) -> Fault:
         return Fault(
             Reason.SERVER_LOST,
             f"The server {self.server} sent a message of more than {bounds.MAX_LINE} bytes "
-            f"({bounds.MAX_LINE // bounds.MIB} MiB, the bound for one) that does not say "
-            "which request it answers; its connection was closed. Ask its tools for less at a "
-            "time.",
+            f"({bounds.MAX_LINE // bounds.MIB} MiB, the limit), and the request that it answers is "
+            "unknown; its connection was closed. Ask its tools for less at a time.",
             metadata={"server": self.server, "limit": str(bounds.MAX_LINE)},
         )
 
     def failed(self, receipt: Receipt, fault: Fault) -> None:
-        """Fail one request, or note that an answer or notification was not delivered."""
-        under_way: list[tuple[object, Pending]] = [*self._calls.items(), *self._requests.items()]
-        for key, entry in under_way:
+        """Fail one request; log an undelivered response or notification."""
+        in_flight: list[tuple[object, Pending]] = [*self._calls.items(), *self._requests.items()]
+        for key, entry in in_flight:
             if entry is receipt:
-                self._forget(key)
+                self._remove_call(key)
                 self._requests.pop(key, None)
                 entry.fail(fault)
                 return
-        _logger.debug("The server %s was not told: %s", self.server, fault.message)
+        _logger.debug(
+            "A message to the server %s was not delivered: %s", self.server, fault.message
+        )
 
     # The end.
 
     def ending(self, fault: Fault) -> None:
-        """Take no more calls (see `Receiver`)."""
+        """Reject new calls (see `Receiver`)."""
         if not self.closed.is_set():
             self._ending = True
             self.fault = fault
 
     def lost(self, fault: Fault) -> None:
-        """Notify everyone who waits (see `Receiver`)."""
-        self._end(fault)
+        """End the connection (see `Receiver`)."""
+        self.end(fault)
 
-    def _end(self, fault: Fault | None) -> None:
+    def end(self, fault: Fault | None) -> None:
         waiting: list[Pending] = [*self._calls.values(), *self._requests.values()]
-        super()._end(fault)
-        # Whoever waited has been told that these never started; so they must never be written.
+        super().end(fault)
+        # Their callers were told that these never started, so they must never be written.
         for entry in waiting:
             if not entry.written:
                 self.transport.withdraw(entry)
 
 
-class _Note:
-    """Stands for a message that nobody waits for."""
+class _UntrackedReceipt:
+    """The receipt of a message without a response."""
 
     __slots__ = ("written",)
 

@@ -1,16 +1,12 @@
-"""The seam between an MCP connection and what carries its messages.
+"""The interface between an MCP connection and its transport.
 
-A `Transport` has `connect`, `disconnect`, `send` and `transport_type`; what comes is given to the
-`receive` of the `Receiver` that it was connected to. Nothing here awaits once a message, so a
-pipe costs what a pipe costs. `stdio`, `sse` and the in-memory twin (`memory.MemoryTransport`) are
-written this way. One whose `receive` is awaited is a `PullTransport`; `pulling.Pulled` fits it to
-the seam, as it does the websocket. Streamable HTTP answers each request where it was asked, so it
-has no stream of messages to carry: `http.HttpConnection` is a `Peer` of its own.
+A `Transport` passes received messages to a `Receiver`, without an await per message. A
+`PullTransport` has an awaited `receive` instead; `PullAdapter` converts it. Streamable HTTP sends
+each response on its request's stream, so it is no transport: see `http.connection`.
 
-A third party registers a factory of either style by an entry point of the group
-`leaseway.transports`, under the name that `transport:` then has: a function from a `ServerView`
-and `ResolvedValues` (command, args, url, env and headers, references replaced) to a transport
-that is not connected yet.
+Other packages register a factory of either kind by an entry point of the group
+`leaseway.transports`, named as in `transport:`. It is a function from a `ServerView` and
+`ResolvedValues` (command, args, url, env, headers) to an unconnected transport.
 """
 
 from __future__ import annotations
@@ -24,46 +20,46 @@ from leaseway.wire.errors import Fault
 
 
 class Receipt(Protocol):
-    """Stands for one message on its way; compared and hashed by identity.
+    """Identifies one message; compared and hashed by identity.
 
     Attributes:
-        written: Set by the transport once the message is handed to the pipe or socket, from
-            where it can't be taken back. It tells a call that never started from one that may.
+        written: Set by the transport once the message is handed to the pipe or socket. Until then
+            its call certainly has not started.
     """
 
     written: bool
 
 
 class Receiver(Protocol):
-    """What a transport gives all that comes to. Runs on the loop, never blocks, never raises."""
+    """Receives a transport's messages. Called on the loop; never blocks, never raises."""
 
     def receive(self, messages: Sequence[bytes]) -> None:
-        """Receive what came at once, in its order: a JSON-RPC message each."""
+        """Receive one or more JSON-RPC messages, in order."""
 
     def overlong(self, head: bytes, tail: bytes, size: int) -> None:
-        """Called when a message above `bounds.MAX_LINE` was skipped.
+        """Called when a message above `bounds.MAX_LINE` was skipped; fails its request.
 
         Args:
             head: Its first 1024 bytes.
             tail: Its last 1024 bytes.
-            size: How many it had. It fails what it answers, if that can be read from it.
+            size: Its length.
         """
 
     def failed(self, receipt: Receipt, fault: Fault) -> None:
-        """Called when one message did not get through; the others are not concerned."""
+        """Called when one message could not be sent; others are not affected."""
 
     def ending(self, fault: Fault) -> None:
-        """Called when nothing can be sent any more; `lost` follows with all that is known."""
+        """Called when nothing can be sent any more; `lost` follows with the full error."""
 
     def lost(self, fault: Fault) -> None:
-        """Called when the connection has ended. Once; nothing is received after it."""
+        """Called once, when the connection has ended; nothing is received after it."""
 
 
 class Transport(ABC):
     """Carries the messages of one MCP connection, as bytes of UTF-8 JSON.
 
     Attributes:
-        stray_advice: What helps a server that sends what is no message, as a sentence.
+        stray_advice: A sentence for servers that send something else than messages.
     """
 
     stray_advice: ClassVar[str] = ""
@@ -75,51 +71,50 @@ class Transport(ABC):
 
     @abstractmethod
     async def connect(self, receiver: Receiver) -> None:
-        """Make the connection, and give what comes to the receiver. Called once.
+        """Open the connection and start receiving. Called once.
 
         Raises:
-            Fault: SERVER_NOT_READY or SERVER_LOST with a sentence that says why not.
-                `disconnect` is called all the same.
+            Fault: SERVER_NOT_READY or SERVER_LOST. `disconnect` is called nevertheless.
         """
 
     @abstractmethod
     async def disconnect(self, *, hurry: bool = False) -> None:
-        """End the connection and whatever it holds. Idempotent.
+        """Close the connection and what it started. Idempotent.
 
-        It must reach its end, within a few seconds, though its caller be cancelled.
+        Must complete within a few seconds, even if the caller is cancelled.
 
         Args:
-            hurry: Give the server little time to end by itself.
+            hurry: Give the server little time to exit.
         """
 
     @abstractmethod
     def send(self, message: bytes, receipt: Receipt) -> None:
-        """Send one message, soon; never blocks and never raises.
+        """Queue one message; never blocks and never raises.
 
         Args:
             message: A JSON-RPC message on one line, its newline included.
-            receipt: Stands for it, here and in `withdraw`.
+            receipt: Identifies it, also for `withdraw`.
         """
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """Withdraw a message that is not written yet; say whether it was there."""
+        """Remove a queued message; return whether it was still queued."""
         return False
 
     def waiting(self) -> int:
-        """Return how many bytes wait to be written; past 8 MiB no more calls are taken."""
+        """Return how many bytes are queued; above 8 MiB, calls are rejected."""
         return 0
 
     @property
     def stuck(self) -> bool:
-        """Whether what waits does so for reasons that lie with the server."""
+        """Whether messages are queued because the server does not read."""
         return False
 
 
 class PullTransport(ABC):
-    """The same, for those who would rather be asked for what came.
+    """A transport whose messages are awaited.
 
-    Each method is only called after `connect` has returned, `send` by one task and `receive` by
-    another. An exception from either ends the connection, with its text in the calls' errors.
+    After `connect`, one task calls `send` and another one `receive`. An exception from either ends
+    the connection, with its text in the calls' errors.
     """
 
     @property
@@ -129,22 +124,22 @@ class PullTransport(ABC):
 
     @abstractmethod
     async def connect(self) -> None:
-        """Make the connection.
+        """Open the connection.
 
         Raises:
-            Exception: It can't be made. `disconnect` is called all the same.
+            Exception: It can't be opened. `disconnect` is called nevertheless.
         """
 
     @abstractmethod
     async def disconnect(self) -> None:
-        """End the connection; `receive` and `send` are cancelled before. Called once."""
+        """Close the connection. Called once, after `receive` and `send` were cancelled."""
 
     @abstractmethod
     async def send(self, message: bytes) -> None:
-        """Send one message; the next comes once this has returned.
+        """Send one message; called again once this has returned.
 
         Raises:
-            Exception: It was not sent, and no other can be.
+            Exception: Neither this nor another message can be sent.
         """
 
     @abstractmethod
@@ -152,21 +147,20 @@ class PullTransport(ABC):
         """Return the next message, of at most `bounds.MAX_LINE` bytes.
 
         Raises:
-            EOFError: The server has ended the connection.
+            EOFError: The server has closed the connection.
             Exception: The connection broke.
         """
 
 
 @dataclass(frozen=True)
 class ServerView:
-    """What a registered transport is told of the server that it is for.
+    """The server of a registered transport.
 
     Attributes:
-        server: The server's id.
-        tenant: Whose overrides it has; empty for the common one.
-        transport: The name that the transport was registered by.
-        shared: Whether calls of several sessions go over it (`truely-stateless: true`).
-        startup_timeout: Seconds that connecting, negotiating and listing may take together.
+        tenant: The tenant whose overrides apply; empty for the common server.
+        transport: The registered name of the transport.
+        shared: Whether several sessions share the connection (`truely-stateless: true`).
+        startup_timeout: Seconds for connecting, negotiating and listing together.
     """
 
     server: str

@@ -1,4 +1,4 @@
-"""Transports that other packages register (see `transport`), made for one server."""
+"""Creates transports that other packages register (see `protocol.transport`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_TEXT = 500
 
 
 async def create_registered(spec: ServerSpec, resolved: ResolvedValues) -> Transport:
-    """Return a server's transport, not connected; its package is imported where it was not yet.
+    """Return a server's unconnected transport; import its package if necessary.
 
     Raises:
         Fault: SERVER_NOT_READY with `problem` TRANSPORT_NOT_AVAILABLE or START_FAILED.
@@ -28,17 +28,19 @@ async def create_registered(spec: ServerSpec, resolved: ResolvedValues) -> Trans
     )
     try:
         factory = await asyncio.to_thread(entry.load)  # an import may take long
-        made = factory(view, resolved)
+        transport = factory(view, resolved)
     except Fault:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {resolved.without_secrets(str(error))}"
         raise _broken(server, entry, why[:_MAX_TEXT].rstrip(".")) from error
-    if isinstance(made, PullTransport):
-        return PullAdapter(server, made, resolved.without_secrets)
-    if isinstance(made, Transport):
-        return made
-    why = f"it returned {type(made).__name__}, which is no Transport and no PullTransport"
+    if isinstance(transport, PullTransport):
+        return PullAdapter(server, transport, resolved.without_secrets)
+    if isinstance(transport, Transport):
+        return transport
+    why = (
+        f"it returned {type(transport).__name__}, which is neither a Transport nor a PullTransport"
+    )
     raise _broken(server, entry, why)
 
 
@@ -52,7 +54,7 @@ def _entry(server: str, transport: str) -> EntryPoint:
         raise _broken(server, entries[0], why)
     raise Fault(
         Reason.SERVER_NOT_READY,
-        f"The server {server} wants the transport {transport[:64]}, which this worker does not "
+        f"The server {server} uses the transport {transport[:64]}, which this worker does not "
         f"have: install the package that registers it (entry points {TRANSPORT_GROUP}) where the "
         "worker runs, and restart the worker.",
         metadata={"server": server, "problem": "TRANSPORT_NOT_AVAILABLE"},
@@ -67,6 +69,6 @@ def _broken(server: str, entry: EntryPoint, why: str) -> Fault:
     return Fault(
         Reason.SERVER_NOT_READY,
         f"The server {server} could not be started: the entry point {entry.name} = {entry.value} "
-        f"of {_origin(entry)} (group {TRANSPORT_GROUP}) made no transport: {why}.",
+        f"of {_origin(entry)} (group {TRANSPORT_GROUP}) created no transport: {why}.",
         metadata={"server": server, "problem": "START_FAILED", "entry_point": entry.name},
     )

@@ -1,4 +1,4 @@
-"""Fits a transport whose messages are asked for to the seam: one task sends, one receives."""
+"""Adapts a `PullTransport` to a `Transport`: one task sends, another one receives."""
 
 from __future__ import annotations
 
@@ -13,38 +13,35 @@ from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
-_FAREWELL: Final = 3.0
-"""Seconds that a transport has to disconnect."""
+_CLOSE_TIMEOUT: Final = 3.0
+"""Seconds for a transport to disconnect."""
 
-_BREATH: Final = 64
-"""Messages received in a row before others get a turn of the loop."""
+_YIELD_EVERY: Final = 64
+"""Messages received in a row before other tasks may run."""
 
-_KEPT: Final = 1024
+_EXCERPT: Final = 1024
 _MAX_TEXT: Final = 500
 
 
 class PullAdapter(Transport):
-    """A `PullTransport` as a `Transport`.
+    """Converts a `PullTransport` to a `Transport`.
 
-    Args:
-        server: The server's id, for messages.
-        inner: The transport, not connected.
-        shown: Returns what may be shown of the text of one of its exceptions.
+    `hide_secrets` removes secrets from the text of its exceptions.
     """
 
     def __init__(
-        self, server: str, inner: PullTransport, shown: Callable[[str], str] = str
+        self, server: str, inner: PullTransport, hide_secrets: Callable[[str], str] = str
     ) -> None:
         self._server = server
         self._inner = inner
-        self._shown = shown
+        self._hide_secrets = hide_secrets
         self._receiver: Receiver
         self._queue: dict[Receipt, bytes] = {}
         self._queued = 0
         self._sending = 0
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._over = False
+        self._closed = False
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -52,43 +49,43 @@ class PullAdapter(Transport):
         return self._inner.transport_type
 
     async def connect(self, receiver: Receiver) -> None:
-        """Connect, and begin to send and to receive."""
+        """Connect, and start sending and receiving."""
         self._receiver = receiver
         try:
             await self._inner.connect()
         except Fault:
             raise
         except Exception as error:
-            raise self._fault("could not be made", error) from error
+            raise self._fault("could not be opened", error) from error
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(work) for work in (self._receive_all(), self._send_all())]
 
     async def disconnect(self, *, hurry: bool = False) -> None:
         """Stop both tasks and disconnect."""
-        self._over = True
+        self._closed = True
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._say_farewell())
+            self._closing = asyncio.get_running_loop().create_task(self._close())
         await shielded(self._closing)
 
     def waiting(self) -> int:
-        """Return how many bytes wait here, the message that is being sent included."""
+        """Return how many bytes are queued, including the message being sent."""
         return self._queued + self._sending
 
     @property
     def stuck(self) -> bool:
-        """Whether a message is being sent that the server does not take."""
+        """Whether a message is being sent."""
         return self._sending > 0
 
     def send(self, message: bytes, receipt: Receipt) -> None:
-        """Queue a message behind those before it."""
-        if self._over:
+        """Queue a message."""
+        if self._closed:
             return
         self._queue[receipt] = message
         self._queued += len(message)
         self._wake.set()
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """Withdraw what waits here."""
+        """Remove a queued message."""
         waiting = self._queue.pop(receipt, None)
         if waiting is None:
             return False
@@ -103,7 +100,7 @@ class PullAdapter(Transport):
                 while self._queue:
                     await self._send_next()
         except Exception as error:
-            self._broke(error)
+            self._lose(error)
 
     async def _send_next(self) -> None:
         receipt = next(iter(self._queue))
@@ -120,48 +117,48 @@ class PullAdapter(Transport):
         received = 0
         try:
             while True:
-                self._take(await self._inner.receive())
+                self._deliver(await self._inner.receive())
                 received += 1
-                if received % _BREATH == 0:
-                    await asyncio.sleep(0)  # one that has more at once must not stall the others
+                if received % _YIELD_EVERY == 0:
+                    await asyncio.sleep(0)  # a busy transport must not starve other tasks
         except Exception as error:
-            self._broke(error)
+            self._lose(error)
 
-    def _take(self, message: bytes) -> None:
+    def _deliver(self, message: bytes) -> None:
         if not isinstance(message, bytes):
-            raise TypeError(f"its receive returned {type(message).__name__}, where bytes belong")
+            raise TypeError(f"its receive returned {type(message).__name__} instead of bytes")
         if len(message) > bounds.MAX_LINE:
-            self._receiver.overlong(message[:_KEPT], message[-_KEPT:], len(message))
+            self._receiver.overlong(message[:_EXCERPT], message[-_EXCERPT:], len(message))
         else:
             self._receiver.receive((message,))
 
-    def _broke(self, error: Exception) -> None:
-        if self._over:
+    def _lose(self, error: Exception) -> None:
+        if self._closed:
             return
-        self._over = True
+        self._closed = True
         self._receiver.lost(error if isinstance(error, Fault) else self._fault("broke", error))
 
-    def _fault(self, what: str, error: Exception) -> Fault:
+    def _fault(self, problem: str, error: Exception) -> Fault:
         head = f"The connection to the server {self._server} over {self.transport_type}"
-        why = self._shown(f"{error}").rstrip(".")[:_MAX_TEXT] or type(error).__name__
+        why = self._hide_secrets(f"{error}").rstrip(".")[:_MAX_TEXT] or type(error).__name__
         if isinstance(error, EOFError):
-            what = "was ended by the server"
+            problem = "was closed by the server"
         return Fault(
-            Reason.SERVER_LOST, f"{head} {what}: {why}.", metadata={"server": self._server}
+            Reason.SERVER_LOST, f"{head} {problem}: {why}.", metadata={"server": self._server}
         )
 
-    async def _say_farewell(self) -> None:
+    async def _close(self) -> None:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_FAREWELL)
+            await asyncio.wait(self._tasks, timeout=_CLOSE_TIMEOUT)
         try:
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await self._inner.disconnect()
         except Exception as error:
             _logger.warning(
                 "Disconnecting from the server %s over %s failed: %s.",
                 self._server,
                 self.transport_type,
-                self._shown(f"{error}").rstrip(".") or type(error).__name__,
+                self._hide_secrets(f"{error}").rstrip(".") or type(error).__name__,
             )

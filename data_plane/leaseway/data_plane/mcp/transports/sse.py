@@ -1,11 +1,10 @@
-"""The HTTP+SSE transport of MCP 2024-11-05: one event stream that answers, a POST each message.
+"""The HTTP+SSE transport of MCP 2024-11-05: an event stream for responses, a POST per message.
 
-POSTs are made concurrently over the worker's pool; one that fails fails its own request. When the
-stream ends, the connection does: such servers keep their session with the stream.
+POSTs run concurrently over the worker's pool; one that fails affects its own request only. The end
+of the stream ends the connection: such servers tie the session to the stream.
 
-`mcp` has a client of this transport, and it is not used: with mcp 2.3 under the pull adapter, 14 of
-27 tests failed, as a POST that fails goes to its log and not to its request, a refusal loses its
-status, and no message has a bound.
+The client of `mcp` is not used: with mcp 2.3 under the pull adapter, 14 of 27 tests failed, because
+it only logs failed POSTs, drops HTTP statuses, and does not limit the size of messages.
 """
 
 from __future__ import annotations
@@ -19,38 +18,31 @@ import aiohttp
 from yarl import URL
 
 from leaseway.data_plane.background import shielded
-from leaseway.data_plane.mcp.http import errors as answers
+from leaseway.data_plane.mcp.http import errors
 from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint, RequestBody
-from leaseway.data_plane.mcp.http.get_stream import BROKEN
 from leaseway.data_plane.mcp.http.sse_parser import SseEvent, SseParser, SseTooLarge
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
 
 _logger = logging.getLogger(__name__)
-_POSTING: Final = 600.0
-"""Seconds that a server may leave a POST unanswered, whose answer is on the stream."""
+_POST_TIMEOUT: Final = 600.0
+"""Seconds for the response of a POST, which servers may delay until the stream has the result."""
 
-_POST_COST: Final = 8 * bounds.KIB
-"""Bytes that a POST under way counts for at least: there are 1,024 at most."""
+_MIN_POST_COST: Final = 8 * bounds.KIB
+"""Minimum bytes that a POST counts in the queue: this limits POSTs to 1,024."""
 
-_FAREWELL: Final = 2.0
+_CLOSE_TIMEOUT: Final = 2.0
 _MAX_ENDPOINT: Final = 8 * bounds.KIB
-_REFUSED: Final = frozenset({400, 401, 403, 404, 405, 413, 415, 421, 429})
-"""Statuses by which a server says that it did not take a message."""
+_NOT_ACCEPTED: Final = frozenset({400, 401, 403, 404, 405, 413, 415, 421, 429})
+"""Statuses of messages that the server has not accepted."""
 
 
 class SseTransport(Transport):
-    """An event stream and where it says that messages are to be sent.
-
-    Args:
-        server: The server's id, for messages.
-        url: The stream's address.
-        http: The worker's pooled client.
-        headers: Configured headers, resolved; sent with every request.
+    """An event stream, and the URL for POSTs that the stream names.
 
     Raises:
-        Fault: SERVER_NOT_READY: the URL is none, or a header can't be sent.
+        Fault: SERVER_NOT_READY: the URL or a header is invalid.
     """
 
     def __init__(
@@ -66,7 +58,7 @@ class SseTransport(Transport):
         self._reading: asyncio.Task[None] | None = None
         self._posting: dict[Receipt, asyncio.Task[None]] = {}
         self._waiting = 0
-        self._over = False
+        self._closed = False
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -77,47 +69,47 @@ class SseTransport(Transport):
         """Open the stream and wait until it names its endpoint.
 
         Raises:
-            Fault: SERVER_LOST or SERVER_ERROR with what the server, or the network, answered.
+            Fault: SERVER_LOST or SERVER_ERROR with the error of the server or the network.
         """
         self._receiver = receiver
         loop = asyncio.get_running_loop()
-        named: asyncio.Future[None] = loop.create_future()
-        self._reading = loop.create_task(self._read(named))
-        await named
+        endpoint_known: asyncio.Future[None] = loop.create_future()
+        self._reading = loop.create_task(self._read(endpoint_known))
+        await endpoint_known
 
     async def disconnect(self, *, hurry: bool = False) -> None:
-        """End the stream and what is being sent."""
-        self._over = True
+        """Cancel the stream and all POSTs."""
+        self._closed = True
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._say_farewell())
+            self._closing = asyncio.get_running_loop().create_task(self._close())
         await shielded(self._closing)
 
     # Sending.
 
     def waiting(self) -> int:
-        """Return the bytes of all POSTs under way, 8 KiB each at least."""
+        """Return the bytes of all POSTs in flight, at least 8 KiB each."""
         return self._waiting
 
     @property
     def stuck(self) -> bool:
-        """True: what was not sent yet waits for a connection to the server."""
+        """True: unsent messages wait for a connection to the server."""
         return True
 
     def send(self, message: bytes, receipt: Receipt) -> None:
-        """Post a message, beside all others."""
-        if self._over or self._posts is None:
+        """Post a message concurrently."""
+        if self._closed or self._posts is None:
             return
-        cost = max(len(message), _POST_COST)
+        cost = max(len(message), _MIN_POST_COST)
         self._waiting += cost
         task = asyncio.get_running_loop().create_task(self._post(self._posts, message, receipt))
         before = self._posting.pop(receipt, None)
         if before is not None:
-            before.cancel()  # the stream has answered it already: the call is made again
+            before.cancel()  # answered on the stream: this is the next round of the call
         self._posting[receipt] = task
         task.add_done_callback(lambda done: self._posted(done, receipt, cost))
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """Stop posting a message; nobody needs the answer to its POST either."""
+        """Cancel the POST of a message."""
         task = self._posting.get(receipt)
         if task is None or task.done():
             return False
@@ -132,63 +124,63 @@ class SseTransport(Transport):
     async def _post(self, endpoint: HttpEndpoint, message: bytes, receipt: Receipt) -> None:
         try:
             async with (
-                asyncio.timeout(_POSTING),
+                asyncio.timeout(_POST_TIMEOUT),
                 await endpoint.request("POST", {}, RequestBody(message, receipt)) as response,
             ):
                 if response.status >= 400:
-                    raise self._refused(response)
+                    raise self._post_fault(response)
         except Fault as fault:
-            self._failed(receipt, fault)
-        except BROKEN as error:
+            self._fail(receipt, fault)
+        except errors.CONNECTION_ERRORS as error:
             if not (isinstance(error, TimeoutError) and receipt.written):
-                broken = answers.broken(self._server, endpoint.url, error, receipt, False)
-                self._failed(receipt, broken)
-        except Exception:  # whoever waits must learn that it is in vain
+                broken = errors.broken(self._server, endpoint.url, error, receipt, False)
+                self._fail(receipt, broken)
+        except Exception:  # the request must be notified of any failure
             _logger.exception("A message to the server %s failed unexpectedly.", self._server)
-            self._failed(receipt, answers.unexpected(self._server, receipt))
+            self._fail(receipt, errors.unexpected(self._server, receipt))
 
-    def _refused(self, response: aiohttp.ClientResponse) -> Fault:
-        fault = answers.status_fault(self._server, response.status, response.headers, response.url)
-        started: Started = "no" if response.status in _REFUSED else "unknown"
+    def _post_fault(self, response: aiohttp.ClientResponse) -> Fault:
+        fault = errors.status_fault(self._server, response.status, response.headers, response.url)
+        started: Started = "no" if response.status in _NOT_ACCEPTED else "unknown"
         fault.started = "no" if fault.started == "no" else started
         return fault
 
-    def _failed(self, receipt: Receipt, fault: Fault) -> None:
-        if not self._over:
+    def _fail(self, receipt: Receipt, fault: Fault) -> None:
+        if not self._closed:
             self._receiver.failed(receipt, fault)
 
     # Receiving.
 
-    async def _read(self, named: asyncio.Future[None]) -> None:
-        """Read the stream to its end; tell who waits for its endpoint, then the receiver."""
+    async def _read(self, endpoint_known: asyncio.Future[None]) -> None:
+        """Read the stream to its end; report its endpoint, then its messages."""
         try:
             async with await self._stream.request("GET", {}) as response:
                 self._check(response)
                 async for data in response.content.iter_any():
-                    self._take(self._parser.feed(data), response.url, named)
+                    self._handle_events(self._parser.feed(data), response.url, endpoint_known)
             fault = self._lost("ended its event stream")
         except SseTooLarge:
             self._receiver.overlong(b"", b"", bounds.MAX_LINE)
             fault = self._lost("sent an event that is too large")
         except Fault as error:
             fault = error
-        except BROKEN as error:
-            fault = self._broken(error, named.done())
+        except errors.CONNECTION_ERRORS as error:
+            fault = self._broken(error, endpoint_known.done())
         except Exception:
             _logger.exception("Reading from the server %s failed unexpectedly.", self._server)
-            fault = self._lost("sent what can't be read (the worker's log says more)")
-        self._end(fault, named)
+            fault = self._lost("sent something unreadable (see the worker's log)")
+        self._end(fault, endpoint_known)
 
     def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status >= 400:
-            raise answers.status_fault(
-                self._server, response.status, response.headers, response.url
-            )
+            raise errors.status_fault(self._server, response.status, response.headers, response.url)
         if response.content_type != "text/event-stream":
-            what = f"HTTP status {response.status} and content type {response.content_type}"
-            raise answers.unreadable(self._server, what)
+            problem = f"HTTP status {response.status} and content type {response.content_type}"
+            raise errors.unreadable(self._server, problem)
 
-    def _take(self, events: Iterable[SseEvent], stream: URL, named: asyncio.Future[None]) -> None:
+    def _handle_events(
+        self, events: Iterable[SseEvent], stream: URL, endpoint_known: asyncio.Future[None]
+    ) -> None:
         messages = []
         for event in events:
             if event.event == "message":
@@ -196,9 +188,9 @@ class SseTransport(Transport):
             elif event.event == "endpoint" and self._posts is None:
                 target = self._endpoint_of(event.data, stream)
                 self._posts = HttpEndpoint(self._server, str(target), self._http, self._headers, "")
-                if not named.done():
-                    named.set_result(None)
-        # Comments that keep the stream open are signs of life, too.
+                if not endpoint_known.done():
+                    endpoint_known.set_result(None)
+        # Also without messages: comments that keep the stream open are signs of life.
         self._receiver.receive(messages)
 
     def _endpoint_of(self, data: bytes, stream: URL) -> URL:
@@ -206,46 +198,46 @@ class SseTransport(Transport):
             if len(data) > _MAX_ENDPOINT:
                 raise ValueError
             target = stream.join(URL(data.decode().strip()))
-            named = target.origin()
+            origin = target.origin()
         except ValueError:
-            raise answers.unreadable(self._server, "an endpoint that is no URL") from None
-        if answers.same_origin(stream, target):
+            raise errors.unreadable(self._server, "an endpoint that is not a URL") from None
+        if errors.same_origin(stream, target):
             return target
         raise Fault(
             Reason.SERVER_ERROR,
-            f"The server {self._server} wants its messages sent to {named}, which is "
-            f"not the origin of its url, {stream.origin()}: its headers may hold credentials, so "
-            "nothing is sent there. Use a url of that origin if it is the intended server.",
+            f"The server {self._server} requests messages at {origin}, which is not the origin of "
+            f"its url, {stream.origin()}: the headers may contain credentials, so nothing is sent "
+            "there. Use a url of that origin if it is the intended server.",
             metadata={"server": self._server},
         )
 
-    def _end(self, fault: Fault, named: asyncio.Future[None]) -> None:
-        if not named.done():
-            named.set_exception(fault)
-            named.exception()  # nobody may be waiting for it any more
-        elif not self._over:
-            self._over = True
+    def _end(self, fault: Fault, endpoint_known: asyncio.Future[None]) -> None:
+        if not endpoint_known.done():
+            endpoint_known.set_exception(fault)
+            endpoint_known.exception()  # `connect` may have been cancelled
+        elif not self._closed:
+            self._closed = True
             self._receiver.lost(fault)
 
-    def _lost(self, what: str) -> Fault:
-        text = f"The server {self._server} {what}, and with it its session."
+    def _lost(self, problem: str) -> Fault:
+        text = f"The server {self._server} {problem}, which ended its session."
         return Fault(Reason.SERVER_LOST, text, metadata={"server": self._server})
 
     def _broken(self, error: Exception, was_open: bool) -> Fault:
         if not was_open:
-            return answers.unreachable(self._server, self._stream.url, error)
+            return errors.unreachable(self._server, self._stream.url, error)
         origin = self._stream.url.origin()
         text = (
             f"The event stream of the server {self._server} at {origin} broke: "
-            f"{answers.what_broke(error)}."
+            f"{errors.describe_error(error)}."
         )
         return Fault(Reason.SERVER_LOST, text, metadata={"server": self._server})
 
-    async def _say_farewell(self) -> None:
+    async def _close(self) -> None:
         tasks = [*self._posting.values()]
         if self._reading is not None:
             tasks.append(self._reading)
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=_FAREWELL)
+            await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT)

@@ -1,7 +1,8 @@
-"""The pipes of a process as a transport.
+"""The standard input and output of a process as a transport.
 
-Messages go from the pipe to the receiver in one loop turn, without a task; everything sent in one
-turn goes out as one write. When the pipe is full, lines wait here, and can be taken back.
+Messages are passed from the pipe to the receiver in one loop iteration, without a task. All
+messages of one iteration are sent in one write. If the pipe is full, messages are queued here and
+can be withdrawn.
 """
 
 from __future__ import annotations
@@ -16,27 +17,21 @@ from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transp
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
-_WRITE: Final = 64 * bounds.KIB
-"""Bytes of one write: what a pipe holds. What waits behind it can still be taken back."""
+_MAX_WRITE: Final = 64 * bounds.KIB
+"""Bytes of one write: the capacity of a pipe. Later messages can still be withdrawn."""
 
 MAX_SKIPPED: Final = 8 * bounds.MAX_LINE
-"""Bytes of a too long line that are read to find its end."""
+"""Maximum bytes of a skipped line."""
 
 SHORT_GRACE: Final = 0.2
-"""Seconds that a process which failed to start or broke the protocol has to end by itself."""
+"""Seconds for a process to exit after a failed start or a broken connection."""
 
-_LAST_WORDS: Final = 0.1
-"""Seconds that an exit status and the last lines of stderr may come after the end of a pipe."""
+_EXIT_WAIT: Final = 0.1
+"""Seconds to wait for the exit status and the last lines of stderr after the end of a pipe."""
 
 
 class StdioTransport(Transport):
-    """A process's standard input and output.
-
-    Args:
-        server: The server's id, for messages.
-        process: The process; `disconnect` stops it.
-        stderr: Its last lines, quoted when it dies.
-    """
+    """A process's standard input and output; `disconnect` stops the process."""
 
     stray_advice = "It should log to its standard error."
 
@@ -69,10 +64,10 @@ class StdioTransport(Transport):
         try:
             await process.open()
             self._writer, _ = await self._loop.connect_write_pipe(
-                lambda: _Writer(self), pipe_for_loop(process.stdin)
+                lambda: _StdinProtocol(self), pipe_for_loop(process.stdin)
             )
             self._reader, _ = await self._loop.connect_read_pipe(
-                lambda: _Reader(self), pipe_for_loop(process.stdout)
+                lambda: _StdoutProtocol(self), pipe_for_loop(process.stdout)
             )
         except BaseException:
             for pipe, transport in ((process.stdin, self._writer), (process.stdout, self._reader)):
@@ -82,7 +77,7 @@ class StdioTransport(Transport):
         self._process.exited.add_done_callback(lambda _: self.pipe_ended())
 
     async def disconnect(self, *, hurry: bool = False) -> None:
-        """Close the pipes, on which most servers end, and stop the process."""
+        """Close the pipes, on which most servers exit, and stop the process."""
         self._closing = True
         if self._ending is not None:
             self._ending.cancel()
@@ -94,12 +89,12 @@ class StdioTransport(Transport):
             if self._reader is not None:
                 self._reader.close()
             if self._writer is not None:
-                self._writer.abort()  # what it still holds, nobody will read
+                self._writer.abort()  # drop its buffer: the process has exited
 
     # Writing.
 
     def waiting(self) -> int:
-        """Return how many bytes wait here for the pipe."""
+        """Return how many bytes are queued for the pipe."""
         if self._paused and self._writer is not None:
             return self._queued + self._writer.get_write_buffer_size()
         return self._queued
@@ -109,7 +104,7 @@ class StdioTransport(Transport):
         return self._paused
 
     def send(self, message: bytes, receipt: Receipt) -> None:
-        """Write a message in the next turn of the loop, or when the pipe has room again."""
+        """Write a message in the next loop iteration, or when the pipe has room again."""
         self._queue[receipt] = message
         self._queued += len(message)
         if not self._flushing and not self._paused:
@@ -117,7 +112,7 @@ class StdioTransport(Transport):
             self._loop.call_soon(self._flush)
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """Withdraw what waits here."""
+        """Remove a queued message."""
         waiting = self._queue.pop(receipt, None)
         if waiting is None:
             return False
@@ -132,8 +127,8 @@ class StdioTransport(Transport):
             self._writer.write(self._next_write())
 
     def _next_write(self) -> bytes:
-        """Take from the queue what goes out as one write."""
-        if self._queued <= _WRITE:
+        """Remove the messages of one write from the queue."""
+        if self._queued <= _MAX_WRITE:
             lines, self._queue, self._queued = self._queue, {}, 0
         else:
             lines = self._first_lines()
@@ -147,7 +142,7 @@ class StdioTransport(Transport):
         for receipt, line in self._queue.items():
             lines[receipt] = line
             size += len(line)
-            if size >= _WRITE:
+            if size >= _MAX_WRITE:
                 break
         for receipt in lines:
             del self._queue[receipt]
@@ -158,14 +153,14 @@ class StdioTransport(Transport):
         self._paused = True
 
     def resume(self) -> None:
-        """The pipe has room again."""
+        """Continue writing: the pipe has room again."""
         self._paused = False
         self._flush()
 
     # Reading.
 
     def received(self, data: bytes) -> None:
-        """Receive what the server wrote."""
+        """Receive standard output."""
         try:
             lines = self._lines.feed(data)
         except LineTooLong:
@@ -176,25 +171,25 @@ class StdioTransport(Transport):
     # The end.
 
     def pipe_ended(self) -> None:
-        """The process has ended or closed a pipe: nothing more will come."""
+        """End the connection: the process has exited or closed a pipe."""
         if self._ending is None and not self._closing:
             self._receiver.ending(self._lost_fault())
-            self._ending = self._loop.create_task(self._wind_up())
+            self._ending = self._loop.create_task(self._report_lost())
 
     def input_ended(self) -> None:
-        """Nothing can be written any more."""
+        """Handle the end of standard input."""
         self._writer = None
         self.pipe_ended()
 
     def output_ended(self) -> None:
-        """Its standard output has been read to the end."""
+        """Handle the end of standard output."""
         self._output_ended.set()
         self.pipe_ended()
 
-    async def _wind_up(self) -> None:
-        """Wait a moment for the exit status and last words, then tell everyone."""
+    async def _report_lost(self) -> None:
+        """Wait a moment for the exit status and stderr, then report the loss."""
         try:
-            async with asyncio.timeout(_LAST_WORDS):
+            async with asyncio.timeout(_EXIT_WAIT):
                 await asyncio.shield(self._process.exited)
                 await self._process.stderr_ended.wait()
                 await self._output_ended.wait()
@@ -209,32 +204,32 @@ class StdioTransport(Transport):
             status = self._process.exited.result()
             metadata["exit_status"] = str(status)
             ended = self._process.describe_exit()
-        last_words = self._stderr.last(lines=10, size=2048)
-        if last_words:
-            metadata["stderr"] = last_words
+        stderr = self._stderr.last(lines=10, size=2048)
+        if stderr:
+            metadata["stderr"] = stderr
         text = f"The server {self._server} {ended}"
-        text += f"; it wrote last: {significant_line(last_words)}" if last_words else "."
+        text += f"; it wrote last: {significant_line(stderr)}" if stderr else "."
         return Fault(Reason.SERVER_LOST, text, metadata=metadata)
 
 
-class _Writer(asyncio.BaseProtocol):
-    def __init__(self, pipes: StdioTransport) -> None:
-        self._pipes = pipes
+class _StdinProtocol(asyncio.BaseProtocol):
+    def __init__(self, transport: StdioTransport) -> None:
+        self._transport = transport
 
     def pause_writing(self) -> None:
-        self._pipes.pause()
+        self._transport.pause()
 
     def resume_writing(self) -> None:
-        self._pipes.resume()
+        self._transport.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._pipes.input_ended()
+        self._transport.input_ended()
 
 
-class _Reader(asyncio.Protocol):
-    def __init__(self, pipes: StdioTransport) -> None:
-        self.data_received = pipes.received  # type: ignore[method-assign]
-        self._pipes = pipes
+class _StdoutProtocol(asyncio.Protocol):
+    def __init__(self, transport: StdioTransport) -> None:
+        self.data_received = transport.received  # type: ignore[method-assign]
+        self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._pipes.output_ended()
+        self._transport.output_ended()

@@ -1,8 +1,7 @@
 """MCP over a websocket, subprotocol `mcp`: a text frame for each JSON-RPC message.
 
-MCP itself does not define it, so there is no session, no resumption and no authorization beyond
-the configured headers: the connection is the session, and its loss is the server's. `mcp` 2 has no
-client of it.
+MCP does not define this transport: it has no session id, no resumption, and no authorization except
+the configured headers. The connection is the session. `mcp` 2 has no client for it.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ import aiohttp
 from aiohttp import WSCloseCode, WSMsgType
 from yarl import URL
 
-from leaseway.data_plane.mcp.http.endpoint import check_headers, parsed_url
+from leaseway.data_plane.mcp.http.endpoint import check_headers, parse_url
 from leaseway.data_plane.mcp.http.errors import (
+    describe_error,
     not_followed,
     status_fault,
     unreachable,
-    what_broke,
 )
 from leaseway.data_plane.mcp.protocol.transport import PullTransport
 from leaseway.wire import bounds
@@ -29,31 +28,25 @@ from leaseway.wire.errors import Fault, Reason
 
 SUBPROTOCOL: Final = "mcp"
 _HEARTBEAT: Final = 60.0
-"""Seconds of silence after which a ping is sent; its answer may take half as long. That is more
-than a server's health check gives an idle server: one that computes may be deaf for a while."""
+"""Seconds of silence before a ping; its response may take half as long. More than the health check
+allows an idle server, since a server that computes may not respond for a while."""
 
-_GOODBYE: Final = aiohttp.ClientWSTimeout(ws_close=2.0)
+_CLOSE_TIMEOUT: Final = aiohttp.ClientWSTimeout(ws_close=2.0)
 _MAX_REASON: Final = 200
 
 
 class WebSocketTransport(PullTransport):
-    """A websocket.
-
-    Args:
-        server: The server's id, for messages.
-        url: Its ws or wss address.
-        http: The worker's pooled client, whose connections are used.
-        headers: Configured headers, resolved; sent with the handshake.
+    """A websocket at a ws or wss URL.
 
     Raises:
-        Fault: SERVER_NOT_READY: the URL is none, or a header can't be sent.
+        Fault: SERVER_NOT_READY: the URL or a header is invalid.
     """
 
     def __init__(
         self, server: str, url: str, http: aiohttp.ClientSession, headers: Mapping[str, str]
     ) -> None:
         self._server = server
-        self._url = parsed_url(server, url, ("ws", "wss"))
+        self._url = parse_url(server, url, ("ws", "wss"))
         self._http = http
         self._headers = check_headers(server, headers)
         self._session: aiohttp.ClientSession | None = None
@@ -64,12 +57,12 @@ class WebSocketTransport(PullTransport):
         return "websocket"
 
     async def connect(self) -> None:
-        """Make the handshake.
+        """Open the websocket.
 
         Raises:
-            Fault: SERVER_LOST or SERVER_ERROR with what the server, or the network, answered.
+            Fault: SERVER_LOST or SERVER_ERROR with the error of the server or the network.
         """
-        self._session = self._session_of_its_own()
+        self._session = self._create_session()
         try:
             self._socket = await self._session.ws_connect(
                 self._url,
@@ -77,7 +70,7 @@ class WebSocketTransport(PullTransport):
                 headers=self._headers,
                 max_msg_size=bounds.MAX_LINE,
                 heartbeat=_HEARTBEAT,
-                timeout=_GOODBYE,
+                timeout=_CLOSE_TIMEOUT,
             )
         except aiohttp.WSServerHandshakeError as error:
             if error.status < HTTPStatus.BAD_REQUEST:
@@ -87,16 +80,16 @@ class WebSocketTransport(PullTransport):
             raise unreachable(self._server, self._url, error) from None
 
     async def disconnect(self) -> None:
-        """Say goodbye and close."""
+        """Send a close frame and close."""
         try:
             if self._socket is not None:
                 await self._socket.close()
-        finally:  # also where the server takes no goodbye and the time for it is over
+        finally:  # also after a timeout of the close frame
             if self._session is not None:
                 await self._session.close()
 
     async def send(self, message: bytes) -> None:
-        """Send one message, waiting while the server does not read."""
+        """Send one message; wait while the server does not read."""
         assert self._socket is not None
         await self._socket.send_frame(message.rstrip(b"\n"), WSMsgType.TEXT)
 
@@ -110,9 +103,9 @@ class WebSocketTransport(PullTransport):
             return bytes(frame.data)
         raise self._ended(frame.type, frame.data, frame.extra)
 
-    def _session_of_its_own(self) -> aiohttp.ClientSession:
-        # aiohttp follows redirects of a handshake, to wherever they lead, with all headers. What
-        # it traces can refuse that, but should cost no other request.
+    def _create_session(self) -> aiohttp.ClientSession:
+        # aiohttp follows redirects of a handshake to any host, with all headers. A trace hook can
+        # prevent that; its own session keeps the hook from other requests.
         tracing = aiohttp.TraceConfig()
         tracing.on_request_redirect.append(self._refuse_redirect)
         return aiohttp.ClientSession(
@@ -135,7 +128,7 @@ class WebSocketTransport(PullTransport):
 
     def _no_websocket(self, error: aiohttp.WSServerHandshakeError) -> Fault:
         text = (
-            f"The server {self._server} does not open a websocket ({error.message}): check its "
+            f"The server {self._server} does not accept a websocket ({error.message}): check its "
             "url and transport."
         )
         return Fault(Reason.SERVER_LOST, text, metadata={"server": self._server})
@@ -147,11 +140,11 @@ class WebSocketTransport(PullTransport):
             return self._broken(head, data, metadata)
         code = data if kind is WSMsgType.CLOSE else None
         if code is None:
-            text = f"{head} broke: its connection ended without a goodbye."
+            text = f"{head} broke: its connection ended without a close frame."
             return Fault(Reason.SERVER_LOST, text, metadata=metadata)
         why = f": {reason[:_MAX_REASON].rstrip('.')}" if reason else ""
         metadata["close_code"] = str(code)
-        text = f"{head} was closed by it with code {code}{_meaning(code)}{why}."
+        text = f"{head} was closed by the server with code {code}{_meaning(code)}{why}."
         return Fault(Reason.SERVER_LOST, text, metadata=metadata)
 
     def _broken(self, head: str, error: Any, metadata: dict[str, str]) -> Fault:
@@ -159,13 +152,13 @@ class WebSocketTransport(PullTransport):
             metadata["limit"] = str(bounds.MAX_LINE)
             text = (
                 f"{head} was closed: the server sent a message of more than {bounds.MAX_LINE} "
-                f"bytes ({bounds.MAX_LINE // bounds.MIB} MiB, the bound for one). Ask its tools "
-                "for less at a time."
+                f"bytes ({bounds.MAX_LINE // bounds.MIB} MiB, the limit). Ask its tools for less "
+                "at a time."
             )
         elif isinstance(error, aiohttp.ServerTimeoutError):
             text = f"{head} was closed: it has not answered a ping for {_HEARTBEAT / 2:g} s."
         else:
-            text = f"{head} broke: {f'{error}'.rstrip('.') or what_broke(error)}."
+            text = f"{head} broke: {f'{error}'.rstrip('.') or describe_error(error)}."
         return Fault(Reason.SERVER_LOST, text, metadata=metadata)
 
 

@@ -1,4 +1,4 @@
-"""A server that gives no sign of life is noticed when it has nothing to do, and only then."""
+"""Health checks notice an unresponsive server when it is idle, and only then."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import until
 
 from leaseway.data_plane.mcp.instance import Instance
-from leaseway.data_plane.mcp.protocol.features.health import Patience, patience_of
+from leaseway.data_plane.mcp.protocol.features.health import Patience, default_patience
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -27,16 +28,16 @@ if TYPE_CHECKING:
 SOON = Patience(idle=0.05, answer=30.0)
 STRICT = Patience(idle=0.05, answer=0.5)
 PROMPT = Patience(idle=600.0, answer=0.5)
-"""Asks only where there is a doubt."""
+"""Pings only doubtful servers."""
 LENIENT = Patience(idle=600.0, answer=30.0)
-"""The same, for a server that is to answer however busy the machine is."""
+"""The same, for a server that must answer even on a busy machine."""
 
 ERAS = pytest.mark.parametrize("era", [(), ("--legacy",)], ids=["modern", "legacy"])
 
 
 @pytest.fixture(autouse=True)
 def wake_the_stopped(leak_guard: None, bench: Bench) -> Iterator[None]:
-    """What is stopped ends sooner when it goes on; nothing is left over in the end."""
+    """Continue stopped servers, so that they exit quickly."""
     yield
     for instance in bench.instances:
         if instance.pid is not None and instance.state == "ready":
@@ -51,46 +52,43 @@ def stop(instance: Instance) -> None:
 
 def in_doubt(instance: Instance) -> bool:
     assert instance._peer is not None
-    return instance._peer.signs.in_doubt
+    return instance._peer.liveness.in_doubt
 
 
-def excused(instance: Instance) -> bool:
+def may_be_silent(instance: Instance) -> bool:
     assert instance._peer is not None
-    return instance._peer.is_excused
+    return instance._peer.may_be_silent
 
 
 async def lost(bench: Bench) -> Fault:
-    async with asyncio.timeout(BOUND):
-        closed, fault = await bench.closed.get()
+    closed, fault = await bench.next_closed()
     assert closed.state == "closed"
     assert fault is not None
     return fault
 
 
-def asked(log: Path) -> list[str]:
+def pings(log: Path) -> list[str]:
     lines = log.read_text().splitlines()
     methods = [json.loads(line).get("method") for line in lines]
     return [method for method in methods[1:] if method in ("ping", "server/discover")]
 
 
-async def until_asked(log: Path, times: int) -> None:
-    async with asyncio.timeout(BOUND):
-        while len(asked(log)) < times:
-            await asyncio.sleep(0.005)
+async def until_pinged(log: Path, times: int) -> None:
+    await until(lambda: len(pings(log)) >= times)
 
 
-def test_a_server_gets_the_documented_patience() -> None:
+def test_the_default_patience_is_as_documented() -> None:
     assert (Patience().idle, Patience().answer) == (30.0, 10.0)
     assert (bounds.HEALTH_INTERVAL, bounds.HEALTH_PATIENCE) == (30.0, 10.0)
 
 
-def test_a_server_with_state_gets_its_call_timeout_for_a_call_that_was_given_up() -> None:
+def test_a_leased_server_gets_its_call_timeout_after_an_abandoned_call() -> None:
     leased = ServerSpec(VariantKey("db"), "stdio", command="db", call_timeout=90)
-    assert patience_of(leased) == Patience(30.0, 10.0, doubt=90)
-    assert patience_of(replace(leased, truely_stateless=True)) == Patience(30.0, 10.0, doubt=0)
+    assert default_patience(leased) == Patience(30.0, 10.0, doubt=90)
+    assert default_patience(replace(leased, truely_stateless=True)) == Patience(30.0, 10.0, doubt=0)
 
 
-async def test_a_server_that_still_works_on_a_call_that_was_given_up_is_left_alone(
+async def test_a_leased_server_that_works_on_an_abandoned_call_is_not_disconnected(
     bench: Bench, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -98,10 +96,10 @@ async def test_a_server_that_still_works_on_a_call_that_was_given_up_is_left_alo
     instance = await bench.start(bench.stdio("echo_raw", "--log", str(log)), patience=patience)
     call, _ = bench.start_call(instance, "never")
     await bench.written(call)
-    stop(instance)  # as one that does one thing at a time
+    stop(instance)  # like a single-threaded server
     call.cancel("enough")
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(3.5):  # longer than an idle server may be silent in all
+        async with asyncio.timeout(3.5):  # longer than an idle server may be silent
             await bench.closed.get()
     os.kill(instance.pid or 0, signal.SIGCONT)
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
@@ -109,19 +107,19 @@ async def test_a_server_that_still_works_on_a_call_that_was_given_up_is_left_alo
 
 
 @ERAS
-async def test_an_idle_server_is_asked_again_and_again_in_the_way_of_its_era(
+async def test_an_idle_server_is_pinged_repeatedly_in_the_way_of_its_era(
     bench: Bench, era: tuple[str, ...], tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     instance = await bench.start(bench.stdio("echo_raw", *era, "--log", str(log)), patience=SOON)
-    await until_asked(log, 3)
-    assert set(asked(log)) == {"ping" if era else "server/discover"}
+    await until_pinged(log, 3)
+    assert set(pings(log)) == {"ping" if era else "server/discover"}
     assert instance.state == "ready"
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
 
 
 @ERAS
-async def test_a_mute_idle_server_is_disconnected_and_its_processes_end(
+async def test_an_unresponsive_idle_server_is_disconnected_and_its_processes_exit(
     bench: Bench, era: tuple[str, ...]
 ) -> None:
     instance = await bench.start(bench.stdio("echo_raw", *era), patience=STRICT)
@@ -132,7 +130,7 @@ async def test_a_mute_idle_server_is_disconnected_and_its_processes_end(
     assert bench.disconnected == ["disconnected"]
 
 
-async def test_an_error_in_answer_to_a_ping_is_a_sign_of_life(bench: Bench) -> None:
+async def test_an_error_response_to_a_ping_is_a_sign_of_life(bench: Bench) -> None:
     spec = bench.stdio("echo_raw", "--legacy", protocol="legacy")
     instance = await bench.start(spec, patience=SOON)
     peer = instance._peer
@@ -142,21 +140,19 @@ async def test_an_error_in_answer_to_a_ping_is_a_sign_of_life(bench: Bench) -> N
 
     async def odd_ping() -> None:
         try:
-            await peer._ask("no/such/method", None)
+            await peer._request_in_era("no/such/method", None)
         except Exception as error:
             answers.append(type(error).__name__)
             raise
 
     peer.ping = odd_ping  # type: ignore[method-assign]
-    async with asyncio.timeout(BOUND):
-        while len(answers) < 3:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(answers) >= 3)
     assert set(answers) == {"MCPError"}
     assert instance.state == "ready"
     await ping()
 
 
-async def test_a_server_that_knows_no_ping_lives_while_it_says_anything(bench: Bench) -> None:
+async def test_a_server_without_ping_stays_connected_while_it_sends_anything(bench: Bench) -> None:
     patience = Patience(idle=0.05, answer=6.0)  # the machine may give the server no time for some
     instance = await bench.start(
         bench.stdio("faulty", "discreet"), patience=patience, known_version="2025-11-25"
@@ -169,9 +165,7 @@ async def test_a_server_that_knows_no_ping_lives_while_it_says_anything(bench: B
     assert instance.state == "ready"
 
 
-async def test_a_server_at_work_is_not_asked_however_long_it_takes(
-    bench: Bench, tmp_path: Path
-) -> None:
+async def test_a_server_that_works_on_a_call_is_not_pinged(bench: Bench, tmp_path: Path) -> None:
     log = tmp_path / "log"
     spec = bench.stdio("echo_raw", "--legacy", "--log", str(log))
     patience = Patience(idle=0.02, answer=0.05)
@@ -180,19 +174,19 @@ async def test_a_server_at_work_is_not_asked_however_long_it_takes(
         await instance.start()
         call, outcome = bench.start_call(instance, "slow", {"seconds": 1})
         await bench.written(call)
-        before = len(asked(log))
+        before = len(pings(log))
         stop(instance)
         resumed = asyncio.get_running_loop().call_later(
             0.5, os.kill, instance.pid or 0, signal.SIGCONT
         )
         assert (await outcome).fault is None
     resumed.cancel()
-    assert len(asked(log)) <= before + 1  # the one under way when the call came
+    assert len(pings(log)) <= before + 1  # one may be in flight when the call starts
     assert instance.state == "ready"
 
 
 @ERAS
-async def test_a_hung_server_is_noticed_when_a_call_is_given_up(
+async def test_a_hung_server_is_noticed_when_a_call_is_abandoned(
     bench: Bench, era: tuple[str, ...]
 ) -> None:
     instance = await bench.start(bench.stdio("echo_raw", *era), patience=PROMPT)
@@ -205,17 +199,17 @@ async def test_a_hung_server_is_noticed_when_a_call_is_given_up(
     assert not outcome.done()
 
 
-async def test_a_hung_server_is_noticed_though_others_go_on_calling_it(bench: Bench) -> None:
+async def test_a_hung_server_is_noticed_despite_new_calls(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"), patience=PROMPT)
     stop(instance)
     early, _ = bench.start_call(instance, "echo")
     older, _ = bench.start_call(instance, "echo")
     await bench.written(older)
     early.cancel("the deadline has passed")
-    assert excused(instance)  # it may be at work on the older call
+    assert may_be_silent(instance)  # it may work on the older call
     _, newer = bench.start_call(instance, "echo")
     older.cancel("the deadline has passed")
-    assert not excused(instance)
+    assert not may_be_silent(instance)
     async with asyncio.timeout(BOUND):
         fault = (await newer).fault
     assert fault is not None
@@ -223,7 +217,7 @@ async def test_a_hung_server_is_noticed_though_others_go_on_calling_it(bench: Be
     await lost(bench)
 
 
-async def test_a_cancelled_call_of_a_healthy_server_costs_one_question(
+async def test_a_cancelled_call_of_a_healthy_server_costs_one_ping(
     bench: Bench, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -231,20 +225,14 @@ async def test_a_cancelled_call_of_a_healthy_server_costs_one_question(
     call, _ = bench.start_call(instance, "never")
     await bench.written(call)
     call.cancel("enough")
-    await until_asked(log, 1)
+    await until_pinged(log, 1)
     assert await bench.text(instance, "echo", {"text": "on"}) == "on"
     assert instance.state == "ready"
 
 
-async def test_a_call_cancelled_after_something_came_raises_no_doubt(bench: Bench) -> None:
-    instance = await bench.start(bench.stdio("echo_raw"), patience=LENIENT)
-    call, _ = bench.start_call(instance, "never")
-    await bench.text(instance, "echo")
-    call.cancel("enough")
-    assert not in_doubt(instance)
-
-
-async def test_calls_of_a_mute_server_fail_as_begun_and_later_ones_as_not(bench: Bench) -> None:
+async def test_calls_of_an_unresponsive_server_fail_as_started_and_later_ones_as_not(
+    bench: Bench,
+) -> None:
     instance = await bench.start(bench.stdio("echo_raw"), patience=PROMPT)
     stop(instance)
     first, _ = bench.start_call(instance, "echo")
@@ -257,13 +245,12 @@ async def test_calls_of_a_mute_server_fail_as_begun_and_later_ones_as_not(bench:
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
     assert "has not answered a ping" in fault.message
-    refused = (await bench.call(instance, "echo")).fault
-    assert refused is not None
+    refused = await bench.call_fault(instance, "echo")
     assert (refused.reason, refused.started) == (Reason.SERVER_LOST, "no")
     await lost(bench)
 
 
-async def test_a_mute_server_over_http_is_disconnected(bench: Bench) -> None:
+async def test_an_unresponsive_http_server_is_disconnected(bench: Bench) -> None:
     for options in ((), ("--legacy",)):
         async with bench.serving("http_raw", *options) as address:
             await bench.start(bench.http_spec(f"{address}/mcp"), patience=STRICT)
@@ -273,7 +260,7 @@ async def test_a_mute_server_over_http_is_disconnected(bench: Bench) -> None:
     assert bench.disconnected == ["disconnected"] * 2
 
 
-async def test_a_server_over_http_that_has_gone_is_disconnected_and_says_why(bench: Bench) -> None:
+async def test_a_stopped_http_server_is_disconnected_with_the_reason(bench: Bench) -> None:
     async with bench.serving("http_raw") as address:
         await bench.start(bench.http_spec(f"{address}/mcp"), patience=STRICT)
     fault = await lost(bench)
@@ -281,7 +268,7 @@ async def test_a_server_over_http_that_has_gone_is_disconnected_and_says_why(ben
     assert "could not be reached at http://127.0.0.1" in fault.message
 
 
-async def test_a_server_over_http_that_comes_back_in_time_stays_connected(bench: Bench) -> None:
+async def test_an_http_server_that_restarts_in_time_stays_connected(bench: Bench) -> None:
     patience = Patience(idle=600.0, answer=40.0)
     async with bench.serving("http_raw") as address:
         instance = await bench.start(bench.http_spec(f"{address}/mcp"), patience=patience)
@@ -289,14 +276,12 @@ async def test_a_server_over_http_that_comes_back_in_time_stays_connected(bench:
     assert (await bench.call(instance, "echo")).fault is not None
     assert in_doubt(instance)
     async with bench.serving("http_raw", "--port", port):
-        async with asyncio.timeout(BOUND):
-            while in_doubt(instance):
-                await asyncio.sleep(0.005)
+        await until(lambda: not in_doubt(instance))
         assert await bench.text(instance, "echo", {"text": "back"}) == "back"
     assert instance.state == "ready"
 
 
-async def test_closing_a_mute_server_does_not_report_a_loss(bench: Bench) -> None:
+async def test_closing_an_unresponsive_server_does_not_report_a_loss(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"), patience=Patience(idle=0.01, answer=60))
     stop(instance)
     async with asyncio.timeout(BOUND):
@@ -305,7 +290,9 @@ async def test_closing_a_mute_server_does_not_report_a_loss(bench: Bench) -> Non
     assert bench.disconnected == []
 
 
-async def test_a_mute_legacy_server_starts_under_auto_within_its_bound(bench: Bench) -> None:
+async def test_a_legacy_server_that_ignores_discover_starts_under_auto_in_time(
+    bench: Bench,
+) -> None:
     started = asyncio.get_running_loop().time()
     instance = await bench.start(bench.stdio("faulty", "discreet", startup_timeout=8))
     assert instance.protocol_version == "2025-11-25"

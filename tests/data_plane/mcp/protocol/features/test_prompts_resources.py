@@ -30,7 +30,7 @@ KINDS = pytest.mark.parametrize(
 async def offering(
     bench: Bench, transport: str, protocol: str, *words: str
 ) -> AsyncIterator[Instance]:
-    """Start an instance of the server with prompts and resources."""
+    """Start a server with prompts and resources."""
     async with contextlib.AsyncExitStack() as stack:
         if transport == "stdio":
             spec = bench.stdio("offering_stdio", *words, protocol=protocol)
@@ -42,18 +42,18 @@ async def offering(
         await instance.close()
 
 
-class Follower:
-    """Follows one resource, and remembers what it is told."""
+class Subscriber:
+    """Subscribes to a resource and records the updates."""
 
     def __init__(self, instance: Instance, uri: str) -> None:
-        self.told: asyncio.Queue[str] = asyncio.Queue()
+        self.updates: asyncio.Queue[str] = asyncio.Queue()
         self.end: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.call = instance.follow(uri, self.told.put_nowait, self.end.set_result)
+        self.call = instance.follow(uri, self.updates.put_nowait, self.end.set_result)
 
     async def next(self) -> str:
-        """Return what it is told next."""
+        """Return the next update."""
         async with asyncio.timeout(WAIT):
-            return await self.told.get()
+            return await self.updates.get()
 
 
 async def ask(instance: Instance, method: str, name: str, params: dict[str, Any]) -> Outcome:
@@ -83,7 +83,7 @@ async def until_said(bench: Bench, instance: Instance, wanted: list[str]) -> Non
 
 
 @KINDS
-async def test_all_pages_of_all_lists_are_kept_as_they_were_sent(
+async def test_all_pages_of_all_lists_are_kept_unchanged(
     bench: Bench, transport: str, protocol: str
 ) -> None:
     async with offering(bench, transport, protocol) as instance:
@@ -109,7 +109,7 @@ async def test_all_pages_of_all_lists_are_kept_as_they_were_sent(
 
 
 @KINDS
-async def test_prompts_resources_and_completions_are_answered(
+async def test_prompts_resources_and_completions_are_requested(
     bench: Bench, transport: str, protocol: str
 ) -> None:
     async with offering(bench, transport, protocol) as instance:
@@ -133,7 +133,7 @@ async def test_prompts_resources_and_completions_are_answered(
         assert (missing.fault.reason, missing.fault.started) == (Reason.SERVER_ERROR, "yes")
 
 
-async def test_a_list_that_fails_costs_that_list_only(bench: Bench) -> None:
+async def test_a_list_that_fails_does_not_affect_the_others(bench: Bench) -> None:
     async with offering(bench, "stdio", "auto", "broken=resources") as instance:
         prompts_resources = await instance.list_prompts_resources(WAIT)
         assert list(instance.tools) == ["write", "offer", "said"]
@@ -145,7 +145,7 @@ async def test_a_list_that_fails_costs_that_list_only(bench: Bench) -> None:
     assert "resources is broken today" in prompts_resources.gaps[0]
 
 
-async def test_a_server_without_prompts_and_resources_is_not_asked_for_them(bench: Bench) -> None:
+async def test_a_server_without_prompts_and_resources_has_empty_lists(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("official_stdio"))
     prompts_resources = await instance.list_prompts_resources(WAIT)
     assert (
@@ -157,97 +157,97 @@ async def test_a_server_without_prompts_and_resources_is_not_asked_for_them(benc
 
 
 @KINDS
-async def test_a_server_that_offers_more_says_so(
-    bench: Bench, transport: str, protocol: str
-) -> None:
+async def test_changed_lists_are_reported(bench: Bench, transport: str, protocol: str) -> None:
     async with offering(bench, transport, protocol) as instance:
         async with asyncio.timeout(WAIT):
-            told = False
-            while not told:  # what was said before it listened is lost
+            reported = False
+            while not reported:  # notifications before it listens are lost
                 await bench.text(instance, "offer", {})
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.3):
-                        told = await bench.changed.get() is instance
+                        reported = await bench.changed.get() is instance
         prompts_resources = await instance.list_prompts_resources(WAIT)
     assert len(prompts_resources.prompts) > 3
     assert len(prompts_resources.resources) > 3
 
 
 @KINDS
-async def test_followers_of_one_resource_share_one_subscription(
+async def test_subscribers_of_one_resource_share_one_subscription(
     bench: Bench, transport: str, protocol: str
 ) -> None:
     async with offering(bench, transport, protocol) as instance:
-        first, second = Follower(instance, "note://a"), Follower(instance, "note://a")
+        first, second = Subscriber(instance, "note://a"), Subscriber(instance, "note://a")
         assert [await first.next(), await second.next()] == ["", ""]
-        late = Follower(instance, "note://a")
+        late = Subscriber(instance, "note://a")
         assert await late.next() == ""
-        await until_told(bench, instance, first, "a")
+        await until_updated(bench, instance, first, "a")
         first.call.cancel("enough")
         assert [await second.next(), await late.next()] == ["note://a", "note://a"]
         second.call.cancel("enough")
         late.call.cancel("enough")
         await until_said(bench, instance, ["subscribe note://a", "unsubscribe note://a"])
         assert not first.end.done()
-        again = Follower(instance, "note://a")
+        again = Subscriber(instance, "note://a")
         assert await again.next() == ""
         again.call.cancel("enough")
         await until_said(bench, instance, ["subscribe note://a", "unsubscribe note://a"] * 2)
 
 
-async def until_told(bench: Bench, instance: Instance, follower: Follower, name: str) -> None:
-    """Write until the follower hears: a GET stream may open after the subscription holds."""
+async def until_updated(
+    bench: Bench, instance: Instance, subscriber: Subscriber, name: str
+) -> None:
+    """Write until an update arrives: a GET stream may open after the subscription is confirmed."""
     for text in range(300):
         await write(bench, instance, name, str(text))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.2):
-                assert await follower.told.get() == f"note://{name}"
+                assert await subscriber.updates.get() == f"note://{name}"
                 return
-    pytest.fail("The follower was never told.")
+    pytest.fail("The subscriber got no update.")
 
 
 @KINDS
-async def test_only_what_is_followed_is_told_and_parts_of_it(
+async def test_updates_are_of_the_subscribed_resource_or_its_parts(
     bench: Bench, transport: str, protocol: str
 ) -> None:
     async with offering(bench, transport, protocol) as instance:
-        whole, other = Follower(instance, "note://secret"), Follower(instance, "note://b")
+        whole, other = Subscriber(instance, "note://secret"), Subscriber(instance, "note://b")
         assert [await whole.next(), await other.next()] == ["", ""]
-        if protocol == "legacy":  # the official package's modern server tells of exact URIs only
-            await until_told(bench, instance, whole, "secret/x")
-        await until_told(bench, instance, other, "b")
-        while not whole.told.empty():
-            assert whole.told.get_nowait() == "note://secret/x"
+        if protocol == "legacy":  # the official modern server notifies of exact URIs only
+            await until_updated(bench, instance, whole, "secret/x")
+        await until_updated(bench, instance, other, "b")
+        while not whole.updates.empty():
+            assert whole.updates.get_nowait() == "note://secret/x"
 
 
 @KINDS
-async def test_followers_learn_that_the_instance_has_ended(
+async def test_subscribers_are_notified_of_the_instances_end(
     bench: Bench, transport: str, protocol: str
 ) -> None:
     async with offering(bench, transport, protocol) as instance:
-        follower = Follower(instance, "note://a")
-        assert await follower.next() == ""
+        subscriber = Subscriber(instance, "note://a")
+        assert await subscriber.next() == ""
         await instance.close()
         async with asyncio.timeout(WAIT):
-            outcome = await follower.end
+            outcome = await subscriber.end
     assert outcome.fault is not None
     assert (outcome.fault.reason, outcome.fault.started) == (Reason.SERVER_LOST, "yes")
-    late = Follower(instance, "note://a")
+    late = Subscriber(instance, "note://a")
     async with asyncio.timeout(WAIT):
         assert (await late.end).fault is not None
 
 
-async def test_a_server_that_tells_of_no_changes_says_what_to_do(bench: Bench) -> None:
+async def test_a_server_without_subscriptions_fails_with_advice(bench: Bench) -> None:
     for protocol in ("auto", "legacy"):
         async with offering(bench, "stdio", protocol, "mute") as instance:
             async with asyncio.timeout(WAIT):
-                fault = (await Follower(instance, "note://a").end).fault
+                fault = (await Subscriber(instance, "note://a").end).fault
         assert fault is not None
         assert fault.reason is Reason.SERVER_ERROR
-        assert "does not report changes" in fault.message
+        assert "does not support subscriptions" in fault.message
 
 
-async def test_npms_reference_server_lists_reads_completes_and_tells(
+async def test_npms_reference_server_lists_reads_completes_and_notifies(
     bench: Bench, npm_server: ServerCommand
 ) -> None:
     command, *args = [*npm_server("mcp-server-everything"), "stdio"]
@@ -270,6 +270,6 @@ async def test_npms_reference_server_lists_reads_completes_and_tells(
     templates = [json.loads(each)["uriTemplate"] for each in prompts_resources.templates]
     assert templates
     uri = json.loads(prompts_resources.resources[0])["uri"]
-    follower = Follower(instance, uri)
-    assert await follower.next() == ""
-    follower.call.cancel("enough")
+    subscriber = Subscriber(instance, uri)
+    assert await subscriber.next() == ""
+    subscriber.call.cancel("enough")

@@ -1,4 +1,4 @@
-"""Servers in processes of their own that ask their callers, in both eras and over both transports.
+"""Server requests of real servers, in both eras and over both transports.
 
 The raw servers are in tests/servers/asking.py.
 """
@@ -28,28 +28,28 @@ LEGACY = {"elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {"lis
 
 
 class Asked:
-    """A caller that answers each question with its method, or when it is told to."""
+    """A caller that answers each request with its method, or leaves that to the test."""
 
     def __init__(self, *methods: str, holds: bool = False) -> None:
         self.asks: asyncio.Queue[Ask] = asyncio.Queue()
-        self.request = {"on_ask": self.take, "answers": answerable(methods or SERVER_METHODS)}
+        self.request = {"on_ask": self.on_ask, "answers": answerable(methods or SERVER_METHODS)}
         self.holds = holds
 
-    def take(self, ask: Ask) -> None:
-        """Take a question."""
+    def on_ask(self, ask: Ask) -> None:
+        """Handle a server request."""
         self.asks.put_nowait(ask)
         if not self.holds:
             ask.answer(json.dumps({"said": ask.method, "unknown": 1.0}).encode())
 
     async def next(self) -> Ask:
-        """Return the next question."""
+        """Return the next server request."""
         async with asyncio.timeout(BOUND):
             return await self.asks.get()
 
 
 @contextlib.asynccontextmanager
 async def asking(bench: Bench, how: str, **spec: Any) -> AsyncIterator[Instance]:
-    """Start a server that asks; `how` is its transport and its era."""
+    """Start a server that sends requests; `how` is its transport and era."""
     transport, _, era = how.partition(" ")
     options = ["--legacy"] if era.startswith("legacy") else []
     if transport == "stdio":
@@ -63,8 +63,10 @@ async def asking(bench: Bench, how: str, **spec: Any) -> AsyncIterator[Instance]
         await instance.close()
 
 
-async def said(bench: Bench, instance: Instance, tool: str, arguments: Any, **request: Any) -> Any:
-    """Return what a call said, parsed."""
+async def call_tool(
+    bench: Bench, instance: Instance, tool: str, arguments: Any, **request: Any
+) -> Any:
+    """Call a tool; return its text, parsed."""
     return json.loads(await bench.text(instance, tool, arguments, **request))
 
 
@@ -73,10 +75,10 @@ MODERN_SERVERS = ["stdio modern", "http modern"]
 
 
 @pytest.mark.parametrize("how", LEGACY_SERVERS)
-async def test_a_legacy_server_gets_its_callers_answers_as_they_are(bench: Bench, how: str) -> None:
+async def test_a_legacy_server_gets_its_callers_answers_unchanged(bench: Bench, how: str) -> None:
     async with asking(bench, how) as instance:
         caller = Asked()
-        replies = await said(
+        replies = await call_tool(
             bench, instance, "ask", {"questions": [NAME, MODEL, FOLDERS]}, **caller.request
         )
         assert replies == [{"said": each, "unknown": 1.0} for each in (ELICIT, SAMPLE, ROOTS)]
@@ -88,19 +90,19 @@ async def test_a_modern_server_gets_all_answers_of_each_round(bench: Bench, how:
     async with asking(bench, how) as instance:
         caller = Asked()
         arguments = {"questions": [NAME, MODEL, FOLDERS], "rounds": 3}
-        given = await said(bench, instance, "ask", arguments, **caller.request)
+        given = await call_tool(bench, instance, "ask", arguments, **caller.request)
         assert len(given) == 9
         assert given["r3.1"] == {"said": SAMPLE, "unknown": 1.0}
-        seen = await said(bench, instance, "seen", {})
-        assert len(set(seen["ids"])) == 5, "each round is a request of its own"
+        seen = await call_tool(bench, instance, "seen", {})
+        assert len(set(seen["ids"])) == 5, "each round is a separate request"
 
 
 @pytest.mark.parametrize("how", MODERN_SERVERS)
-async def test_a_modern_server_may_ask_ten_times_and_no_more(bench: Bench, how: str) -> None:
+async def test_a_modern_server_has_ten_input_rounds(bench: Bench, how: str) -> None:
     async with asking(bench, how) as instance:
         caller = Asked()
         ten = {"questions": [FOLDERS], "rounds": 10}
-        assert len(await said(bench, instance, "ask", ten, **caller.request)) == 10
+        assert len(await call_tool(bench, instance, "ask", ten, **caller.request)) == 10
         outcome = await bench.call(instance, "endless", {"questions": [FOLDERS]}, **caller.request)
         assert outcome.fault.reason is Reason.SERVER_ERROR
         assert "11th" in outcome.fault.message
@@ -108,7 +110,7 @@ async def test_a_modern_server_may_ask_ten_times_and_no_more(bench: Bench, how: 
 
 
 @pytest.mark.parametrize("how", MODERN_SERVERS)
-async def test_another_method_than_a_tools_call_may_ask_too(bench: Bench, how: str) -> None:
+async def test_other_methods_than_tools_call_may_ask_too(bench: Bench, how: str) -> None:
     async with asking(bench, how) as instance:
         params = {"name": "ask", "arguments": {"questions": [FOLDERS], "rounds": 2}}
         request = {**Asked().request, "method": "prompts/get"}
@@ -117,25 +119,8 @@ async def test_another_method_than_a_tools_call_may_ask_too(bench: Bench, how: s
         assert given.keys() == {"r1.0", "r2.0"}
 
 
-async def test_a_modern_server_may_ask_for_nothing_but_another_call(bench: Bench) -> None:
-    async with asking(bench, "stdio modern") as instance:
-        assert await said(bench, instance, "patience", {"rounds": 3}) == {}
-
-
 @pytest.mark.parametrize("how", MODERN_SERVERS)
-async def test_a_modern_server_is_told_exactly_what_the_caller_answers(
-    bench: Bench, how: str
-) -> None:
-    async with asking(bench, how) as instance:
-        assert await said(bench, instance, "capabilities", {}) == {}
-        some = Asked(ROOTS, ELICIT).request
-        announced = await said(bench, instance, "capabilities", {}, **some)
-        assert announced == {"elicitation": {"form": {}, "url": {}}, "roots": {}}
-        assert await said(bench, instance, "capabilities", {}) == {}
-
-
-@pytest.mark.parametrize("how", MODERN_SERVERS)
-async def test_a_modern_question_that_nobody_answers_names_what_to_pass(
+async def test_an_unanswered_modern_request_names_the_parameter_to_pass(
     bench: Bench, how: str
 ) -> None:
     async with asking(bench, how) as instance:
@@ -152,9 +137,7 @@ async def test_a_modern_question_that_nobody_answers_names_what_to_pass(
 
 
 @pytest.mark.parametrize("how", ["stdio legacy", "http legacy"])
-async def test_a_person_is_sent_to_an_address_once_and_the_call_made_again(
-    bench: Bench, how: str
-) -> None:
+async def test_a_url_is_elicited_once_and_the_call_sent_again(bench: Bench, how: str) -> None:
     async with asking(bench, how) as instance:
         unasked = await bench.call(instance, "visit", {"times": 1}, **Asked(ROOTS).request)
         assert unasked.fault.reason is Reason.INPUT_REQUIRED
@@ -174,15 +157,6 @@ async def test_a_person_is_sent_to_an_address_once_and_the_call_made_again(
         assert caller.asks.empty()
 
 
-async def test_a_demand_for_what_no_caller_can_answer_stays_the_servers_error(
-    bench: Bench,
-) -> None:
-    async with asking(bench, "stdio modern") as instance:
-        outcome = await bench.call(instance, "demand", {"capabilities": {"telepathy": {}}})
-        assert outcome.fault.reason is Reason.SERVER_ERROR
-        assert outcome.fault.metadata["code"] == "-32021"
-
-
 @pytest.mark.parametrize(
     ("how", "spec", "announced"),
     [
@@ -192,11 +166,11 @@ async def test_a_demand_for_what_no_caller_can_answer_stays_the_servers_error(
         ("http legacy", {"truely_stateless": True}, LEGACY),
     ],
 )
-async def test_a_legacy_server_is_told_of_callers_that_answer_where_it_can_reach_them(
+async def test_capabilities_are_announced_to_a_legacy_server_that_can_reach_callers(
     bench: Bench, how: str, spec: Any, announced: Any
 ) -> None:
     async with asking(bench, how, **spec) as instance:
-        assert await said(bench, instance, "capabilities", {}) == announced
+        assert await call_tool(bench, instance, "capabilities", {}) == announced
 
 
 @pytest.mark.parametrize(
@@ -208,43 +182,29 @@ async def test_a_legacy_server_is_told_of_callers_that_answer_where_it_can_reach
         ("http legacy by GET", {"truely_stateless": True}, "Several callers share"),
     ],
 )
-async def test_a_legacy_question_without_a_caller_for_it_is_refused_with_the_reason(
+async def test_a_legacy_request_without_a_caller_is_rejected_with_the_reason(
     bench: Bench, how: str, spec: Any, why: str
 ) -> None:
     async with asking(bench, how, **spec) as instance:
         answers = Asked(ROOTS) if "on_" in why else Asked()
-        (refusal,) = await said(bench, instance, "ask", {"questions": [NAME]}, **answers.request)
+        (refusal,) = await call_tool(
+            bench, instance, "ask", {"questions": [NAME]}, **answers.request
+        )
         assert refusal["code"] == -32601
         assert why in refusal["message"]
         assert answers.asks.empty()
 
 
-async def test_a_question_after_its_calls_end_is_refused(bench: Bench) -> None:
+async def test_a_request_after_its_calls_end_is_rejected(bench: Bench) -> None:
     async with asking(bench, "stdio legacy") as instance:
         caller = Asked()
         await bench.call(instance, "later", {}, **caller.request)
         async with asyncio.timeout(BOUND):
-            while not (seen := await said(bench, instance, "seen", {}))["replies"]:
+            while not (seen := await call_tool(bench, instance, "seen", {}))["replies"]:
                 pass
         why = seen["replies"][0]["message"]
-        assert "during their calls" in why or "roots=" in why  # as `seen` was under way, or not
+        assert "during their calls" in why or "roots=" in why  # `seen` may be in flight or not
         assert caller.asks.empty()
-
-
-async def test_two_calls_of_one_lease_are_asked_by_what_their_callers_answer(
-    bench: Bench,
-) -> None:
-    async with asking(bench, "stdio legacy") as instance:
-        first, second = Asked(ELICIT, holds=True), Asked(SAMPLE, holds=True)
-        _, one = bench.start_call(instance, "ask", {"questions": [NAME]}, **first.request)
-        _, two = bench.start_call(instance, "ask", {"questions": [MODEL]}, **second.request)
-        model, name = await second.next(), await first.next()
-        model.answer(b'{"from":"second"}')  # crosswise: the later question first
-        name.answer(b'{"from":"first"}')
-        async with asyncio.timeout(BOUND):
-            outcomes = [await one, await two]
-        texts = [json.loads(each.payload)["content"][0]["text"] for each in outcomes]
-        assert [json.loads(each) for each in texts] == [[{"from": "first"}], [{"from": "second"}]]
 
 
 @pytest.mark.parametrize("how", ["http legacy", "http modern"])
@@ -272,9 +232,7 @@ def _question(number: int) -> Any:
 
 
 @pytest.mark.parametrize("how", LEGACY_SERVERS + MODERN_SERVERS)
-async def test_a_call_that_is_cancelled_while_it_asks_leaves_the_server_well(
-    bench: Bench, how: str
-) -> None:
+async def test_a_call_can_be_cancelled_while_its_caller_is_asked(bench: Bench, how: str) -> None:
     async with asking(bench, how) as instance:
         caller = Asked(holds=True)
         call, outcome = bench.start_call(instance, "ask", {"questions": [NAME]}, **caller.request)
@@ -283,20 +241,20 @@ async def test_a_call_that_is_cancelled_while_it_asks_leaves_the_server_well(
         call.cancel("no longer wanted")
         assert instance.in_flight == 0
         ask.answer(b'{"too":"late"}')
-        seen = await said(bench, instance, "seen", {})
+        seen = await call_tool(bench, instance, "seen", {})
         if how == "stdio legacy":
             assert len(seen["cancelled"]) == 1
         if "modern" in how:
-            assert (seen["cancelled"], len(seen["ids"])) == ([], 2)  # nothing was at the server
+            assert (seen["cancelled"], len(seen["ids"])) == ([], 2)  # not at the server
         assert not outcome.done()
 
 
 @pytest.mark.parametrize("how", ["stdio legacy", "http legacy"])
-async def test_a_question_that_the_server_takes_back_is_withdrawn(bench: Bench, how: str) -> None:
+async def test_a_request_that_the_server_cancels_is_withdrawn(bench: Bench, how: str) -> None:
     async with asking(bench, how) as instance:
         caller = Asked(holds=True)
         withdrawn = asyncio.Event()
-        plain = caller.take
+        plain = caller.on_ask
 
         def take(ask: Ask) -> None:
             ask.on_withdrawn = withdrawn.set
@@ -304,7 +262,7 @@ async def test_a_question_that_the_server_takes_back_is_withdrawn(bench: Bench, 
 
         caller.request["on_ask"] = take
         assert (
-            await said(bench, instance, "withdraw", {"questions": [NAME]}, **caller.request)
+            await call_tool(bench, instance, "withdraw", {"questions": [NAME]}, **caller.request)
             == "done"
         )
         async with asyncio.timeout(BOUND):
@@ -312,12 +270,12 @@ async def test_a_question_that_the_server_takes_back_is_withdrawn(bench: Bench, 
         ask = await caller.next()
         assert not ask.is_open
         ask.answer(b"{}")
-        seen = await said(bench, instance, "seen", {})
+        seen = await call_tool(bench, instance, "seen", {})
         assert seen["replies"] == []
 
 
 @pytest.mark.parametrize("how", ["stdio legacy", "stdio modern"])
-async def test_a_lost_server_ends_the_call_that_it_asked_in(bench: Bench, how: str) -> None:
+async def test_a_lost_server_fails_the_call_whose_caller_is_asked(bench: Bench, how: str) -> None:
     async with asking(bench, how) as instance:
         caller = Asked(holds=True)
         _, outcome = bench.start_call(instance, "ask", {"questions": [NAME]}, **caller.request)
@@ -329,11 +287,11 @@ async def test_a_lost_server_ends_the_call_that_it_asked_in(bench: Bench, how: s
         ask.answer(b"{}")
 
 
-async def test_a_person_who_thinks_longer_than_health_checks_wait_disconnects_nobody(
+async def test_a_slow_answer_of_a_person_does_not_fail_health_checks(
     bench: Bench,
 ) -> None:
-    async def think(*options: str) -> None:
-        # More than a machine that is busy elsewhere lets a server wait for its turn.
+    async def wait_for_answer(*options: str) -> None:
+        # More than a busy machine delays a server.
         patience = Patience(0.02, 6.0, 0.02)
         instance = await bench.start(bench.stdio("asking_stdio", *options), patience=patience)
         caller = Asked(holds=True)
@@ -348,4 +306,4 @@ async def test_a_person_who_thinks_longer_than_health_checks_wait_disconnects_no
             assert (await outcome).fault is None
         assert bench.disconnected == []
 
-    await asyncio.gather(think("--legacy"), think())
+    await asyncio.gather(wait_for_answer("--legacy"), wait_for_answer())

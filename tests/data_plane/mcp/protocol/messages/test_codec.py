@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from leaseway.data_plane.core.calls.call import ToolRequest
-from leaseway.data_plane.mcp.protocol.features.handshake import era_of
+from leaseway.data_plane.mcp.protocol.features.handshake import build_era
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     decode,
     encode_call,
@@ -24,15 +24,15 @@ def request(arguments: bytes = b"{}", **more: object) -> ToolRequest:
     return ToolRequest("echo", params_head("echo"), arguments, **more)  # type: ignore[arg-type]
 
 
-def test_a_legacy_call_is_the_least_that_can_be_said() -> None:
+def test_a_legacy_call_is_minimal() -> None:
     assert encode_call(7, request(b'{"a":1}'), LEGACY) == (
         b'{"jsonrpc":"2.0","id":7,"method":"tools/call",'
         b'"params":{"name":"echo","arguments":{"a":1}}}\n'
     )
 
 
-def test_a_call_joins_the_eras_the_callers_and_its_own_meta() -> None:
-    era = era_of("2026-07-28")
+def test_a_call_merges_the_meta_of_era_caller_and_call() -> None:
+    era = build_era("2026-07-28")
     call = request(
         meta={"traceparent": "00-x"}, on_progress=lambda *_: None, on_log=lambda *_: None
     )
@@ -42,7 +42,7 @@ def test_a_call_joins_the_eras_the_callers_and_its_own_meta() -> None:
     assert (meta["traceparent"], meta["progressToken"]) == ("00-x", 7)
 
 
-def test_an_odd_tool_name_is_escaped() -> None:
+def test_a_tool_name_is_escaped() -> None:
     call = ToolRequest('a"\n', params_head('a"\n'), b"{}")
     line = encode_call(1, call, LEGACY)
     assert line.count(b"\n") == 1
@@ -69,20 +69,20 @@ def test_a_result_is_a_slice_of_its_line() -> None:
 
 
 @pytest.mark.parametrize("flag", ["", ',"isError":false', ',"isError":null'])
-def test_a_result_without_the_flag_is_no_error(flag: str) -> None:
+def test_a_result_without_iserror_is_not_an_error(flag: str) -> None:
     text = '"isError":true inside a string'
     raw = msgspec.Raw(json.dumps({"content": [text]})[:-1].encode() + flag.encode() + b"}")
     assert not read_flags(raw).isError
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"1", b'{"isError":"yes"}'])
-def test_a_result_that_is_no_result_is_refused(raw: bytes) -> None:
+def test_an_invalid_result_raises(raw: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         read_flags(msgspec.Raw(raw))
 
 
 @pytest.mark.parametrize("line", [b"hello", b"[]", b'{"id":{}}', b'{"method":1}', b'{"a":'])
-def test_what_is_no_message_is_refused(line: bytes) -> None:
+def test_an_invalid_message_raises(line: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode(line)
 
@@ -90,11 +90,11 @@ def test_what_is_no_message_is_refused(line: bytes) -> None:
 @pytest.mark.parametrize(
     ("sent", "key"), [(7, 7), ("7", 7), (7.0, 7), (7.5, None), ("listen-1", "listen-1")]
 )
-def test_ids_are_known_again_as_servers_spell_them(sent: float | str, key: object) -> None:
+def test_ids_match_as_servers_spell_them(sent: float | str, key: object) -> None:
     assert request_key(sent) == key
 
 
-def test_an_id_of_thousands_of_digits_is_nobodys() -> None:
+def test_an_id_of_thousands_of_digits_is_a_string() -> None:
     assert request_key("9" * 5_000) == "9" * 5_000
 
 

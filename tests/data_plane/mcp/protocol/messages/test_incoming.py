@@ -1,4 +1,4 @@
-"""What a server may say of its own accord, and how much of it is passed on."""
+"""Requests and notifications of a server, and the limits of what is passed on."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_resu
 from leaseway.wire.errors import Fault
 
 
-class Said:
-    """A call, and what the server says of it."""
+class Recorder:
+    """A call, and the recorded notifications and responses."""
 
     era = LEGACY
 
@@ -39,31 +39,31 @@ class Said:
             "stdio",
             self.answers.append,
             lambda _: self.call,
-            lambda near, method: "nobody",
+            lambda _call, _method: "no call",
             lambda: None,
         )
 
-    def ask_first(self, call: ToolCall, wanted: bytes, otherwise: Fault | None = None) -> None:
-        """Nothing is asked here."""
+    def request_input(self, call: ToolCall, result: bytes, declined: Fault | None = None) -> None:
+        """Not called."""
 
-    def lacks_back_channel(self) -> None:
-        """Nothing is asked here."""
+    def warn_no_back_channel(self) -> None:
+        """Not called."""
 
     def cancel_call(self, call: ToolCall, reason: str) -> None:
-        """Nothing is cancelled here."""
+        """Not called."""
 
-    def say(self, what: str, **params: Any) -> None:
-        """Have the server say something."""
-        message = {"jsonrpc": "2.0", "method": f"notifications/{what}", "params": params}
-        self.inbox.take(decode(json.dumps(message).encode()), self.call)
+    def notify(self, name: str, **params: Any) -> None:
+        """Handle a notification."""
+        message = {"jsonrpc": "2.0", "method": f"notifications/{name}", "params": params}
+        self.inbox.handle(decode(json.dumps(message).encode()), self.call)
 
 
-def test_roots_of_permissions_are_told_whatever_callers_answer() -> None:
-    said = Said()
-    said.inbox.roots = roots_result(["/srv/files", "/a b"])
-    question = {"jsonrpc": "2.0", "id": 7, "method": "roots/list"}
-    said.inbox.take(decode(json.dumps(question).encode()), None)
-    assert json.loads(said.answers[0]) == {
+def test_roots_requests_are_answered_from_permissions() -> None:
+    recorder = Recorder()
+    recorder.inbox.roots = roots_result(["/srv/files", "/a b"])
+    request = {"jsonrpc": "2.0", "id": 7, "method": "roots/list"}
+    recorder.inbox.handle(decode(json.dumps(request).encode()), None)
+    assert json.loads(recorder.answers[0]) == {
         "jsonrpc": "2.0",
         "id": 7,
         "result": {
@@ -76,21 +76,21 @@ def test_roots_of_permissions_are_told_whatever_callers_answer() -> None:
 
 
 def test_a_long_progress_message_is_cut_to_its_first_4096_characters() -> None:
-    said = Said()
-    said.say("progress", progressToken=1, progress=1, message="ü" * 8_000_000)
-    said.say("progress", progressToken=1, progress=2, message="short")
-    assert said.progress == ["ü" * 4096, "short"]
+    recorder = Recorder()
+    recorder.notify("progress", progressToken=1, progress=1, message="ü" * 8_000_000)
+    recorder.notify("progress", progressToken=1, progress=2, message="short")
+    assert recorder.progress == ["ü" * 4096, "short"]
 
 
 def test_a_long_level_and_logger_are_cut() -> None:
-    said = Said()
-    said.say("message", level="l" * 1_000_000, logger="n" * 1_000_000, data=1)
-    assert said.logs == [("l" * 32, "n" * 256, b"1")]
+    recorder = Recorder()
+    recorder.notify("message", level="l" * 1_000_000, logger="n" * 1_000_000, data=1)
+    assert recorder.logs == [("l" * 32, "n" * 256, b"1")]
 
 
-def test_taking_back_what_has_no_id_is_passed_over_without_a_word(
+def test_a_cancellation_without_a_valid_id_is_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for odd in ([1], {"id": 1}, None, True):
-        Said().say("cancelled", requestId=odd)
+        Recorder().notify("cancelled", requestId=odd)
     assert caplog.records == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter, LineTooLong, reply_key
+from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter, LineTooLong, response_key
 
 
 def splitter(limit: int, skipped: list[tuple[bytes, bytes, int]] | None = None) -> LineSplitter:
@@ -15,18 +15,16 @@ def splitter(limit: int, skipped: list[tuple[bytes, bytes, int]] | None = None) 
 
 
 @given(st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b"")), max_size=8), st.data())
-def test_lines_are_the_same_however_the_stream_is_cut(
-    lines: list[bytes], data: st.DataObject
-) -> None:
+def test_lines_do_not_depend_on_the_reads(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in lines) + b"rest"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-    # Lines of more than 10 bytes are skipped, and said to have been.
+    # Lines of more than 10 bytes are skipped and reported.
     skipped: list[tuple[bytes, bytes, int]] = []
     whole, short = splitter(100), splitter(10, skipped)
     found, kept = list[bytes](), list[bytes]()
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         found += whole.feed(stream[start:end])
-        for piece in range(start, end, 10):  # one read is never longer than a line may be
+        for piece in range(start, end, 10):  # a read is never longer than the limit of a line
             kept += short.feed(stream[piece : min(end, piece + 10)])
     assert found == lines
     assert kept == [line for line in lines if len(line) <= 10]
@@ -36,7 +34,7 @@ def test_lines_are_the_same_however_the_stream_is_cut(
 
 
 @pytest.mark.parametrize("piece", [1, 3, 10])
-def test_a_line_at_the_bound_passes_and_one_above_is_skipped(piece: int) -> None:
+def test_a_line_at_the_limit_passes_and_a_longer_one_is_skipped(piece: int) -> None:
     skipped: list[tuple[bytes, bytes, int]] = []
     lines, stream, found = splitter(10, skipped), b"x" * 10 + b"\n" + b"y" * 11 + b"\nz\n", []
     for start in range(0, len(stream), piece):
@@ -45,7 +43,7 @@ def test_a_line_at_the_bound_passes_and_one_above_is_skipped(piece: int) -> None
     assert skipped == [(b"y" * 11, b"y" * 11, 11)]
 
 
-def test_of_a_long_line_only_its_begin_and_its_end_are_kept() -> None:
+def test_only_the_start_and_the_end_of_a_long_line_are_kept() -> None:
     skipped: list[tuple[bytes, bytes, int]] = []
     lines = splitter(100_000, skipped)
     for _ in range(50):
@@ -54,7 +52,7 @@ def test_of_a_long_line_only_its_begin_and_its_end_are_kept() -> None:
     assert skipped == [(b"x" * 1024, b"x" * 1021 + b"end", 500_003)]
 
 
-def test_a_line_that_never_ends_is_given_up_at_the_second_bound() -> None:
+def test_an_endless_line_fails_at_the_skip_limit() -> None:
     lines = splitter(10)
     lines.feed(b"x" * 100)
     with pytest.raises(LineTooLong):
@@ -78,5 +76,5 @@ def test_a_line_that_never_ends_is_given_up_at_the_second_bound() -> None:
         (b"INFO id 5 result", None),
     ],
 )
-def test_an_unreadable_line_names_its_request_or_nobody(line: bytes, key: object) -> None:
-    assert reply_key(line, line) == key
+def test_the_request_of_an_unreadable_line_is_found_or_unknown(line: bytes, key: object) -> None:
+    assert response_key(line, line) == key

@@ -1,4 +1,4 @@
-"""Questions of servers, without a server: whose they are, what is announced, how rounds go."""
+"""Server requests without a server: their calls, announced capabilities, input rounds."""
 
 from __future__ import annotations
 
@@ -12,63 +12,70 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, ToolRequest, answerable
-from leaseway.data_plane.mcp.protocol.features.handshake import era_of
+from leaseway.data_plane.mcp.protocol.features.handshake import build_era
 from leaseway.data_plane.mcp.protocol.messages.codec import decode, encode_call
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, params_head
+from leaseway.data_plane.mcp.protocol.messages.incoming import (
+    LegacyServerRequests,
+    find_asked_call,
+)
 from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
-    lacking,
-    params_of,
-    url_questions,
+    InputRounds,
+    missing_method,
+    parse_params,
+    url_elicitations,
 )
-from leaseway.data_plane.mcp.protocol.messages.server_requests_legacy import LegacyAsks, asked_of
-from leaseway.data_plane.mcp.protocol.messages.server_requests_modern import Rounds
 from leaseway.wire.bounds import MAX_ASKS
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 
 class Calls:
-    """A connection, as far as calls need one."""
+    """A connection, as calls see it."""
 
     era = LEGACY
 
-    def ask_first(self, call: ToolCall, wanted: bytes, otherwise: Fault | None = None) -> None:
-        """Nothing is asked here."""
+    def request_input(self, call: ToolCall, result: bytes, declined: Fault | None = None) -> None:
+        """Not called."""
 
     def cancel_call(self, call: ToolCall, reason: str) -> None:
-        """Nothing is cancelled here."""
+        """Not called."""
 
-    def lacks_back_channel(self) -> None:
-        """Nothing is asked here."""
+    def warn_no_back_channel(self) -> None:
+        """Not called."""
 
 
-def request(*answers: str, take: Callable[[Ask], None] = lambda _: None) -> ToolRequest:
+def request(*answers: str, on_ask: Callable[[Ask], None] = lambda _: None) -> ToolRequest:
     return ToolRequest(
-        "t", params_head("t"), b"{}", answers=answerable(answers), on_ask=take if answers else None
+        "t",
+        params_head("t"),
+        b"{}",
+        answers=answerable(answers),
+        on_ask=on_ask if answers else None,
     )
 
 
-def call(*answers: str, take: Callable[[Ask], None] = lambda _: None) -> ToolCall:
-    return ToolCall(Calls(), "s", 1, request(*answers, take=take), lambda _: None)
+def call(*answers: str, on_ask: Callable[[Ask], None] = lambda _: None) -> ToolCall:
+    return ToolCall(Calls(), "s", 1, request(*answers, on_ask=on_ask), lambda _: None)
 
 
 def raw(value: Any) -> msgspec.Raw:
     return msgspec.Raw(json.dumps(value).encode())
 
 
-def test_what_later_versions_can_ask_is_left_out_of_the_answers() -> None:
+def test_unknown_methods_are_not_among_the_answers() -> None:
     assert answerable([ROOTS, "x/new", ROOTS]) == {ROOTS}
     assert answerable([]) == frozenset()
     assert answerable(SERVER_METHODS) == SERVER_METHODS
 
 
-def test_a_question_is_settled_once() -> None:
+def test_a_server_request_is_resolved_once() -> None:
     said: list[Any] = []
-    for settle in ("answer", "refuse", "withdraw"):
+    for action in ("answer", "refuse", "withdraw"):
         ask = Ask(ELICIT, b"{}", said.append, lambda code, text: said.append((code, text)))
         ask.on_withdrawn = lambda: said.append("withdrawn")
-        getattr(ask, settle)(*{"answer": (b"1",), "refuse": (1, "no"), "withdraw": ()}[settle])
+        getattr(ask, action)(*{"answer": (b"1",), "refuse": (1, "no"), "withdraw": ()}[action])
         ask.answer(b"again")
         ask.refuse(2, "again")
         ask.withdraw()
@@ -86,10 +93,10 @@ def test_a_question_is_settled_once() -> None:
         (b"[1]", None),
     ],
 )
-def test_params_are_kept_as_they_come_if_they_are_an_object(
+def test_params_are_passed_on_unchanged_if_they_are_an_object(
     sent: bytes, kept: bytes | None
 ) -> None:
-    assert params_of(msgspec.Raw(sent)) == kept
+    assert parse_params(msgspec.Raw(sent)) == kept
 
 
 @pytest.mark.parametrize(
@@ -98,91 +105,92 @@ def test_params_are_kept_as_they_come_if_they_are_an_object(
         ({"requiredCapabilities": {"roots": {}}}, [], ROOTS),
         ({"requiredCapabilities": {"roots": {}, "sampling": {}}}, [ROOTS], SAMPLE),
         ({"requiredCapabilities": {"roots": {}}}, [ROOTS], None),
+        ({"requiredCapabilities": {"telepathy": {}}}, [], None),
         ({"requiredCapabilities": ["roots"]}, [], None),
         ({}, [], None),
         (None, [], None),
     ],
 )
-def test_what_a_server_demands_is_compared_with_what_the_caller_answers(
+def test_required_capabilities_are_compared_with_the_callers_answers(
     data: Any, answers: list[str], method: str | None
 ) -> None:
-    assert lacking(-32021, raw(data), answerable(answers)) == method
-    assert lacking(-32602, raw(data), answerable(answers)) is None
+    assert missing_method(-32021, raw(data), answerable(answers)) == method
+    assert missing_method(-32602, raw(data), answerable(answers)) is None
 
 
-def test_a_question_belongs_to_the_oldest_call_whose_caller_answers_it() -> None:
+def test_a_server_request_belongs_to_the_oldest_call_that_answers_it() -> None:
     calls = [call(), call(ROOTS), call(SAMPLE), call(ROOTS, SAMPLE)]
-    assert asked_of(calls, SAMPLE) is calls[2]
-    assert asked_of(calls, ROOTS) is calls[1]
-    assert "on_elicitation=" in str(asked_of(calls, ELICIT))
-    assert "truely-stateless" in str(asked_of(calls, SAMPLE, shared=True))
+    assert find_asked_call(calls, SAMPLE) is calls[2]
+    assert find_asked_call(calls, ROOTS) is calls[1]
+    assert "on_elicitation=" in str(find_asked_call(calls, ELICIT))
+    assert "truely-stateless" in str(find_asked_call(calls, SAMPLE, shared=True))
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_question_outside_of_all_calls_is_told_that_there_is_none(shared: bool) -> None:
-    why = str(asked_of([], ROOTS, shared=shared))
-    assert why.startswith("No call is under way")
+def test_a_server_request_without_a_call_is_rejected(shared: bool) -> None:
+    why = str(find_asked_call([], ROOTS, shared=shared))
+    assert why.startswith("No call is in flight")
     assert "roots=" not in why
 
 
 class Legacy:
-    """A legacy server's questions, and what it got for them."""
+    """A legacy server's requests and the responses that it got."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
-        self.taken: list[Ask] = []
-        self.asks = LegacyAsks(lambda line, _call: self.sent.append(json.loads(line)))
-        self.call = call(*SERVER_METHODS, take=self.taken.append)
+        self.asks: list[Ask] = []
+        self.requests = LegacyServerRequests(lambda line, _call: self.sent.append(json.loads(line)))
+        self.call = call(*SERVER_METHODS, on_ask=self.asks.append)
 
     def ask(self, key: Any, params: Any = None, method: str = ELICIT) -> None:
-        """Have the server ask."""
+        """Handle a request of the server."""
         message = {"jsonrpc": "2.0", "id": key, "method": method, "params": params}
-        self.asks.take(decode(json.dumps(message).encode()), self.call)
+        self.requests.handle(decode(json.dumps(message).encode()), self.call)
 
 
 @pytest.mark.parametrize("key", [7, "seven", "7", 0, 7.5])
-def test_an_answer_has_the_id_of_its_question(key: Any) -> None:
+def test_a_response_has_the_id_of_its_request(key: Any) -> None:
     server = Legacy()
     server.ask(key)
-    server.taken[0].answer(b'{"action":"accept","x":1.0}')
+    server.asks[0].answer(b'{"action":"accept","x":1.0}')
     assert server.sent == [{"jsonrpc": "2.0", "id": key, "result": {"action": "accept", "x": 1.0}}]
-    assert len(server.asks) == 0
+    assert len(server.requests) == 0
 
 
-def test_a_question_that_comes_again_while_it_is_open_is_asked_once() -> None:
+def test_a_repeated_request_is_asked_once_while_it_is_open() -> None:
     server = Legacy()
     server.ask(1)
     server.ask("1")
-    assert (len(server.taken), server.sent) == (1, [])
-    server.taken[0].answer(b"{}")
+    assert (len(server.asks), server.sent) == (1, [])
+    server.asks[0].answer(b"{}")
     server.ask(1)
-    assert len(server.taken) == 2
+    assert len(server.asks) == 2
 
 
-def test_params_that_are_no_object_are_refused() -> None:
+def test_params_that_are_not_an_object_are_rejected() -> None:
     server = Legacy()
     server.ask(1, params=[1])
     assert server.sent[0]["error"]["code"] == -32602
-    assert not server.taken
+    assert not server.asks
 
 
-def test_a_withdrawn_question_sends_nothing() -> None:
+def test_a_withdrawn_request_gets_no_response() -> None:
     server = Legacy()
     server.ask(1)
     for unknown in (2, None, [1], "one"):
-        server.asks.withdraw(unknown)
-    assert server.taken[0].is_open
-    server.asks.withdraw("1")
-    server.taken[0].answer(b"{}")
-    assert (server.sent, len(server.asks)) == ([], 0)
+        server.requests.withdraw(unknown)
+    assert server.asks[0].is_open
+    server.requests.withdraw("1")
+    server.asks[0].answer(b"{}")
+    assert (server.sent, len(server.requests)) == ([], 0)
 
 
-def test_a_call_announces_what_its_caller_answers() -> None:
-    era = era_of("2026-07-28")
+def test_a_call_announces_the_capabilities_that_its_caller_answers() -> None:
+    era = build_era("2026-07-28")
     key = "io.modelcontextprotocol/clientCapabilities"
 
-    def announced(made: ToolRequest) -> Any:
-        return json.loads(encode_call(1, made, era))["params"]["_meta"][key]
+    def announced(call: ToolRequest) -> Any:
+        return json.loads(encode_call(1, call, era))["params"]["_meta"][key]
 
     assert announced(request()) == {}
     assert announced(request(SAMPLE)) == {"sampling": {}}
@@ -194,81 +202,81 @@ def test_a_call_announces_what_its_caller_answers() -> None:
 
 
 class Modern:
-    """A modern call, and what became of its rounds."""
+    """A modern call and its input rounds."""
 
     def __init__(self, *answers: str, roots: bytes | None = None) -> None:
         self.asks: list[Ask] = []
-        self.repeated: list[Any] = []
+        self.resent: list[Any] = []
         self.faults: list[Fault] = []
-        self.rounds = Rounds(
+        self.rounds = InputRounds(
             "s",
-            request(*answers, take=self.asks.append),
-            lambda more: self.repeated.append(json.loads(b"{" + more[1:] + b"}")),
+            request(*answers, on_ask=self.asks.append),
+            lambda more: self.resent.append(json.loads(b"{" + more[1:] + b"}")),
             self.faults.append,
             roots,
         )
 
-    def repeat_plainly(self) -> None:
-        """Note what is added to a call that is made again as it came."""
-        self.rounds._repeat = self.repeated.append
+    def record_raw(self) -> None:
+        """Record the continuation as bytes."""
+        self.rounds._resend = self.resent.append
 
-    def begin(self, **result: Any) -> None:
-        """Have the server want something."""
-        self.rounds.begin(json.dumps({"resultType": "input_required", **result}).encode())
+    def start(self, **result: Any) -> None:
+        """Start a round with a result of the server."""
+        self.rounds.start(json.dumps({"resultType": "input_required", **result}).encode())
 
     @property
     def reason(self) -> Reason:
-        """Why the call was given up."""
+        """Why the call failed."""
         (fault,) = self.faults
         assert not self.rounds.waiting
         assert fault.started == "yes"
         return fault.reason
 
 
-def test_a_call_is_repeated_once_with_all_answers_and_the_state() -> None:
+def test_a_call_is_sent_again_once_with_all_answers_and_the_state() -> None:
     call = Modern(*SERVER_METHODS)
-    wanted = {"a": {"method": ROOTS}, 'b"': {"method": ELICIT, "params": {"message": "?"}}}
-    call.begin(inputRequests=wanted, requestState='s"1')
+    requested = {"a": {"method": ROOTS}, 'b"': {"method": ELICIT, "params": {"message": "?"}}}
+    call.start(inputRequests=requested, requestState='s"1')
     assert [(ask.method, ask.params) for ask in call.asks] == [
         (ROOTS, b"{}"),
         (ELICIT, b'{"message": "?"}'),
     ]
     call.asks[1].answer(b'{"x":1.0}')
     assert call.rounds.waiting
-    assert not call.repeated
+    assert not call.resent
     call.asks[0].answer(b'{"roots":[]}')
-    assert call.repeated == [
+    assert call.resent == [
         {"inputResponses": {"a": {"roots": []}, 'b"': {"x": 1.0}}, "requestState": 's"1'}
     ]
     assert not call.rounds.waiting
 
 
-def test_roots_of_permissions_answer_for_the_caller() -> None:
+def test_roots_of_permissions_are_sent_for_the_caller() -> None:
     call = Modern(ELICIT, roots=b'{"roots":[]}')
-    call.begin(inputRequests={"a": {"method": ROOTS}}, requestState="s")
-    assert call.repeated == [{"inputResponses": {"a": {"roots": []}}, "requestState": "s"}]
-    call.begin(inputRequests={"a": {"method": ROOTS}, "b": {"method": ELICIT}})
+    call.start(inputRequests={"a": {"method": ROOTS}}, requestState="s")
+    assert call.resent == [{"inputResponses": {"a": {"roots": []}}, "requestState": "s"}]
+    call.start(inputRequests={"a": {"method": ROOTS}, "b": {"method": ELICIT}})
     assert [ask.method for ask in call.asks] == [ELICIT]
     call.asks[0].answer(b"{}")
-    assert call.repeated[1:] == [{"inputResponses": {"a": {"roots": []}, "b": {}}}]
+    assert call.resent[1:] == [{"inputResponses": {"a": {"roots": []}, "b": {}}}]
 
 
 def test_a_round_without_a_state_sends_none() -> None:
     call = Modern(ROOTS)
-    call.begin(inputRequests={"a": {"method": ROOTS}})
+    call.start(inputRequests={"a": {"method": ROOTS}})
     call.asks[0].answer(b"{}")
-    assert call.repeated == [{"inputResponses": {"a": {}}}]
+    assert call.resent == [{"inputResponses": {"a": {}}}]
 
 
-def test_a_refused_question_ends_the_call_with_the_reason_and_forgets_the_others() -> None:
+def test_a_refused_request_fails_the_call_and_withdraws_the_others() -> None:
     call = Modern(ROOTS)
-    call.begin(inputRequests={"a": {"method": ROOTS}, "b": {"method": ROOTS}})
+    call.start(inputRequests={"a": {"method": ROOTS}, "b": {"method": ROOTS}})
     call.asks[0].refuse(-32603, "The caller could not answer: KeyError")
     assert call.reason is Reason.INPUT_REQUIRED
     assert "KeyError" in call.faults[0].message
     assert not call.asks[1].is_open
     call.asks[1].answer(b"{}")
-    assert not call.repeated
+    assert not call.resent
 
 
 @pytest.mark.parametrize(
@@ -283,75 +291,75 @@ def test_a_refused_question_ends_the_call_with_the_reason_and_forgets_the_others
         {"inputRequests": {str(n): {"method": ROOTS} for n in range(MAX_ASKS + 1)}},
     ],
 )
-def test_an_odd_request_for_input_is_the_servers_error(result: Any) -> None:
+def test_an_invalid_request_for_input_is_the_servers_error(result: Any) -> None:
     call = Modern(*SERVER_METHODS)
-    call.begin(**result)
+    call.start(**result)
     assert call.reason is Reason.SERVER_ERROR
     assert not call.asks
 
 
-def test_a_method_without_an_answer_ends_the_call_before_anything_is_asked() -> None:
+def test_an_unanswered_method_fails_the_call_before_any_ask() -> None:
     call = Modern(ROOTS)
-    call.begin(inputRequests={"a": {"method": ROOTS}, "b": {"method": ELICIT}})
+    call.start(inputRequests={"a": {"method": ROOTS}, "b": {"method": ELICIT}})
     assert call.reason is Reason.INPUT_REQUIRED
     assert call.faults[0].metadata == {"server": "s", "method": ELICIT}
     assert not call.asks
 
 
-def test_a_cancelled_call_withdraws_its_questions() -> None:
+def test_a_cancelled_call_withdraws_its_requests() -> None:
     call = Modern(ROOTS)
-    call.begin(inputRequests={"a": {"method": ROOTS}})
+    call.start(inputRequests={"a": {"method": ROOTS}})
     withdrawn: list[bool] = []
     call.asks[0].on_withdrawn = lambda: withdrawn.append(True)
     call.rounds.cancel()
     assert withdrawn == [True]
-    assert (call.repeated, call.faults) == ([], [])
+    assert (call.resent, call.faults) == ([], [])
 
 
 VISIT = {"mode": "url", "url": "http://127.0.0.1/", "message": "Visit", "elicitationId": "e"}
 
 
-def test_addresses_to_visit_are_questions_if_the_caller_answers_them() -> None:
+def test_url_elicitations_are_requests_if_the_caller_answers_them() -> None:
     data = raw({"elicitations": [VISIT]})
-    assert url_questions(data, answerable([ROOTS])) is None
-    assert lacking(-32042, data, answerable([ROOTS])) == ELICIT
-    assert url_questions(raw({"elicitations": []}), answerable(SERVER_METHODS)) is None
-    assert url_questions(raw({"elicitations": 1}), answerable(SERVER_METHODS)) is None
-    wanted = url_questions(data, answerable(SERVER_METHODS))
-    assert wanted is not None
-    assert json.loads(wanted) == {"inputRequests": {"0": {"method": ELICIT, "params": VISIT}}}
+    assert url_elicitations(data, answerable([ROOTS])) is None
+    assert missing_method(-32042, data, answerable([ROOTS])) == ELICIT
+    assert url_elicitations(raw({"elicitations": []}), answerable(SERVER_METHODS)) is None
+    assert url_elicitations(raw({"elicitations": 1}), answerable(SERVER_METHODS)) is None
+    requested = url_elicitations(data, answerable(SERVER_METHODS))
+    assert requested is not None
+    assert json.loads(requested) == {"inputRequests": {"0": {"method": ELICIT, "params": VISIT}}}
 
 
 @pytest.mark.parametrize(
-    ("answer", "goes_on"), [(b'{"action":"accept"}', True), (b'{"action":"decline"}', False)]
+    ("answer", "is_resent"), [(b'{"action":"accept"}', True), (b'{"action":"decline"}', False)]
 )
-def test_a_call_is_made_again_as_it_was_once_all_addresses_were_visited(
-    answer: bytes, goes_on: bool
+def test_a_call_is_sent_again_unchanged_once_all_urls_were_visited(
+    answer: bytes, is_resent: bool
 ) -> None:
     call = Modern(ELICIT)
-    wanted = url_questions(raw({"elicitations": [VISIT, VISIT]}), answerable([ELICIT]))
-    assert wanted is not None
-    call.repeat_plainly()
-    call.rounds.begin(wanted, Fault(Reason.SERVER_ERROR, "Visit first.", "yes"))
+    requested = url_elicitations(raw({"elicitations": [VISIT, VISIT]}), answerable([ELICIT]))
+    assert requested is not None
+    call.record_raw()
+    call.rounds.start(requested, Fault(Reason.SERVER_ERROR, "Visit first.", "yes"))
     call.asks[0].answer(b'{"action":"accept"}')
     call.asks[1].answer(answer)
-    if goes_on:
-        assert (call.repeated, call.faults) == ([b""], [])
+    if is_resent:
+        assert (call.resent, call.faults) == ([b""], [])
     else:
         assert call.reason is Reason.SERVER_ERROR
 
 
-async def test_a_call_without_questions_is_repeated_after_a_pause_that_grows() -> None:
+async def test_a_call_without_requests_is_sent_again_after_growing_pauses() -> None:
     call = Modern()
     loop = asyncio.get_running_loop()
-    began = loop.time()
+    started = loop.time()
     for number in range(1, 3):
-        call.begin(requestState=str(number))
-        assert len(call.repeated) == number - 1
+        call.start(requestState=str(number))
+        assert len(call.resent) == number - 1
         async with asyncio.timeout(BOUND):
-            while len(call.repeated) < number:
+            while len(call.resent) < number:
                 await asyncio.sleep(0)
-    assert loop.time() - began >= 0.15
-    assert call.repeated == [{"requestState": "1"}, {"requestState": "2"}]
-    call.begin(requestState="3")
+    assert loop.time() - started >= 0.15
+    assert call.resent == [{"requestState": "1"}, {"requestState": "2"}]
+    call.start(requestState="3")
     call.rounds.cancel()

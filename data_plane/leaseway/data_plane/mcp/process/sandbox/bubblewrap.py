@@ -34,12 +34,7 @@ _MAX_STDERR: Final = 500
 
 
 class SandboxPlan(NamedTuple):
-    """How to run a command in a sandbox.
-
-    Attributes:
-        prefix: The words before the command.
-        harmless: A command that does nothing, to check the sandbox with.
-    """
+    """The words before a command in a sandbox, and a harmless command to check the sandbox with."""
 
     prefix: tuple[str, ...]
     harmless: str
@@ -52,14 +47,9 @@ def plan_sandbox(
     cwd: str = "",
     paths: Paths = NO_PATHS,
 ) -> SandboxPlan:
-    """Plan a sandbox on this machine. Reads files: not on the loop.
+    """Plan a sandbox for a command, whose program is a path. Reads files: not on the loop.
 
-    Args:
-        server: For messages.
-        sandbox: As configured.
-        command: The command, its program as a path.
-        cwd: The working directory; empty for the worker's own.
-        paths: Additional paths to show or hide.
+    An empty `cwd` is the worker's own. `paths` are shown or hidden in addition.
 
     Raises:
         Fault: SERVER_NOT_READY with `problem` SANDBOX_NOT_AVAILABLE or SANDBOX_PATH_MISSING.

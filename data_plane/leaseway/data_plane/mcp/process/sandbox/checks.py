@@ -23,12 +23,7 @@ disk: Final = DiskThreads(64)
 
 
 class CheckResult(NamedTuple):
-    """How a check ended.
-
-    Attributes:
-        status: Its exit status, minus the signal that ended it; None after a timeout.
-        stderr: Its standard error, stripped.
-    """
+    """A check's exit status (minus the signal; None after a timeout) and its standard error."""
 
     status: int | None
     stderr: str

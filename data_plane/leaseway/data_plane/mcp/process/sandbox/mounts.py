@@ -80,12 +80,7 @@ def other_servers_folders(
     These are their working directories, writable paths and allowed paths. Not hidden are the
     server's own such folders, their parents and children, the folder of its command, paths on its
     command line, system folders and home directories, since the server may need files there.
-
-    Args:
-        spec: The server in the sandbox.
-        command: Its command, its program as a path.
-        base: Its working directory.
-        servers: All servers of the worker.
+    `base` is its working directory; `servers` may include the server itself.
     """
     own = {*_folders(spec, spec.cwd), *((base,) if spec.cwd else ())}
     program = Path(command[0])
@@ -118,11 +113,8 @@ def _is_data(path: Path) -> bool:
 def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, paths: Paths) -> list[str]:
     """Return bubblewrap's arguments for files. Reads files: not on the loop.
 
-    Args:
-        sandbox: Its level and writable paths.
-        command: The command, its program as a path.
-        cwd: The working directory; empty for the worker's own.
-        paths: Additional paths to show or hide.
+    The program of the command is a path. An empty `cwd` is the worker's own. `paths` are shown or
+    hidden in addition.
     """
     hides_homes = sandbox.strict or bool(paths.private)
     arguments = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]

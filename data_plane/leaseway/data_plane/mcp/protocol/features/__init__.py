@@ -1,5 +1,5 @@
-"""What a client does over an open connection, a file for each feature of MCP.
+"""Features of MCP over an open connection, one file each.
 
-Handshake, listings and their changes, subscriptions to resources, signs of life. Imports the
-connection and `messages`; no file here imports another one.
+Handshake, listings, list changes, subscriptions to resources, pings. Imports the connection and
+`messages`; no file here imports another one.
 """

@@ -1,4 +1,4 @@
-"""Agreeing on a protocol version; the official `ClientSession` speaks the handshake."""
+"""Negotiates the protocol version, using the official `ClientSession`."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ CLIENT_INFO: Final = Implementation(name="leaseway", version=PACKAGE_VERSION)
 async def negotiate(
     session: ClientSession, protocol: str, startup_timeout: float, known_version: str = ""
 ) -> None:
-    """Agree on a protocol version.
+    """Negotiate a protocol version.
 
     Args:
         session: An entered session on the connection.
         protocol: `auto`, `legacy`, or a version.
-        startup_timeout: Seconds that the whole start may take. Under `auto` a server that
-            does not answer `server/discover` at all costs 10 s of it, half of it at most.
-        known_version: What another instance of the same server agreed on, or empty; spares
-            `auto` the question that a legacy server does not understand.
+        startup_timeout: Seconds for the whole start. Under `auto`, a server that does not answer
+            `server/discover` at all uses up 10 s of it, or half of it.
+        known_version: The version of another instance of the server, or empty. A legacy version
+            spares `auto` the `server/discover`.
 
     Raises:
-        MCPError: The server refused, or speaks no version that we do.
-        RuntimeError: Its answer names a version that nobody knows.
+        MCPError: The server refused, or has no version in common with us.
+        RuntimeError: It answered with an unknown version.
     """
     if protocol in MODERN_PROTOCOL_VERSIONS:
         await session.discover()
     elif protocol != "auto":
         await session.initialize()
-    elif known_version in HANDSHAKE_PROTOCOL_VERSIONS or not await _discovers(
+    elif known_version in HANDSHAKE_PROTOCOL_VERSIONS or not await _supports_discover(
         session, min(DISCOVER_TIMEOUT_SECONDS, startup_timeout / 2)
     ):
         await _initialize_or_discover(session)
 
 
-async def _discovers(session: ClientSession, timeout: float) -> bool:
-    """Return whether the server is of the modern era; anything but a proof means that it is not."""
+async def _supports_discover(session: ClientSession, timeout: float) -> bool:
+    """Return whether the server is of the modern era; any doubt means that it is not."""
     try:
         async with asyncio.timeout(timeout):
             await session.discover()
@@ -67,7 +67,7 @@ async def _discovers(session: ClientSession, timeout: float) -> bool:
             raise
         return False
     except (TimeoutError, ValueError, RuntimeError):
-        # Silence, a result that is none, or only versions of the other era.
+        # No response, an invalid one, or only versions of the legacy era.
         return False
     return True
 
@@ -78,7 +78,7 @@ async def _initialize_or_discover(session: ClientSession) -> None:
     except MCPError as error:
         if error.error.code != UNSUPPORTED_PROTOCOL_VERSION:
             raise
-        # A modern server that was slow to start: it answered the first question too late.
+        # A modern server that started slowly: it answered `server/discover` too late.
         await session.discover()
 
 
@@ -89,12 +89,10 @@ def _modern_only(data: Any) -> bool:
     )
 
 
-def era_of(version: str, *, has_roots: bool = False) -> Era:
-    """Return what every request must carry at a protocol version, made once.
+def build_era(version: str, *, has_roots: bool = False) -> Era:
+    """Return what every request must carry at a protocol version.
 
-    Args:
-        version: The version.
-        has_roots: Whether questions for roots are answered, whatever callers answer.
+    With `has_roots`, we answer roots requests ourselves, whatever callers answer.
     """
     headers = {"mcp-protocol-version": version}
     if version not in MODERN_PROTOCOL_VERSIONS:

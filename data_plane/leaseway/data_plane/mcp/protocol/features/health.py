@@ -1,9 +1,9 @@
-"""Asking an idle server for a sign of life (DESIGN §10).
+"""Health checks: pings an idle server (DESIGN §10).
 
-A server that works on a call is left alone: how long that may take is the caller's deadline's
-business. It is asked when it has been idle and silent for a while, and sooner when a call was
-given up and nothing has come since that call was made. A server with the state of a session is
-then given the time that a call may take: it may still work on that one, and cannot be replaced.
+A server that works on a call is not pinged: the caller's deadline limits that time. A server is
+pinged when it has been idle and silent for a while, and sooner if a call was abandoned and nothing
+has been received since that call started. A server with session state first gets the time of one
+call: it may still work on the abandoned one, and cannot be replaced.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from mcp.shared.exceptions import MCPError
@@ -22,8 +22,8 @@ from leaseway.spec.model import ServerSpec
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
-_TRIES: Final = 10
-"""Times that an endpoint which can't be reached is asked."""
+_MAX_PINGS: Final = 10
+"""Pings of an unreachable endpoint."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Patience:
     """How long a server may be silent.
 
     Attributes:
-        idle: Seconds of silence after which an idle server is asked.
-        answer: Seconds in which something must come then.
-        doubt: The same as `idle` where a call was given up and nothing has come since it was made.
+        idle: Seconds of silence after which an idle server is pinged.
+        answer: Seconds to answer a ping.
+        doubt: Like `idle`, if a call was abandoned and nothing received since its start.
     """
 
     idle: float = bounds.HEALTH_INTERVAL
@@ -41,57 +41,55 @@ class Patience:
     doubt: float = 0.0
 
 
-PATIENCE: Final = Patience()
-"""What DESIGN §10 gives a server."""
-
-
-def patience_of(spec: ServerSpec) -> Patience:
+def default_patience(spec: ServerSpec) -> Patience:
     """Return how long a server may be silent."""
-    return PATIENCE if spec.truely_stateless else replace(PATIENCE, doubt=spec.call_timeout)
+    return Patience() if spec.truely_stateless else Patience(doubt=spec.call_timeout)
 
 
-async def until_mute(peer: Peer, patience: Patience) -> Fault:
-    """Ask for signs of life until none comes; return the fault to end the connection with."""
+async def until_unresponsive(peer: Peer, patience: Patience) -> Fault:
+    """Ping the server until it no longer answers; return the fault."""
     while True:
         await _until_due(peer, patience)
-        fault = await _ask(peer, patience)
-        if fault is not None and not peer.is_excused:
+        fault = await _check(peer, patience)
+        if fault is not None and not peer.may_be_silent:
             return fault
 
 
 async def _until_due(peer: Peer, patience: Patience) -> None:
-    signs = peer.signs
+    liveness = peer.liveness
     while True:
-        excused = peer.is_excused
-        silence = patience.doubt if signs.in_doubt else patience.idle
-        left = signs.heard_at + silence - time.monotonic()
-        if not excused and left <= 0:
+        may_be_silent = peer.may_be_silent
+        silence = patience.doubt if liveness.in_doubt else patience.idle
+        remaining = liveness.received_at + silence - time.monotonic()
+        if not may_be_silent and remaining <= 0:
             return
-        signs.wake.clear()
+        liveness.wake.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience.idle if excused else left):
-                await signs.wake.wait()
+            async with asyncio.timeout(patience.idle if may_be_silent else remaining):
+                await liveness.wake.wait()
 
 
-async def _ask(peer: Peer, patience: Patience) -> Fault | None:
-    """Ping; an endpoint that can't be reached may come back in the time that there is."""
-    asked = time.monotonic()
+async def _check(peer: Peer, patience: Patience) -> Fault | None:
+    """Ping; retry an unreachable endpoint until the time is up."""
+    started = time.monotonic()
     lost: Fault | None = None
     try:
         async with asyncio.timeout(patience.answer):
-            for _ in range(_TRIES):
+            for _ in range(_MAX_PINGS):
                 lost = await _ping(peer)
                 if lost is None:
                     return None
-                await asyncio.sleep(patience.answer / _TRIES)
+                await asyncio.sleep(patience.answer / _MAX_PINGS)
     except TimeoutError:
         pass
-    # Whatever came meanwhile is a sign of life, from a server that knows no ping, say.
-    return None if peer.signs.heard_at > asked else _mute(peer.server, patience, lost)
+    # Any message is a sign of life, for example from a server without ping.
+    return (
+        None if peer.liveness.received_at > started else _unresponsive(peer.server, patience, lost)
+    )
 
 
 async def _ping(peer: Peer) -> Fault | None:
-    """Return why the server could not be asked, or None once it has answered, be it an error."""
+    """Return why the server could not be pinged, or None if it answered, even with an error."""
     try:
         await peer.ping()
     except ConnectionLost as error:
@@ -101,7 +99,7 @@ async def _ping(peer: Peer) -> Fault | None:
     return None
 
 
-def _mute(server: str, patience: Patience, lost: Fault | None) -> Fault:
+def _unresponsive(server: str, patience: Patience, lost: Fault | None) -> Fault:
     text = f"The server {server} has not answered a ping for {patience.answer:g} s"
     text += f": {lost.message}" if lost is not None else "; its connection was closed."
     return Fault(Reason.SERVER_LOST, text, metadata={"server": server})

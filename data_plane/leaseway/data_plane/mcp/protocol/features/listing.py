@@ -1,37 +1,38 @@
-"""Reading a list of a server's to its end: tools, prompts, resources or templates.
+"""Reads a server's lists of tools, prompts, resources and templates; listens to their changes.
 
-Below the official package's models, so that a definition reaches the registry with every field
-that the server gave it.
-
-Listing what a server offers besides tools: prompts, resources and templates of resources.
-
-A list that fails costs that list and nothing else.
+Bypasses the official package's models, so that a definition keeps every field. A list that fails
+does not affect the others. Legacy servers notify of changes unasked, modern ones on a stream that
+must be requested.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+from mcp.client.session import ClientSession
+from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND, ServerCapabilities
 
 from leaseway.data_plane.core.ports import NO_PROMPTS_RESOURCES, ListedPromptsResources
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, Unanswered
+from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
 from leaseway.wire.bounds import MAX_LISTED, MIB
 from leaseway.wire.secrets.redaction import redact
+from leaseway.wire.timing.backoff import Backoff
 
 _MAX_BYTES: Final = 16 * MIB
-_NAMED: Final = 20
-"""Names that a sentence about a list holds."""
+_MAX_NAMES: Final = 20
+"""Names in a sentence about a list."""
 
 
 class ListingFailed(Exception):
-    """A list that can't be used; the text says why, as the end of a sentence."""
+    """A list can't be used; the text is the end of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class ListKind:
     """One of the lists that a server may have.
 
     Attributes:
-        method: Asks for a page of it.
-        key: Where a page has its items.
-        name: What tells two items apart.
-        noun: What the items are, for messages.
+        method: Requests a page.
+        key: The member of a page with its items.
+        name: The member that identifies an item.
+        noun: The items, for messages.
     """
 
     method: str
@@ -59,66 +60,61 @@ TEMPLATES: Final = ListKind(
 )
 
 
-class Listed:
-    """One list of a server's, read to its end.
-
-    Attributes:
-        definitions: Every definition as the server sent it, one of each name, in its order.
-    """
+class ListedItems:
+    """A server's whole list: the definitions as received, by name, in the server's order."""
 
     def __init__(self, kind: ListKind) -> None:
         self.definitions: dict[str, bytes] = {}
         self._kind = kind
         self._nameless = 0
-        self._again: dict[str, None] = {}
+        self._duplicates: dict[str, None] = {}
 
     def add(self, definition: bytes) -> None:
-        """Take one; without a name it is left out, and of two with one name the first counts."""
+        """Add a definition; skip one without a name, or with the name of an earlier one."""
         name = _name(definition, self._kind)
         if name is None:
             self._nameless += 1
         elif self.definitions.setdefault(name, definition) is not definition:
-            self._again[name] = None
+            self._duplicates[name] = None
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """What of the list is in no definition, a sentence each."""
-        kind, found = self._kind, []
+        """Sentences about skipped definitions."""
+        kind, sentences = self._kind, []
         if self._nameless:
-            what = f"{self._nameless} of its {kind.noun}"
-            found.append(f"{what} left out: without a text as '{kind.name}' nobody can ask for it.")
-        if self._again:
-            names = ", ".join(ascii(name[:80]) for name in [*self._again][:_NAMED])
-            found.append(f"It lists {kind.noun} more than once, the first counts: {names}.")
-        return tuple(found)
+            sentences.append(
+                f"{self._nameless} of its {kind.noun} are skipped: they have no text as"
+                f" '{kind.name}' to request them by."
+            )
+        if self._duplicates:
+            names = ", ".join(ascii(name[:80]) for name in [*self._duplicates][:_MAX_NAMES])
+            sentences.append(f"It lists {kind.noun} more than once, the first counts: {names}.")
+        return tuple(sentences)
 
 
 _Members = dict[str, msgspec.Raw]
-# Member by member: what else an object holds may be of any type.
+# Decodes each member separately: other members may be of any type.
 _decode_members: Final = msgspec.json.Decoder(_Members).decode
 _decode_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_text: Final = msgspec.json.Decoder(str | None).decode
 _NULL: Final = msgspec.Raw(b"null")
 
 
-async def list_all(peer: Peer, kind: ListKind, *, may_be_unknown: bool) -> Listed:
-    """Read a list to its end.
+async def list_all(peer: Peer, kind: ListKind, *, may_be_missing: bool) -> ListedItems:
+    """Read a list to its end, over a negotiated connection.
 
-    Args:
-        peer: The connection, negotiated.
-        kind: Which list.
-        may_be_unknown: Whether a server that does not know the method has an empty list.
+    With `may_be_missing`, METHOD_NOT_FOUND means an empty list.
 
     Raises:
         ListingFailed: A page is malformed, or there are more than 10,000 items or 16 MiB.
         MCPError: The server answered with an error, or the connection ended.
     """
-    found = Listed(kind)
+    found = ListedItems(kind)
     cursors: set[str] = set()
     cursor: str | None = None
     size = 0
     while True:
-        items, cursor = await _page(peer, kind, cursor, may_be_unknown)
+        items, cursor = await _page(peer, kind, cursor, may_be_missing)
         for raw in items:
             definition = bytes(raw)
             size += len(definition)
@@ -127,14 +123,14 @@ async def list_all(peer: Peer, kind: ListKind, *, may_be_unknown: bool) -> Liste
         if not cursor:
             return found
         if cursor in cursors:
-            raise ListingFailed("its pages go round in a circle: a cursor came twice")
+            raise ListingFailed("its pages are circular: a cursor was repeated")
         cursors.add(cursor)
 
 
 async def _page(
-    peer: Peer, kind: ListKind, cursor: str | None, may_be_unknown: bool
+    peer: Peer, kind: ListKind, cursor: str | None, may_be_missing: bool
 ) -> tuple[list[msgspec.Raw], str | None]:
-    """Return a page's items, and where the next one begins."""
+    """Return a page's items and the cursor of the next page."""
     params: Mapping[str, Any] | None = {"cursor": cursor} if cursor else None
     try:
         page = _decode_members(await peer.request(kind.method, params))
@@ -142,7 +138,7 @@ async def _page(
             raise ListingFailed(f"its list is malformed (it has no {kind.key})")
         return _decode_items(page[kind.key]), _decode_text(page.get("nextCursor", _NULL))
     except MCPError as error:
-        if error.error.code == METHOD_NOT_FOUND and may_be_unknown:
+        if error.error.code == METHOD_NOT_FOUND and may_be_missing:
             return [], None
         raise
     except msgspec.DecodeError as error:
@@ -150,7 +146,7 @@ async def _page(
 
 
 def _name(definition: bytes, kind: ListKind) -> str | None:
-    """Return what a definition is told apart by; an empty one is the registry's to refuse."""
+    """Return a definition's name; the registry rejects an empty one."""
     try:
         name: str | None = _decode_text(_decode_members(definition).get(kind.name, _NULL))
     except msgspec.DecodeError:
@@ -165,8 +161,8 @@ def _check_bounds(count: int, size: int, kind: ListKind) -> None:
         raise ListingFailed(f"its list has more than {_MAX_BYTES} bytes")
 
 
-_MAX_WHY: Final = 300
-"""Characters of a server's error that a warning quotes."""
+_MAX_ERROR: Final = 300
+"""Characters of a server's error in a warning."""
 
 
 async def list_prompts_resources(
@@ -175,13 +171,9 @@ async def list_prompts_resources(
     timeout: float,
     before: ListedPromptsResources = NO_PROMPTS_RESOURCES,
 ) -> ListedPromptsResources:
-    """List all that a server says it has; never fails.
+    """List all that a server's capabilities promise; never fails.
 
-    Args:
-        peer: The connection, negotiated.
-        capabilities: What the server says of itself.
-        timeout: Seconds for all lists together.
-        before: What was listed before: a list that fails stays as it was.
+    `timeout` is for all lists together. A list that fails stays as it was `before`.
     """
     wanted: list[tuple[str, ListKind]] = []
     if capabilities is not None and capabilities.prompts is not None:
@@ -195,22 +187,73 @@ async def list_prompts_resources(
     for into, kind in wanted:
         try:
             async with asyncio.timeout_at(until):
-                # Said to have some, a server may have none of one kind.
-                listed = await list_all(peer, kind, may_be_unknown=True)
+                # A server with resources may have no templates, and the other way round.
+                listed = await list_all(peer, kind, may_be_missing=True)
             lists[into] = tuple(listed.definitions.values())
             skipped += listed.skipped
         except (ListingFailed, MCPError, TimeoutError) as error:
-            gaps.append(f"{kind.method} failed: {_why(error, timeout)}.")
+            gaps.append(f"{kind.method} failed: {_describe(error, timeout)}.")
             lists[into] = getattr(before, into)
     return ListedPromptsResources(**lists, gaps=tuple(gaps), skipped=tuple(skipped))
 
 
-def _why(error: Exception, timeout: float) -> str:
+def _describe(error: Exception, timeout: float) -> str:
     if isinstance(error, TimeoutError):
         return f"there was no answer within {timeout:g} s"
-    if isinstance(error, ConnectionLost | Unanswered):
-        return redact(error.fault.message)[:_MAX_WHY].rstrip(". ")
+    if isinstance(error, ConnectionLost | InvalidResponse):
+        return redact(error.fault.message)[:_MAX_ERROR].rstrip(". ")
     if isinstance(error, MCPError):
-        said = f"the server answered with error {error.error.code}: {error.error.message}"
-        return redact(said)[:_MAX_WHY].rstrip(". ")
+        text = f"the server answered with error {error.error.code}: {error.error.message}"
+        return redact(text)[:_MAX_ERROR].rstrip(". ")
     return str(error)
+
+
+_logger = logging.getLogger(__name__)
+_REOPEN_BACKOFF: Final = Backoff(initial=1.0, maximum=60.0)
+
+
+async def listen_to_changes(session: ClientSession, peer: Peer, on_gap: Callable[[], None]) -> None:
+    """Keep the stream of changes open until the connection ends, if the server supports it.
+
+    The connection's inbox handles the notifications themselves. `on_gap` is called when the stream
+    was reopened: changes in between were lost.
+    """
+    capabilities = session.server_capabilities
+    tools, prompts, resources = _notified_lists(capabilities)
+    if not peer.era.modern or not (tools or prompts or resources):
+        return
+    failures, reopened = 0, False
+    while not peer.closed.is_set():
+        try:
+            async with listen(
+                session,
+                tools_list_changed=tools,
+                prompts_list_changed=prompts,
+                resources_list_changed=resources,
+            ) as changes:
+                if reopened:
+                    on_gap()
+                failures, reopened = 0, True
+                async for _ in changes:
+                    pass
+        except MCPError as error:
+            if error.error.code == METHOD_NOT_FOUND:
+                return
+            failures += 1
+        except SubscriptionLost:
+            failures += 1
+        except Exception:  # later list changes must not be missed
+            failures += 1
+            _logger.exception("Listening to the server %s failed; it is retried.", peer.server)
+        await asyncio.sleep(_REOPEN_BACKOFF.ceiling(failures))
+
+
+def _notified_lists(capabilities: ServerCapabilities | None) -> tuple[bool, bool, bool]:
+    """Return whether the server notifies of changed tools, prompts and resources."""
+    if capabilities is None:
+        return False, False, False
+    tools, prompts, resources = (
+        kind is not None and bool(kind.list_changed)
+        for kind in (capabilities.tools, capabilities.prompts, capabilities.resources)
+    )
+    return tools, prompts, resources

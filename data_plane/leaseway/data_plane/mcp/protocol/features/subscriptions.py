@@ -1,8 +1,8 @@
-"""Who follows which resource of one instance: one subscription at the server for each URI.
+"""Subscriptions to resources: one at the server for each URI, shared by its subscribers.
 
-A task for each URI subscribes, stays, and takes the subscription back when the last caller has
-gone. Legacy servers are asked by `resources/subscribe`, and what they report comes by the inbox;
-modern ones by a `subscriptions/listen` stream of its own.
+A task for each URI subscribes, and unsubscribes when the last subscriber is gone. Legacy servers
+use `resources/subscribe`, and their updates arrive in the inbox; modern ones use a
+`subscriptions/listen` stream.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 from mcp.client.session import ClientSession
@@ -22,168 +21,160 @@ from mcp_types import METHOD_NOT_FOUND
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.messages.era import refuse
+from leaseway.data_plane.mcp.protocol.messages.era import reject_call
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
 
 _logger = logging.getLogger(__name__)
-_FAREWELL: Final = 10.0
-"""Seconds that a server has to take a subscription back."""
+_UNSUBSCRIBE_TIMEOUT: Final = 10.0
+"""Seconds for a server's response to an unsubscribe."""
 
-_AGAIN: Final = Backoff(initial=0.5, maximum=30.0)
+_RESTART_BACKOFF: Final = Backoff(initial=0.5, maximum=30.0)
 """Between two streams of a modern server that ends them."""
 
 _MAX_TEXT: Final = 2048
 
 
-class _Follower:
-    """A caller that follows a resource; a `PendingCall`."""
+class _Subscriber:
+    """A caller's subscription to a resource; a `PendingCall`."""
 
     def __init__(
         self, resource: _Resource, on_update: OnUpdate, done: Callable[[Outcome], None]
     ) -> None:
-        self.written = True  # asking twice harms nobody, so it need not be known better
+        self.written = True  # a repeated subscription does no harm
         self._resource = resource
         self._on_update: OnUpdate | None = on_update
         self._done = done
 
     def cancel(self, reason: str) -> None:
-        """Follow no longer; the last one to do so ends the subscription at the server."""
+        """Unsubscribe; the last subscriber ends the subscription at the server."""
         self._on_update = None
-        self._resource.leave(self)
+        self._resource.remove(self)
 
     def notify(self, uri: str) -> None:
-        """Pass on that something changed, or by an empty URI that the subscription holds."""
+        """Notify of a changed URI, or by an empty URI that the subscription is confirmed."""
         if self._on_update is not None:
             self._on_update(uri)
 
     def fail(self, fault: Fault) -> None:
-        """Called when nothing more will come."""
+        """End the subscription."""
         if self._on_update is not None:
             self._on_update = None
             self._done(Outcome(b"", fault=fault))
 
 
 class _Resource:
-    """One URI that is followed.
+    """A URI with subscribers.
 
     Attributes:
-        changed: Set when somebody left, or the subscription is to be made anew.
-        anew: Whether it is to be made anew: the server has forgotten it.
+        changed: Set when the last subscriber was removed, or the subscription must be renewed.
+        must_renew: Whether the server has lost the subscription.
     """
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.changed = asyncio.Event()
-        self.anew = False
-        self._holds = False
-        self._was_held = False
-        self._followers: dict[_Follower, None] = {}
+        self.must_renew = False
+        self._is_confirmed = False
+        self._was_confirmed = False
+        self._subscribers: dict[_Subscriber, None] = {}
 
     @property
-    def is_followed(self) -> bool:
-        return bool(self._followers)
+    def has_subscribers(self) -> bool:
+        return bool(self._subscribers)
 
     @property
-    def is_settled(self) -> bool:
-        return self.is_followed and not self.anew
+    def is_current(self) -> bool:
+        return self.has_subscribers and not self.must_renew
 
-    def join(self, on_update: OnUpdate, done: Callable[[Outcome], None]) -> _Follower:
-        """Add a follower, who hears at once where the subscription holds."""
-        follower = _Follower(self, on_update, done)
-        self._followers[follower] = None
-        if self._holds:
-            asyncio.get_running_loop().call_soon(follower.notify, "")
-        return follower
+    def add(self, on_update: OnUpdate, done: Callable[[Outcome], None]) -> _Subscriber:
+        """Add a subscriber; notify it if the subscription is already confirmed."""
+        subscriber = _Subscriber(self, on_update, done)
+        self._subscribers[subscriber] = None
+        if self._is_confirmed:
+            asyncio.get_running_loop().call_soon(subscriber.notify, "")
+        return subscriber
 
-    def leave(self, follower: _Follower) -> None:
-        """Take a follower out."""
-        if follower in self._followers:
-            del self._followers[follower]
-            if not self._followers:
+    def remove(self, subscriber: _Subscriber) -> None:
+        if subscriber in self._subscribers:
+            del self._subscribers[subscriber]
+            if not self._subscribers:
                 self.changed.set()
 
-    def begin(self) -> None:
-        """Note that the subscription is being made."""
-        self.anew, self._holds = False, False
-        self._was_held = self._was_held and self.is_followed
+    def reset(self) -> None:
+        """Reset before subscribing at the server."""
+        self.must_renew, self._is_confirmed = False, False
+        self._was_confirmed = self._was_confirmed and self.has_subscribers
         self.changed.clear()
 
     def confirm(self) -> None:
-        """Note that it holds; what changed between two of them is not known, so all is said to."""
-        self._holds = True
-        for follower in tuple(self._followers):
-            follower.notify("")
-        if self._was_held:
+        """Confirm the subscription. After a renewal, report a change: updates may be lost."""
+        self._is_confirmed = True
+        for subscriber in tuple(self._subscribers):
+            subscriber.notify("")
+        if self._was_confirmed:
             self.notify(self.uri)
-        self._was_held = True
+        self._was_confirmed = True
 
     def renew(self) -> None:
-        self.anew = True
+        self.must_renew = True
         self.changed.set()
 
     def notify(self, uri: str) -> None:
-        for follower in tuple(self._followers):
-            follower.notify(uri)
+        for subscriber in tuple(self._subscribers):
+            subscriber.notify(uri)
 
     def covers(self, uri: str) -> bool:
         own = self.uri.rstrip("/")
         return uri.startswith(own) and (len(uri) == len(own) or uri[len(own)] in "/#?")
 
     def fail(self, fault: Fault) -> None:
-        """Notify all followers that nothing more will come."""
-        followers, self._followers = self._followers, {}
-        for follower in followers:
-            follower.fail(fault)
+        """End all subscriptions with a fault."""
+        subscribers, self._subscribers = self._subscribers, {}
+        for subscriber in subscribers:
+            subscriber.fail(fault)
         self.changed.set()
 
 
 class Subscriptions:
-    """The resources of one instance that callers follow.
+    """The subscriptions of one instance; the server has `timeout` seconds to confirm each."""
 
-    Args:
-        server: The server's id, for messages.
-        session: The negotiated session.
-        peer: Its connection.
-        patience: Seconds that the server has to confirm a subscription.
-    """
-
-    def __init__(self, server: str, session: ClientSession, peer: Peer, patience: float) -> None:
+    def __init__(self, server: str, session: ClientSession, peer: Peer, timeout: float) -> None:
         self._server = server
         self._session = session
         self._peer = peer
-        self._patience = patience
+        self._timeout = timeout
         self._resources: dict[str, _Resource] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         capabilities = session.server_capabilities
         offered = capabilities.resources if capabilities is not None else None
         self._offered = offered is not None and bool(offered.subscribe)
         if not peer.era.modern:
-            peer.hear_updates(self._updated, self._renew)
+            peer.set_update_callbacks(self._updated, self._renew)
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
-        """Notify of a resource's changes until cancelled, or until it fails for good.
+        """Subscribe to a resource until cancelled or failed.
 
         Args:
             uri: The resource.
-            on_update: Told an empty text once the subscription holds, then the URI of what
-                changed: this one or a part of it.
-            done: Told why there will be no more; not called after `cancel`.
+            on_update: Called with an empty text once the subscription is confirmed, then with
+                each changed URI: the resource or a part of it.
+            done: Called when the subscription fails; not after `cancel`.
         """
         if not self._offered:
-            return refuse(done, self._not_offered())
+            return reject_call(done, self._not_offered())
         resource = self._resources.get(uri)
         if resource is None:
             resource = self._resources[uri] = _Resource(uri)
             task = asyncio.get_running_loop().create_task(self._keep(resource))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return resource.join(on_update, done)
+        return resource.add(on_update, done)
 
     async def aclose(self) -> None:
-        """Notify all followers that the connection has ended."""
-        fault = replace(self._peer.fault or self._closed(), started="yes")
+        """End all subscriptions: the connection has ended."""
+        fault = self._peer.ended_fault("yes")
         for resource in tuple(self._resources.values()):
             resource.fail(fault)
         for task in self._tasks:
@@ -202,42 +193,42 @@ class Subscriptions:
     async def _keep(self, resource: _Resource) -> None:
         hold = self._listen if self._peer.era.modern else self._subscribe
         try:
-            while resource.is_followed:
-                resource.begin()
+            while resource.has_subscribers:
+                resource.reset()
                 await hold(resource)
         except ConnectionLost as error:
             resource.fail(error.fault)
         except MCPError as error:
-            resource.fail(self._refused(resource.uri, error.error.code, error.error.message))
+            resource.fail(self._rejected(resource.uri, error.error.code, error.error.message))
         except TimeoutError:
-            resource.fail(self._mute(resource.uri))
+            resource.fail(self._timed_out(resource.uri))
         except SubscriptionLost:
-            what = "it ended the stream before it confirmed the subscription"
-            resource.fail(self._refused(resource.uri, METHOD_NOT_FOUND, what))
-        except Exception:  # whoever follows must learn that it is in vain
+            text = "it ended the stream before it confirmed the subscription"
+            resource.fail(self._rejected(resource.uri, METHOD_NOT_FOUND, text))
+        except Exception:  # subscribers must be notified of any failure
             _logger.exception("A subscription at the server %s failed.", self._server)
-            resource.fail(self._broken(resource.uri))
+            resource.fail(self._failed(resource.uri))
         finally:
             del self._resources[resource.uri]
 
     async def _subscribe(self, resource: _Resource) -> None:
         params = {"uri": resource.uri}
-        async with asyncio.timeout(self._patience):
+        async with asyncio.timeout(self._timeout):
             await self._peer.request("resources/subscribe", params)
         resource.confirm()
-        while resource.is_settled:
+        while resource.is_current:
             resource.changed.clear()
             await resource.changed.wait()
-        if not resource.is_followed:
-            # Who comes meanwhile waits: a server could see the two in the wrong order.
-            resource.begin()
+        if not resource.has_subscribers:
+            # New subscribers wait: the server could receive the two requests in the wrong order.
+            resource.reset()
             with contextlib.suppress(MCPError, TimeoutError):
-                async with asyncio.timeout(_FAREWELL):
+                async with asyncio.timeout(_UNSUBSCRIBE_TIMEOUT):
                     await self._peer.request("resources/unsubscribe", params)
 
     async def _listen(self, resource: _Resource) -> None:
         failures = 0
-        while resource.is_settled:
+        while resource.is_current:
             try:
                 if await self._listen_once(resource):
                     failures = 0
@@ -245,24 +236,24 @@ class Subscriptions:
                 if not failures:
                     raise
             failures += 1
-            if resource.is_settled:
-                await self._pause(resource, _AGAIN.ceiling(failures - 1))
+            if resource.is_current:
+                await self._pause(resource, _RESTART_BACKOFF.ceiling(failures - 1))
 
     async def _listen_once(self, resource: _Resource) -> bool:
-        """Read one stream to its end; say whether it told of anything."""
+        """Read one stream to its end; return whether it had an update."""
         async with contextlib.AsyncExitStack() as stack:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 stream = await stack.enter_async_context(
                     listen(self._session, resource_subscriptions=[resource.uri])
                 )
             if not stream.honored.resource_subscriptions:
-                raise MCPError(METHOD_NOT_FOUND, "it did not take the subscription")
+                raise MCPError(METHOD_NOT_FOUND, "it did not accept the subscription")
             resource.confirm()
             reading = asyncio.ensure_future(_read(stream, resource))
             try:
-                while resource.is_settled and not reading.done():
+                while resource.is_current and not reading.done():
                     resource.changed.clear()
-                    await _either(reading, resource.changed.wait())
+                    await _first_of(reading, resource.changed.wait())
             finally:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
@@ -272,69 +263,62 @@ class Subscriptions:
     async def _pause(resource: _Resource, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while resource.is_settled:
+                while resource.is_current:
                     resource.changed.clear()
                     await resource.changed.wait()
 
-    # Why not.
-
-    def _closed(self) -> Fault:
-        return Fault(
-            Reason.SERVER_LOST,
-            f"The connection to the server {self._server} was closed.",
-            metadata={"server": self._server},
-        )
+    # Faults.
 
     def _not_offered(self) -> Fault:
         return Fault(
             Reason.SERVER_ERROR,
-            f"The server {self._server} does not report changes of its resources. Read them "
-            "again instead of subscribing.",
+            f"The server {self._server} does not support subscriptions to resources. Read them "
+            "again instead.",
             metadata={"server": self._server, "code": str(METHOD_NOT_FOUND)},
         )
 
-    def _refused(self, uri: str, code: int, message: str) -> Fault:
+    def _rejected(self, uri: str, code: int, message: str) -> Fault:
         message = message[:_MAX_TEXT]
         return Fault(
             Reason.SERVER_ERROR,
-            f"The server {self._server} refused a subscription to {uri[:300]} with error {code}: "
+            f"The server {self._server} rejected a subscription to {uri[:300]} with error {code}: "
             f"{message or 'no message'}",
             "yes",
             metadata={"server": self._server, "code": str(code), "message": message},
         )
 
-    def _broken(self, uri: str) -> Fault:
+    def _failed(self, uri: str) -> Fault:
         return Fault(
             Reason.INTERNAL,
             f"The subscription to {uri[:300]} of the server {self._server} failed in the worker; "
-            "its log says why.",
+            "see its log.",
             "unknown",
             metadata={"server": self._server},
         )
 
-    def _mute(self, uri: str) -> Fault:
+    def _timed_out(self, uri: str) -> Fault:
         return Fault(
             Reason.DEADLINE_EXCEEDED,
             f"The server {self._server} did not confirm a subscription to {uri[:300]} within "
-            f"{self._patience:g} s.",
+            f"{self._timeout:g} s.",
             "yes",
             metadata={"server": self._server},
         )
 
 
 async def _read(stream: Subscription, resource: _Resource) -> bool:
-    told = False
+    updated = False
     try:
         async for event in stream:
             if isinstance(event, ResourceUpdated):
-                told = True
+                updated = True
                 resource.notify(event.uri)
     except SubscriptionLost:
-        pass  # as if it had been ended in order: another stream is opened
-    return told
+        pass  # like an orderly end: another stream is opened
+    return updated
 
 
-async def _either(reading: asyncio.Future[bool], other: Any) -> None:
+async def _first_of(reading: asyncio.Future[bool], other: Any) -> None:
     waiting = asyncio.ensure_future(other)
     try:
         await asyncio.wait((reading, waiting), return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,6 @@
-"""JSON-RPC as bytes: split a message without parsing its result, build a call by joining.
+"""JSON-RPC as bytes: decode a message without its result, encode a call by concatenation. Pure.
 
-Pure. A result is found as a slice of the line it came in; only its flags are read from it, by a
-second decode that skips all else.
+A result is a slice of its line; only its flags are decoded from it.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from leaseway.data_plane.core.calls.call import ToolRequest
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 
 RequestKey = int | str
-_LONGEST_KEY: Final = 20
-"""Digits of the largest id that a request of ours has."""
+_MAX_ID_DIGITS: Final = 20
+"""Digits of our largest request id."""
 _ABSENT: Final = msgspec.Raw()
 _encode: Final = msgspec.json.encode
 
 
-class Envelope(msgspec.Struct, gc=False, frozen=True):
-    """One JSON-RPC message, its contents unparsed."""
+class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
+    """A JSON-RPC message with undecoded contents."""
 
     id: int | str | float | None = None
     method: str | None = None
@@ -32,11 +31,11 @@ class Envelope(msgspec.Struct, gc=False, frozen=True):
 
     @property
     def is_response(self) -> bool:
-        """Whether it answers a request: it has no method, but a result or an error."""
+        """Whether it is a response: it has no method, but a result or an error."""
         return self.method is None and bool(memoryview(self.result) or memoryview(self.error))
 
 
-class RpcError(msgspec.Struct, frozen=True):
+class JsonRpcError(msgspec.Struct, frozen=True):
     """The `error` of a response."""
 
     code: int = -32603
@@ -45,24 +44,24 @@ class RpcError(msgspec.Struct, frozen=True):
 
 
 class Flags(msgspec.Struct, gc=False, frozen=True):
-    """What is read of a result, whatever else it holds."""
+    """The decoded members of a result."""
 
     isError: bool | None = None  # noqa: N815 - MCP's name
     resultType: Any = None  # noqa: N815 - MCP's name
 
 
-decode: Final = msgspec.json.Decoder(Envelope).decode
-"""Split one message. Raises `msgspec.DecodeError` where it is none."""
+decode: Final = msgspec.json.Decoder(JsonRpcMessage).decode
+"""Decode a message. Raises `msgspec.DecodeError` if it is not JSON-RPC."""
 
 read_flags: Final = msgspec.json.Decoder(Flags).decode
-"""Read what a result says of itself. Raises `msgspec.DecodeError` where it is not an object, or
-its `isError` not a boolean."""
+"""Decode the flags of a result. Raises `msgspec.DecodeError` if it is not an object, or its
+`isError` is not a boolean."""
 
 
 def request_key(message_id: float | str | None) -> RequestKey | None:
-    """Return what a request is known by: servers may echo the id 7 as "7" or 7.0."""
+    """Return the key of a request: servers may echo the id 7 as "7" or 7.0."""
     if isinstance(message_id, str):
-        is_ours = len(message_id) <= _LONGEST_KEY and message_id.isdecimal()
+        is_ours = len(message_id) <= _MAX_ID_DIGITS and message_id.isdecimal()
         return int(message_id) if is_ours else message_id
     if isinstance(message_id, float):
         return int(message_id) if message_id.is_integer() else None
@@ -70,7 +69,7 @@ def request_key(message_id: float | str | None) -> RequestKey | None:
 
 
 def encode_call(call_id: int, request: ToolRequest, era: Era) -> bytes:
-    """Return a `tools/call`, or what else a caller asks for, as one line."""
+    """Return a `tools/call`, or another request of a caller, as one line."""
     if request.method:
         return _encode_other(call_id, request, era)
     arguments = request.arguments or b"{}"
@@ -112,7 +111,7 @@ def _call_meta(call_id: int, request: ToolRequest, era: Era) -> bytes:
 def encode_request(
     request_id: RequestKey, method: str, params: Mapping[str, Any] | None, era: Era | None = None
 ) -> bytes:
-    """Return any other request as one line, with the era's `_meta` where one is given."""
+    """Return a request as one line, with the era's `_meta` if given."""
     if era is not None and era.meta:
         meta = msgspec.json.decode(b"{%b}" % era.meta)
         params = {**(params or {}), "_meta": meta}
@@ -126,16 +125,16 @@ def encode_notification(method: str, params: Mapping[str, Any] | None) -> bytes:
 
 
 def encode_result(request_id: float | str | None, result: Mapping[str, Any]) -> bytes:
-    """Return the answer to a server's request as one line."""
+    """Return the response to a server's request as one line."""
     return _encode({"jsonrpc": "2.0", "id": request_id, "result": result}) + b"\n"
 
 
 def encode_answer(request_id: float | str | None, result: bytes) -> bytes:
-    """Return the answer to a server's request as one line, with the result as it came."""
+    """Return the response to a server's request as one line, with an encoded result."""
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}\n' % (_encode(request_id), result)
 
 
 def encode_error(request_id: float | str | None, code: int, message: str) -> bytes:
-    """Return the refusal of a server's request as one line."""
+    """Return an error response to a server's request as one line."""
     error = {"code": code, "message": message}
     return _encode({"jsonrpc": "2.0", "id": request_id, "error": error}) + b"\n"

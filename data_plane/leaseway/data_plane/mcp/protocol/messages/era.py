@@ -1,31 +1,27 @@
-"""What carries calls, whichever transport it is.
-
-Two implementations of `Connection`: `stream_peer.StreamPeer` and `http.HttpConnection`.
-"""
+"""Protocol eras, and calls without a connection. Does not import the official package."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from leaseway.data_plane.core.calls.call import Answers, Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.core.calls.call import Answers, Outcome, PendingCall
 from leaseway.wire.errors import Fault
 
 
 @dataclass(frozen=True)
 class Era:
-    """What every request must carry once a protocol version is agreed on.
+    """What every request must carry at a protocol version.
 
     Attributes:
-        version: The version, such as `2025-11-25`; empty before negotiation.
+        version: Such as `2025-11-25`; empty before negotiation.
         modern: Whether it has no handshake and no sessions (2026-07-28 and later).
         meta: Members of `_meta` as JSON without the braces, or empty.
-        answering: The same for calls whose callers answer what servers ask, by what they answer.
-        headers: HTTP headers.
+        answering: `meta` for calls whose callers answer server requests, by their methods.
     """
 
     version: str = ""
@@ -36,24 +32,7 @@ class Era:
 
 
 LEGACY: Final = Era()
-"""Before negotiation: nothing to carry."""
-
-
-class Connection(Protocol):
-    """One MCP connection, as far as calls are concerned."""
-
-    era: Era
-
-    @property
-    def in_flight(self) -> int:
-        """Tool calls that have not ended."""
-
-    def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> PendingCall:
-        """Start a call; never blocks and never raises.
-
-        `done` runs on the loop exactly once, after this method has returned, unless the call
-        is cancelled before.
-        """
+"""Before negotiation: requests carry nothing."""
 
 
 def params_head(tool_name: str) -> bytes:
@@ -61,8 +40,8 @@ def params_head(tool_name: str) -> bytes:
     return b'"name":' + msgspec.json.encode(tool_name) + b',"arguments":'
 
 
-class _Refused:
-    """A call that never began."""
+class _RejectedCall:
+    """A call that fails without being sent."""
 
     written = False
 
@@ -74,6 +53,6 @@ class _Refused:
         self._handle.cancel()
 
 
-def refuse(done: Callable[[Outcome], None], fault: Fault) -> PendingCall:
-    """Return a call that fails at once; its `done` runs in the loop's next turn."""
-    return _Refused(done, fault)
+def reject_call(done: Callable[[Outcome], None], fault: Fault) -> PendingCall:
+    """Return a call that fails in the loop's next iteration."""
+    return _RejectedCall(done, fault)

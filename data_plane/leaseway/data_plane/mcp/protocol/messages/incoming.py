@@ -1,7 +1,7 @@
-"""What a server sends of its own accord: requests, notifications, progress, logs.
+"""Handles a server's requests and notifications, such as progress and logs.
 
-Everything here is called on the read path and returns at once. Requests are handled in tasks of
-their own, notifications by one consumer behind a bounded queue, oldest dropped first.
+The methods are called on the receive loop and return at once. Each request is handled in its own
+task, notifications by one consumer behind a bounded queue that drops the oldest.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import anyio
@@ -19,18 +19,18 @@ from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRe
 from mcp.shared.dispatcher import run_notify_intercept as intercepted
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.transport_context import TransportContext
-from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RequestId
 
-from leaseway.data_plane.core.calls.call import SERVER_METHODS, OnUpdate
+from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, OnUpdate
 from leaseway.data_plane.mcp.protocol.messages.codec import (
-    Envelope,
+    JsonRpcMessage,
     encode_answer,
     encode_error,
     encode_result,
     request_key,
 )
 from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
-from leaseway.data_plane.mcp.protocol.messages.server_requests_legacy import LegacyAsks, SendAnswer
+from leaseway.data_plane.mcp.protocol.messages.server_requests import parse_params, unanswered_text
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import ROOTS
 
@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 MAX_NOTIFICATIONS: Final = 256
 MAX_REQUESTS: Final = 64
 _MAX_PROGRESS_TEXT: Final = 4096
-"""Characters of a progress message that are passed on; the rest is cut."""
+"""Characters of a progress message that are passed on."""
 
 _MAX_LOGGER: Final = 256
 _MAX_LEVEL: Final = 32
@@ -64,22 +64,99 @@ _decode_progress: Final = msgspec.json.Decoder(_Progress).decode
 _decode_log: Final = msgspec.json.Decoder(_Log).decode
 
 
+SendAnswer = Callable[[bytes, ToolCall | None], None]
+"""Sends a response to the server's request; with the call that the request belongs to, if known."""
+
+_AMBIGUOUS: Final = (
+    "Several callers share this connection, and a request does not tell which call it belongs to: "
+    "run the server with truely-stateless: false, or over streamable HTTP."
+)
+_NO_CALL: Final = "No call is in flight, and callers are asked only during their calls."
+
+
+def find_asked_call(
+    calls: Collection[ToolCall], method: str, *, shared: bool = False
+) -> ToolCall | str:
+    """Return the call that a server request belongs to, or why there is none.
+
+    The oldest of the calls is first. With `shared`, they are of different callers, so that the
+    right one is unknown.
+    """
+    if not calls:
+        return _NO_CALL
+    if shared:
+        return _AMBIGUOUS
+    answering = (call for call in calls if method in call.request.answers)
+    return next(answering, None) or unanswered_text(method)
+
+
+class LegacyServerRequests:
+    """The unanswered server requests of one connection."""
+
+    def __init__(self, send: SendAnswer) -> None:
+        self._send = send
+        self._open: dict[object, Ask] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def handle(
+        self, message: JsonRpcMessage, call: ToolCall | str, related_call: ToolCall | None = None
+    ) -> None:
+        """Pass a request on to its call, or reject it with the reason why there is none.
+
+        `related_call` is the call on whose stream it was received, if known.
+        """
+        key = request_key(message.id)
+        if isinstance(call, str):
+            self._send(encode_error(message.id, METHOD_NOT_FOUND, call), related_call)
+        elif key in self._open:
+            # Repeated on a resumed stream, say; it gets one response.
+            _logger.debug("A server request was repeated while it was open.")
+        elif call.request.on_ask is not None:
+            params = parse_params(message.params)
+            if params is None:
+                text = "The params are not a JSON object in UTF-8."
+                self._send(encode_error(message.id, INVALID_PARAMS, text), call)
+                return
+            ask = self._open[key] = self._build_ask(message, key, params, call)
+            call.request.on_ask(ask)
+
+    def _build_ask(
+        self, message: JsonRpcMessage, key: object, params: bytes, call: ToolCall
+    ) -> Ask:
+        def answer(result: bytes) -> None:
+            del self._open[key]
+            self._send(encode_answer(message.id, result), call)
+
+        def refuse(code: int, text: str) -> None:
+            del self._open[key]
+            self._send(encode_error(message.id, code, text), call)
+
+        return Ask(message.method or "", params, answer, refuse)
+
+    def withdraw(self, request_id: object) -> None:
+        """Withdraw a request that the server has cancelled."""
+        if isinstance(request_id, int | str | float):
+            ask = self._open.pop(request_key(request_id), None)
+            if ask is not None:
+                ask.withdraw()
+
+
 class Inbox:
-    """Sorts what a server sends of its own accord.
+    """Dispatches a server's requests and notifications.
 
     Args:
-        server: The server's id, for messages.
         kind: The transport's name, for handlers.
         answer: Sends a line to the server.
-        find_call: Returns the tool call with a request id, if it is under way.
-        asked: Returns the call that a question belongs to, or why there is none: from the call
-            that a message came with, if that is certain, and the method.
-        on_tools_changed: Called when the server says that its tools changed, or what else it
-            lists.
+        find_call: Returns the call in flight with a request id, or None.
+        find_asked_call: Returns the call that a server request belongs to, or why there is none,
+            from the related call (if certain) and the method.
+        on_tools_changed: Called when the server notifies of a changed list.
 
     Attributes:
-        on_update: Told the URI of a resource that changed, or None where nobody follows any.
-        roots: The answer to questions for roots, or None where callers answer those.
+        on_update: Called with the URI of a changed resource; None without subscriptions.
+        roots: The answer to roots requests, or None if callers answer them.
     """
 
     def __init__(
@@ -88,15 +165,15 @@ class Inbox:
         kind: str,
         answer: Callable[[bytes], None],
         find_call: Callable[[object], ToolCall | None],
-        asked: Callable[[ToolCall | None, str], ToolCall | str],
+        find_asked_call: Callable[[ToolCall | None, str], ToolCall | str],
         on_tools_changed: Callable[[], None],
     ) -> None:
         self._server = server
         self._kind = kind
-        self._answer = answer
+        self._respond = answer
         self._find_call = find_call
-        self._asked = asked
-        self._asks = LegacyAsks(lambda line, _call: answer(line))
+        self._find_asked_call = find_asked_call
+        self._server_requests = LegacyServerRequests(lambda line, _call: answer(line))
         self._on_tools_changed = on_tools_changed
         self.on_update: OnUpdate | None = None
         self.roots: bytes | None = None
@@ -108,36 +185,33 @@ class Inbox:
         self._closed = False
         self.dropped = 0
 
-    def take(self, message: Envelope, near: ToolCall | None) -> None:
-        """Sort one message.
-
-        Args:
-            message: A request or notification.
-            near: The call that it belongs to, if that is certain.
-        """
+    def handle(self, message: JsonRpcMessage, related_call: ToolCall | None) -> None:
+        """Dispatch a request or notification, with the call that it belongs to, if certain."""
         method = message.method or ""
         try:
             if message.id is not None:
                 if method == ROOTS and self.roots is not None:
-                    self._answer(encode_answer(message.id, self.roots))
+                    self._respond(encode_answer(message.id, self.roots))
                 elif method in SERVER_METHODS:
-                    self._asks.take(message, self._asked(near, method), near)
+                    self._server_requests.handle(
+                        message, self._find_asked_call(related_call, method), related_call
+                    )
                 else:
-                    self._take_request(message, method)
+                    self._handle_request(message, method)
             elif method == "notifications/progress":
-                self._take_progress(message)
-            elif method == "notifications/message" and near is not None:
-                self._take_log(_decode_log(message.params), near)
+                self._handle_progress(message)
+            elif method == "notifications/message" and related_call is not None:
+                self._handle_log(_decode_log(message.params), related_call)
             else:
-                self._take_notification(method, _params(message))
+                self._handle_notification(method, _params(message))
         except ValueError:
             _logger.debug("The server %s sent a malformed %s.", self._server, method)
-        except Exception:  # a caller's callback failed; the read path goes on
+        except Exception:  # a caller's callback failed; the receive loop must continue
             _logger.exception("A callback for %s of the server %s failed.", method, self._server)
 
-    def answer_asks_by(self, send: SendAnswer) -> None:
-        """Send answers to questions another way than all others; before there are any."""
-        self._asks = LegacyAsks(send)
+    def send_answers_by(self, send: SendAnswer) -> None:
+        """Send answers of callers by another function. Call it before the first request."""
+        self._server_requests = LegacyServerRequests(send)
 
     async def run(
         self,
@@ -146,7 +220,7 @@ class Inbox:
         intercept: OnNotifyIntercept | None,
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
-        """Deliver notifications until `close`; requests are answered while this runs."""
+        """Deliver notifications until `close`; handle requests meanwhile."""
         self._on_request, self._intercept = on_request, intercept
         task_status.started()
         try:
@@ -167,26 +241,26 @@ class Inbox:
         while self._queue:
             method, params = self._queue.popleft()
             try:
-                await on_notify(_Context(self._kind, None), method, params)
+                await on_notify(_MessageContext(self._kind, None), method, params)
             except Exception:
                 _logger.exception("Handling %s of the server %s failed.", method, self._server)
 
-    def _take_request(self, message: Envelope, method: str) -> None:
+    def _handle_request(self, message: JsonRpcMessage, method: str) -> None:
         if method == "ping":
-            self._answer(encode_result(message.id, {}))
+            self._respond(encode_result(message.id, {}))
         elif self._on_request is None:
-            self._answer(encode_error(message.id, METHOD_NOT_FOUND, "Method not found"))
+            self._respond(encode_error(message.id, METHOD_NOT_FOUND, "Method not found"))
         elif len(self._handlers) >= MAX_REQUESTS:
-            self._answer(encode_error(message.id, INTERNAL_ERROR, "Too many requests at once"))
+            self._respond(encode_error(message.id, INTERNAL_ERROR, "Too many requests at once"))
         else:
             key = request_key(message.id)
             task = asyncio.get_running_loop().create_task(
-                self._handle(self._on_request, message.id, method, _params(message))
+                self._run_handler(self._on_request, message.id, method, _params(message))
             )
             self._handlers[key] = task
             task.add_done_callback(lambda _: self._handlers.pop(key, None))
 
-    async def _handle(
+    async def _run_handler(
         self,
         on_request: OnRequest,
         message_id: float | str | None,
@@ -195,7 +269,7 @@ class Inbox:
     ) -> None:
         request_id = message_id if isinstance(message_id, int | str) else str(message_id)
         try:
-            result = await on_request(_Context(self._kind, request_id), method, params)
+            result = await on_request(_MessageContext(self._kind, request_id), method, params)
             answer = encode_result(message_id, result)
         except MCPError as error:
             answer = encode_error(message_id, error.error.code, error.error.message)
@@ -204,38 +278,38 @@ class Inbox:
         except Exception:
             _logger.exception("Answering %s of the server %s failed.", method, self._server)
             answer = encode_error(message_id, INTERNAL_ERROR, "Internal error")
-        self._answer(answer)
+        self._respond(answer)
 
-    def _take_progress(self, message: Envelope) -> None:
+    def _handle_progress(self, message: JsonRpcMessage) -> None:
         report = _decode_progress(message.params)
         call = self._find_call(request_key(report.progressToken))
         on_progress = call.request.on_progress if call is not None else None
         if on_progress is not None:
             on_progress(report.progress, report.total, (report.message or "")[:_MAX_PROGRESS_TEXT])
 
-    def _take_log(self, log: _Log, near: ToolCall) -> None:
-        near.log(log.level[:_MAX_LEVEL], (log.logger or "")[:_MAX_LOGGER], bytes(log.data))
+    def _handle_log(self, log: _Log, related_call: ToolCall) -> None:
+        related_call.log(log.level[:_MAX_LEVEL], (log.logger or "")[:_MAX_LOGGER], bytes(log.data))
 
     @staticmethod
-    def _take_update(on_update: OnUpdate, params: Mapping[str, Any] | None) -> None:
+    def _handle_update(on_update: OnUpdate, params: Mapping[str, Any] | None) -> None:
         uri = (params or {}).get("uri")
         if isinstance(uri, str) and 0 < len(uri) <= bounds.MAX_URI:
             on_update(uri)
 
-    def _take_back(self, request_id: object) -> None:
-        self._asks.withdraw(request_id)
+    def _handle_cancelled(self, request_id: object) -> None:
+        self._server_requests.withdraw(request_id)
         if isinstance(request_id, int | str | float):
             handler = self._handlers.get(request_key(request_id))
             if handler is not None:
                 handler.cancel()
 
-    def _take_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
+    def _handle_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
         if method == "notifications/cancelled":
-            self._take_back((params or {}).get("requestId"))
+            self._handle_cancelled((params or {}).get("requestId"))
         elif method in _LIST_CHANGED:
             self._on_tools_changed()
         elif method == "notifications/resources/updated" and self.on_update is not None:
-            self._take_update(self.on_update, params)
+            self._handle_update(self.on_update, params)
         if intercepted(self._intercept, method, params):
             return
         if len(self._queue) >= MAX_NOTIFICATIONS:
@@ -245,15 +319,15 @@ class Inbox:
         self._wake.set()
 
 
-def _params(message: Envelope) -> Mapping[str, Any] | None:
+def _params(message: JsonRpcMessage) -> Mapping[str, Any] | None:
     if not memoryview(message.params):
         return None
     params = msgspec.json.decode(message.params)
     return params if isinstance(params, dict) else None
 
 
-class _Context:
-    """What the official session may ask about a server's message."""
+class _MessageContext:
+    """The context of a server's message, for the official session."""
 
     message_metadata = None
 
@@ -276,4 +350,4 @@ class _Context:
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> None:
-        """Clients report no progress (deprecated as of 2026-07-28)."""
+        """Not supported: clients report no progress (deprecated as of 2026-07-28)."""

@@ -1,4 +1,4 @@
-"""Cutting a byte stream into lines, and what can be known of a line that can't be read. Pure."""
+"""Splits a byte stream into lines, and finds the request id in an unreadable line. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 
 from leaseway.data_plane.mcp.protocol.messages.codec import request_key
 
-_KEPT: Final = 1024
-"""Bytes of a too long line that are kept, of its begin and of its end each."""
+_EXCERPT: Final = 1024
+"""Bytes that are kept of the start and of the end of a skipped line."""
 
 _VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"'
 _ID: Final = rb'"id"\s*:\s*(\d{1,18}|"[^"\\]{1,64}")'
@@ -18,21 +18,21 @@ _id_first: Final = re.compile(
     % (_VERSION, _ID, _VERSION)
 ).match
 _result_first: Final = re.compile(rb"\s*\{\s*(?:%b\s*,\s*)?\"(?:result|error)\"" % _VERSION).match
-# Only one brace follows, so this id is the message's own and none of a part of its result.
+# Only one brace follows, so the id is the message's own, not part of its result.
 _id_last: Final = re.compile(rb"%b\s*(?:,\s*%b\s*)?\}\s*$" % (_ID, _VERSION)).search
 
 
 class LineTooLong(Exception):
-    """A line is so long that it is not even skipped."""
+    """A line exceeds the limit for skipping, too."""
 
 
 class LineSplitter:
-    """Cuts a byte stream into lines, in time linear in the bytes.
+    """Splits a byte stream into lines, in linear time.
 
     Args:
-        limit: The most bytes of one line. A longer one is skipped.
-        on_skipped: Called after a skipped line, with its begin, its end and its length.
-        skip_limit: The most bytes of a line that is skipped.
+        limit: Maximum bytes of a line. A longer one is skipped.
+        on_skipped: Called after a skipped line, with its start, its end and its length.
+        skip_limit: Maximum bytes of a skipped line.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LineSplitter:
         """Return the lines that end in `data`, without their newline.
 
         Raises:
-            LineTooLong: A line exceeds even the second bound; the stream can't be read on.
+            LineTooLong: A line exceeds the skip limit; the stream is unusable.
         """
         if self._skipping:
             data = self._skip(data)
@@ -61,31 +61,31 @@ class LineSplitter:
             lines[0] = b"".join(self._parts)
             self._parts.clear()
             self._size = 0
-        # Only the first line may have begun in earlier data; the others are at most one read long.
+        # Only the first line may have started in earlier data; the others are at most one read.
         if lines and len(lines[0]) > self._limit:
             long = lines.pop(0)
-            self._on_skipped(long[:_KEPT], long[-_KEPT:], len(long))
+            self._on_skipped(long[:_EXCERPT], long[-_EXCERPT:], len(long))
         if rest:
             self._parts.append(rest)
             self._size += len(rest)
             if self._size > self._limit:
-                self._begin_to_skip()
+                self._start_skipping()
         return lines
 
-    def _begin_to_skip(self) -> None:
-        # Made whole, the line would be tens of megabytes that nobody reads.
+    def _start_skipping(self) -> None:
+        # Do not join the parts: that may be tens of megabytes.
         parts = self._parts
-        self._head = b"".join(_enough(parts))[:_KEPT]
-        self._tail = b"".join(reversed(_enough(reversed(parts))))[-_KEPT:]
+        self._head = b"".join(_excerpt_parts(parts))[:_EXCERPT]
+        self._tail = b"".join(reversed(_excerpt_parts(reversed(parts))))[-_EXCERPT:]
         parts.clear()
         self._skipping = True
         self._check()
 
     def _skip(self, data: bytes) -> bytes:
-        """Return what follows the line that is being skipped."""
+        """Return the data after the line that is being skipped."""
         line, newline, after = data.partition(b"\n")
         self._size += len(line)
-        self._tail = (self._tail + line[-_KEPT:])[-_KEPT:]
+        self._tail = (self._tail + line[-_EXCERPT:])[-_EXCERPT:]
         self._check()
         if newline:
             head, tail, size = self._head, self._tail, self._size
@@ -98,24 +98,22 @@ class LineSplitter:
             raise LineTooLong
 
 
-def _enough(parts: Iterable[bytes]) -> list[bytes]:
-    """Return the first parts that together are as long as what is kept."""
+def _excerpt_parts(parts: Iterable[bytes]) -> list[bytes]:
+    """Return the first parts that together reach the length of an excerpt."""
     taken: list[bytes] = []
     size = 0
     for part in parts:
         taken.append(part)
         size += len(part)
-        if size >= _KEPT:
+        if size >= _EXCERPT:
             break
     return taken
 
 
-def reply_key(head: bytes, tail: bytes) -> int | str | None:
-    """Return which request a line that can't be read answers, or None where it does not say so.
+def response_key(head: bytes, tail: bytes) -> int | str | None:
+    """Return the key of the request that an unreadable line answers, or None if unknown.
 
-    Args:
-        head: The line's begin, at least 200 bytes of it if it is longer.
-        tail: Its end, likewise.
+    `head` and `tail` are the line's start and end, at least 200 bytes of each if it is longer.
     """
     found = _id_first(head)
     if found is None and _result_first(head) is not None:

@@ -1,4 +1,4 @@
-"""What waits for an answer: tool calls with a callback, all other requests with a future."""
+"""Pending requests: tool calls with a callback, all other requests with a future."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRE
 
 from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest, too_large
-from leaseway.data_plane.mcp.protocol.messages.codec import Envelope, RpcError, read_flags
+from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcError, JsonRpcMessage, read_flags
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
-    input_required,
-    lacking,
-    url_questions,
+    InputRounds,
+    input_required_fault,
+    missing_method,
+    url_elicitations,
 )
-from leaseway.data_plane.mcp.protocol.messages.server_requests_modern import Rounds
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import LOG_LEVELS
@@ -28,23 +28,23 @@ from leaseway.wire.secrets.redaction import redact
 
 _logger = logging.getLogger(__name__)
 _MAX_TEXT: Final = 2048
-_decode_error: Final = msgspec.json.Decoder(RpcError).decode
+_decode_error: Final = msgspec.json.Decoder(JsonRpcError).decode
 _NO_BACK_CHANNEL: Final = b"no back-channel for server-initiated requests"
-"""What the official package says in a server that asks, of a protocol without such requests."""
-_FINISHED: Final = (None, "complete")
+"""Part of the official package's error text in a server whose protocol has no server requests."""
+_COMPLETE: Final = (None, "complete")
 _LEVELS: Final = {name: rank for rank, name in enumerate(LOG_LEVELS)}
 
 
 class ConnectionLost(MCPError):
-    """The connection, not the server, failed a request."""
+    """A request failed because of its connection, not because of the server."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(code=CONNECTION_CLOSED, message=fault.message)
         self.fault = fault
 
 
-class Unanswered(MCPError):
-    """What was answered is no JSON-RPC, such as a mere HTTP status; its code is our choice."""
+class InvalidResponse(MCPError):
+    """The response is not JSON-RPC, such as a plain HTTP status; we choose its error code."""
 
     def __init__(self, fault: Fault) -> None:
         code = int(fault.metadata.get("code", INTERNAL_ERROR))
@@ -53,34 +53,36 @@ class Unanswered(MCPError):
 
 
 class Pending(Protocol):
-    """A request that was sent, or waits to be."""
+    """A request without a response yet."""
 
     written: bool
 
-    def resolve(self, answer: Envelope) -> None:
-        """Receive the server's answer."""
+    def resolve(self, answer: JsonRpcMessage) -> None:
+        """Handle the response."""
 
     def fail(self, fault: Fault) -> None:
-        """Called when none will come."""
+        """End without a response."""
 
 
-class _Calls(Protocol):
+class _Connection(Protocol):
     era: Era
 
     def cancel_call(self, call: ToolCall, reason: str) -> None: ...
 
-    def lacks_back_channel(self) -> None: ...
+    def warn_no_back_channel(self) -> None: ...
 
-    def ask_first(self, call: ToolCall, wanted: bytes, otherwise: Fault | None = None) -> None: ...
+    def request_input(
+        self, call: ToolCall, result: bytes, declined: Fault | None = None
+    ) -> None: ...
 
 
 class ToolCall:
-    """A tool call under way on a connection; a `PendingCall`.
+    """A tool call in flight on a connection; a `PendingCall`.
 
     Attributes:
-        id: Its request's id, another one in each round.
-        request: What was asked.
-        rounds: What its server has wanted of the caller so far, or None.
+        id: Its request's id, a new one in each round.
+        request: The call.
+        rounds: Its input rounds, or None if the server has not asked for input.
         written: Whether its bytes were handed to the server's pipe or socket.
     """
 
@@ -88,7 +90,7 @@ class ToolCall:
 
     def __init__(
         self,
-        connection: _Calls,
+        connection: _Connection,
         server: str,
         call_id: int,
         request: ToolRequest,
@@ -99,34 +101,34 @@ class ToolCall:
         self._done: Callable[[Outcome], None] | None = done
         self.id = call_id
         self.request = request
-        self.rounds: Rounds | None = None
+        self.rounds: InputRounds | None = None
         self.written = False
 
     def cancel(self, reason: str) -> None:
-        """Stop waiting and tell the server."""
+        """Cancel the call, also at the server."""
         if self._done is not None:
             self._done = None
             self._connection.cancel_call(self, reason)
 
-    def resolve(self, answer: Envelope) -> None:
-        """Receive the server's answer; one that wants input first is not the end."""
+    def resolve(self, answer: JsonRpcMessage) -> None:
+        """Handle the response; it may be a request for input instead of the outcome."""
         outcome = self._outcome(answer)
         if outcome is not None:
             self._end(outcome)
 
     def fail(self, fault: Fault) -> None:
-        """Called when none will come."""
+        """End without a response."""
         self._end(Outcome(b"", fault=fault))
 
     def log(self, level: str, logger: str, data: bytes) -> None:
-        """Pass a log message on, where the caller wants its level."""
+        """Pass on a log message if the caller wants its level."""
         request = self.request
-        least = _LEVELS.get(request.log_level, 0)
-        if request.on_log is not None and _LEVELS.get(level, 0) >= least:
+        threshold = _LEVELS.get(request.log_level, 0)
+        if request.on_log is not None and _LEVELS.get(level, 0) >= threshold:
             request.on_log(level, logger, data)
 
-    def _outcome(self, answer: Envelope) -> Outcome | None:
-        """Return what the answer means, or None where the caller is asked something first."""
+    def _outcome(self, answer: JsonRpcMessage) -> Outcome | None:
+        """Return the outcome, or None if the caller is asked for input first."""
         if memoryview(answer.error):
             return self._outcome_of_error(_parse_error(answer.error))
         payload = bytes(answer.result)
@@ -137,29 +139,29 @@ class ToolCall:
             if not payload.isascii():
                 payload.decode()
         except ValueError:  # msgspec's DecodeError and UnicodeDecodeError are both
-            return Outcome(b"", fault=no_result(self._server))
+            return Outcome(b"", fault=invalid_result(self._server))
         if flags.isError is True and _NO_BACK_CHANNEL in payload and self._connection.era.modern:
-            self._connection.lacks_back_channel()
-        if flags.resultType not in _FINISHED and self._connection.era.modern:
-            return self._outcome_of_kind(flags.resultType, payload)
+            self._connection.warn_no_back_channel()
+        if flags.resultType not in _COMPLETE and self._connection.era.modern:
+            return self._outcome_of_type(flags.resultType, payload)
         return Outcome(payload, flags.isError is True)
 
-    def _outcome_of_kind(self, kind: object, payload: bytes) -> Outcome | None:
-        if kind == "input_required" and self.request.passes_input:
+    def _outcome_of_type(self, result_type: object, payload: bytes) -> Outcome | None:
+        if result_type == "input_required" and self.request.passes_input:
             return Outcome(payload)
-        if kind != "input_required":  # MCP has a client take what it does not know for invalid
-            return Outcome(b"", fault=_unknown_kind(self._server, kind))
-        self._connection.ask_first(self, payload)
+        if result_type != "input_required":  # MCP: clients must treat unknown types as invalid
+            return Outcome(b"", fault=_unknown_result_type(self._server, result_type))
+        self._connection.request_input(self, payload)
         return None
 
-    def _outcome_of_error(self, error: RpcError) -> Outcome | None:
+    def _outcome_of_error(self, error: JsonRpcError) -> Outcome | None:
         fault = _fault_of_error(self._server, self.request, error)
         if _NO_BACK_CHANNEL.decode() in error.message and self._connection.era.modern:
-            self._connection.lacks_back_channel()
+            self._connection.warn_no_back_channel()
         if error.code == URL_ELICITATION_REQUIRED and self.rounds is None:
-            wanted = url_questions(error.data, self.request.answers)
-            if wanted is not None:
-                self._connection.ask_first(self, wanted, otherwise=fault)
+            result = url_elicitations(error.data, self.request.answers)
+            if result is not None:
+                self._connection.request_input(self, result, declined=fault)
                 return None
         return Outcome(b"", fault=fault)
 
@@ -169,12 +171,12 @@ class ToolCall:
             return
         try:
             done(outcome)
-        except Exception:  # a caller's bug must not take the connection with it
+        except Exception:  # a caller's bug must not break the connection
             _logger.exception("The callback of a call to the server %s failed.", self._server)
 
 
 class RawRequest:
-    """A request whose answer a coroutine awaits."""
+    """A request whose response a coroutine awaits."""
 
     __slots__ = ("_server", "answer", "written")
 
@@ -183,8 +185,8 @@ class RawRequest:
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.written = False
 
-    def resolve(self, answer: Envelope) -> None:
-        """Receive the server's answer."""
+    def resolve(self, answer: JsonRpcMessage) -> None:
+        """Handle the response."""
         if self.answer.done():
             return
         if memoryview(answer.error):
@@ -193,35 +195,35 @@ class RawRequest:
             self.answer.set_result(bytes(answer.result))
 
     def fail(self, fault: Fault) -> None:
-        """Called when none will come."""
+        """End without a response."""
         if self.answer.done():
             return
         if fault.reason is Reason.SERVER_ERROR:
-            error: MCPError = Unanswered(fault)
+            error: MCPError = InvalidResponse(fault)
         else:
             error = ConnectionLost(fault)
         self.answer.set_exception(error)
 
 
-def _fault_of_error(server: str, request: ToolRequest, error: RpcError) -> Fault:
-    """Return the fault that a JSON-RPC error means."""
+def _fault_of_error(server: str, request: ToolRequest, error: JsonRpcError) -> Fault:
+    """Return the fault for a JSON-RPC error."""
     message = redact(error.message)[:_MAX_TEXT]
     metadata = {"server": server, "code": str(error.code), "message": message}
     data = bytes(error.data)
     if data and len(data) <= _MAX_TEXT:
         metadata["data"] = data.decode(errors="replace")
-    method = lacking(error.code, error.data, request.answers)
+    method = missing_method(error.code, error.data, request.answers)
     if method is not None:
-        return input_required(server, request.name, method, metadata)
+        return input_required_fault(server, request.name, method, metadata)
     text = f"The server {server} answered with error {error.code}: {message or 'no message'}"
     return Fault(Reason.SERVER_ERROR, text, "yes", metadata)
 
 
-def _parse_error(error: msgspec.Raw) -> RpcError:
+def _parse_error(error: msgspec.Raw) -> JsonRpcError:
     try:
         return _decode_error(error)
     except ValueError:
-        return RpcError(message="an error that does not follow JSON-RPC")
+        return JsonRpcError(message="an error that does not conform to JSON-RPC")
 
 
 def _mcp_error(error: msgspec.Raw) -> MCPError:
@@ -229,30 +231,30 @@ def _mcp_error(error: msgspec.Raw) -> MCPError:
     return MCPError(code=parsed.code, message=parsed.message, data=_data_of(parsed))
 
 
-def _data_of(error: RpcError) -> Any:
+def _data_of(error: JsonRpcError) -> Any:
     try:
         return msgspec.json.decode(error.data) if memoryview(error.data) else None
-    except ValueError:  # an integer of thousands of digits, say
+    except ValueError:  # an integer with thousands of digits, say
         return None
 
 
-def _unknown_kind(server: str, kind: object) -> Fault:
+def _unknown_result_type(server: str, result_type: object) -> Fault:
     return Fault(
         Reason.SERVER_ERROR,
-        f"The server {server} answered a tool call with a result of the kind {str(kind)[:64]!a} "
-        "(resultType), which is neither complete nor input_required; report it to the server's "
-        "maintainer.",
+        f"The server {server} answered a tool call with the unknown resultType "
+        f"{str(result_type)[:64]!a}, which is neither complete nor input_required; report it to "
+        "the server's maintainer.",
         started="yes",
         metadata={"server": server, "code": str(INTERNAL_ERROR)},
     )
 
 
-def no_result(server: str) -> Fault:
-    """Return the fault for an answer that can't be a result."""
+def invalid_result(server: str) -> Fault:
+    """Return the fault for a response that is not an MCP result."""
     return Fault(
         Reason.SERVER_ERROR,
-        f"The server {server} answered a request with something that is no MCP result: it must "
-        "be a JSON object in UTF-8, without halves of surrogate pairs, whose isError, if there, is "
+        f"The server {server} answered a request with something that is not an MCP result: it must "
+        "be a JSON object in UTF-8, without unpaired surrogates, whose isError, if present, is "
         "true or false.",
         started="yes",
         metadata={"server": server, "code": str(INTERNAL_ERROR)},

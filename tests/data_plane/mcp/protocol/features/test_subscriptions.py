@@ -1,4 +1,4 @@
-"""What becomes of followers when a subscription fails in a way that nobody foresaw."""
+"""Subscribers are notified of an unexpected failure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from leaseway.wire.errors import Reason
 
 
 class Session:
-    """A session with a server that can be subscribed to."""
+    """A session with a server that supports subscriptions."""
 
     server_capabilities = ServerCapabilities(resources=ResourcesCapability(subscribe=True))
 
 
-class Odd(Peer):
-    """A connection that fails as none should, once."""
+class FailingPeer(Peer):
+    """A connection whose first request fails unexpectedly."""
 
     failures = 1
 
@@ -33,16 +33,16 @@ class Odd(Peer):
         return b"{}"
 
 
-async def test_who_follows_learns_of_an_unforeseen_failure_and_may_follow_again() -> None:
-    peer = Odd("odd", lambda: None)
+async def test_a_subscriber_is_notified_of_an_unexpected_failure_and_may_subscribe_again() -> None:
+    peer = FailingPeer("odd", lambda: None)
     subscriptions = Subscriptions("odd", cast("ClientSession", Session()), peer, 5)
     ends: asyncio.Queue[Outcome] = asyncio.Queue()
-    told: asyncio.Queue[str] = asyncio.Queue()
-    subscriptions.follow("note://a", told.put_nowait, ends.put_nowait)
+    updates: asyncio.Queue[str] = asyncio.Queue()
+    subscriptions.follow("note://a", updates.put_nowait, ends.put_nowait)
     async with asyncio.timeout(BOUND):
         fault = (await ends.get()).fault
         assert fault is not None
         assert (fault.reason, fault.started) == (Reason.INTERNAL, "unknown")
-        subscriptions.follow("note://a", told.put_nowait, ends.put_nowait)
-        assert await told.get() == ""
+        subscriptions.follow("note://a", updates.put_nowait, ends.put_nowait)
+        assert await updates.get() == ""
         await subscriptions.aclose()

@@ -1,4 +1,4 @@
-"""A legacy server over HTTP that asks and does not take the answer: what becomes of the call."""
+"""HTTP servers that do not accept notifications, or the answers to their requests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import until
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, Outcome, ToolRequest
 from leaseway.data_plane.mcp.http import notifications
@@ -25,29 +26,29 @@ if TYPE_CHECKING:
 PONG = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 
 
-class Asking:
-    """A server whose every call asks something; what it does with the answer is a test's choice.
+class AskingServer:
+    """A server that sends a request in each call; tests choose how it handles the answer.
 
     Attributes:
-        how: `hold` leaves posts without an answer, `redirect` sends them elsewhere, `500` fails.
-        told: What it was posted besides calls.
-        go_on: Has the calls end.
+        mode: `hold` delays POSTs, `redirect` redirects them, `500` fails.
+        posted: The posted messages except calls.
+        proceed: Completes the calls.
     """
 
     def __init__(self) -> None:
-        self.how = "500"
-        self.told: list[dict[str, Any]] = []
-        self.go_on = asyncio.Event()
+        self.mode = "500"
+        self.posted: list[dict[str, Any]] = []
+        self.proceed = asyncio.Event()
 
     async def post(self, request: web.Request) -> web.StreamResponse:
-        """Take a message."""
+        """Handle a message."""
         message = await request.json()
         if message.get("method") == "tools/call":
             return await self._call(request, message["id"])
-        self.told.append(message)
-        if self.how == "hold":
-            await self.go_on.wait()
-        if self.how == "redirect":
+        self.posted.append(message)
+        if self.mode == "hold":
+            await self.proceed.wait()
+        if self.mode == "redirect":
             raise web.HTTPTemporaryRedirect("http://elsewhere.invalid/mcp")
         return web.Response(status=500)
 
@@ -56,15 +57,15 @@ class Asking:
         await response.prepare(request)
         question = {"jsonrpc": "2.0", "id": "q", "method": ELICIT, "params": {"message": "?"}}
         await response.write(f"data: {json.dumps(question)}\n\n".encode())
-        await self.go_on.wait()
+        await self.proceed.wait()
         answer = {"jsonrpc": "2.0", "id": call_id, "result": {"content": []}}
         await response.write(f"data: {json.dumps(answer)}\n\n".encode())
         return response
 
 
 @asynccontextmanager
-async def serving(bench: Bench) -> AsyncIterator[tuple[Asking, HttpConnection]]:
-    asking = Asking()
+async def serving(bench: Bench) -> AsyncIterator[tuple[AskingServer, HttpConnection]]:
+    asking = AskingServer()
     app = web.Application()
     app.router.add_post("/mcp", asking.post)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -75,19 +76,21 @@ async def serving(bench: Bench) -> AsyncIterator[tuple[Asking, HttpConnection]]:
     try:
         yield asking, connection
     finally:
-        asking.go_on.set()
+        asking.proceed.set()
         await connection.aclose()
         await runner.cleanup()
 
 
 @pytest.fixture
-async def shy(bench: Bench) -> AsyncIterator[tuple[Asking, HttpConnection]]:
-    async with serving(bench) as made:
-        yield made
+async def shy(bench: Bench) -> AsyncIterator[tuple[AskingServer, HttpConnection]]:
+    async with serving(bench) as served:
+        yield served
 
 
-async def asked(connection: HttpConnection, **request: Any) -> tuple[Ask, asyncio.Future[Outcome]]:
-    """Begin a call; return what its server asks, and its end."""
+async def start_call(
+    connection: HttpConnection, **request: Any
+) -> tuple[Ask, asyncio.Future[Outcome]]:
+    """Start a call; return its server's request, and its outcome."""
     loop = asyncio.get_running_loop()
     question: asyncio.Future[Ask] = loop.create_future()
     outcome: asyncio.Future[Outcome] = loop.create_future()
@@ -106,82 +109,114 @@ async def fault_of(outcome: asyncio.Future[Outcome]) -> Any:
     return fault
 
 
-async def test_a_call_whose_answer_is_dropped_ends_and_says_why(
-    shy: tuple[Asking, HttpConnection],
+async def test_a_call_whose_answer_is_dropped_fails_with_the_reason(
+    shy: tuple[AskingServer, HttpConnection],
 ) -> None:
     asking, connection = shy
-    asking.how = "hold"
-    ask, outcome = await asked(connection)
+    asking.mode = "hold"
+    ask, outcome = await start_call(connection)
     for _ in range(64):
-        connection._answer(PONG)
+        connection._respond(PONG)
     ask.answer(b'{"action":"accept"}')
     fault = await fault_of(outcome)
-    assert "could not be sent the answer: it leaves 64 messages before this one" in fault.message
+    assert "the answer could not be delivered: 64 messages to it are still pending" in fault.message
     assert connection.in_flight == 0
 
 
-async def test_a_call_whose_answer_is_redirected_to_strangers_ends_and_says_where(
-    shy: tuple[Asking, HttpConnection],
+async def test_a_call_whose_answer_is_redirected_to_another_host_fails(
+    shy: tuple[AskingServer, HttpConnection],
 ) -> None:
     asking, connection = shy
-    asking.how = "redirect"
-    ask, outcome = await asked(connection)
+    asking.mode = "redirect"
+    ask, outcome = await start_call(connection)
     ask.answer(b'{"action":"accept"}')
     assert "redirects to http://elsewhere.invalid/mcp" in (await fault_of(outcome)).message
 
 
-async def test_a_call_with_a_question_that_nobody_takes_ends_where_the_server_is_not_told(
-    shy: tuple[Asking, HttpConnection],
+async def test_a_call_whose_rejection_can_not_be_delivered_fails(
+    shy: tuple[AskingServer, HttpConnection],
 ) -> None:
     asking, connection = shy
-    asking.how = "redirect"
+    asking.mode = "redirect"
     outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     connection.call(ToolRequest("ask", params_head("ask"), b"{}"), outcome.set_result)
     await fault_of(outcome)
 
 
-async def test_a_call_goes_on_where_the_server_may_do_without_the_answer(
-    shy: tuple[Asking, HttpConnection], caplog: pytest.LogCaptureFixture
+async def test_a_call_continues_if_the_server_may_not_need_the_answer(
+    shy: tuple[AskingServer, HttpConnection], caplog: pytest.LogCaptureFixture
 ) -> None:
     asking, connection = shy
-    ask, outcome = await asked(connection)
+    ask, outcome = await start_call(connection)
     ask.answer(b'{"action":"accept"}')
-    async with asyncio.timeout(BOUND):
-        while "it answered with HTTP status 500" not in caplog.text:
-            await asyncio.sleep(0.001)
-    assert "The call goes on." in caplog.text
+    await until(lambda: "it answered with HTTP status 500" in caplog.text)
+    assert "The call continues." in caplog.text
     assert not outcome.done()
-    asking.go_on.set()
+    asking.proceed.set()
     async with asyncio.timeout(BOUND):
         assert json.loads((await outcome).payload) == {"content": []}
 
 
-async def test_a_call_goes_on_where_the_server_may_have_the_answer(
-    shy: tuple[Asking, HttpConnection],
+async def test_a_call_continues_if_the_server_may_have_the_answer(
+    shy: tuple[AskingServer, HttpConnection],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(notifications, "_POST_TIMEOUT", 0.05)
     asking, connection = shy
-    asking.how = "hold"
-    ask, outcome = await asked(connection)
+    asking.mode = "hold"
+    ask, outcome = await start_call(connection)
     ask.answer(b'{"action":"accept"}')
-    async with asyncio.timeout(BOUND):
-        while "The call goes on." not in caplog.text:
-            await asyncio.sleep(0.001)
+    await until(lambda: "The call continues." in caplog.text)
     assert not outcome.done()
 
 
-async def test_nothing_is_said_of_answers_to_calls_that_are_over(
-    shy: tuple[Asking, HttpConnection], caplog: pytest.LogCaptureFixture
+async def test_undelivered_answers_of_ended_calls_are_not_logged(
+    shy: tuple[AskingServer, HttpConnection], caplog: pytest.LogCaptureFixture
 ) -> None:
     asking, connection = shy
-    ask, outcome = await asked(connection)
-    asking.go_on.set()
+    ask, outcome = await start_call(connection)
+    asking.proceed.set()
     async with asyncio.timeout(BOUND):
         await outcome
         ask.refuse(-32603, "The call that asked this has ended.")
         while connection._background:
             await asyncio.wait(tuple(connection._background))
-    assert asking.told
+    assert asking.posted
     assert caplog.text == ""
+
+
+@pytest.fixture
+async def silent(bench: Bench) -> AsyncIterator[HttpConnection]:
+    """Return a connection to a server that accepts connections and never responds."""
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    connection = HttpConnection("silent", f"http://127.0.0.1:{port}/mcp", bench.http)
+    try:
+        yield connection
+    finally:
+        await connection.aclose()
+        server.close()
+        for writer in writers:
+            writer.close()
+
+
+async def test_posts_without_a_response_time_out(
+    silent: HttpConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "_POST_TIMEOUT", 0.05)
+    silent._respond(PONG)
+    (task,) = silent._background
+    async with asyncio.timeout(BOUND):
+        await task
+        await silent.notify("notifications/initialized", None)
+
+
+async def test_pending_posts_are_limited(
+    silent: HttpConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(200):
+        silent._respond(PONG)
+    assert len(silent._background) == 64
+    assert caplog.text.count("does not accept messages") == 1
