@@ -93,10 +93,10 @@ async def test_every_view_says_that_there_is_nothing_yet(
         "tools": "No tool can be called yet",
         "leases": "No lease is held",
         "workers": "No worker has joined",
-        "calls": "The workers remember no such call",
-        "approvals": "No call waits for a person",
+        "calls": "The workers have recorded no such call",
+        "approvals": "No call waits for approval",
         "problems": "No problem is open",
-        "history": "Nothing has happened yet",
+        "history": "There are no events yet",
     }
     for view, words in said.items():
         await _shown(page, url, view)
@@ -232,7 +232,7 @@ async def test_a_tool_is_called_with_what_its_form_holds(page: Page, tmp_path: P
     servers = {"form": python_server("planted.py", "form", **{"truely-stateless": True})}
     async with System(tmp_path, servers, console=True) as system:
         await page.open(system.console)
-        await page.until("document.body.innerText.includes('All is well')")
+        await page.until("document.body.innerText.includes('Everything works')")
         await _shown(page, system.console, "tool/fill/")
         await page.until("document.querySelectorAll('form.try label').length === 4")
         await page.run(_filled(["ann", "", "", "no JSON"]))
@@ -280,14 +280,14 @@ async def test_a_restarted_control_plane_is_followed_without_loading_the_page_an
     servers = {"echo": python_server("planted.py", "echo", **{"truely-stateless": True})}
     async with System(tmp_path, servers, console=True) as system:
         await page.open(system.console)
-        await page.until("document.body.innerText.includes('All is well')")
+        await page.until("document.body.innerText.includes('Everything works')")
         await page.run("window.stayed = true")
         assert system.control_plane is not None
         await system.control_plane.end()
-        await page.until("document.body.innerText.includes('no answer')")
+        await page.until("document.body.innerText.includes('disconnected; data from')")
         await system.start_control_plane()
         await page.until("document.querySelector('.pulse').innerText.trim() === 'live'")
-        await page.until("document.body.innerText.includes('All is well')")
+        await page.until("document.body.innerText.includes('Everything works')")
         assert await page.run("window.stayed")
 
 
@@ -334,7 +334,7 @@ async def test_a_key_is_asked_for_and_opens_the_page(page: Page, tmp_path: Path)
         async with System(tmp_path, {}, environment={"LEASEWAY_KEY": key}, console=True) as system:
             await page.open(system.console)
             await page.until("!!document.querySelector('input[type=password]')")
-            for tried, words in (("wrong", "not accepted"), (key, "Nothing is configured yet")):
+            for tried, words in (("wrong", "not accepted"), (key, "No server is configured yet")):
                 await page.run(
                     "(() => { const field = document.querySelector('input[type=password]');"
                     f" field.value = {json.dumps(tried)};"

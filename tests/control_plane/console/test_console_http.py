@@ -16,7 +16,7 @@ from aiohttp import web
 from tests.control_plane.console.conftest import Asker, Open
 from tests.control_plane.core.builders import hello, spec
 
-from leaseway.control_plane.console.live import Shared
+from leaseway.control_plane.console.live import ResponseCache
 from leaseway.control_plane.console.records import ServerRows
 from leaseway.control_plane.console.server import ConsoleListener, serve_console
 from leaseway.control_plane.core.approvals import ApprovalRequest
@@ -400,19 +400,19 @@ async def test_many_pages_that_ask_for_the_same_ask_the_workers_once() -> None:
         await gate.wait()
         return asked
 
-    shared = Shared(lambda: now)
+    cache = ResponseCache(lambda: now)
     async with asyncio.timeout(60):
-        pages = [asyncio.create_task(shared.get("calls", ask)) for _ in range(50)]
-        other = asyncio.create_task(shared.get("leases", ask))
+        pages = [asyncio.create_task(cache.get("calls", ask)) for _ in range(50)]
+        other = asyncio.create_task(cache.get("leases", ask))
         while asked < 2:
             await asyncio.sleep(0)
         pages[0].cancel()  # a page that is closed takes nothing from the others
         gate.set()
         assert set(await asyncio.gather(*pages[1:])) == {"2"}
         assert await other == "2"
-        assert await shared.get("calls", ask) == "2"
+        assert await cache.get("calls", ask) == "2"
         now = 1.5
-        assert await shared.get("calls", ask) == "3"
+        assert await cache.get("calls", ask) == "3"
 
 
 async def test_what_nothing_has_changed_is_not_told_as_new(console: Open) -> None:

@@ -1,10 +1,9 @@
-"""Who may look at the console, and who may steer from it.
+"""Authentication of console requests.
 
-Without credentials the console listens on loopback only, and whoever reaches it may do what the
-command line may do there. With credentials, a page signs in with one of an operator or a viewer and
-holds a session in a cookie that scripts cannot read; programs send `Authorization: Bearer`. It
-is checked again at each request, so that one that was revoked ends its sessions. What changes
-something is only taken from the page itself.
+Without credentials, the console listens on loopback only and allows what the command line allows.
+With credentials, the page signs in with one of an operator or viewer and gets a session cookie that
+scripts cannot read; programs send `Authorization: Bearer`. The credential is checked at each
+request, so that revoking it ends its sessions. Changes are only accepted from the page itself.
 """
 
 from __future__ import annotations
@@ -22,35 +21,35 @@ from leaseway.wire.channels.endpoint import is_local_host
 from leaseway.wire.errors import Fault, Reason
 
 COOKIE: Final = "leaseway_console"
-MARK: Final = "X-Leaseway-Console"
-"""A header that other sites' pages cannot send along."""
+ORIGIN_HEADER: Final = "X-Leaseway-Console"
+"""A header that pages of other sites cannot send."""
 
-_SESSION_LASTS: Final = 12 * 3600.0
-_MOST_SESSIONS: Final = 1_000
-_MOST_WRONG: Final = 10
-_WRONG_FOR: Final = 60.0
-_MOST_ADDRESSES: Final = 1_000
+_SESSION_LIFETIME: Final = 12 * 3600.0
+_MAX_SESSIONS: Final = 1_000
+_MAX_FAILURES: Final = 10
+_FAILURE_WINDOW: Final = 60.0
+_MAX_ADDRESSES: Final = 1_000
 
 
 class ConsoleAccess:
-    """Checks requests.
+    """Authenticates requests.
 
     Args:
-        admit: Says who sent a credential and may look, or refuses; None where none is wanted.
-        clock: Seconds, monotonic.
+        admit: Returns the principal of a credential or raises; None if no credential is needed.
+        clock: Monotonic seconds.
     """
 
     def __init__(self, admit: Admit | None, clock: Callable[[], float]) -> None:
         self._admit = admit
         self._clock = clock
         self._sessions: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        self._wrong: OrderedDict[str, list[float]] = OrderedDict()  # by address
+        self._failures: OrderedDict[str, list[float]] = OrderedDict()  # times by address
 
     async def check(self, request: web.Request) -> Principal:
-        """Return who asks.
+        """Return the principal of a request.
 
         Raises:
-            web.HTTPException: It may not look; with a sentence.
+            web.HTTPException: The request is not allowed.
         """
         if request.method not in ("GET", "HEAD"):
             check_origin(request)
@@ -58,49 +57,49 @@ class ConsoleAccess:
             _check_host(request)
             return LOOPBACK
         try:
-            return await self._who(self._authorization(request))
+            return await self._principal(self._authorization(request))
         except Fault as fault:
             if fault.reason is Reason.PERMISSION_DENIED:
                 raise web.HTTPForbidden(text=fault.message) from None
             raise web.HTTPUnauthorized(text=fault.message) from None
 
     async def sign_in(self, credential: str, address: str = "") -> tuple[str | None, Principal]:
-        """Return a new session and whose it is; no session where no credential is wanted.
+        """Return a new session and its principal; no session if no credential is needed.
 
         Args:
-            credential: What was sent.
-            address: From where: who sends wrong ones from another keeps nobody out here.
+            credential: The credential.
+            address: The client's address; failures are limited per address.
 
         Raises:
-            web.HTTPException: It is not good enough, or too many were not.
+            web.HTTPException: The credential is rejected, or too many were.
         """
         if self._admit is None:
             return None, LOOPBACK
         now = self._clock()
-        wrong = [at for at in self._wrong.pop(address, ()) if now - at < _WRONG_FOR]
-        if wrong:
-            self._wrong[address] = wrong
-        if len(wrong) >= _MOST_WRONG:
+        failures = [at for at in self._failures.pop(address, ()) if now - at < _FAILURE_WINDOW]
+        if failures:
+            self._failures[address] = failures
+        if len(failures) >= _MAX_FAILURES:
             raise web.HTTPTooManyRequests(text="Too many wrong credentials. Wait a minute.")
         authorization = f"Bearer {credential}"
         try:
-            who = await self._who(authorization)
+            principal = await self._principal(authorization)
         except Fault as fault:
-            self._wrong[address] = [*self._wrong.pop(address, ()), now]
-            while len(self._wrong) > _MOST_ADDRESSES:
-                self._wrong.popitem(last=False)
+            self._failures[address] = [*self._failures.pop(address, ()), now]
+            while len(self._failures) > _MAX_ADDRESSES:
+                self._failures.popitem(last=False)
             raise web.HTTPForbidden(text=fault.message) from None
         session = secrets.token_urlsafe(32)
-        self._sessions[session] = now + _SESSION_LASTS, authorization
-        while len(self._sessions) > _MOST_SESSIONS:
+        self._sessions[session] = now + _SESSION_LIFETIME, authorization
+        while len(self._sessions) > _MAX_SESSIONS:
             self._sessions.popitem(last=False)
-        return session, who
+        return session, principal
 
-    async def _who(self, authorization: str | None) -> Principal:
+    async def _principal(self, authorization: str | None) -> Principal:
         assert self._admit is not None
-        who = await self._admit(authorization)
-        assert isinstance(who, Principal)
-        return who
+        principal = await self._admit(authorization)
+        assert isinstance(principal, Principal)
+        return principal
 
     def _authorization(self, request: web.Request) -> str | None:
         sent = request.headers.get("Authorization")
@@ -111,17 +110,17 @@ class ConsoleAccess:
 
 
 def check_origin(request: web.Request) -> None:
-    """Refuse a request that another site's page has made.
+    """Reject a request that may come from another site's page.
 
     Raises:
-        web.HTTPForbidden: It may be one.
+        web.HTTPForbidden: It may.
     """
     site = request.headers.get("Sec-Fetch-Site", "same-origin")
-    if MARK not in request.headers or site not in ("same-origin", "none"):
-        raise web.HTTPForbidden(text=f"Only the console itself may ask for this ({MARK}).")
+    if ORIGIN_HEADER not in request.headers or site not in ("same-origin", "none"):
+        raise web.HTTPForbidden(text=f"Only the console page may send this ({ORIGIN_HEADER}).")
 
 
 def _check_host(request: web.Request) -> None:
-    """Refuse a name that another site could have pointed at this machine."""
+    """Reject host names that another site could resolve to this machine (DNS rebinding)."""
     if not is_local_host(request.host):
-        raise web.HTTPForbidden(text="Ask for the console as 127.0.0.1 or localhost.")
+        raise web.HTTPForbidden(text="Open the console as 127.0.0.1 or localhost.")

@@ -1,12 +1,11 @@
-"""What the console does to a system: revoke a lease, drain a worker, try a tool, read a log."""
+"""The console's actions on leases, workers, approvals and tools, and its view of server logs."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import grpc
@@ -30,24 +29,24 @@ from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.status import fault_from_rpc_error
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
-_LONGEST_TRY: Final = 120.0
-_RELEASE_WITHIN: Final = 5.0
-_LOG_WITHIN: Final = 5.0
-_CONFIRMED_WITHIN: Final = 5.0
+_MAX_CALL_TIMEOUT: Final = 120.0
+_RELEASE_TIMEOUT: Final = 5.0
+_LOG_TIMEOUT: Final = 5.0
+_CONFIRM_TIMEOUT: Final = 5.0
 _AGENT: Final = "console"
 _LOG_LINES: Final = 200
 
 
 class ActionRefused(Exception):
-    """Why something was not done, in a sentence."""
+    """An action failed; the message is shown to the operator."""
 
 
 class Actions:
-    """Does what an operator asks for on the page, and notes it in the history.
+    """Executes operators' actions.
 
     Args:
-        plane: What is steered.
-        key: What workers want of callers, or None.
+        plane: The plane.
+        key: The key for calls to workers, or None.
     """
 
     def __init__(self, plane: Plane, key: str | None) -> None:
@@ -56,61 +55,61 @@ class Actions:
         self._commands = OperatorCommands(plane)
 
     async def revoke(self, lease_id: str, who: Principal) -> Json:
-        """End a lease.
+        """Revoke a lease and wait for its end.
 
         Raises:
-            ActionRefused: There is no such lease, or its worker is away.
+            ActionRefused: The lease is unknown, or its worker is not connected.
         """
         plane = self._plane
         try:
             self._commands.revoke(lease_id, who.name)
         except Fault as fault:
             raise ActionRefused(fault.message) from None
-        until = plane.clock().mono + _CONFIRMED_WITHIN
+        until = plane.clock().mono + _CONFIRM_TIMEOUT
         while lease_id in plane.state.placements.leases:
-            left = until - plane.clock().mono
-            if left <= 0:
-                return {"message": "Its worker was told and has not confirmed yet."}
-            await plane.wait_for_change(left)
-        return {"message": "It has ended."}
+            remaining = until - plane.clock().mono
+            if remaining <= 0:
+                return {"message": "The worker has not confirmed the end yet."}
+            await plane.wait_for_change(remaining)
+        return {"message": "The lease has ended."}
 
     def drain(self, worker_id: str, who: Principal) -> Json:
-        """Have a worker finish and end.
+        """Drain a worker.
 
         Raises:
-            ActionRefused: No such worker is connected.
+            ActionRefused: The worker is not connected.
         """
         try:
             self._commands.drain(worker_id, who.name)
         except Fault as fault:
             raise ActionRefused(fault.message) from None
-        return {"message": "It takes no more work and ends."}
+        return {"message": "The worker rejects new work and exits."}
 
     def decide(self, approval_id: str, who: Principal, *, approve: bool) -> Json:
-        """Agree to a call that waits for a person, or refuse it.
+        """Approve or deny a waiting call.
 
         Raises:
-            ActionRefused: There is none, or it was decided on already.
+            ActionRefused: The approval is unknown or no longer waiting.
         """
         try:
             self._plane.decide_approval(approval_id, who.tenant or "", who.name, approve=approve)
         except Fault as fault:
             raise ActionRefused(fault.message) from None
-        return {"message": "It may run once." if approve else "It is refused."}
+        return {"message": "The call may run once." if approve else "The call is denied."}
 
     async def try_tool(
         self, server_id: str, tool: str, tenant: str, arguments: Json, who: Principal
     ) -> Json:
-        """Call a tool and return its result; a leased server's lease is given back at once.
+        """Call a tool and return its result; release a new lease at once.
 
         Raises:
-            ActionRefused: It was not called, or failed.
+            ActionRefused: The call was rejected or failed.
         """
         tenant = tenant or DEFAULT_TENANT
         session = f"console-{secrets.token_hex(8)}"
         served = self._plane.state.visible.view(tenant).servers.get(server_id)
         if served is None:
-            raise ActionRefused(f"Server '{server_id}' serves nothing to tenant '{tenant}' now.")
+            raise ActionRefused(f"Server '{server_id}' is not available to tenant '{tenant}' now.")
         record = self._worker_for(served, PlacementKey(tenant, session, server_id))
         request = execution_pb2.CallToolRequest(
             client=catalog_pb2.ClientInfo(
@@ -127,9 +126,9 @@ class Actions:
             raise ActionRefused(f"The arguments are not a JSON object: {error}") from None
         self._commands.record_try(server_id, tool, tenant, record.id, who.name)
         began = time.perf_counter()
-        async with self._channel(record) as channel:
+        async with _channel(record) as channel:
             response = await self._call(
-                channel, request, min(served.spec.call_timeout, _LONGEST_TRY)
+                channel, request, min(served.spec.call_timeout, _MAX_CALL_TIMEOUT)
             )
             took = time.perf_counter() - began
             if response.HasField("new_lease"):
@@ -147,7 +146,7 @@ class Actions:
         """Return the last stderr lines of a server's instances on all workers.
 
         Raises:
-            ActionRefused: There is no such server.
+            ActionRefused: The server is unknown.
         """
         tenant = tenant or DEFAULT_TENANT
         if server_id not in variants_of(self._plane.state, tenant):
@@ -160,11 +159,11 @@ class Actions:
         request = execution_pb2.ReadLogsRequest(
             server_id=server_id, tenant=tenant, lines=_LOG_LINES
         )
-        async with self._channel(record) as channel:
+        async with _channel(record) as channel:
             stub: Any = execution_pb2_grpc.ExecutionServiceStub(channel)
             try:
                 answer = await stub.ReadLogs(
-                    request, metadata=bearer_metadata(self._key), timeout=_LOG_WITHIN
+                    request, metadata=bearer_metadata(self._key), timeout=_LOG_TIMEOUT
                 )
             except grpc.aio.AioRpcError:
                 return []
@@ -212,13 +211,11 @@ class Actions:
         )
         try:
             await stub.ReleaseLease(
-                request, metadata=bearer_metadata(self._key), timeout=_RELEASE_WITHIN
+                request, metadata=bearer_metadata(self._key), timeout=_RELEASE_TIMEOUT
             )
         except grpc.aio.AioRpcError:
-            return  # it was not renewed by anybody and expires by itself
+            return  # without renewal, the lease expires
 
-    @asynccontextmanager
-    async def _channel(self, record: WorkerRecord) -> AsyncIterator[grpc.aio.Channel]:
-        address = record.hello.address.address
-        async with open_channel(address, CHANNEL_OPTIONS) as channel:
-            yield channel
+
+def _channel(record: WorkerRecord) -> AbstractAsyncContextManager[grpc.aio.Channel]:
+    return open_channel(record.hello.address.address, CHANNEL_OPTIONS)

@@ -1,7 +1,7 @@
-"""What happens while somebody looks: one task reads the state, every open page gets what changed.
+"""Live updates of open console pages.
 
-Nothing is read while no page is open, and what is read is read and written down once for all pages.
-A page that does not take what it is sent is closed; it opens its stream again and begins anew.
+The state is read and serialized once for all pages, and only while a page is open. The stream of a
+page that does not read its updates is closed; the page reconnects and starts again.
 """
 
 from __future__ import annotations
@@ -19,59 +19,55 @@ from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 
 MAX_PAGES: Final = 64
-"""Pages that are open at once."""
+"""Limit of open pages."""
 
-_STATE_EVERY: Final = 1.0
-_SHARE: Final = 0.02
-"""How much of a processor reading the state may take; a large state is read less often."""
-_SHARED_FOR: Final = 1.0
-_MOST_SHARED: Final = 64
-_TRAFFIC_EVERY: Final = 2.0
-_QUEUED: Final = 64
+_STATE_INTERVAL: Final = 1.0
+_MAX_CPU_SHARE: Final = 0.02
+"""Share of a processor that reading the state may use; a large state is read less often."""
+_CACHE_SECONDS: Final = 1.0
+_MAX_CACHED: Final = 64
+_TRAFFIC_INTERVAL: Final = 2.0
+_MAX_QUEUED: Final = 64
 _FIRST_EVENTS: Final = 100
-_EVENTS_AT_ONCE: Final = 200
+_MAX_EVENTS: Final = 200
 
 Queue = asyncio.Queue[bytes | None]
 
 
 class TooManyPages(Exception):
-    """As many pages are open as may be."""
+    """The limit of open pages is reached."""
 
 
-class Shared:
-    """Answers that many pages ask for at once: each is found and written down once a second.
-
-    Args:
-        clock: Seconds, monotonic.
-    """
+class ResponseCache:
+    """Caches JSON responses for a second, as many pages send the same request at once."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._answers: dict[Hashable, tuple[float, asyncio.Task[str]]] = {}
+        self._cached: dict[Hashable, tuple[float, asyncio.Task[str]]] = {}
 
-    async def get(self, question: Hashable, ask: Callable[[], Awaitable[object]]) -> str:
-        """Return the JSON of an answer; of who asks the same meanwhile, only the first one asks."""
+    async def get(self, key: Hashable, build: Callable[[], Awaitable[object]]) -> str:
+        """Return the JSON of a response; concurrent requests with the same key share one."""
         now = self._clock()
-        until, answer = self._answers.get(question, (now, None))
-        if answer is None or until <= now:
-            for old in [each for each, (end, _) in self._answers.items() if end <= now]:
-                del self._answers[old]
-            while len(self._answers) >= _MOST_SHARED:
-                del self._answers[next(iter(self._answers))]
-            answer = asyncio.create_task(_written(ask))
-            self._answers[question] = now + _SHARED_FOR, answer
-        return await asyncio.shield(answer)
+        until, response = self._cached.get(key, (now, None))
+        if response is None or until <= now:
+            for old in [each for each, (end, _) in self._cached.items() if end <= now]:
+                del self._cached[old]
+            while len(self._cached) >= _MAX_CACHED:
+                del self._cached[next(iter(self._cached))]
+            response = asyncio.create_task(_serialize(build))
+            self._cached[key] = now + _CACHE_SECONDS, response
+        return await asyncio.shield(response)
 
 
-async def _written(ask: Callable[[], Awaitable[object]]) -> str:
-    return json.dumps(await ask())
+async def _serialize(build: Callable[[], Awaitable[object]]) -> str:
+    return json.dumps(await build())
 
 
 class Live:
-    """Tells open pages what has changed.
+    """Sends updates to open pages.
 
     Attributes:
-        told: Counts what pages were told of the state.
+        state_reads: Number of times that the state was read.
     """
 
     def __init__(self, plane: Plane, inspector: Inspector, rows: ServerRows) -> None:
@@ -86,14 +82,14 @@ class Live:
 
     @contextmanager
     def page(self) -> Iterator[Queue]:
-        """Give a new page its queue; None in it means that the page is closed.
+        """Return the queue of updates of a new page; None in it closes the page.
 
         Raises:
-            TooManyPages: There is no room.
+            TooManyPages: The limit of open pages is reached.
         """
         if len(self._pages) >= MAX_PAGES:
             raise TooManyPages
-        queue: Queue = asyncio.Queue(_QUEUED)
+        queue: Queue = asyncio.Queue(_MAX_QUEUED)
         queue.put_nowait(self._state())
         newest = self._plane.events.history.select(last=_FIRST_EVENTS)
         queue.put_nowait(_message("events", [records.event(each) for each in newest]))
@@ -105,13 +101,13 @@ class Live:
             self._pages.discard(queue)
 
     async def run(self) -> None:
-        """Tell pages what changes, until cancelled."""
+        """Send updates until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_state())
             tasks.create_task(self._follow_events())
             tasks.create_task(self._follow_traffic())
 
-    async def _somebody(self) -> None:
+    async def _wait_for_page(self) -> None:
         while not self._pages:
             self._opened.clear()
             await self._opened.wait()
@@ -119,36 +115,31 @@ class Live:
     async def _follow_state(self) -> None:
         seen = -1
         while True:
-            await self._somebody()
+            await self._wait_for_page()
             if self._plane.acts == seen:
-                await self._plane.wait_for_change(_STATE_EVERY * 5)
+                await self._plane.wait_for_change(_STATE_INTERVAL * 5)
             seen = self._plane.acts
             began = time.thread_time()
-            text = self._state()
+            message = self._state()
             took = time.thread_time() - began
-            for queue in list(self._pages):
-                self._put(queue, text)
-            await asyncio.sleep(max(_STATE_EVERY, took / _SHARE))
+            self._send(message)
+            await asyncio.sleep(max(_STATE_INTERVAL, took / _MAX_CPU_SHARE))
 
     async def _follow_events(self) -> None:
         history = self._plane.events.history
         while True:
-            await self._somebody()
+            await self._wait_for_page()
             seen = history.last
             await self._plane.events.changed(seen)
-            await asyncio.sleep(_STATE_EVERY / 4)  # what belongs together comes together
-            fresh = history.after(seen)[-_EVENTS_AT_ONCE:]
-            text = _message("events", [records.event(each) for each in fresh])
-            for queue in list(self._pages):
-                self._put(queue, text)
+            await asyncio.sleep(_STATE_INTERVAL / 4)  # merges related events
+            fresh = history.after(seen)[-_MAX_EVENTS:]
+            self._send(_message("events", [records.event(each) for each in fresh]))
 
     async def _follow_traffic(self) -> None:
         while True:
-            await self._somebody()
-            text = _message("traffic", records.traffic(await self._inspector.traffic()))
-            for queue in list(self._pages):
-                self._put(queue, text)
-            await asyncio.sleep(_TRAFFIC_EVERY)
+            await self._wait_for_page()
+            self._send(_message("traffic", records.traffic(await self._inspector.traffic())))
+            await asyncio.sleep(_TRAFFIC_INTERVAL)
 
     def _state(self) -> bytes:
         plane = self._plane
@@ -167,14 +158,15 @@ class Live:
         }
         return _message("state", {"overview": overview, "revisions": revisions})
 
-    def _put(self, queue: Queue, text: bytes) -> None:
-        try:
-            queue.put_nowait(text)
-        except asyncio.QueueFull:
-            self._pages.discard(queue)
-            while not queue.empty():
-                queue.get_nowait()
-            queue.put_nowait(None)
+    def _send(self, message: bytes) -> None:
+        for queue in list(self._pages):
+            try:
+                queue.put_nowait(message)
+            except asyncio.QueueFull:
+                self._pages.discard(queue)
+                while not queue.empty():
+                    queue.get_nowait()
+                queue.put_nowait(None)
 
 
 def _message(kind: str, content: object) -> bytes:

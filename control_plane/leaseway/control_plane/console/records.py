@@ -1,7 +1,7 @@
-"""What the console shows, as JSON objects read from a plane's state.
+"""The console's JSON objects, built from a plane's state.
 
-Lists come by search, order and page, so that neither 500 servers nor 5,000 leases have to travel
-or be drawn at once. Values of the configuration are not among it: they may be secret.
+Lists are searched, sorted and paged here, as there may be 500 servers or 5,000 leases. They contain
+no configuration values, which may be secret.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ _STATES: Final = {
 
 
 class ServerRows:
-    """The rows of all servers, made anew only after something happened.
+    """The rows of all servers, rebuilt only after an event.
 
     Attributes:
-        revision: Counts the changes that can be seen in the rows.
+        revision: Increases when the rows change.
     """
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._rows: Sequence[Json] = ()
-        self._made_of: tuple[object, ...] = ()
+        self._built_from: tuple[object, ...] = ()
         self.revision = 0
 
     def all(self) -> Sequence[Json]:
-        """Return a row for each server; who takes them does not change them."""
+        """Return a row for each server; do not modify them."""
         plane = self._plane
-        now = (plane.state, plane.acts, plane.state.problems.revision)
-        if now != self._made_of:
-            self._made_of = now
+        source = (plane.state, plane.acts, plane.state.problems.revision)
+        if source != self._built_from:
+            self._built_from = source
             rows = _server_rows(plane)
             if rows != self._rows:
                 self._rows = rows
@@ -66,7 +66,6 @@ class ServerRows:
 
 
 def overview(plane: Plane, rows: Sequence[Json]) -> Json:
-    """Return whether all is well, in numbers."""
     state = plane.state
     states = Counter(row["state"] for row in rows)
     severities = Counter(each.problem.severity for each in state.problems.open())
@@ -94,7 +93,7 @@ def overview(plane: Plane, rows: Sequence[Json]) -> Json:
 
 
 def servers(rows: Sequence[Json], query: Json) -> Json:
-    """Return a page of servers; failed ones first."""
+    """Return a page of servers, failed ones first."""
     if query.get("state"):
         rows = [row for row in rows if row["state"] == query["state"]]
     rows = _matching(rows, query, ("id", "tenant", "description", "transport"))
@@ -188,7 +187,7 @@ def _instance(one: ReportedInstance) -> Json:
 
 
 def tools(plane: Plane, query: Json) -> Json:
-    """Return a page of the tools that a tenant sees, by name."""
+    """Return a page of the tools that a tenant sees, sorted by name."""
     named = plane.state.visible.view(query.get("tenant") or DEFAULT_TENANT).tools
     words = str(query.get("q", "")).casefold()
     names = [
@@ -212,7 +211,7 @@ def _tool_row(one: catalog_pb2.Tool) -> Json:
 
 
 def tool(plane: Plane, name: str, tenant: str) -> Json | None:
-    """Return one tool with its schemas; None where the tenant sees none of that name."""
+    """Return one tool with its schemas, or None if the tenant does not see it."""
     target = plane.state.visible.view(tenant or DEFAULT_TENANT).tools.get(name)
     if target is None:
         return None
@@ -226,7 +225,7 @@ def tool(plane: Plane, name: str, tenant: str) -> Json | None:
 
 
 def leases(plane: Plane, query: Json) -> Json:
-    """Return a page of leases, the oldest first unless asked otherwise."""
+    """Return a page of leases, oldest first by default."""
     now = plane.clock().mono
     held = list(plane.state.placements.leases.values())
     words = str(query.get("q", "")).casefold()
@@ -287,7 +286,7 @@ def _worker(state: Coordinator, record: WorkerRecord) -> Json:
 
 
 def problems(plane: Plane, query: Json) -> Json:
-    """Return open problems, errors first, then the newest first."""
+    """Return open problems: errors first, then newest first."""
     found = sorted(
         plane.state.problems.open(), key=lambda each: (each.problem.severity, -each.last_seen)
     )
@@ -319,7 +318,6 @@ def _problem(one: OpenProblem) -> Json:
 
 
 def approval(one: ApprovalRecord) -> Json:
-    """Return a call that needs a person."""
     asked = one.question
     return {
         "id": one.id,
@@ -353,7 +351,6 @@ def event(one: EventRecord) -> Json:
 
 
 def call(one: admin_pb2.CallRecord) -> Json:
-    """Return one call that a worker remembers."""
     return {
         "id": one.id,
         "trace_id": one.trace_id,
@@ -382,7 +379,7 @@ def call(one: admin_pb2.CallRecord) -> Json:
 
 
 def traffic(answer: admin_pb2.GetTrafficResponse) -> Json:
-    """Return how many calls there were since the workers started."""
+    """Return the call counts since the workers started."""
     return {
         "time": answer.time.ToNanoseconds() / 1e9,
         "silent": list(answer.silent_workers),

@@ -1,4 +1,4 @@
-"""The console's HTTP: its page, what it asks for as JSON, and the stream that keeps it live."""
+"""The console's HTTP server: the page, its JSON API and the live stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aiohttp import web
 from leaseway.control_plane.console import records
 from leaseway.control_plane.console.access import COOKIE, ConsoleAccess, check_origin
 from leaseway.control_plane.console.actions import ActionRefused, Actions
-from leaseway.control_plane.console.live import Live, Shared, TooManyPages
+from leaseway.control_plane.console.live import Live, ResponseCache, TooManyPages
 from leaseway.control_plane.console.records import Json, ServerRows
 from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
@@ -27,23 +27,14 @@ from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import KIB, MIB
 from leaseway.wire.errors import Fault
 
-_PAGES: Final = {
-    "": ("index.html", "text/html"),
-    "approvals.js": ("approvals.js", "text/javascript"),
-    "app.js": ("app.js", "text/javascript"),
-    "parts.js": ("parts.js", "text/javascript"),
-    "overview.js": ("overview.js", "text/javascript"),
-    "servers.js": ("servers.js", "text/javascript"),
-    "tools.js": ("tools.js", "text/javascript"),
-    "leases.js": ("leases.js", "text/javascript"),
-    "problems.js": ("problems.js", "text/javascript"),
-    "calls.js": ("calls.js", "text/javascript"),
-    "vendor/preact-htm.js": ("vendor/preact-htm.js", "text/javascript"),
-    "vendor/LICENSES.txt": ("vendor/LICENSES.txt", "text/plain"),
-    "style.css": ("style.css", "text/css"),
-    "icon.svg": ("icon.svg", "image/svg+xml"),
+_CONTENT_TYPES: Final = {
+    "html": "text/html",
+    "js": "text/javascript",
+    "css": "text/css",
+    "svg": "image/svg+xml",
+    "txt": "text/plain",
 }
-_SAFE: Final = {
+_SECURITY_HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
         " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -60,21 +51,21 @@ _SELECTIONS: Final = {
     "slow": admin_pb2.CALL_SELECTION_SLOW,
     "failed": admin_pb2.CALL_SELECTION_FAILED,
 }
-_MOST_ROWS: Final = 500
-_MOST_EVENTS: Final = 1_000
-_MOST_CALLS: Final = 200
-_LONGEST_WORD: Final = 256
-_BEAT: Final = 10.0
-_IDLE: Final = 60.0
-_LARGEST_BODY: Final = MIB
-_LARGEST_KEY: Final = 16 * KIB
-_who: ContextVar[Principal] = ContextVar("who asks")
+_MAX_ROWS: Final = 500
+_MAX_EVENTS: Final = 1_000
+_MAX_CALLS: Final = 200
+_MAX_TEXT: Final = 256
+_HEARTBEAT: Final = 10.0
+_IDLE_TIMEOUT: Final = 60.0
+_MAX_BODY: Final = MIB
+_MAX_KEY: Final = 16 * KIB
+_principal: ContextVar[Principal] = ContextVar("principal")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ConsoleListener(HttpListener):
-    """Where the console is."""
+    """The address and access rules of the console."""
 
     noun = "console"
     option = "--console"
@@ -88,9 +79,9 @@ async def serve_console(
     """Serve the console while the block runs.
 
     Args:
-        listener: Where.
-        plane: What is shown.
-        key: What this process sends to workers, or None.
+        listener: The listener.
+        plane: The plane.
+        key: The key for calls to workers, or None.
     """
     inspector = Inspector(plane)
     rows = ServerRows(plane)
@@ -98,15 +89,15 @@ async def serve_console(
     site = _ConsoleSite(
         plane, inspector, live, rows, ConsoleAccess(listener.admit, time.monotonic), key
     )
-    app = web.Application(middlewares=[site.guard], client_max_size=_LARGEST_BODY)
+    app = web.Application(middlewares=[site.guard], client_max_size=_MAX_BODY)
     site.add_routes(app)
-    async with listener.serve(app, idle=_IDLE):
-        following = asyncio.create_task(live.run(), name="console")
+    async with listener.serve(app, idle=_IDLE_TIMEOUT):
+        updates = asyncio.create_task(live.run(), name="console")
         try:
             yield
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            updates.cancel()
+            await asyncio.gather(updates, return_exceptions=True)
 
 
 class _ConsoleSite:
@@ -123,14 +114,17 @@ class _ConsoleSite:
         self._inspector = inspector
         self._live = live
         self._rows = rows
-        self._shared = Shared()
+        self._cache = ResponseCache()
         self._access = access
         self._actions = Actions(plane, key)
-        folder = files("leaseway.control_plane.console") / "page"
+        page = files("leaseway.control_plane.console") / "page"
         self._files = {
-            path: (folder.joinpath(name).read_bytes(), kind)
-            for path, (name, kind) in _PAGES.items()
+            f"{folder}{file.name}": (file.read_bytes(), _CONTENT_TYPES[suffix])
+            for folder in ("", "vendor/")
+            for file in page.joinpath(folder).iterdir()
+            if (suffix := file.name.rpartition(".")[2]) in _CONTENT_TYPES
         }
+        self._files[""] = self._files["index.html"]
 
     def add_routes(self, app: web.Application) -> None:
         router = app.router
@@ -158,33 +152,33 @@ class _ConsoleSite:
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Check who asks, turn every failure into a sentence, and say what a browser may do."""
+        """Authenticate the request, convert errors to JSON and add security headers."""
         try:
             if request.path.startswith("/api/") and not _signs_in(request):
-                _who.set(await self._access.check(request))
+                _principal.set(await self._access.check(request))
             response = await handler(request)
         except web.HTTPException as error:
             response = _json({"error": error.text or error.reason}, error.status)
         except ActionRefused as error:
             response = _json({"error": str(error)}, 409)
         if not response.prepared:
-            response.headers.update(_SAFE)
+            response.headers.update(_SECURITY_HEADERS)
         return response
 
     async def _file(self, request: web.Request) -> web.Response:
         found = self._files.get(request.match_info["path"])
         if found is None:
-            raise web.HTTPNotFound(text="There is no such page.")
+            raise web.HTTPNotFound(text="The page does not exist.")
         body, kind = found
         return web.Response(body=body, content_type=kind, charset="utf-8")
 
     async def _session(self, request: web.Request) -> web.Response:
-        return _json(_rights(_who.get()))
+        return _json(_rights(_principal.get()))
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         check_origin(request)
-        body = await _body(request, _LARGEST_KEY)
-        key = _text(body, "key", _LARGEST_KEY)
+        body = await _body(request, _MAX_KEY)
+        key = _text(body, "key", _MAX_KEY)
         session, who = await self._access.sign_in(key, request.remote or "")
         response = _json(_rights(who))
         if session is not None:
@@ -192,16 +186,18 @@ class _ConsoleSite:
         return response
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={**_SAFE, "Content-Type": "text/event-stream"})
+        response = web.StreamResponse(
+            headers={**_SECURITY_HEADERS, "Content-Type": "text/event-stream"}
+        )
         try:
             with self._live.page() as queue:
                 await response.prepare(request)
                 while True:
                     try:
-                        async with asyncio.timeout(_BEAT):
+                        async with asyncio.timeout(_HEARTBEAT):
                             text = await queue.get()
                     except TimeoutError:
-                        text = b": still here\n\n"
+                        text = b": heartbeat\n\n"
                     if text is None:
                         break
                     await response.write(text)
@@ -215,7 +211,7 @@ class _ConsoleSite:
         async def handler(request: web.Request) -> web.Response:
             found = answer(_query(request))
             if found is None:
-                raise web.HTTPNotFound(text="There is no such thing any more.")
+                raise web.HTTPNotFound(text="It does not exist any more.")
             return _json(found)
 
         return handler
@@ -234,20 +230,20 @@ class _ConsoleSite:
 
     def _events(self, query: Json) -> Json:
         kinds = (query["kind"],) if query.get("kind") else ()
-        last = min(query.get("last", _MOST_EVENTS) or _MOST_EVENTS, _MOST_EVENTS)
+        last = min(query.get("last", _MAX_EVENTS) or _MAX_EVENTS, _MAX_EVENTS)
         found = self._plane.events.history.select(
             server_id=query.get("server", ""), kinds=kinds, last=last
         )
         return {"items": [records.event(each) for each in reversed(found)]}
 
     def _approvals(self, _query: Json) -> Json:
-        who = _who.get()
+        who = _principal.get()
         found = self._plane.approvals.listed(who.tenant or "", self._plane.clock())
-        items = [records.approval(each) for each in found[:_MOST_ROWS]]
+        items = [records.approval(each) for each in found[:_MAX_ROWS]]
         return {"items": items, "approver": who.has({Role.APPROVER})}
 
     async def _decide(self, request: web.Request) -> web.Response:
-        who = _who.get()
+        who = _principal.get()
         if not who.has({Role.APPROVER}):
             raise web.HTTPForbidden(text="This credential lacks the role approver.")
         body = await _body(request)
@@ -258,8 +254,8 @@ class _ConsoleSite:
 
     async def _leases(self, request: web.Request) -> web.Response:
         query = _query(request)
-        question = ("leases", self._live.state_reads, *sorted(query.items()))
-        return _json_text(await self._shared.get(question, lambda: self._lease_page(query)))
+        key = ("leases", self._live.state_reads, *sorted(query.items()))
+        return _json_text(await self._cache.get(key, lambda: self._lease_page(query)))
 
     async def _lease_page(self, query: Json) -> Json:
         page = records.leases(self._plane, query)
@@ -276,9 +272,9 @@ class _ConsoleSite:
             id=query.get("id", ""),
             server_id=query.get("server", ""),
         )
-        limit = min(query["limit"], _MOST_CALLS)
-        question = ("calls", wanted.SerializeToString(deterministic=True), limit)
-        return _json_text(await self._shared.get(question, lambda: self._call_page(wanted, limit)))
+        limit = min(query["limit"], _MAX_CALLS)
+        key = ("calls", wanted.SerializeToString(deterministic=True), limit)
+        return _json_text(await self._cache.get(key, lambda: self._call_page(wanted, limit)))
 
     async def _call_page(self, wanted: admin_pb2.ListCallsRequest, limit: int) -> Json:
         answer = await self._inspector.calls(wanted, limit)
@@ -291,17 +287,19 @@ class _ConsoleSite:
 
     async def _revoke(self, request: web.Request) -> web.Response:
         _check_operator()
-        return _json(await self._actions.revoke(_text(await _body(request), "lease"), _who.get()))
+        return _json(
+            await self._actions.revoke(_text(await _body(request), "lease"), _principal.get())
+        )
 
     async def _drain(self, request: web.Request) -> web.Response:
         _check_operator()
-        return _json(self._actions.drain(_text(await _body(request), "worker"), _who.get()))
+        return _json(self._actions.drain(_text(await _body(request), "worker"), _principal.get()))
 
     async def _try(self, request: web.Request) -> web.Response:
         _check_operator()
-        who = _who.get()
+        who = _principal.get()
         if not who.has({Role.CALLER}):
-            raise web.HTTPForbidden(text="This credential may not call: it lacks the role caller.")
+            raise web.HTTPForbidden(text="This credential lacks the role caller.")
         body = await _body(request)
         arguments = body.get("arguments", {})
         if not isinstance(arguments, dict):
@@ -328,21 +326,15 @@ def _signs_in(request: web.Request) -> bool:
     return request.path == "/api/session" and request.method == "POST"
 
 
-def _may_operate(who: Principal) -> bool:
-    return who.has({Role.OPERATOR})
-
-
 def _rights(who: Principal) -> Json:
-    """Return what the page may offer; each request is checked again."""
-    operator = _may_operate(who)
+    """Return which controls the page shows; each request is checked again."""
+    operator = who.has({Role.OPERATOR})
     return {"operator": operator, "caller": operator and who.has({Role.CALLER})}
 
 
 def _check_operator() -> None:
-    if not _may_operate(_who.get()):
-        raise web.HTTPForbidden(
-            text="This credential may look and change nothing: it lacks the role operator."
-        )
+    if not _principal.get().has({Role.OPERATOR}):
+        raise web.HTTPForbidden(text="This credential is read-only: it lacks the role operator.")
 
 
 def _runbook(_query: Json) -> Json:
@@ -353,18 +345,18 @@ def _runbook(_query: Json) -> Json:
 
 
 def _query(request: web.Request) -> Json:
-    """Return the query's words and numbers, within bounds."""
-    found: Json = {name: text[:_LONGEST_WORD] for name, text in request.query.items()}
+    """Return the query's texts and numbers, within their limits."""
+    found: Json = {name: text[:_MAX_TEXT] for name, text in request.query.items()}
     for name in ("offset", "limit", "last"):
         if name in found:
             if not found[name].isdecimal():
                 raise web.HTTPBadRequest(text=f"`{name}` is a number.")
             found[name] = int(found[name])
-    found["limit"] = min(found.get("limit", 100), _MOST_ROWS)
+    found["limit"] = min(found.get("limit", 100), _MAX_ROWS)
     return found
 
 
-async def _body(request: web.Request, largest: int = _LARGEST_BODY) -> Json:
+async def _body(request: web.Request, largest: int = _MAX_BODY) -> Json:
     if (request.content_length or 0) > largest:
         raise web.HTTPRequestEntityTooLarge(largest, request.content_length or 0)
     try:
@@ -376,7 +368,7 @@ async def _body(request: web.Request, largest: int = _LARGEST_BODY) -> Json:
     return body
 
 
-def _text(body: Json, name: str, longest: int = _LONGEST_WORD) -> str:
+def _text(body: Json, name: str, longest: int = _MAX_TEXT) -> str:
     value = body.get(name, "")
     if not isinstance(value, str) or len(value) > longest:
         raise web.HTTPBadRequest(text=f"`{name}` is a text of at most {longest} characters.")

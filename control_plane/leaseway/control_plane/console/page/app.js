@@ -1,4 +1,4 @@
-// The shell: where we are, what is live, and which view is shown.
+// The application: routing, live updates, sign-in and the frame around all views.
 import { render } from "./vendor/preact-htm.js";
 import { Failure, ago, get, html, post, useEffect, useRef, useState } from "./parts.js";
 import { Approvals } from "./approvals.js";
@@ -29,19 +29,19 @@ function useRoute() {
   const now = () => location.hash.replace(/^#\/?/, "");
   const [route, setRoute] = useState(now());
   useEffect(() => {
-    const moved = () => {
+    const onHashChange = () => {
       setRoute(now());
       document.querySelector("main")?.focus();
     };
-    addEventListener("hashchange", moved);
-    return () => removeEventListener("hashchange", moved);
+    addEventListener("hashchange", onHashChange);
+    return () => removeEventListener("hashchange", onHashChange);
   }, []);
   const [name, ...rest] = route.split("/");
   return { name, words: rest.map(decodeURIComponent) };
 }
 
-// Follows the control plane. The browser opens the stream again by itself, also after a restart
-// of the control plane; until then the page says that what it shows is old.
+// Receives live updates. The stream is reopened after errors and after a restart of the control
+// plane; until then the page shows how old its data is.
 function useLive(onRights, onRefused) {
   const [live, setLive] = useState({ overview: null, revisions: {}, events: [], connected: false });
   const [traffic, setTraffic] = useState({ rows: [], silent: [] });
@@ -87,7 +87,7 @@ function useLive(onRights, onRefused) {
   return { ...live, traffic };
 }
 
-// Turns counts since a worker's start into what happened since the last message.
+// Converts call counts since the workers' start into rates since the last message.
 function rates(message, before) {
   const servers = new Map();
   for (const one of message.traffic) {
@@ -117,7 +117,7 @@ function rates(message, before) {
   return { rows: [...servers.values()].sort((a, b) => b.calls - a.calls || b.total - a.total), silent: message.silent };
 }
 
-// The upper bound of the bucket (powers of two, in ms) that holds a share of the calls, in seconds.
+// Returns the upper bound in seconds of the bucket (powers of two, in ms) of a quantile.
 function quantile(buckets, share) {
   const all = buckets.reduce((sum, count) => sum + count, 0);
   let below = 0;
@@ -163,11 +163,11 @@ function Shell({ rights, onRights, onRefused }) {
   return html`<a class="skip" href="#content" onClick=${(event) => {
       event.preventDefault();
       document.querySelector("main")?.focus();
-    }}>To the content</a>
+    }}>Skip to the content</a>
     <header>
       <a class="brand" href="#/"><img src="icon.svg" alt="" width="22" height="22" /> Leaseway</a>
       ${overview && html`<span class="where">${overview.package_version}</span>`}
-      ${!rights.operator && html`<span class="where" title="This credential may look and change nothing.">view only</span>`}
+      ${!rights.operator && html`<span class="where" title="This credential is read-only.">view only</span>`}
       <${Pulse} live=${live} now=${now} />
     </header>
     <nav class="views" aria-label="Views"><ul>${VIEWS.map(
@@ -177,14 +177,14 @@ function Shell({ rights, onRights, onRefused }) {
     <main id="content" tabindex="-1" key=${route.name + route.words.join("/")} data-tick=${tick % 2}>${
       overview
         ? html`<${View} live=${live} overview=${overview} rights=${rights} words=${route.words} runbook=${runbook} now=${now} />`
-        : html`<p class="empty" role="status">Asking the control plane …</p>`
+        : html`<p class="empty" role="status">Loading …</p>`
     }</main>`;
 }
 
 function Pulse({ live, now }) {
   if (live.connected) return html`<span class="pulse good" role="status"><i></i> live</span>`;
   if (!live.overview) return html`<span class="pulse" role="status"><i></i> connecting</span>`;
-  return html`<span class="pulse bad" role="status"><i></i> no answer; as of ${ago(live.overview.now, now)}</span>`;
+  return html`<span class="pulse bad" role="status"><i></i> disconnected; data from ${ago(live.overview.now, now)}</span>`;
 }
 
 function App() {

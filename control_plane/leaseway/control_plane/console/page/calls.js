@@ -1,4 +1,4 @@
-// Calls that the workers remember, and the waterfall of one.
+// Calls that the workers have recorded, and the phases of one call.
 import { Badge, Empty, Failure, WhatToDo, clock, html, query, seconds, useEffect, useFetched, useState } from "./parts.js";
 
 const SELECTIONS = ["recent", "failed", "slow"];
@@ -17,8 +17,8 @@ export function Calls({ words, runbook }) {
       aria-current=${one === selection ? "page" : null}>${one}</a>`)}
       ${server && html`<span class="quiet">of ${server} (<a href=${`#/calls/${selection}/`}>all</a>)</span>`}</nav>
     <${Failure} error=${error} />
-    ${data?.silent.length > 0 && html`<p class="quiet">No answer of ${data.silent.join(", ")}.</p>`}
-    ${data && !data.items.length && html`<${Empty}>The workers remember no such call.<//>`}
+    ${data?.silent.length > 0 && html`<p class="quiet">No answer from ${data.silent.join(", ")}.</p>`}
+    ${data && !data.items.length && html`<${Empty}>The workers have recorded no such call.<//>`}
     <ul class="calls">${(data?.items ?? []).map((call) => html`<li key=${call.id}>
       <button class="plain row" aria-expanded=${open === call.id} onClick=${() => setOpen(open === call.id ? "" : call.id)}>
         <time>${clock(call.started_at)}</time>
@@ -33,12 +33,12 @@ export function Waterfall({ call, runbook }) {
   const whole = Math.max(call.duration, 1e-9);
   return html`<div class="waterfall">
     ${call.message && html`<p class="words">${call.message}</p>`}
-    <ol aria-label="What the call went through">${call.phases.map((phase) => html`<li>
+    <ol aria-label="Phases of the call">${call.phases.map((phase) => html`<li>
       <span class="phase">${phase.name}</span>
       <span class="track"><span class="bar" style=${{ left: `${(100 * phase.offset) / whole}%`, width: `${Math.max(0.4, (100 * phase.duration) / whole)}%` }}></span></span>
       <span class="numeric">${seconds(phase.duration)}</span></li>`)}</ol>
-    <dl class="facts"><dt>Call</dt><dd>${call.id}</dd><dt>Trace</dt><dd>${call.trace_id || "none was sent"}</dd>
-      <dt>Worker</dt><dd>${call.worker}</dd><dt>Instance</dt><dd>${call.instance_id || "none was reached"}</dd>
+    <dl class="facts"><dt>Call</dt><dd>${call.id}</dd><dt>Trace</dt><dd>${call.trace_id || "none"}</dd>
+      <dt>Worker</dt><dd>${call.worker}</dd><dt>Instance</dt><dd>${call.instance_id || "none"}</dd>
       <dt>Tenant</dt><dd>${call.tenant}</dd><dt>Session</dt><dd>${call.session || "–"}</dd></dl>
     <${WhatToDo} reason=${call.outcome} runbook=${runbook} /></div>`;
 }

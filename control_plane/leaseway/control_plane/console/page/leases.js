@@ -1,5 +1,5 @@
 // Leases and workers.
-import { Badge, Empty, Failure, Pager, Search, Sure, Table, html, number, post, query, seconds, useDebounced, useFetched, useState } from "./parts.js";
+import { Badge, Empty, Failure, Pager, Search, Confirm, Table, html, number, post, query, seconds, useDebounced, useFetched, useState } from "./parts.js";
 
 const LIMIT = 100;
 
@@ -23,7 +23,7 @@ export function Leases({ live, rights, words }) {
         { title: "Worker", cell: (row) => row.worker },
         { title: "Age", numeric: true, sort: "age", cell: (row) => seconds(row.age) },
         { title: "Idle", numeric: true, cell: (row) => (row.idle === null ? "–" : row.idle === 0 ? "in use" : seconds(row.idle)) },
-        ...(rights.operator ? [{ title: "", cell: (row) => html`<${Sure} label="Revoke" what="End this lease?"
+        ...(rights.operator ? [{ title: "", cell: (row) => html`<${Confirm} label="Revoke" question="Revoke this lease?"
           onYes=${() => post("api/revoke", { lease: row.id })} />` }] : []),
       ]} /><${Pager} total=${data.total} offset=${offset} limit=${LIMIT} onOffset=${setOffset} />`}`;
 }
@@ -41,7 +41,7 @@ export function Workers({ live, rights }) {
       { title: "Behind", cell: (row) => (row.behind ? "yes" : "no") },
       { title: "Version", cell: (row) => row.package_version },
       { title: "Last refusal", cell: (row) => html`<span class="words clip">${row.last_error}</span>` },
-      ...(rights.operator ? [{ title: "", cell: (row) => row.state === "connected" && html`<${Sure} label="Drain" what="Let it finish and end?"
+      ...(rights.operator ? [{ title: "", cell: (row) => row.state === "connected" && html`<${Confirm} label="Drain" question="Let it finish its work and exit?"
         onYes=${() => post("api/drain", { worker: row.id })} />` }] : []),
     ]} />`}`;
 }

@@ -1,11 +1,11 @@
-// Whether all is well, at one glance.
+// The overview: the state of the system in numbers.
 import { Badge, Empty, EventList, Spark, Table, ago, html, number, seconds } from "./parts.js";
 
 export function Overview({ live, overview, now }) {
   const verdict = judge(overview);
   return html`<h1 class=${`verdict ${verdict.tone}`}>${verdict.text}</h1>
-    ${verdict.why.length > 0 && html`<ul class="why">${verdict.why.map(
-      (why) => html`<li><a href=${why.at}>${why.text}</a></li>`)}</ul>`}
+    ${verdict.reasons.length > 0 && html`<ul class="why">${verdict.reasons.map(
+      (reason) => html`<li><a href=${reason.at}>${reason.text}</a></li>`)}</ul>`}
     <ul class="tiles" aria-label="In numbers">
       <${Tile} title="Servers" at="#/servers" value=${`${overview.servers.ready} / ${overview.servers.total}`}
         note=${states(overview.servers)} />
@@ -19,24 +19,24 @@ export function Overview({ live, overview, now }) {
     </ul>
     <section><h2>Calls now</h2><${TrafficTable} traffic=${live.traffic} limit=${12} /></section>
     ${overview.failed.length > 0 && html`<section><h2>Servers that are not up</h2><ul class="cards">${overview.failed.map(
-      (server) => html`<li><a href=${`#/server/${encodeURIComponent(server.id)}/${encodeURIComponent(server.tenant)}`}>${server.id}</a> <${Badge} text=${server.state} /><p class="words">${server.problem || "It is being tried."}</p></li>`)}</ul></section>`}
+      (server) => html`<li><a href=${`#/server/${encodeURIComponent(server.id)}/${encodeURIComponent(server.tenant)}`}>${server.id}</a> <${Badge} text=${server.state} /><p class="words">${server.problem || "It is being probed."}</p></li>`)}</ul></section>`}
     ${overview.last_reload && html`<section><h2>Last reload</h2><${EventList} events=${[overview.last_reload]} label="Last reload" /></section>`}
-    <section><h2>What happened last</h2><${EventList} events=${live.events.slice(0, 12)} label="Newest events" /></section>`;
+    <section><h2>Newest events</h2><${EventList} events=${live.events.slice(0, 12)} label="Newest events" /></section>`;
 }
 
 function judge(overview) {
-  const why = [];
-  const add = (count, one, many, at) => count && why.push({ text: `${count} ${count === 1 ? one : many}`, at });
+  const reasons = [];
+  const add = (count, one, many, at) => count && reasons.push({ text: `${count} ${count === 1 ? one : many}`, at });
   add(overview.servers.failed, "server is not up", "servers are not up", "#/servers");
   add(overview.servers.degraded, "server runs on its last good state", "servers run on their last good state", "#/servers");
   add(overview.workers.lost, "worker is lost", "workers are lost", "#/workers");
   add(overview.problems.error, "error is open", "errors are open", "#/problems");
-  if (!overview.workers.connected) why.unshift({ text: "No worker is connected: nothing can be called", at: "#/workers" });
-  if (overview.last_reload?.severity === "error") why.unshift({ text: "The newest configuration was refused; the one before is in force", at: "#/history" });
-  if (why.length) return { tone: "bad", text: "Something needs you", why };
-  if (!overview.servers.total) return { tone: "good", text: "Nothing is configured yet", why: [{ text: "Write a server below `servers:` of the configuration", at: "#/servers" }] };
-  if (overview.servers.pending || !overview.ready) return { tone: "warn", text: "Starting", why: [] };
-  return { tone: "good", text: "All is well", why };
+  if (!overview.workers.connected) reasons.unshift({ text: "No worker is connected: tools cannot be called", at: "#/workers" });
+  if (overview.last_reload?.severity === "error") reasons.unshift({ text: "The newest configuration has errors; the previous one stays in effect", at: "#/history" });
+  if (reasons.length) return { tone: "bad", text: "Action needed", reasons };
+  if (!overview.servers.total) return { tone: "good", text: "No server is configured yet", reasons: [{ text: "Add one under `servers:` in the configuration", at: "#/servers" }] };
+  if (overview.servers.pending || !overview.ready) return { tone: "warn", text: "Starting", reasons };
+  return { tone: "good", text: "Everything works", reasons };
 }
 
 function states(servers) {
@@ -50,15 +50,15 @@ function Tile({ title, value, note, at }) {
 
 export function TrafficTable({ traffic, limit }) {
   const rows = traffic.rows.slice(0, limit);
-  const notes = traffic.silent.length ? html`<p class="quiet">No answer of ${traffic.silent.join(", ")}.</p>` : null;
+  const notes = traffic.silent.length ? html`<p class="quiet">No answer from ${traffic.silent.join(", ")}.</p>` : null;
   if (!rows.length) return html`<${Empty}>No calls since the workers started.<//>${notes}`;
   return html`<${Table} label="Calls by server" rowKey=${(row) => row.server} rows=${rows} columns=${[
     { title: "Server", cell: (row) => html`<a href=${`#/server/${encodeURIComponent(row.server)}/`}>${row.server}</a>` },
     { title: "Calls/s", numeric: true, cell: (row) => row.calls.toFixed(1) },
     { title: "Errors/s", numeric: true, cell: (row) => html`<span class=${row.failed ? "bad" : ""}>${row.failed.toFixed(1)}</span>` },
-    { title: "Half within", numeric: true, cell: (row) => (row.p50 === null ? "–" : seconds(row.p50)) },
-    { title: "95 % within", numeric: true, cell: (row) => (row.p95 === null ? "–" : seconds(row.p95)) },
-    { title: "So far", numeric: true, cell: (row) => number(row.total) },
-    { title: "Last minutes", cell: (row) => html`<${Spark} values=${row.history} label=${`Calls a second of ${row.server}`} />` },
+    { title: "Median", numeric: true, cell: (row) => (row.p50 === null ? "–" : seconds(row.p50)) },
+    { title: "95th percentile", numeric: true, cell: (row) => (row.p95 === null ? "–" : seconds(row.p95)) },
+    { title: "Total", numeric: true, cell: (row) => number(row.total) },
+    { title: "Recent rate", cell: (row) => html`<${Spark} values=${row.history} label=${`Calls a second of ${row.server}`} />` },
   ]} />${notes}`;
 }

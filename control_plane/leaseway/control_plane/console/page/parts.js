@@ -1,4 +1,4 @@
-// What all views are made of. Text of servers and callers only ever becomes text nodes.
+// Components and helpers of all views. Text from servers and callers is only rendered as text nodes.
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 
 export { html, useEffect, useRef, useState };
@@ -22,7 +22,7 @@ async function read(answer) {
   try {
     body = await answer.json();
   } catch {
-    // A proxy's page, or a connection that was cut: the status says enough.
+    // A proxy's page or a broken connection; the status is reported below.
   }
   if (answer.ok && body !== null) return body;
   const error = new Error(body?.error ?? `The control plane answered ${answer.status}.`);
@@ -30,7 +30,7 @@ async function read(answer) {
   throw error;
 }
 
-// Fetches a path when it, or a revision that it depends on, changes; keeps what was there meanwhile.
+// Fetches a path again when it or a revision changes; keeps the old data until then.
 export function useFetched(path, revision) {
   const [state, setState] = useState({ path: "", data: null, error: "" });
   const newest = useRef(0);
@@ -94,7 +94,7 @@ export function Failure({ error }) {
   return error ? html`<p class="failure" role="alert">${error}</p>` : null;
 }
 
-// A table that becomes a list of cards where the page is narrow: each cell knows its column's name.
+// A table that becomes a list of cards on narrow pages, where each cell shows its column's title.
 export function Table({ columns, rows, label, rowKey, onSort, sort }) {
   return html`<div class="scroll" role="region" aria-label=${label} tabindex="0">
     <table>
@@ -132,35 +132,35 @@ export function Search({ value, onInput, label }) {
     onInput=${(event) => onInput(event.target.value)} />`;
 }
 
-// A button that asks once more before it does what cannot be undone.
-export function Sure({ label, what, onYes }) {
+// A button that asks for confirmation.
+export function Confirm({ label, question, onYes }) {
   const [asked, setAsked] = useState(false);
-  const [told, setTold] = useState("");
+  const [result, setResult] = useState("");
   const [busy, setBusy] = useState(false);
-  if (told) return html`<span role="status">${told}</span>`;
+  if (result) return html`<span role="status">${result}</span>`;
   if (!asked) return html`<button class="danger" onClick=${() => setAsked(true)}>${label}</button>`;
   const act = () => {
     setBusy(true);
     onYes().then(
-      (answer) => setTold(answer.message ?? "Done."),
-      (error) => setTold(error.message),
+      (answer) => setResult(answer.message ?? "Done."),
+      (error) => setResult(error.message),
     );
   };
-  return html`<span class="sure" role="alertdialog" aria-label=${what}>${what}
+  return html`<span class="sure" role="alertdialog" aria-label=${question}>${question}
     <button class="danger" disabled=${busy} onClick=${act}>Yes</button>
     <button disabled=${busy} onClick=${() => setAsked(false)}>No</button></span>`;
 }
 
 export function Spark({ values, label }) {
   if (values.length < 2) return html`<span class="quiet">…</span>`;
-  const most = Math.max(...values, 1e-9);
+  const max = Math.max(...values, 1e-9);
   const step = 100 / (values.length - 1);
-  const points = values.map((value, at) => `${(at * step).toFixed(1)},${(22 - (value / most) * 20).toFixed(1)}`).join(" ");
+  const points = values.map((value, at) => `${(at * step).toFixed(1)},${(22 - (value / max) * 20).toFixed(1)}`).join(" ");
   return html`<svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label=${label}>
     <polyline points=${points} /></svg>`;
 }
 
-// Problems and errors say what to do: their entry of the runbook.
+// The runbook's entry for the reason of a problem or error.
 export function WhatToDo({ reason, runbook }) {
   const entry = runbook?.[reason];
   if (!entry) return null;
@@ -175,7 +175,7 @@ function coded(text) {
 }
 
 export function EventList({ events, label }) {
-  if (!events.length) return html`<${Empty}>Nothing has happened yet.<//>`;
+  if (!events.length) return html`<${Empty}>There are no events yet.<//>`;
   return html`<ol class="events" aria-label=${label}>${events.map(
     (event) => html`<li key=${event.number} class=${event.severity}>
       <time>${clock(event.time)}</time>

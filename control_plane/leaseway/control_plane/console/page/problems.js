@@ -1,4 +1,4 @@
-// What is wrong with what to do about it, and what has happened.
+// Open problems with advice, and the history of events.
 import { Badge, Empty, EventList, Failure, Search, WhatToDo, ago, html, query, useDebounced, useFetched, useState } from "./parts.js";
 
 const KINDS = ["reload", "commit", "server", "instance", "worker", "lease", "problem", "approval", "operator"];
@@ -29,5 +29,5 @@ export function History({ live, words }) {
     <div class="tools"><label>Kind <select value=${kind} onChange=${(event) => setKind(event.target.value)}>
       <option value="">all</option>${KINDS.map((one) => html`<option value=${one}>${one}</option>`)}</select></label></div>
     <${Failure} error=${error} />
-    ${data && html`<${EventList} events=${data.items} label="Events, the newest first" />`}`;
+    ${data && html`<${EventList} events=${data.items} label="Events, newest first" />`}`;
 }

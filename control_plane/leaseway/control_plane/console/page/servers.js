@@ -1,4 +1,4 @@
-// Servers: all of them, and one with its instances, tools, problems, logs and events.
+// The list of servers, and the page of one server with its instances, tools, problems, logs and events.
 import { Badge, Empty, EventList, Failure, Pager, Search, Table, WhatToDo, clock, get, html, query, useDebounced, useFetched, useState } from "./parts.js";
 
 const LIMIT = 100;
@@ -23,7 +23,7 @@ export function Servers({ live }) {
       <label>State <select value=${state} onChange=${(event) => from(setState)(event.target.value)}>${STATES.map(
         (one) => html`<option value=${one}>${one || "any"}</option>`)}</select></label></div>
     <${Failure} error=${error} />
-    ${data && !data.items.length && html`<${Empty}>${q || state ? "No server matches." : "No server is configured. Write one below `servers:` of the configuration."}<//>`}
+    ${data && !data.items.length && html`<${Empty}>${q || state ? "No server matches." : "No server is configured. Add one under `servers:` in the configuration."}<//>`}
     ${data && data.items.length > 0 && html`<${Table} label="Servers" rows=${data.items} rowKey=${(row) => `${row.id}\n${row.tenant}`} columns=${[
       { title: "Server", cell: (row) => html`<a href=${serverPath(row)}>${row.id}</a>${row.tenant && html` <span class="quiet">for ${row.tenant}</span>`}` },
       { title: "State", cell: (row) => html`<${Badge} text=${row.state} />` },
@@ -48,7 +48,7 @@ export function ServerPage({ live, words, runbook }) {
     <dl class="facts">
       <dt>Kind</dt><dd>${data.shared ? "shared by all callers" : "leased, one client for each session"}, ${data.transport}</dd>
       <dt>Tenant</dt><dd>${data.tenant || "all"}</dd>
-      <dt>Workers</dt><dd>${data.workers.join(", ") || "none has it"}</dd>
+      <dt>Workers</dt><dd>${data.workers.join(", ") || "none"}</dd>
       <dt>Protocol</dt><dd>${data.protocol_version || "–"}</dd>
       ${data.failures > 0 && html`<dt>Failed starts</dt><dd>${data.failures} in a row${data.next_try_at ? `, next try at ${clock(data.next_try_at)}` : ""}</dd>`}
     </dl>
@@ -66,16 +66,16 @@ export function ServerPage({ live, words, runbook }) {
           { title: "Failures", numeric: true, cell: (row) => row.failures },
           { title: "Lease", cell: (row) => row.lease_id || "–" },
         ]} />`
-      : html`<${Empty}>None is up.<//>`}</section>
+      : html`<${Empty}>No instance is running.<//>`}</section>
     <section><h2>Log</h2>
       ${log ? html`<${Failure} error=${log.error} />${log.instances.map(
-        (one) => html`<h3 class="name">${one.instance} on ${one.worker}</h3><pre class="log">${one.lines.join("\n") || "(silent)"}</pre>`)}${
+        (one) => html`<h3 class="name">${one.instance} on ${one.worker}</h3><pre class="log">${one.lines.join("\n") || "(empty)"}</pre>`)}${
           !log.error && !log.instances.length ? html`<${Empty}>No instance has written to stderr.<//>` : ""}`
         : html`<button onClick=${readLog}>Read the last stderr lines</button>`}</section>
     <section><h2>Tools</h2>${data.tools.length
       ? html`<ul class="plain">${data.tools.map((tool) => html`<li><a href=${`#/tool/${encodeURIComponent(tool.name)}/${encodeURIComponent(tenant)}`}>${tool.name}</a>
           <span class="quiet words"> ${tool.title || tool.description}</span></li>`)}</ul>`
-      : html`<${Empty}>None is exposed.<//>`}</section>
+      : html`<${Empty}>No tool is exposed.<//>`}</section>
     <section><h2>Calls</h2><p><a href=${`#/calls/recent/${encodeURIComponent(id)}`}>recent</a> · <a href=${`#/calls/failed/${encodeURIComponent(id)}`}>failed</a> · <a href=${`#/calls/slow/${encodeURIComponent(id)}`}>slow</a></p></section>
     <section><h2>Events</h2><${EventList} events=${data.events} label="Events of the server" /></section>`;
 }

@@ -1,4 +1,4 @@
-// Tools: all of them, and one with its schema and a form made from it.
+// The list of tools, and the page of one tool with its schemas and a form to call it.
 import { Empty, Failure, Pager, Search, Table, html, post, query, seconds, useDebounced, useFetched, useState } from "./parts.js";
 
 const LIMIT = 100;
@@ -19,7 +19,7 @@ export function Tools({ live }) {
       { title: "Tool", cell: (row) => html`<a href=${`#/tool/${encodeURIComponent(row.name)}/${encodeURIComponent(who)}`}>${row.name}</a>` },
       { title: "Server", cell: (row) => html`<a href=${`#/server/${encodeURIComponent(row.server)}/`}>${row.server}</a>` },
       { title: "Kind", cell: (row) => (row.shared ? "shared" : "leased") },
-      { title: "What it does", cell: (row) => html`<span class="words clip">${row.title || row.description}</span>` },
+      { title: "Description", cell: (row) => html`<span class="words clip">${row.title || row.description}</span>` },
     ]} /><${Pager} total=${data.total} offset=${offset} limit=${LIMIT} onOffset=${setOffset} />`}`;
 }
 
@@ -32,13 +32,13 @@ export function ToolPage({ live, words, rights }) {
     ${data.title && html`<p>${data.title}</p>`}
     <p class="words">${data.description}</p>
     <dl class="facts"><dt>Server</dt><dd><a href=${`#/server/${encodeURIComponent(data.server)}/${encodeURIComponent(tenant)}`}>${data.server}</a></dd>
-      <dt>Its name there</dt><dd>${data.original_name}</dd>
-      <dt>Kind</dt><dd>${data.shared ? "shared" : "leased: a call here takes a lease of its own and gives it back"}</dd></dl>
+      <dt>Original name</dt><dd>${data.original_name}</dd>
+      <dt>Kind</dt><dd>${data.shared ? "shared" : "leased: a call here uses its own lease and releases it"}</dd></dl>
     <section><h2>Try it</h2>${rights.caller
       ? html`<${TryForm} key=${data.name} tool=${data} tenant=${tenant} />`
-      : html`<${Empty}>This credential may look at tools and not call them: that needs the roles operator and caller.<//>`}</section>
-    <section><h2>Schema of the arguments</h2><pre tabindex="0">${JSON.stringify(data.input_schema, null, 2)}</pre></section>
-    ${data.output_schema && html`<section><h2>Schema of the result</h2><pre tabindex="0">${JSON.stringify(data.output_schema, null, 2)}</pre></section>`}`;
+      : html`<${Empty}>To call tools, sign in with a credential that has the roles operator and caller.<//>`}</section>
+    <section><h2>Input schema</h2><pre tabindex="0">${JSON.stringify(data.input_schema, null, 2)}</pre></section>
+    ${data.output_schema && html`<section><h2>Output schema</h2><pre tabindex="0">${JSON.stringify(data.output_schema, null, 2)}</pre></section>`}`;
 }
 
 const SIMPLE = new Set(["string", "number", "integer", "boolean"]);
@@ -55,7 +55,7 @@ function fieldsOf(schema) {
   });
 }
 
-// What may also be null is asked for as what it is else: an empty field leaves it out.
+// Removes null from a property's types, as an empty field omits the argument.
 function withoutNull(facts) {
   const isNull = (one) => one === "null" || one?.type === "null";
   const initial = facts.default === null ? undefined : facts.default;
@@ -69,7 +69,7 @@ function withoutNull(facts) {
 
 function TryForm({ tool, tenant }) {
   const fields = fieldsOf(tool.input_schema);
-  const [values, setValues] = useState(() => Object.fromEntries(fields.map((field) => [field.name, written(field.initial)])));
+  const [values, setValues] = useState(() => Object.fromEntries(fields.map((field) => [field.name, toText(field.initial)])));
   const [answer, setAnswer] = useState(null);
   const [busy, setBusy] = useState(false);
   const send = (event) => {
@@ -92,11 +92,11 @@ function TryForm({ tool, tenant }) {
     setValues((old) => ({ ...old, [name]: text }));
   };
   return html`<form class="try" onSubmit=${send}>
-    ${fields.map((field) => html`<label key=${field.name}><span><span class="name">${field.name}</span>${field.required ? " (needed)" : ""} <span class="quiet">${field.kind}</span></span>
+    ${fields.map((field) => html`<label key=${field.name}><span><span class="name">${field.name}</span>${field.required ? " (required)" : ""} <span class="quiet">${field.kind}</span></span>
       <${Field} field=${field} value=${values[field.name]} onInput=${set(field.name)} />
       ${field.note && html`<span class="quiet words">${field.note}</span>`}</label>`)}
-    ${!fields.length && html`<p class="quiet">It takes no arguments.</p>`}
-    <button class="primary" disabled=${busy}>${busy ? "Calling …" : "Call it"}</button>
+    ${!fields.length && html`<p class="quiet">The tool has no arguments.</p>`}
+    <button class="primary" disabled=${busy}>${busy ? "Calling …" : "Call"}</button>
     <div aria-live="polite">${answer && html`<${Answer} answer=${answer} />`}</div>
   </form>`;
 }
@@ -105,7 +105,7 @@ function Field({ field, value, onInput }) {
   if (field.choices || field.type === "boolean") {
     const choices = field.choices ?? [true, false];
     return html`<select value=${value} onChange=${onInput} required=${field.required}>
-      <option value=""></option>${choices.map((choice) => html`<option value=${written(choice)}>${written(choice)}</option>`)}</select>`;
+      <option value=""></option>${choices.map((choice) => html`<option value=${toText(choice)}>${toText(choice)}</option>`)}</select>`;
   }
   if (field.type === "json") {
     return html`<textarea rows="3" value=${value} onInput=${onInput} required=${field.required} placeholder="JSON"></textarea>`;
@@ -114,7 +114,7 @@ function Field({ field, value, onInput }) {
   return html`<input type=${kind} step=${field.type === "integer" ? "1" : "any"} value=${value} onInput=${onInput} required=${field.required} />`;
 }
 
-function written(value) {
+function toText(value) {
   if (value === undefined) return "";
   return typeof value === "string" ? value : JSON.stringify(value);
 }
@@ -124,7 +124,7 @@ function gather(fields, values) {
   for (const field of fields) {
     const text = values[field.name] ?? "";
     if (text === "" && !(field.required && field.type === "string")) continue;
-    if (field.choices) args[field.name] = field.choices.find((choice) => written(choice) === text);
+    if (field.choices) args[field.name] = field.choices.find((choice) => toText(choice) === text);
     else if (field.type === "string") args[field.name] = text;
     else {
       try {
@@ -140,7 +140,7 @@ function gather(fields, values) {
 function Answer({ answer }) {
   if (answer.error) return html`<p class="failure words" role="alert">${answer.error}</p>`;
   const texts = (answer.result.content ?? []).map((part) => part.text).filter((text) => typeof text === "string" && text !== "");
-  return html`<p>${answer.is_error ? "The tool says that it failed" : "Done"} in ${seconds(answer.seconds)} on ${answer.worker}.</p>
+  return html`<p>${answer.is_error ? "The tool returned an error" : "Done"} in ${seconds(answer.seconds)} on ${answer.worker}.</p>
     ${texts.map((text) => html`<pre class=${answer.is_error ? "failure" : ""} tabindex="0">${text}</pre>`)}
-    <details open=${!texts.length}><summary>The answer as it came</summary><pre tabindex="0">${JSON.stringify(answer.result, null, 2)}</pre></details>`;
+    <details open=${!texts.length}><summary>Response as JSON</summary><pre tabindex="0">${JSON.stringify(answer.result, null, 2)}</pre></details>`;
 }
