@@ -13,7 +13,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final
 
 from leaseway.data_plane.artifacts.storage import ArtifactStorage
 from leaseway.data_plane.background import Background, DiskThreads
@@ -37,28 +37,6 @@ _logger = logging.getLogger(__name__)
 
 _MAX_WRITING: Final = 256 * bounds.MIB
 """Bytes of results whose media are being written. Beyond it, media remain in their results."""
-
-
-class EndingCall(Protocol):
-    """A call that has a result, as the store needs it."""
-
-    @property
-    def call(self) -> execution_pb2.Call:
-        """The request."""
-
-    @property
-    def trace(self) -> SpanEvents | None:
-        """The call's span, or None if it is not sampled."""
-
-    def finish(self, payload: bytes, is_error: bool) -> None:
-        """End the call with its result."""
-
-
-class SpanEvents(Protocol):
-    """A span."""
-
-    def event(self, name: str) -> None:
-        """Add an event."""
 
 
 class ArtifactStore:
@@ -115,9 +93,19 @@ class ArtifactStore:
         """Bytes of each tenant that has artifacts."""
         return self._index.bytes_by_tenant
 
-    def store(self, ending: EndingCall, outcome: Outcome) -> PendingCall | None:
-        """Store the media of a result and then finish its call; None if there are none to store."""
-        call = ending.call
+    def store(
+        self, call: execution_pb2.Call, outcome: Outcome, finish: Callable[[bytes, bool], None]
+    ) -> PendingCall | None:
+        """Store the media of a result, if it has any.
+
+        Args:
+            call: The call.
+            outcome: Its result.
+            finish: Called with the payload without the media, and `isError`.
+
+        Returns:
+            A pending call, or None if there is nothing to store; then `finish` is not called.
+        """
         payload = outcome.payload
         # The thread searches a large result.
         is_small = len(payload) <= bounds.BATCH_SIZE
@@ -132,20 +120,20 @@ class ArtifactStore:
                 self._writing_bytes,
             )
             return None
-        if ending.trace is not None:
-            ending.trace.event("images and sounds are kept")
         self._writing_bytes += len(payload)
         name = f"store the media of {call.server_id}:{call.tool}"
-        self._background.spawn(self._store(ending, outcome), name)
+        self._background.spawn(self._store(call, outcome, finish), name)
         return _ANSWERED
 
-    async def _store(self, ending: EndingCall, outcome: Outcome) -> None:
-        writer = _MediaWriter(self._storage, ending.call, self._mark, self._limits)
+    async def _store(
+        self, call: execution_pb2.Call, outcome: Outcome, finish: Callable[[bytes, bool], None]
+    ) -> None:
+        writer = _MediaWriter(self._storage, call, self._mark, self._limits)
         payload = outcome.payload
         try:
             payload = await self._disk.run(replace_media, outcome.payload, writer)
             for media, stored in writer.stored:
-                self._add(ending.call, media, stored)
+                self._add(call, media, stored)
             self.failed += writer.failed
             if writer.stored or writer.failed:
                 self.on_disk(writer.disk_error)
@@ -154,7 +142,7 @@ class ArtifactStore:
             _logger.exception("The media of %s remain in its result.", writer.tool)
         finally:
             self._writing_bytes -= len(outcome.payload)
-            ending.finish(payload, outcome.is_error)
+            finish(payload, outcome.is_error)
 
     def _add(self, call: execution_pb2.Call, media: EncodedMedia, stored: StoredMedia) -> None:
         artifact = StoredArtifact(

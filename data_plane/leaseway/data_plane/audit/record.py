@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -38,12 +39,12 @@ class Plan(Protocol):
         """The tool as its server listed it, as JSON."""
 
 
+@dataclass(slots=True, eq=False)
 class AuditEntry:
     """The facts about a call that its audit records need.
 
     Attributes:
         credential: The credential of the caller.
-        started_at: When the call arrived, as `time.perf_counter` counts.
         written: Whether its `begin` record is written.
         plan: The tool, once it is found.
         risk: The risk of the tool; empty until it is found.
@@ -51,28 +52,18 @@ class AuditEntry:
         parsed: Whether the arguments are known to be a JSON object on one line.
         approval: The id of its approval, or empty.
         approved_by: The credential that approved or denied it, or empty.
+        started_at: When the call arrived, as `time.perf_counter` counts.
     """
 
-    __slots__ = (
-        "approval",
-        "approved_by",
-        "credential",
-        "parsed",
-        "plan",
-        "risk",
-        "started_at",
-        "writes_first",
-        "written",
-    )
-
-    def __init__(self, credential: str) -> None:
-        self.credential = credential
-        self.started_at = time.perf_counter()
-        self.written = False
-        self.plan: Plan | None = None
-        self.risk = ""
-        self.writes_first = self.parsed = False
-        self.approval = self.approved_by = ""
+    credential: str
+    written: bool = False
+    plan: Plan | None = None
+    risk: str = ""
+    writes_first: bool = False
+    parsed: bool = False
+    approval: str = ""
+    approved_by: str = ""
+    started_at: float = field(default_factory=time.perf_counter)
 
 
 StartedCall = tuple[AuditEntry, int, Any, bytes, str]

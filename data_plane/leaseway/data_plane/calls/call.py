@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
@@ -222,20 +223,20 @@ class CallOwner(Protocol):
         """Called when a call has ended, before its sink is called."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ActiveCall:
     """An in-flight call. It ends exactly once, by calling its sink.
 
     Attributes:
         number: Its id in the worker; never reused.
-        has_deadline: Whether the executor has set its deadline.
         arguments: JSON.
-        lease: The lease that it runs on, or None.
-        is_new_lease: Whether this call acquired the lease.
+        is_new_lease: Whether this call acquired its lease.
         is_counted: Whether it counts as a concurrent call of its tenant.
         was_counted: Whether its limits were checked already.
         audit: Its audit record, or None if nothing is recorded.
         policy: The policy of its tool, or None if its server has none.
         facts: Input of the rules that must still be evaluated, or None.
+        has_deadline: Whether the executor has set its deadline.
         asks: Unanswered questions of the server, or None if it never asked any.
         timer: Timer for the server's work, or None if metrics are off.
         sent_at: When the call was sent to the server, as `time.perf_counter` counts.
@@ -243,63 +244,29 @@ class ActiveCall:
         marks: Waits and other phases with their start times, or None if there were none.
     """
 
-    __slots__ = (
-        "_owner",
-        "_pending",
-        "_sink",
-        "arguments",
-        "asks",
-        "audit",
-        "call",
-        "facts",
-        "has_deadline",
-        "has_ended",
-        "is_counted",
-        "is_new_lease",
-        "lease",
-        "live",
-        "marks",
-        "number",
-        "policy",
-        "sent_at",
-        "started_at",
-        "task",
-        "timer",
-        "trace",
-        "was_counted",
-    )
-
-    def __init__(
-        self,
-        owner: CallOwner,
-        number: int,
-        call: execution_pb2.Call,
-        arguments: bytes,
-        sink: CallSink,
-    ) -> None:
-        self._owner = owner
-        self.number = number
-        self._sink = sink
-        self._pending: PendingCall | None = None
-        self.call = call
-        self.arguments = arguments
-        self.live: LiveInstance | None = None
-        self.lease: WorkerLease | None = None
-        self.is_new_lease = False
-        self.is_counted = False
-        self.was_counted = False
-        self.policy: ToolPolicy | None = None
-        self.facts: dict[str, Any] | None = None
-        self.audit: AuditEntry | None = None
-        self.has_ended = False
-        self.task: asyncio.Task[None] | None = None
-        self.has_deadline = False
-        self.asks: OpenAsks | None = None
-        self.trace: CallTrace | None = None
-        self.timer: ToolTimer | None = None
-        self.sent_at = 0.0
-        self.started_at = 0.0
-        self.marks: list[tuple[str, float]] | None = None
+    _owner: CallOwner
+    number: int
+    call: execution_pb2.Call
+    arguments: bytes
+    _sink: CallSink
+    _pending: PendingCall | None = None
+    live: LiveInstance | None = None
+    lease: WorkerLease | None = None
+    is_new_lease: bool = False
+    is_counted: bool = False
+    was_counted: bool = False
+    policy: ToolPolicy | None = None
+    facts: dict[str, Any] | None = None
+    audit: AuditEntry | None = None
+    has_ended: bool = False
+    task: asyncio.Task[None] | None = None
+    has_deadline: bool = False
+    asks: OpenAsks | None = None
+    trace: CallTrace | None = None
+    timer: ToolTimer | None = None
+    sent_at: float = 0.0
+    started_at: float = 0.0
+    marks: list[tuple[str, float]] | None = None
 
     def event(self, name: str) -> None:
         """Add an event to the call's span, and to what is remembered of the call."""

@@ -493,7 +493,12 @@ class Executor:
         return dataclasses.replace(ended, started=fault.started)
 
     def store_media(self, active: ActiveCall, outcome: Outcome) -> PendingCall | None:
-        return self.artifacts.store(active, outcome) if self.artifacts is not None else None
+        if self.artifacts is None:
+            return None
+        pending = self.artifacts.store(active.call, outcome, active.finish)
+        if pending is not None and active.trace is not None:
+            active.trace.event("images and sounds are kept")
+        return pending
 
     def reject_new_calls(self) -> None:
         """Reject new calls; calls in flight continue."""

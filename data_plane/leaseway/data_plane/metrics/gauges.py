@@ -37,16 +37,16 @@ class StateReaders:
 
 
 TOTALS: Final[Mapping[str, tuple[str, str]]] = {
-    "leaseway.leases.waiting": ("{caller}", "Callers that wait for room for a lease."),
+    "leaseway.leases.waiting": ("{caller}", "Callers that wait for capacity for a lease."),
     "leaseway.calls.in_flight": ("{call}", "Calls that have not ended."),
-    "leaseway.calls.waiting": ("{call}", "Of these, those that wait for a turn on their server."),
+    "leaseway.calls.waiting": ("{call}", "Calls in flight that wait for a turn on their server."),
     "leaseway.exchange.streams": ("{stream}", "Open exchange streams."),
     "leaseway.exchange.queue.size": (
         "By",
         "Results and other frames that wait to be sent to callers.",
     ),
-    "leaseway.artifacts": ("{artifact}", "Images and sounds of results that are kept."),
-    "leaseway.artifacts.size": ("By", "What they have together."),
+    "leaseway.artifacts": ("{artifact}", "Artifacts: stored images and sounds of results."),
+    "leaseway.artifacts.size": ("By", "Size of all artifacts together."),
     "leaseway.registry.version": (
         "{version}",
         "The registry version that this process has reached.",
@@ -88,7 +88,7 @@ class StateMeters:
         meter.observe(
             "leaseway.artifacts.failed",
             "{artifact}",
-            "Images and sounds that the disk did not take; they stay in their results.",
+            "Images and sounds that could not be written and remain in their results.",
             lambda: _single(readers.artifacts_failed),
             kind="counter",
         )
@@ -149,13 +149,11 @@ class QuotaMeters:
         meter.observe(
             "leaseway.tenant.limit",
             "1",
-            "What a tenant may use of this worker; of `calls`, so many in a second.",
+            "A tenant's limits on this worker; for `calls`, calls per second.",
             self._limits,
             *labels,
         )
-        meter.observe(
-            "leaseway.tenant.used", "1", "What a tenant uses of that.", self._used, *labels
-        )
+        meter.observe("leaseway.tenant.used", "1", "A tenant's current usage.", self._used, *labels)
         meter.observe(
             "leaseway.tenant.refused",
             "{request}",

@@ -133,7 +133,7 @@ class WorkerMeters:
         self._late = meter.counter(
             "leaseway.replies.late",
             "{reply}",
-            "Answers of MCP servers that nobody waited for any more.",
+            "Replies of MCP servers that arrived after their call had ended.",
             Attr.SERVER,
         )
         self._late_seen: dict[str, int] = {}
