@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from leaseway.sdk.calls.caller import CallRunner
 from leaseway.sdk.catalog.resolver import Resolver
+from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import mark_grpc_used
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.transport.control import ControlPlane
@@ -102,6 +103,15 @@ class Runtime:
         self.leases.abort()
         self.resolver.abort()
         self.pool.abort()
+
+
+def raise_error_of(task: asyncio.Task[Any]) -> None:
+    """Raise the error of an ended task, as callers see it; no-op if it has none."""
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, Fault):
+        raise error_from_fault(error) from None
+    if error is not None:
+        raise error
 
 
 def forget_frames(task: asyncio.Task[Any]) -> None:

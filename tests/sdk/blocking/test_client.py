@@ -17,12 +17,11 @@ from tests.sdk.fakes import (
     FakeWorker,
     Gate,
     in_thread,
-    never,
     text_result,
     until,
 )
 
-from leaseway.sdk import Client, DeadlineExceeded, LeaseLost, ToolNotFound
+from leaseway.sdk import Client, ToolNotFound
 from leaseway.sdk.blocking.loop_thread import LOOP_THREAD
 from leaseway.sdk.leases.book import ClientLease, LeaseBook
 from leaseway.sdk.leases.manager import LeaseManager
@@ -50,6 +49,8 @@ async def test_the_synchronous_client_has_all_methods(
             client.report_problem("X", "Y")
             assert client.problems()[0].reason == "X"
             assert client.logs("time")[0].lines == ("a", "b")
+            with pytest.raises(ToolNotFound):
+                client.call_tool("nope")
 
     await in_thread(work)
     assert len(worker.released) == 2
@@ -114,36 +115,6 @@ async def test_clients_share_one_thread(plane: FakeControlPlane) -> None:
     assert len(ours) == 1
     assert ours[0].daemon
     assert "leaseway" in before | {ours[0].name}
-
-
-async def test_the_synchronous_client_raises_the_same_errors(
-    plane: FakeControlPlane, worker: FakeWorker
-) -> None:
-    def work() -> None:
-        with Client(plane.address) as client:
-            with pytest.raises(ToolNotFound):
-                client.call_tool("nope")
-            session = client.session("dialog")
-            lease = session.acquire("desk")
-            worker.leases.pop(lease.id)
-            with pytest.raises(LeaseLost):
-                session.call_tool("desk_open")
-
-    await in_thread(work)
-
-
-async def test_the_timeout_ends_a_synchronous_call(
-    plane: FakeControlPlane, worker: FakeWorker
-) -> None:
-    def work() -> None:
-        with Client(plane.address) as client:
-            client.call_tool("time_now")  # so that the next call resolves no name
-            worker.answer = never
-            with pytest.raises(DeadlineExceeded):
-                client.call_tool("time_now", timeout=1.0)
-
-    await in_thread(work)
-    await until(lambda: worker.cancels)
 
 
 async def test_a_closed_client_says_so(plane: FakeControlPlane) -> None:

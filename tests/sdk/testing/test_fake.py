@@ -15,8 +15,6 @@ import leaseway.sdk.testing
 from leaseway.sdk import (
     AsyncClient,
     Client,
-    InvalidRequest,
-    LeaseLost,
     LeasewayError,
     ToolNotFound,
 )
@@ -84,19 +82,6 @@ def test_a_fake_answers_requests_of_operators(fake: FakeLeaseway) -> None:
     assert {tool.server_id for tool in client.list_tools(["desk"])} == {"desk"}
 
 
-def test_requests_for_unknown_things_fail_as_on_a_real_system(
-    fake: FakeLeaseway,
-) -> None:
-    client = fake.client()
-    with pytest.raises(LeaseLost, match="No worker holds lease 'gone'"):
-        client.revoke_lease("gone")
-    with pytest.raises(InvalidRequest, match=r"No worker 'gone' .* are: fake-worker"):
-        client.drain_worker("gone")
-    with pytest.raises(InvalidRequest, match="needs a reason"):
-        client.report_problem("", "Something is odd.")
-    assert fake.problems == []
-
-
 async def test_a_drained_fake_serves_no_calls(fake: FakeLeaseway) -> None:
     async with fake.async_client() as client:
         await client.session("one").acquire("desk")
@@ -104,25 +89,6 @@ async def test_a_drained_fake_serves_no_calls(fake: FakeLeaseway) -> None:
         await until(lambda: not fake.leases)
         with pytest.raises(LeasewayError):
             await client.call_tool("add", {"a": 1}, timeout=1.0)
-
-
-def test_lease_ends_are_listed_for_a_minute(fake: FakeLeaseway) -> None:
-    client = fake.client()
-    leases = [client.session(key).acquire("desk") for key in ("a", "b", "c")]
-    client.session("a").release("desk")
-    fake.revoke_lease(leases[1])
-    fake.lose_lease(leases[2])
-    ends = [client.lease_ends()[lease.id] for lease in leases]
-    assert ends == ["released", "revoked", "lost"]
-    assert fake.client(tenant="other").lease_ends() == {}
-    fake.advance(61)
-    assert client.lease_ends() == {}
-
-
-async def test_large_results_and_arguments_are_accepted(fake: FakeLeaseway) -> None:
-    text = "x" * 3_000_000
-    async with fake.async_client() as client:
-        assert (await client.call_tool("echo", {"text": text})).text == text
 
 
 def test_tools_can_be_added_before_the_fake_runs_but_clients_cannot_be_made() -> None:

@@ -13,7 +13,6 @@ from leaseway.sdk import (
     LeaseLost,
     LeaseReleased,
     LeaseRevoked,
-    NotLeasable,
     ServerLost,
 )
 from leaseway.sdk.testing import FakeLeaseway
@@ -35,16 +34,6 @@ def test_a_leased_server_has_state_per_session_and_reminds_to_release(fake: Fake
     assert first.release("desk")
     assert first.call_tool("desk_read").text == "None"
     assert fake.calls[0].lease_id == opened.new_lease.id
-
-
-def test_a_model_can_release_with_mcp_release(fake: FakeLeaseway) -> None:
-    session = fake.client().session("one")
-    session.call_tool("desk_open", {"name": "a"})
-    assert "Released" in session.call_tool("mcp_release", {"serverId": "desk"}).text
-    assert fake.leases == []
-    assert session.call_tool("mcp_release", {"serverId": "desk"}).is_error
-    with pytest.raises(NotLeasable):
-        session.acquire("tools")
 
 
 @pytest.mark.parametrize(

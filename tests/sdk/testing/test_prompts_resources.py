@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -106,29 +105,6 @@ async def test_resources_can_be_listed_read_and_subscribed_to(offers: FakeLeasew
             offers.resource("note://one", "second")
             assert await updates.next() == "note://one"
             assert (await client.read_resource("note://one")).text == "second"
-
-
-def test_lists_of_an_unknown_server_name_the_nearest(offers: FakeLeaseway) -> None:
-    client = offers.client()
-    lists: list[Callable[[list[str]], object]] = [
-        client.list_tools,
-        client.list_prompts,
-        client.list_resources,
-        client.list_resource_templates,
-        lambda servers: next(client.watch_tools(servers)),
-    ]
-    for listed in lists:
-        with pytest.raises(ToolNotFound, match=r"no server 'shpo'\. Did you mean 'shop'\?"):
-            listed(["shop", "shpo"])
-    assert [tool.name for tool in client.list_tools(["mcp_admin"])] == ["mcp_release"]
-
-
-def test_an_unknown_prompt_or_resource_names_the_nearest(offers: FakeLeaseway) -> None:
-    client = offers.client()
-    with pytest.raises(ToolNotFound, match=r"no prompt 'explan'. Did you mean 'explain'"):
-        client.get_prompt("explan")
-    with pytest.raises(ToolNotFound, match=r"no resource 'note://on'. Did you mean 'note://one'"):
-        client.read_resource("note://on")
 
 
 def test_arguments_are_completed(offers: FakeLeaseway) -> None:

@@ -20,8 +20,8 @@ from leaseway.sdk.client.options import (
     CallOptions,
     OnApproval,
     StreamOptions,
-    build_callbacks,
     build_stream_events,
+    parse_call_options,
 )
 from leaseway.sdk.client.streams import AsyncToolStream, build_stream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
@@ -29,7 +29,6 @@ from leaseway.sdk.errors import ConfirmationRequired
 from leaseway.sdk.operators.operations import decide_approval, get_approval
 from leaseway.sdk.transport.events import BufferedEvents
 from leaseway.sdk.transport.server_requests import Handlers
-from leaseway.sdk.validation import check_callback
 
 TypedT = TypeVar("TypedT")
 ResultT = TypeVar("ResultT", bound=McpResult)
@@ -93,14 +92,10 @@ class Calls:
         inner = self._inner
         decode = decoder_for(result_type) if result_type is not None else None
         timeout, inline_media, callbacks, on_approval = None, False, None, self._on_approval
-        if options:
-            timeout = options.pop("timeout", None)
-            inline_media = options.pop("inline_media", False)
-            on_approval = options.pop("on_approval", None) or on_approval
-            check_callback("on_approval", on_approval, may_be_async=False)
-        if options or self._handlers is not None:
-            callbacks = build_callbacks(options, self._handlers)
-            callbacks.check(may_be_async=False)
+        if options or self._handlers is not None:  # most calls have none, and parse nothing
+            timeout, inline_media, on_approval, callbacks = parse_call_options(
+                options, self._handlers, on_approval, may_be_async=False
+            )
         while True:
             try:
                 if not callbacks:

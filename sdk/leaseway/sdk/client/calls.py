@@ -22,9 +22,9 @@ from leaseway.sdk.client.options import (
     CallOptions,
     OnApproval,
     StreamOptions,
-    build_callbacks,
     build_events,
     build_stream_events,
+    parse_call_options,
 )
 from leaseway.sdk.client.streams import AsyncToolStream, build_stream
 from leaseway.sdk.client.subscriptions import AsyncResourceUpdates
@@ -33,7 +33,7 @@ from leaseway.sdk.operators.operations import decide_approval, get_approval
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.sdk.transport.server_requests import Handlers
-from leaseway.sdk.validation import check_callback, check_seconds
+from leaseway.sdk.validation import check_seconds
 from leaseway.wire.errors import Fault
 
 TypedT = TypeVar("TypedT")
@@ -124,14 +124,10 @@ class AsyncCalls(ABC):
         runtime, session = self._scope()
         decode = decoder_for(result_type) if result_type is not None else None
         timeout, inline_media, callbacks, on_approval = None, False, None, self._on_approval
-        if options:  # most calls have none, and build no objects for them
-            timeout = options.pop("timeout", None)
-            inline_media = options.pop("inline_media", False)
-            on_approval = options.pop("on_approval", None) or on_approval
-            check_callback("on_approval", on_approval, may_be_async=True)
-        if options or self._handlers is not None:
-            callbacks = build_callbacks(options, self._handlers)
-            callbacks.check(may_be_async=True)
+        if options or self._handlers is not None:  # most calls have none, and parse nothing
+            timeout, inline_media, on_approval, callbacks = parse_call_options(
+                options, self._handlers, on_approval, may_be_async=True
+            )
         while True:
             try:
                 if not callbacks:

@@ -153,23 +153,40 @@ class CallOptions(StreamOptions, total=False):
     `AsyncClient`."""
 
 
-def build_callbacks(options: CallOptions, defaults: Handlers | None) -> Callbacks:
-    """Return the callbacks of `call_tool`.
+def parse_call_options(
+    options: CallOptions,
+    handlers: Handlers | None,
+    on_approval: OnApproval | None,
+    *,
+    may_be_async: bool,
+) -> tuple[float | None, bool, OnApproval | None, Callbacks | None]:
+    """Return the timeout, `inline_media`, the approval callback and the callbacks of `call_tool`.
 
     Args:
-        options: The options passed, except `timeout`, `inline_media` and `on_approval`.
-        defaults: The client's handlers.
+        options: The options passed; they are changed.
+        handlers: The client's handlers.
+        on_approval: The client's approval callback.
+        may_be_async: Whether callbacks and handlers may be async.
 
     Raises:
-        TypeError: There is no such option.
+        TypeError: There is no such option, or a callback is unusable.
+        ValueError: The log level is not one of MCP's.
     """
+    timeout = options.pop("timeout", None)
+    inline_media = options.pop("inline_media", False)
+    on_approval = options.pop("on_approval", None) or on_approval
+    check_callback("on_approval", on_approval, may_be_async=may_be_async)
+    if not options and handlers is None:
+        return timeout, inline_media, on_approval, None
     _reject_unknown("call_tool", options, CallOptions.__optional_keys__)
-    return Callbacks(
+    callbacks = Callbacks(
         options.get("on_progress"),
         options.get("on_log"),
         options.get("log_level") or "info",
-        _handlers(options, defaults),
+        _handlers(options, handlers),
     )
+    callbacks.check(may_be_async=may_be_async)
+    return timeout, inline_media, on_approval, callbacks
 
 
 def build_stream_events(

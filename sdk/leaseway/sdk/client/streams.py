@@ -15,13 +15,11 @@ from typing import Any, Self
 
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.client.options import Callbacks
-from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import refused
-from leaseway.sdk.runtime import GetScope, forget_frames
+from leaseway.sdk.runtime import GetScope, forget_frames, raise_error_of
 from leaseway.sdk.transport.events import BufferedEvents, LogMessage, Progress
 from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.sdk.validation import check_call
-from leaseway.wire.errors import Fault
 
 _log = logging.getLogger("leaseway.sdk")
 
@@ -162,11 +160,7 @@ class AsyncToolStream:
     def _raise(task: asyncio.Task[ToolResult]) -> None:
         if task.cancelled():
             raise RuntimeError("The event loop of the call has ended.")
-        error = task.exception()
-        if isinstance(error, Fault):
-            raise error_from_fault(error) from None
-        if error is not None:
-            raise error
+        raise_error_of(task)
 
 
 def build_stream(

@@ -14,7 +14,7 @@ from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import refused
 from leaseway.sdk.leases.book import SessionLeaseKey
-from leaseway.sdk.runtime import GetScope, Runtime, forget_frames
+from leaseway.sdk.runtime import GetScope, Runtime, forget_frames, raise_error_of
 from leaseway.sdk.transport.events import CallEvents
 from leaseway.v1 import execution_pb2
 from leaseway.wire.bounds import CALL_TIMEOUT, LEASE_TTL, MAX_CALL_TIMEOUT
@@ -110,7 +110,7 @@ class AsyncResourceUpdates:
             async with asyncio.timeout(self._timeout):
                 await self._changes.accepted.wait()
             if self._task.done():
-                self._raise(self._task)
+                raise_error_of(self._task)
         except TimeoutError:
             await self._stop()
             raise error_from_fault(self._timeout_fault()) from None
@@ -144,7 +144,7 @@ class AsyncResourceUpdates:
         async with asyncio.timeout(timeout):
             uri = await self._changes.next_change()
         if uri is None:
-            self._raise(self._task)
+            raise_error_of(self._task)
             raise RuntimeError("This subscription has ended with its `with` block.")
         return uri
 
@@ -209,13 +209,3 @@ class AsyncResourceUpdates:
             f"within {self._timeout:g} s.",
             "unknown",
         )
-
-    @staticmethod
-    def _raise(task: asyncio.Task[None]) -> None:
-        if task.cancelled():
-            return
-        error = task.exception()
-        if isinstance(error, Fault):
-            raise error_from_fault(error) from None
-        if error is not None:
-            raise error

@@ -63,48 +63,30 @@ class FakeTool:
         return values
 
 
-def build_tool(
+def describe_parameters(
+    name: str,
     function: Callable[..., Any],
-    prefix: str,
-    *,
-    name: str | None,
-    description: str | None,
     schema: Mapping[str, Any] | None,
-    output_schema: Mapping[str, Any] | None,
-    annotations: Mapping[str, Any] | None,
-    needs_approval: bool,
     scope: Mapping[str, Any],
-) -> FakeTool:
-    """Return a function as a tool.
+) -> tuple[Mapping[str, Any], Any, str | None]:
+    """Return a tool's input schema, its pydantic model and its parameter for the `CallContext`.
 
-    The parameters are those of `FakeServer.tool`. String annotations are evaluated with the names
-    in `scope` and those of the function's module.
+    Args:
+        name: The tool's exposed name.
+        function: The tool's function.
+        schema: The input schema that the test gave, or None to derive it; the model is None if it
+            is given.
+        scope: Names that string annotations may use besides those of the function's module.
 
     Raises:
-        ValueError: The name is not a valid tool name.
         TypeError: The parameters cannot be described by a schema.
     """
-    original = name or function.__name__
-    exposed = prefix + original
-    check_name("tool", exposed, original)
     parameters = _parameters(function, scope)
     context = next((p.name for p in parameters if p.annotation is CallContext), None)
-    model = None
-    if schema is None:
-        model = _build_model(exposed, [p for p in parameters if p.name != context])
-        schema = _build_schema(exposed, model)
-    return FakeTool(
-        name=exposed,
-        original_name=original,
-        description=description if description is not None else inspect.getdoc(function) or "",
-        function=function,
-        input_schema=schema,
-        output_schema=output_schema,
-        annotations=annotations,
-        needs_approval=needs_approval,
-        context=context,
-        model=model,
-    )
+    if schema is not None:
+        return schema, None, context
+    model = _build_model(name, [p for p in parameters if p.name != context])
+    return _build_schema(name, model), model, context
 
 
 def check_name(kind: str, exposed: str, original: str) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
-from leaseway.sdk.testing.functions import build_tool
+from leaseway.sdk.testing.functions import FakeTool, check_name, describe_parameters
 from leaseway.sdk.testing.prompts_resources import (
     Content,
     FakeResource,
@@ -99,16 +99,22 @@ class FakeServer:
         scope = sys._getframe(1).f_locals  # tests define argument types inside functions
 
         def add(function: FunctionT) -> FunctionT:
-            tool = build_tool(
-                function,
-                self.prefix,
-                name=name,
-                description=description,
-                schema=schema,
+            original = name or function.__name__
+            exposed = self.prefix + original
+            check_name("tool", exposed, original)
+            input_schema, model, context = describe_parameters(exposed, function, schema, scope)
+            about = inspect.getdoc(function) or "" if description is None else description
+            tool = FakeTool(
+                name=exposed,
+                original_name=original,
+                description=about,
+                function=function,
+                input_schema=input_schema,
                 output_schema=output_schema,
                 annotations=annotations,
                 needs_approval=needs_approval,
-                scope=scope,
+                context=context,
+                model=model,
             )
             self._registry.add_tool(self._offers, tool)
             return function
