@@ -1,4 +1,4 @@
-"""A control plane that says what a test wants."""
+"""A control plane whose responses a test controls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FakeControlPlane(
     leases_pb2_grpc.PlacementServiceServicer,
     admin_pb2_grpc.AdminServiceServicer,
 ):
-    """Answers from what the test put into its attributes."""
+    """Responds with the values of its attributes, which the test sets."""
 
     def __init__(self) -> None:
         self.tools: dict[str, FakeTool] = {}

@@ -1,4 +1,4 @@
-"""One exchange as a fake worker sees it."""
+"""The fake worker's side of an exchange stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _tag(field: str) -> bytes:
 
 
 class FakeStream:
-    """Reads calls and writes what the worker answers."""
+    """Reads calls and writes the worker's results."""
 
     def __init__(self, worker: FakeWorker, context: Any) -> None:
         self._worker = worker

@@ -1,4 +1,4 @@
-"""A worker that says what a test wants."""
+"""A worker whose responses a test controls."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Gate:
 
 
 class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.LeaseServiceServicer):
-    """Runs calls by `answer`, or fails them by `faults`; keeps what it was sent."""
+    """Answers calls with `answer`, or fails them with `faults`; records what it receives."""
 
     def __init__(self, worker_id: str = "w1", answer: Answer = echo) -> None:
         self.id = worker_id
@@ -122,7 +122,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
     def say(
         self, call: execution_pb2.Call, frame: execution_pb2.Progress | execution_pb2.LogMessage
     ) -> None:
-        """Send progress or a log message of a call to whoever made it."""
+        """Send progress or a log message of a call to its caller."""
         frame.call_id = call.id
         field = "progress" if isinstance(frame, execution_pb2.Progress) else "logs"
         for stream in self._outboxes.values():
@@ -132,7 +132,7 @@ class FakeWorker(execution_pb2_grpc.ExecutionServiceServicer, leases_pb2_grpc.Le
     async def ask(
         self, call: execution_pb2.Call, method: str, params: dict[str, Any] | bytes | None = None
     ) -> execution_pb2.Answer:
-        """Ask whoever made a call, and wait for the answer."""
+        """Send a request to the caller of a call, and wait for the answer."""
         ask_id = len(self._asked) + 1
         answer: asyncio.Future[execution_pb2.Answer] = asyncio.get_running_loop().create_future()
         self._asked[ask_id] = answer

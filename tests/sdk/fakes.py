@@ -1,4 +1,4 @@
-"""A control plane and workers that say what a test wants, over real gRPC on port 0."""
+"""A control plane and workers whose responses a test controls, over real gRPC on port 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fakes and their tests say and wait with."""
+"""Helpers of the fakes and their tests."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:
-    """Return what blocking work returns."""
+    """Run blocking work in a thread, and return its result."""
     async with asyncio.timeout(BOUND):
         return await asyncio.to_thread(work)

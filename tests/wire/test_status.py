@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import BOUND
 
-from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import (
     DOMAIN,
@@ -93,32 +92,20 @@ def test_a_status_without_a_message_names_its_code(code: int, name: str) -> None
     assert name in fault_from_status(Status(code=code)).message
 
 
-class _Refuses(leases_pb2_grpc.LeaseServiceServicer):
-    def __init__(self, fault: Fault | None) -> None:
-        self._fault = fault
+async def _failed_rpc(fault: Fault | None) -> grpc.aio.AioRpcError:
+    """Return the error of an RPC that is aborted with a fault, or plainly."""
 
-    async def ListLeases(self, request: Any, context: Any) -> Any:
-        if self._fault is None:
-            await context.abort(grpc.StatusCode.ABORTED, "plain")
-        else:
-            await abort(context, self._fault)
+    async def fail(request: bytes, context: Any) -> bytes:
+        if fault is not None:
+            await abort(context, fault)
+        await context.abort(grpc.StatusCode.ABORTED, "plain")
+        return b""
 
-    async def AcquireLease(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
-
-    async def ReleaseLease(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
-
-    async def KeepAlive(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
-
-    async def ResolveLeased(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
-
-
-async def _refusal(fault: Fault | None) -> grpc.aio.AioRpcError:
+    method: Any = grpc.unary_unary_rpc_method_handler(fail)
     server = grpc.aio.server()
-    leases_pb2_grpc.add_LeaseServiceServicer_to_server(_Refuses(fault), server)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("t.T", {"Fail": method}),)
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -126,9 +113,9 @@ async def _refusal(fault: Fault | None) -> grpc.aio.AioRpcError:
             asyncio.timeout(BOUND),
             grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
         ):
-            stub = leases_pb2_grpc.LeaseServiceStub(channel)
+            call: Any = channel.unary_unary("/t.T/Fail")
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stub.ListLeases(leases_pb2.ListLeasesRequest())
+                await call(b"")
             return caught.value
     finally:
         await server.stop(None)
@@ -136,7 +123,7 @@ async def _refusal(fault: Fault | None) -> grpc.aio.AioRpcError:
 
 async def test_an_aborted_rpc_carries_its_fault() -> None:
     fault = Fault(Reason.LEASE_LOST, "Gone.", metadata={"lease": "l1"}, retry_delay=1.5)
-    error = await _refusal(fault)
+    error = await _failed_rpc(fault)
     assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
     arrived = fault_from_rpc_error(error)
     assert arrived is not None
@@ -147,7 +134,7 @@ async def test_a_fault_too_long_for_metadata_loses_its_details_and_not_its_reaso
     fault = Fault(
         Reason.SERVER_LOST, "Died. " * 1000, "yes", {"stderr": "x" * 20_000}, retry_delay=2.0
     )
-    arrived = fault_from_rpc_error(await _refusal(fault))
+    arrived = fault_from_rpc_error(await _failed_rpc(fault))
     assert arrived is not None
     assert (arrived.reason, arrived.started) == (Reason.SERVER_LOST, "yes")
     assert arrived.retry_delay == 2.0
@@ -155,4 +142,4 @@ async def test_a_fault_too_long_for_metadata_loses_its_details_and_not_its_reaso
 
 
 async def test_an_rpc_that_failed_without_our_details_has_no_fault() -> None:
-    assert fault_from_rpc_error(await _refusal(None)) is None
+    assert fault_from_rpc_error(await _failed_rpc(None)) is None

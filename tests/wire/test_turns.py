@@ -1,4 +1,4 @@
-"""Tenants take turns where they wait for room."""
+"""The fair order of tenants that wait for capacity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker a call goes to, and which one next when that fails."""
+"""The choice of a call's worker, and of the next one after a failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from leaseway.sdk import (
     Draining,
     FateUnknown,
     LeasewayError,
-    Overloaded,
     ToolNotFound,
     WorkerLost,
 )
@@ -34,28 +33,6 @@ async def test_a_call_that_did_not_start_runs_on_another_worker(
     for _ in range(4):
         assert (await client.call_tool("time_now", {"a": 1})).text == '{"a":1}'
     assert len(second.calls) == 4
-
-
-@pytest.mark.parametrize("reason", [Reason.OVERLOADED, Reason.NOT_APPLIED])
-async def test_a_first_call_tries_a_slow_worker_again_if_no_other_has_capacity(
-    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, reason: Reason
-) -> None:
-    worker.faults = [Fault(reason, "Not now.")] * 2
-    result = await client.session("dialog").call_tool("desk_open", {"a": 1})
-    assert result.text == '{"a":1}'
-    assert result.new_lease is not None
-    excluded = [list(place.exclude_workers) for place in plane.places]
-    assert excluded == [[], ["w1"], [], ["w1"], []]
-
-
-async def test_a_first_call_reports_the_overloaded_worker_and_not_missing_capacity(
-    client: AsyncClient, worker: FakeWorker
-) -> None:
-    worker.faults = [Fault(Reason.OVERLOADED, "Too much to do.")] * 50
-    with pytest.raises(Overloaded, match="Too much to do") as caught:
-        await client.session("dialog").call_tool("desk_open")
-    assert caught.value.started == "no"
-    assert len(worker.calls) < 5
 
 
 async def test_tries_end_after_the_fifth(client: AsyncClient, worker: FakeWorker) -> None:

@@ -1,4 +1,4 @@
-"""What of a result a model is shown, and what its media are."""
+"""The media of results, and their conversion for models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of calls, and the trace context that goes with them."""
+"""Spans of calls, and the trace context that is sent with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acquiring leases: where, for how long, and what happens where there is no room."""
+"""The acquisition of leases: placement, time to live, missing capacity."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from leaseway.sdk import (
     AsyncClient,
     Capacity,
     InvalidRequest,
+    Lease,
     NotLeasable,
     Overloaded,
 )
@@ -42,6 +43,17 @@ async def test_acquiring_again_renews_the_lease_at_its_worker(
     assert len(plane.places) == 1
 
 
+async def first_lease(client: AsyncClient, by: str) -> Lease:
+    """Return a lease that is acquired explicitly, or by a first call."""
+    session = client.session("dialog")
+    if by == "acquire":
+        return await session.acquire("desk")
+    lease = (await session.call_tool("desk_open")).new_lease
+    assert lease is not None
+    return lease
+
+
+@pytest.mark.parametrize("by", ["acquire", "call"])
 @pytest.mark.parametrize("reason", [Reason.CAPACITY, Reason.DRAINING, Reason.NOT_APPLIED])
 async def test_a_rejected_lease_is_placed_again(
     client: AsyncClient,
@@ -49,11 +61,11 @@ async def test_a_rejected_lease_is_placed_again(
     worker: FakeWorker,
     second: FakeWorker,
     reason: Reason,
+    by: str,
 ) -> None:
     plane.workers = [worker, second]
-    worker.acquire_faults = [Fault(reason, "Not here.")]
-    lease = await client.session("dialog").acquire("desk")
-    assert lease.worker == "w2"
+    worker.acquire_faults, worker.faults = [Fault(reason, "Not here.")], [Fault(reason, "No.")]
+    assert (await first_lease(client, by)).worker == "w2"
     assert [list(place.exclude_workers) for place in plane.places] == [[], ["w1"]]
 
 
@@ -81,23 +93,30 @@ async def test_a_worker_whose_connection_keeps_breaking_is_avoided_and_its_lease
     assert len(worker.released) == len(second.released) == 1
 
 
+@pytest.mark.parametrize("by", ["acquire", "call"])
 @pytest.mark.parametrize("reason", [Reason.OVERLOADED, Reason.NOT_APPLIED])
 async def test_a_slow_worker_is_tried_again_if_no_other_has_capacity(
-    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, reason: Reason
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, reason: Reason, by: str
 ) -> None:
-    worker.acquire_faults = [Fault(reason, "Not now."), Fault(reason, "Not now.")]
-    lease = await client.session("dialog").acquire("desk")
-    assert lease.worker == "w1"
+    fault = Fault(reason, "Not now.")
+    worker.acquire_faults = [fault] * 2
+    worker.faults = [fault] * 2
+    assert (await first_lease(client, by)).worker == "w1"
     excluded = [list(place.exclude_workers) for place in plane.places]
     assert excluded == [[], ["w1"], [], ["w1"], []]
 
 
-async def test_a_worker_that_stays_overloaded_is_reported(
-    client: AsyncClient, worker: FakeWorker
+@pytest.mark.parametrize("by", ["acquire", "call"])
+async def test_an_overloaded_worker_is_reported_and_not_missing_capacity(
+    client: AsyncClient, worker: FakeWorker, by: str
 ) -> None:
-    worker.acquire_faults = [Fault(Reason.OVERLOADED, "Too much to do.")] * 50
-    with pytest.raises(Overloaded, match="Too much to do"):
-        await client.session("dialog").acquire("desk")
+    fault = Fault(Reason.OVERLOADED, "Too much to do.")
+    worker.acquire_faults = [fault] * 50
+    worker.faults = [fault] * 50
+    with pytest.raises(Overloaded, match="Too much to do") as caught:
+        await first_lease(client, by)
+    assert caught.value.started == "no"
+    assert len(worker.calls) < 5
 
 
 async def test_without_capacity_acquire_fails_at_once(

@@ -1,4 +1,4 @@
-"""Leases that nobody calls for long are given back, and whoever comes later is told."""
+"""The release of idle leases."""
 
 from __future__ import annotations
 

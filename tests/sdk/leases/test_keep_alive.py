@@ -16,9 +16,9 @@ from leaseway.wire.errors import Fault, Reason
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have leases of a minute renewed every 0.2 s: however long this process is paused, they last.
+    """Renew leases of a minute every 0.2 s, so that they survive pauses of this process.
 
-    One of a day is renewed within no test's bound.
+    A lease of a day is not renewed within the bound of any test.
     """
     monkeypatch.setattr(lease_book, "_RENEW_AT", 1 / 300)
 

@@ -1,4 +1,4 @@
-"""What the failure of a lease's worker means for the lease."""
+"""The effect of a failed worker on its leases."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ def link_to(client: AsyncClient, worker: FakeWorker) -> WorkerLink:
 
 
 async def lose(client: AsyncClient, worker: FakeWorker) -> None:
-    """Let a worker die, and the client see it."""
-    link = client._runtime().pool.link(
-        WorkerRun(worker.id, worker.ref.incarnation, worker.ref.address)
-    )
+    """Stop a worker, and wait until the client notices."""
+    link = link_to(client, worker)
     await worker.stop()
     await until(lambda: link.idle)
 
@@ -64,7 +62,7 @@ async def test_a_lease_on_a_lost_worker_fails_calls_until_it_is_acquired_again(
 async def test_a_lost_lease_is_released_if_its_worker_becomes_reachable(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> None:
-    """Nobody holds it any more: neither its process nor its state may come back to the session."""
+    """Otherwise its process would run on, and its state could return to the session."""
     lost = await client.session("dialog").acquire("desk")
     port = int(worker.ref.address.rpartition(":")[2])
     await lose(client, worker)
@@ -73,7 +71,7 @@ async def test_a_lost_lease_is_released_if_its_worker_becomes_reachable(
         await client.session("dialog").call_tool("desk_open")
     assert (await client.session("dialog").acquire("desk")).worker == "w2"
     assert plane.places[-1].lost_lease == lost.id
-    await worker.start(port=port)  # the same run: it only was out of reach
+    await worker.start(port=port)  # the same run, which was only unreachable
     await until(lambda: worker.released == [lost.id])
     assert not second.released
     await client.session("another").acquire("desk")
@@ -160,9 +158,7 @@ async def test_a_lease_on_a_draining_worker_is_revoked(
     first = await session.call_tool("desk_open")
     assert first.new_lease is not None
     worker.go_away()
-    link = client._runtime().pool.link(
-        WorkerRun(worker.id, worker.ref.incarnation, worker.ref.address)
-    )
+    link = link_to(client, worker)
     await until(lambda: link.draining)
     await lose(client, worker)
     with pytest.raises(LeaseRevoked, match="'w1' is shutting down") as caught:
@@ -175,7 +171,7 @@ DIED = Fault(
 )
 
 
-def assert_tells_of_the_death(error: ServerLost) -> None:
+def assert_reports_the_death(error: ServerLost) -> None:
     assert (error.started, error.exit_status, error.stderr) == ("yes", 9, "oh no")
 
 
@@ -188,7 +184,7 @@ async def test_a_call_whose_server_died_with_its_lease_reports_the_server(
     worker.faults = [DIED, Fault(Reason.LEASE_LOST, "Its instance ended.")]
     with pytest.raises(ServerLost) as caught:
         await session.call_tool("desk_open")
-    assert_tells_of_the_death(caught.value)
+    assert_reports_the_death(caught.value)
     with pytest.raises(LeaseLost):
         await session.call_tool("desk_open")
     assert len(worker.calls) == 3
@@ -201,7 +197,7 @@ async def test_a_call_that_cannot_be_repeated_fails_with_its_first_error(
     worker.faults = [DIED, Fault(Reason.SERVER_NOT_READY, "It is down.")]
     with pytest.raises(ServerLost) as caught:
         await client.call_tool("time_now")
-    assert_tells_of_the_death(caught.value)
+    assert_reports_the_death(caught.value)
 
 
 async def test_a_call_is_not_repeated_if_its_lease_ended(
@@ -219,5 +215,5 @@ async def test_a_call_is_not_repeated_if_its_lease_ended(
     worker.answer = die
     with pytest.raises(ServerLost) as caught:
         await session.call_tool("desk_open")
-    assert_tells_of_the_death(caught.value)
+    assert_reports_the_death(caught.value)
     assert len(worker.calls) == 2

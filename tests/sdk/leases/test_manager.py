@@ -1,4 +1,4 @@
-"""Leases from the first call to the release, and what becomes of lost ones."""
+"""Leases from the first call to the release, and lost leases."""
 
 from __future__ import annotations
 
@@ -174,21 +174,6 @@ async def test_a_first_call_keeps_its_timeout_if_another_shares_the_placement(
     await until(lambda: len(plane.places) > 1)
     plane.hold_place.set()
     assert (await patient).new_lease is not None
-
-
-@pytest.mark.parametrize("reason", [Reason.CAPACITY, Reason.DRAINING, Reason.NOT_APPLIED])
-async def test_a_rejected_first_call_is_placed_again(
-    client: AsyncClient,
-    plane: FakeControlPlane,
-    worker: FakeWorker,
-    second: FakeWorker,
-    reason: Reason,
-) -> None:
-    plane.workers = [worker, second]
-    worker.faults = [Fault(reason, "Not here.")]
-    result = await client.session("dialog").call_tool("desk_open")
-    assert result.new_lease is not None
-    assert result.new_lease.worker == "w2"
 
 
 async def test_a_worker_that_cannot_be_reached_is_excluded(

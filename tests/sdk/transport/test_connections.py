@@ -1,4 +1,4 @@
-"""Connections to the control plane and to workers: what they send, who refuses, how they end."""
+"""Connections to the control plane and to workers: credentials, rejections, closing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that takes calls and says nothing: others are preferred until it is heard again."""
+"""A worker that accepts calls without answering is avoided until it sends a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The credential that is sent, and where listening without one is refused."""
+"""The credential of a process, and the addresses that need one."""
 
 from __future__ import annotations
 

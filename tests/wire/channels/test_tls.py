@@ -1,4 +1,4 @@
-"""TLS: both ends prove themselves, and files that change are followed without a failed call."""
+"""TLS: both ends are authenticated, and changed files are used without a failed call."""
 
 from __future__ import annotations
 
@@ -138,15 +138,23 @@ async def test_a_listener_of_another_authority_is_rejected(
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_a_client_certificate_identifies_the_caller(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def by_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IdentityInterceptor:
+    """Identify callers by their certificates."""
     monkeypatch.setenv("LEASEWAY_TLS_CLIENT_CA", str(tmp_path / "ca.pem"))
     identity = tmp_path / "identity.toml"
     identity.write_text('[[mtls]]\nmatch = "spiffe://prod/ns/{tenant}/sa/x"\n')
-    interceptor = IdentityInterceptor(Authenticator(identity=identity))
+    return IdentityInterceptor(Authenticator(identity=identity))
+
+
+async def test_a_client_certificate_identifies_the_caller(
+    authority: Authority,
+    by_certificate: IdentityInterceptor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     certificate, key = authority.issue(tmp_path, "client", "spiffe://prod/ns/acme/sa/x")
-    async with serving(interceptor) as address:
+    async with serving(by_certificate) as address:
         monkeypatch.setenv("LEASEWAY_TLS_CERT", str(certificate))
         monkeypatch.setenv("LEASEWAY_TLS_KEY", str(key))
         assert await ask(address) == b"acme"
@@ -170,13 +178,12 @@ async def test_a_certificate_is_replaced_during_calls(authority: Authority, tmp_
 
 
 async def test_a_client_follows_a_new_authority_and_a_new_certificate_of_its_own(
-    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    authority: Authority,
+    by_certificate: IdentityInterceptor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("LEASEWAY_TLS_CLIENT_CA", str(tmp_path / "ca.pem"))
-    identity = tmp_path / "identity.toml"
-    identity.write_text('[[mtls]]\nmatch = "spiffe://prod/ns/{tenant}/sa/x"\n')
-    interceptor = IdentityInterceptor(Authenticator(identity=identity))
-    async with serving(interceptor) as address, asyncio.timeout(BOUND):
+    async with serving(by_certificate) as address, asyncio.timeout(BOUND):
         certificate, key = authority.issue(tmp_path, "client", "spiffe://prod/ns/acme/sa/x")
         monkeypatch.setenv("LEASEWAY_TLS_CERT", str(certificate))
         monkeypatch.setenv("LEASEWAY_TLS_KEY", str(key))
@@ -186,7 +193,7 @@ async def test_a_client_follows_a_new_authority_and_a_new_certificate_of_its_own
             successor = Authority("ours from now on")
             successor.write(tmp_path / "ca.pem")
             successor.issue(tmp_path, "server")
-            # Only the authority fits so far: the connection that stands is used.
+            # Only the authority matches so far: the open connection is used.
             key.rename(tmp_path / "kept.key")
             assert await call(b"") == b"acme"
             successor.issue(tmp_path, "client", "spiffe://prod/ns/globex/sa/x")

@@ -1,4 +1,4 @@
-"""References: made by workers, told apart by clients, never a path out of their folder."""
+"""References to artifacts: unique, with the worker's mark, and never outside their folder."""
 
 from __future__ import annotations
 

@@ -19,13 +19,13 @@ from leaseway.wire.secrets.secret_names import is_secret_variable, secret_forms
 _SECRETS = st.text(min_size=8, max_size=40).filter(lambda text: len(text.strip()) == len(text))
 
 
-def _tells(text: str) -> bool:
-    """Return whether a text is hidden at all, and is no part of what stands in its place."""
+def _is_hidden(text: str) -> bool:
+    """Return whether a text is hidden, and is not part of the replacement."""
     return not (text.isalpha() or text.isdecimal() or text in "[redacted]")
 
 
 def _numbered(characters: str, form: str) -> Callable[[str], str]:
-    """Return what writes JSON with more characters by number than JSON wants."""
+    """Return an encoder of JSON that escapes more characters than necessary."""
     numbers = {ord(each): f"\\u{ord(each):04{form}}" for each in characters}
     return lambda text: json.dumps(text).translate(numbers)
 
@@ -52,12 +52,12 @@ def _numbered(characters: str, form: str) -> Callable[[str], str]:
         lambda text: text.encode().hex(),
     ],
 )
-@given(secret=_SECRETS.filter(_tells))
+@given(secret=_SECRETS.filter(_is_hidden))
 def test_a_secret_is_hidden_in_each_encoding(encode: Callable[[str], str], secret: str) -> None:
     kept = hide(secret_forms([secret]))
-    said = encode(secret.encode(errors="replace").decode())
-    assert secret not in redact(f"bad value {said} given")
-    assert said not in redact(f"bad value {said} given") or said == secret == "[redacted]"
+    encoded = encode(secret.encode(errors="replace").decode())
+    assert secret not in redact(f"bad value {encoded} given")
+    assert encoded not in redact(f"bad value {encoded} given") or encoded == secret == "[redacted]"
     del kept
 
 

@@ -187,12 +187,12 @@ class CallRunner:
         if state.events is not None:
             state.events.deadline = state.deadline
         head = target.head + self._heads(state.session) + _optional_fields(state, lease_id)
-        payload = state.payload
+        arguments = state.payload
         if state.request is not None:
-            fields, payload = state.request.complete(target)
+            fields, arguments = state.request.complete(target)
             head += fields
         result, payload = await link.exchange.call(
-            head, payload, state.deadline, target.what, state.events
+            head, arguments, state.deadline, target.what, state.events
         )
         new_lease = None
         if state.release is not None:
