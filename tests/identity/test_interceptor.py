@@ -234,9 +234,9 @@ async def test_a_caller_may_not_name_another_tenant_and_its_own_is_filled_in(
     assert there.details() == nowhere.details()
     for tenant in ("", "acme"):
         assert await send(system, full, "acme", tenant) is None
-    for _, request, who in system.received:
+    for _, request, principal in system.received:
         assert getattr(request, "call", request).tenant == "acme"
-        assert who.tenant == "acme"
+        assert principal.tenant == "acme"
 
 
 def test_the_tenant_of_every_request_is_checked() -> None:
@@ -285,9 +285,9 @@ async def test_refused_rpcs_are_recorded(system: System) -> None:
 
 async def test_the_agent_of_the_credential_is_filled_in(system: System) -> None:
     await send(system, "/leaseway.v1.CatalogService/ListTools", "acme")
-    [(_, request, who)] = system.received
+    [(_, request, principal)] = system.received
     assert request.client.agent == "billing"
-    assert who.agent == "billing"
+    assert principal.agent == "billing"
 
 
 async def test_health_needs_no_credential_and_reflection_needs_one(system: System) -> None:

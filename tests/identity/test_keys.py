@@ -34,10 +34,14 @@ def add(path: Path, **more: object) -> str:
 def test_a_key_has_a_tenant_an_agent_and_roles(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     key = add(path, agent="billing")
-    who = principal_for_key(read_key_file(path), key, NOW)
-    assert who is not None
-    assert (who.tenant, who.agent, set(who.roles)) == ("acme", "billing", {Role.CALLER})
-    assert who.name == f"key {key[4:12]}"
+    principal = principal_for_key(read_key_file(path), key, NOW)
+    assert principal is not None
+    assert (principal.tenant, principal.agent, set(principal.roles)) == (
+        "acme",
+        "billing",
+        {Role.CALLER},
+    )
+    assert principal.name == f"key {key[4:12]}"
 
 
 def test_the_file_never_contains_the_secret_and_only_its_owner_reads_it(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 One object for each process. It watches its files: a new or revoked key or issuer takes effect
 within about a second, also for open streams (`watch`). If a changed file is invalid, the last valid
-settings stay in force, and `problem` gives the reason.
+settings stay in force.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ class Authenticator:
         clock: Returns monotonic seconds.
 
     Attributes:
-        problem: Why the current files are invalid, or empty.
         refusals: The refused RPCs.
 
     Raises:
@@ -82,7 +81,6 @@ class Authenticator:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.problem = ""
         self.refusals = RpcRefusals()
         self._identity_file = identity
         self._keys_file = keys
@@ -267,10 +265,8 @@ class Authenticator:
         try:
             self._load()
         except (IdentityFileError, KeyFileError) as error:
-            self.problem = f"{error} The previous credentials stay in force."
-            _logger.error("%s", self.problem)
+            _logger.error("%s The previous credentials stay in force.", error)
         else:
-            self.problem = ""
             _logger.info("credentials reloaded")
 
     def _load(self) -> None:

@@ -73,7 +73,7 @@ async def connected() -> AsyncIterator[tuple[Client, Echo, HttpConnections]]:
     handler = HeadHandler(echo.start, cancel_on_disconnect=True)
 
     async def handle(http: web.BaseRequest) -> web.StreamResponse:
-        connection = table.find(http)
+        connection = table.get(http.protocol)
         assert connection is not None
         stream = connection.pop_stream()
         if stream is not None:
@@ -158,7 +158,7 @@ async def test_an_incomplete_message_is_passed_to_aiohttp_after_a_timeout() -> N
             b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 4\r\nAccept: a\r\n\r\nla"
         )
         await client.writer.drain()
-        (connection,) = table._open.values()
+        (connection,) = table.values()
         async with asyncio.timeout(BOUND):
             while connection._incomplete_since is None:
                 await asyncio.sleep(0.01)
@@ -183,7 +183,7 @@ async def test_a_lost_connection_cancels_its_request() -> None:
 async def test_an_idle_connection_is_closed() -> None:
     async with connected() as (client, _, table):
         await client.call(b"one")
-        (connection,) = table._open.values()
+        (connection,) = table.values()
         connection.check_timeouts(connection._last_active + 76)
         async with asyncio.timeout(BOUND):
             assert await client.reader.read() == b""
@@ -193,7 +193,7 @@ async def test_a_client_that_does_not_read_is_disconnected() -> None:
     async with connected() as (client, _, table):
         await client.call(b"one")
         large = b"x" * 200_000
-        (connection,) = table._open.values()
+        (connection,) = table.values()
         async with asyncio.timeout(BOUND):
             while connection._blocked_since is None:
                 client.send(large)

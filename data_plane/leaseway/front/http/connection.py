@@ -117,11 +117,11 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._table.add(self._inner, self)
+        self._table[self._inner] = self
         self._inner.connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._table.discard(self._inner)
+        self._table.pop(self._inner, None)
         self._inner.connection_lost(exc)
         task, handler = self._task, self._handler
         if task is not None and handler is not None and handler.cancel_on_disconnect:
@@ -322,36 +322,20 @@ class HttpConnection(asyncio.Protocol):
             await asyncio.wait([self._task], timeout=timeout)
 
 
-class HttpConnections:
+class HttpConnections(dict[Any, HttpConnection]):
     """All open connections, by aiohttp's protocol."""
-
-    def __init__(self) -> None:
-        self._open: dict[Any, HttpConnection] = {}
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def add(self, inner: Any, connection: HttpConnection) -> None:
-        self._open[inner] = connection
-
-    def discard(self, inner: Any) -> None:
-        self._open.pop(inner, None)
-
-    def find(self, http: web.BaseRequest) -> HttpConnection | None:
-        """Return the connection of a request, or None if it has just been lost."""
-        return self._open.get(http.protocol)
 
     async def watch(self) -> None:
         """Check the timeouts of all connections until cancelled."""
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
             now = time.monotonic()
-            for connection in tuple(self._open.values()):
+            for connection in tuple(self.values()):
                 connection.check_timeouts(now)
 
     async def drain(self, timeout: float) -> None:
         """Wait for the requests that are handled without aiohttp."""
-        await asyncio.gather(*(item.drain(timeout) for item in tuple(self._open.values())))
+        await asyncio.gather(*(item.drain(timeout) for item in tuple(self.values())))
 
 
 def _response_head(status: int) -> bytes:

@@ -70,7 +70,7 @@ class HttpServer:
         return HttpConnection(server(), self._connections)
 
     async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
-        connection = self._connections.find(http)
+        connection = self._connections.get(http.protocol)
         if connection is None:
             raise ConnectionResetError("The client has disconnected.")
         stream = connection.pop_stream()
