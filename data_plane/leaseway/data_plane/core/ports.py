@@ -137,7 +137,7 @@ class InstancePort(Protocol):
             Fault: Listing failed; `tools` has not changed.
         """
 
-    async def close(self, grace: float = 0) -> None:
+    async def close(self) -> None:
         """Close the client and stop its process. Idempotent; any task may call it."""
 
 

@@ -1,4 +1,4 @@
-"""In-memory twins of the two seams: a server behind the instance port, a transport.
+"""In-memory versions of the instance port and of a transport.
 
-For tests; no part of the product imports them.
+For tests; the product does not import them.
 """

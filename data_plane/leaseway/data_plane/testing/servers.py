@@ -1,6 +1,6 @@
-"""MCP servers in memory: the twin of `leaseway.data_plane.mcp.instance`, for tests.
+"""In-memory MCP servers behind the instance port, for tests.
 
-No process, no wire: a call echoes its arguments in the loop's next turn, or waits to be answered.
+A call echoes its arguments in the next turn of the loop, or waits for the test to answer it.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ ECHO: Mapping[str, bytes] = {
         }
     )
 }
-"""A server with one tool."""
+"""The tools of a server with the tool `echo`."""
 
 
 @dataclass
 class MemoryServers:
-    """Opens instances in memory, and decides how they behave.
+    """Opens in-memory instances and controls their behaviour.
 
     Attributes:
-        tools: What the next listing of each instance finds.
-        holds: Whether calls wait to be answered instead of echoing.
-        faults: What the next starts fail with, one each.
-        failing: What starts with certain arguments fail with.
-        gate: Starts wait until it is set.
-        warnings: What the next instances say does not hold.
-        prompts_resources: What the next listing of prompts and resources finds.
+        tools: The tools that instances list next.
+        holds: Whether calls wait for an answer instead of echoing.
+        faults: The faults of the next starts, one each.
+        failing: The faults of starts with certain arguments.
+        gate: If set, starts wait for it.
+        warnings: The warnings of the next instances.
+        prompts_resources: The prompts and resources that instances list next.
         opened: Every instance so far.
     """
 
@@ -72,7 +72,7 @@ class MemoryServers:
         known_version: str = "",
         resolved_values: ResolvedValues | None = None,
     ) -> MemoryInstance:
-        """Open an instance that is not started yet."""
+        """Open an instance without starting it."""
         instance = MemoryInstance(self, spec, len(self.opened) + 1, listener)
         instance.resolved_values = resolved_values
         self.opened.append(instance)
@@ -80,10 +80,10 @@ class MemoryServers:
 
     @property
     def live(self) -> list[MemoryInstance]:
-        return [each for each in self.opened if each.state in ("starting", "ready")]
+        return [instance for instance in self.opened if instance.state in ("starting", "ready")]
 
 
-class _Stderr:
+class MemoryStderr:
     def __init__(self) -> None:
         self.written: list[str] = []
 
@@ -91,11 +91,11 @@ class _Stderr:
         return list(self.written)
 
     def watch(self, on_line: Callable[[str], None]) -> None:
-        """Tell nothing: functions write nothing."""
+        """Do nothing: in-memory servers write nothing."""
 
 
 class MemoryCall:
-    """One call of an instance in memory."""
+    """One call of an in-memory instance."""
 
     def __init__(
         self, instance: MemoryInstance, request: ToolRequest, done: Callable[[Outcome], None]
@@ -113,11 +113,11 @@ class MemoryCall:
         self._end(Outcome(b"", fault=fault))
 
     def ask(self, method: str, params: Mapping[str, Any] | None = None) -> MemoryAsk:
-        """Ask the caller something, as a server does during a call."""
+        """Send a request to the caller, as a server does during a call."""
         return MemoryAsk(self.request, method, params or {})
 
     def cancel(self, reason: str) -> None:
-        """Note that nobody waits any more."""
+        """Record the cancellation, and drop the answer."""
         self.cancelled = reason
         self._done = None
 
@@ -130,7 +130,7 @@ class MemoryCall:
 
 
 class AskRefused(Exception):
-    """A question got a JSON-RPC error for an answer."""
+    """A server request got a JSON-RPC error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -138,15 +138,15 @@ class AskRefused(Exception):
 
 
 class MemoryAsk:
-    """A question of a server in memory.
+    """A request of an in-memory server to its caller.
 
     Attributes:
-        reply: The caller's answer, or `AskRefused`; stays open where the server withdraws it.
+        reply: The caller's answer, or `AskRefused`; stays pending if the server withdraws it.
     """
 
     def __init__(self, request: ToolRequest, method: str, params: Mapping[str, Any]) -> None:
         self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._ask = Ask(method, msgspec.json.encode(params), self._take, self._fail)
+        self._ask = Ask(method, msgspec.json.encode(params), self._on_result, self._on_error)
         if method in request.answers and request.on_ask is not None:
             request.on_ask(self._ask)
         else:
@@ -155,18 +155,18 @@ class MemoryAsk:
     def withdraw(self) -> None:
         self._ask.withdraw()
 
-    def _take(self, result: bytes) -> None:
+    def _on_result(self, result: bytes) -> None:
         if not self.reply.done():
             self.reply.set_result(msgspec.json.decode(result))
 
-    def _fail(self, code: int, message: str) -> None:
+    def _on_error(self, code: int, message: str) -> None:
         if not self.reply.done():
             self.reply.set_exception(AskRefused(code, message))
-            self.reply.exception()  # a server need not look at it
+            self.reply.exception()  # tests need not await it
 
 
 class MemoryFollower:
-    """One subscription to a resource of an instance in memory."""
+    """One subscription to a resource of an in-memory instance."""
 
     written = True
 
@@ -183,31 +183,31 @@ class MemoryFollower:
         self._done = done
 
     def notify(self, uri: str) -> None:
-        """Say that something changed, or by an empty text that the subscription holds."""
+        """Notify of a changed resource; an empty text confirms the subscription."""
         if self._on_update is not None:
             self._on_update(uri)
 
     def cancel(self, reason: str) -> None:
-        self._leave()
+        self._remove()
 
     def fail(self, fault: Fault) -> None:
         if self._on_update is not None:
-            self._leave()
+            self._remove()
             self._done(Outcome(b"", fault=fault))
 
-    def _leave(self) -> None:
+    def _remove(self) -> None:
         self._on_update = None
         if self in self._instance.followed:
             self._instance.followed.remove(self)
 
 
 class MemoryInstance:
-    """One instance in memory.
+    """One in-memory instance.
 
     Attributes:
-        calls: Calls that wait to be answered.
-        followed: Subscriptions that hold.
-        resolved_values: What its references stood for when it started.
+        calls: Calls that wait for an answer.
+        followed: Open subscriptions.
+        resolved_values: What its references resolved to at the start.
     """
 
     def __init__(
@@ -224,14 +224,14 @@ class MemoryInstance:
         self.followed: list[MemoryFollower] = []
         self.resolved_values: ResolvedValues | None = None
         self.warnings = servers.warnings
-        self.stderr = _Stderr()
+        self.stderr = MemoryStderr()
         self.late_replies = 0
         self.calls: list[MemoryCall] = []
         self._servers = servers
         self._listener = listener
 
     async def start(self) -> None:
-        """Become ready, or fail as the servers say."""
+        """Become ready, or fail as the test wants."""
         self.resolved_values = self.resolved_values or self._resolve()
         if self._servers.gate is not None:
             await self._servers.gate.wait()
@@ -257,7 +257,7 @@ class MemoryInstance:
         return tool_name.encode()
 
     def call(self, request: ToolRequest, done: Callable[[Outcome], None]) -> MemoryCall:
-        """Echo the arguments, or wait to be answered."""
+        """Echo the arguments, or wait for an answer."""
         call = MemoryCall(self, request, done)
         if self.state != "ready":
             call.written = False
@@ -274,7 +274,7 @@ class MemoryInstance:
     def follow(
         self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]
     ) -> MemoryFollower:
-        """Follow a resource; the subscription holds from the loop's next turn on."""
+        """Follow a resource; the subscription is confirmed in the next turn of the loop."""
         follower = MemoryFollower(self, uri, on_update, done)
         if self.state != "ready":
             lost = Fault(Reason.SERVER_LOST, "The instance has ended.")
@@ -285,7 +285,7 @@ class MemoryInstance:
         return follower
 
     def update(self, uri: str) -> None:
-        """Say that a resource changed."""
+        """Notify the followers of a resource."""
         for follower in tuple(self.followed):
             if uri.startswith(follower.uri):
                 follower.notify(uri)
@@ -293,32 +293,31 @@ class MemoryInstance:
     async def list_prompts_resources(
         self, timeout: float, recorded: ListedPromptsResources = NO_PROMPTS_RESOURCES
     ) -> ListedPromptsResources:
-        """List what the servers say now; of what has gaps, empty lists are those that failed."""
-        now, before = self._servers.prompts_resources, self.prompts_resources or recorded
-        if now.gaps:
-            now = replace(
-                now,
-                prompts=now.prompts or before.prompts,
-                resources=now.resources or before.resources,
-                templates=now.templates or before.templates,
+        """Return the current lists; with gaps, an empty list counts as failed and stays."""
+        listed, previous = self._servers.prompts_resources, self.prompts_resources or recorded
+        if listed.gaps:
+            listed = replace(
+                listed,
+                prompts=listed.prompts or previous.prompts,
+                resources=listed.resources or previous.resources,
+                templates=listed.templates or previous.templates,
             )
-        self.prompts_resources = now
-        return now
+        self.prompts_resources = listed
+        return listed
 
     async def relist(self) -> Mapping[str, bytes]:
-        """List what the servers say now."""
         if self._servers.faults:
             raise self._servers.faults.pop(0)
         self.tools = dict(self._servers.tools)
         return self.tools
 
     def change_tools(self, tools: Mapping[str, bytes]) -> None:
-        """Have other tools from now on, and say so."""
+        """Change the tools, and notify the listener."""
         self._servers.tools = dict(tools)
         self._listener.on_tools_changed(self)
 
     def fall_silent(self) -> None:
-        """Give no sign of life any more; `crash` ends it."""
+        """Stop responding; `crash` ends it."""
         self.state = "disconnected"
         self._listener.on_disconnected(self)
 
@@ -326,8 +325,8 @@ class MemoryInstance:
         """End by itself; calls in flight fail."""
         self._finish(Fault(Reason.SERVER_LOST, message, "yes"))
 
-    async def close(self, grace: float = 0) -> None:
-        """End because somebody asked; calls in flight fail."""
+    async def close(self) -> None:
+        """End the instance; calls in flight fail."""
         self._finish(None)
 
     def _finish(self, fault: Fault | None) -> None:

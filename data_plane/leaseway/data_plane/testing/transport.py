@@ -1,7 +1,4 @@
-"""The in-memory twin of every transport: two ends in one process, for tests.
-
-What one end sends, the other receives in the loop's next turn.
-"""
+"""An in-memory transport, for tests: what one end sends, the other receives in the next turn."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from leaseway.wire.errors import Fault, Reason
 
 
 class MemoryTransport(Transport):
-    """One of two joined ends; `MemoryTransport.pair()` makes both."""
+    """One of two connected ends; `MemoryTransport.pair()` returns both."""
 
     def __init__(self) -> None:
         self._other: MemoryTransport = self
@@ -21,41 +18,41 @@ class MemoryTransport(Transport):
         self._queue: dict[Receipt, bytes] = {}
         self._queued = 0
         self._delivering = False
-        self._over = False
+        self._disconnected = False
 
     @classmethod
     def pair(cls) -> tuple[Self, Self]:
-        """Return two ends that are joined."""
-        one, other = cls(), cls()
-        one._other, other._other = other, one
-        return one, other
+        """Return two connected ends."""
+        first, second = cls(), cls()
+        first._other, second._other = second, first
+        return first, second
 
     @property
     def transport_type(self) -> str:
         return "memory"
 
     async def connect(self, receiver: Receiver) -> None:
-        """Take what the other end has sent so far, and will send.
+        """Receive the messages of the other end, also those that it has sent before.
 
         Raises:
-            Fault: SERVER_LOST: the other end has been disconnected.
+            Fault: SERVER_LOST: the other end is disconnected.
         """
-        if self._other._over:
+        if self._other._disconnected:
             raise _closed()
         self._receiver = receiver
         self._other._schedule()
 
     async def disconnect(self, *, hurry: bool = False) -> None:
         """End the connection; the other end's receiver learns that it is lost."""
-        if self._over:
+        if self._disconnected:
             return
-        self._over = True
+        self._disconnected = True
         other = self._other
-        if other._receiver is not None and not other._over:
+        if other._receiver is not None and not other._disconnected:
             asyncio.get_running_loop().call_soon(other._receiver.lost, _closed())
 
     def waiting(self) -> int:
-        """Return how many bytes wait for the other end."""
+        """Return the number of bytes that the other end has not received."""
         return self._queued
 
     @property
@@ -64,17 +61,17 @@ class MemoryTransport(Transport):
         return self._other._receiver is None
 
     def send(self, message: bytes, receipt: Receipt) -> None:
-        """Give a message to the other end in the next turn, or once it is connected."""
+        """Deliver a message in the next turn, or once the other end is connected."""
         self._queue[receipt] = message
         self._queued += len(message)
         self._schedule()
 
     def withdraw(self, receipt: Receipt) -> bool:
-        """Withdraw what the other end has not received."""
-        waiting = self._queue.pop(receipt, None)
-        if waiting is None:
+        """Withdraw a message that the other end has not received; return whether it was found."""
+        message = self._queue.pop(receipt, None)
+        if message is None:
             return False
-        self._queued -= len(waiting)
+        self._queued -= len(message)
         return True
 
     def _schedule(self) -> None:
@@ -86,7 +83,7 @@ class MemoryTransport(Transport):
         self._delivering = False
         messages, self._queue, self._queued = self._queue, {}, 0
         receiver = self._other._receiver
-        if receiver is None or self._over or self._other._over or not messages:
+        if receiver is None or self._disconnected or self._other._disconnected or not messages:
             return
         for receipt in messages:
             receipt.written = True
@@ -94,4 +91,4 @@ class MemoryTransport(Transport):
 
 
 def _closed() -> Fault:
-    return Fault(Reason.SERVER_LOST, "The other end of the connection in memory was closed.")
+    return Fault(Reason.SERVER_LOST, "The other end of the in-memory connection was closed.")
