@@ -11,7 +11,6 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.instances.reference_watcher import WatchTiming
 from leaseway.spec.model import Value
-from leaseway.v1 import leases_pb2
 
 Bench = Any
 ON_DEMAND = WatchTiming(poll=3600.0, debounce=0.005)
@@ -38,11 +37,6 @@ async def look(bench: Bench) -> None:
         await bench.worker.references.check()
 
 
-async def ready(bench: Bench, number: int) -> None:
-    await bench.until(lambda: len(bench.servers.opened) >= number)
-    await bench.until(lambda: bench.servers.opened[number - 1].state == "ready")
-
-
 def secrets(bench: Bench) -> list[str]:
     """What each instance that is up was given."""
     return [each.resolved_values.env["SECRET"] for each in bench.servers.live]
@@ -52,8 +46,3 @@ async def until_looking(bench: Bench, condition: Any) -> None:
     async with asyncio.timeout(BOUND):
         while not condition():
             await look(bench)
-
-
-async def acquire(bench: Bench, session: str) -> Any:
-    request = leases_pb2.AcquireLeaseRequest(session=session, server_id="db")
-    return (await bench.leases.AcquireLease(request)).lease

@@ -17,7 +17,7 @@ import pytest
 
 from leaseway.data_plane.app import run
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.testing.servers import MemoryServers
+from leaseway.data_plane.testing.servers import MemoryInstance, MemoryServers
 from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.protobuf import key_to_wire, spec_to_wire
@@ -25,6 +25,7 @@ from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import (
     execution_pb2,
     execution_pb2_grpc,
+    leases_pb2,
     leases_pb2_grpc,
     sync_pb2,
     sync_pb2_grpc,
@@ -33,7 +34,7 @@ from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.serving import bind, make_server
 from leaseway.wire.errors import Fault
 from leaseway.wire.messages.message_parts import Joiner, split
-from leaseway.wire.status import fault_from_status
+from leaseway.wire.status import fault_from_rpc_error, fault_from_status
 from leaseway.wire.version import PROTOCOL_VERSION
 
 WAIT = 60.0
@@ -283,8 +284,37 @@ class Bench:
         await self.push(self.upsert(spec, tools=tools))
         return result
 
+    async def acquire(self, session: str = "s1", server_id: str = "db", **fields: Any) -> Any:
+        """Acquire a lease and return it."""
+        request = leases_pb2.AcquireLeaseRequest(session=session, server_id=server_id, **fields)
+        async with asyncio.timeout(WAIT):
+            return (await self.leases.AcquireLease(request)).lease
+
+    async def acquire_fault(self, session: str = "s1", server_id: str = "db") -> Fault:
+        """Acquire a lease and return why there is none."""
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await self.acquire(session, server_id)
+        fault = fault_from_rpc_error(caught.value)
+        assert fault is not None
+        return fault
+
+    async def release(self, lease: Any) -> None:
+        """Release a lease."""
+        await self.leases.ReleaseLease(
+            leases_pb2.ReleaseLeaseRequest(
+                lease_id=lease.id, tenant=lease.tenant, session=lease.session
+            )
+        )
+
+    async def until_ready(self, number: int = 1) -> MemoryInstance:
+        """Return the n-th instance that was opened, once it is ready."""
+        await self.until(lambda: len(self.servers.opened) >= number)
+        instance = self.servers.opened[number - 1]
+        await self.until(lambda: instance.state == "ready")
+        return instance
+
     async def until(self, condition: Any) -> None:
-        """Turn the loop until something is so; for what no event tells."""
+        """Run the loop until a condition holds."""
         async with asyncio.timeout(WAIT):
             while not condition():
                 await asyncio.sleep(0)

@@ -68,7 +68,7 @@ async def test_sessions_keep_their_own_state(running: Bench) -> None:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_server_that_is_killed_in_a_call_says_so_and_comes_back(running: Bench) -> None:
+async def test_a_server_that_is_killed_during_a_call_is_restarted(running: Bench) -> None:
     await running.probe(spec(running, "echo"))
     caller = running.caller()
     pid = int(text(await caller.call("echo", "pid", arguments=b"{}")))
@@ -88,7 +88,7 @@ async def test_a_server_that_is_killed_in_a_call_says_so_and_comes_back(running:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_deadline_is_met_although_the_server_is_mute(running: Bench) -> None:
+async def test_a_deadline_is_met_if_the_server_does_not_answer(running: Bench) -> None:
     await running.probe(spec(running, "echo"))
     caller = running.caller()
     fault = await caller.refused("echo", "never", arguments=b"{}", timeout_ms=2_000)
@@ -97,7 +97,7 @@ async def test_a_deadline_is_met_although_the_server_is_mute(running: Bench) -> 
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_released_lease_takes_calls_in_flight_with_it(running: Bench) -> None:
+async def test_releasing_a_lease_ends_its_calls_in_flight(running: Bench) -> None:
     await running.probe(spec(running, "echo", shared=False))
     caller = running.caller()
     lease = (await caller.call("echo", session="a")).new_lease.id
@@ -116,13 +116,13 @@ async def test_a_drain_from_the_control_plane_ends_the_worker(running: Bench) ->
         assert await running.exit == 0
 
 
-async def test_listening_beyond_this_machine_without_a_key_is_refused() -> None:
+async def test_listening_to_other_machines_without_a_key_is_rejected() -> None:
     options = WorkerOptions(Endpoint("127.0.0.1", 1), Endpoint("0.0.0.0", 0))
     with pytest.raises(ValueError, match="LEASEWAY_KEY"):
         await run(options, ready=lambda _: None)
 
 
-async def test_a_worker_that_is_ready_before_its_control_plane_says_whom_it_waits_for(
+async def test_a_worker_logs_that_it_waits_for_its_control_plane(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     listening = asyncio.Event()

@@ -17,7 +17,7 @@ from leaseway.data_plane.worker import WorkerOptions
 from leaseway.wire.channels.endpoint import Endpoint
 
 
-async def test_a_census_before_the_worker_is_built_counts_what_there_is(
+async def test_diagnostics_work_before_the_worker_is_built(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     refresh = WorkerVault.refresh

@@ -28,7 +28,7 @@ def fail() -> None:
     raise OSError(5, "Input/output error")
 
 
-async def test_work_is_done_in_another_thread_and_its_outcome_told() -> None:
+async def test_work_runs_in_another_thread_and_returns_its_result() -> None:
     disk = DiskThreads()
     async with asyncio.timeout(BOUND):
         assert await disk.run(threading.get_ident) != threading.get_ident()
@@ -37,7 +37,7 @@ async def test_work_is_done_in_another_thread_and_its_outcome_told() -> None:
         assert await disk.run(divmod, 7, 2) == (3, 1)
 
 
-async def test_work_sees_the_context_of_whoever_brings_it() -> None:
+async def test_work_sees_the_context_of_its_caller() -> None:
     name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
     name.set("a call")
     assert await asyncio.wait_for(DiskThreads().run(name.get), BOUND) == "a call"
@@ -59,7 +59,7 @@ async def test_there_are_no_more_threads_than_allowed_and_all_work_is_done() -> 
     assert max(counts) <= 3
 
 
-async def test_threads_end_when_there_is_nothing_to_do_and_begin_again() -> None:
+async def test_idle_threads_end_and_new_ones_start_on_demand() -> None:
     disk = DiskThreads()
     async with asyncio.timeout(BOUND):
         thread = await disk.run(threading.current_thread)
@@ -68,7 +68,7 @@ async def test_threads_end_when_there_is_nothing_to_do_and_begin_again() -> None
         assert await disk.run(abs, -1) == 1
 
 
-async def test_what_is_given_up_before_its_turn_is_not_begun() -> None:
+async def test_work_that_is_cancelled_while_it_waits_is_not_run() -> None:
     disk, go_on = DiskThreads(max_threads=1), threading.Event()
     begun: list[str] = []
     first = disk.submit(partial(go_on.wait, BOUND))
@@ -81,7 +81,7 @@ async def test_what_is_given_up_before_its_turn_is_not_begun() -> None:
     assert begun == ["third"]
 
 
-async def test_what_is_given_up_while_it_runs_delays_nobody() -> None:
+async def test_work_that_is_cancelled_while_it_runs_delays_no_other_work() -> None:
     disk, go_on = DiskThreads(), threading.Event()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(disk.run(go_on.wait, BOUND), 0.01)

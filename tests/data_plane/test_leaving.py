@@ -33,7 +33,7 @@ async def test_calls_in_flight_finish_and_new_ones_are_refused(bench: Bench) -> 
     await bench.until(lambda: not bench.servers.live)
 
 
-async def test_an_exchange_opened_late_is_told_at_once(bench: Bench) -> None:
+async def test_an_exchange_opened_during_shutdown_gets_going_away(bench: Bench) -> None:
     await bench.serve("time")
     bench.servers.holds = True
     first = bench.caller()
@@ -53,7 +53,7 @@ async def test_an_exchange_opened_late_is_told_at_once(bench: Bench) -> None:
     assert fault.reason is Reason.DRAINING
 
 
-async def test_leases_are_revoked_after_the_calls_and_the_control_plane_knows(
+async def test_leases_are_revoked_after_the_calls_and_reported(
     bench: Bench,
 ) -> None:
     await bench.serve("db", shared=False)
@@ -74,7 +74,7 @@ async def test_leases_are_revoked_after_the_calls_and_the_control_plane_knows(
     await bench.until(lambda: not bench.servers.live)
 
 
-async def test_a_control_plane_that_comes_up_meanwhile_hears_of_no_lease(bench: Bench) -> None:
+async def test_a_control_plane_that_restarts_meanwhile_gets_no_leases(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     await bench.leases.AcquireLease(leases_pb2.AcquireLeaseRequest(session="s1", server_id="db"))
     bench.servers.holds = True
@@ -105,7 +105,7 @@ async def test_a_second_signal_does_not_wait_for_calls(bench: Bench) -> None:
     await bench.until(lambda: not bench.servers.live)
 
 
-async def test_a_drain_asked_again_and_a_signal_after_it_do_not_hurry(bench: Bench) -> None:
+async def test_a_repeated_drain_and_one_signal_do_not_hurry(bench: Bench) -> None:
     await bench.serve("time")
     bench.servers.holds = True
     caller = bench.caller()
@@ -121,7 +121,7 @@ async def test_a_drain_asked_again_and_a_signal_after_it_do_not_hurry(bench: Ben
     assert (await caller.result(call_id)).payload == b"{}"
 
 
-async def test_a_worker_is_healthy_once_it_holds_what_is_served_and_not_when_it_leaves(
+async def test_a_worker_is_healthy_from_the_first_delta_to_the_shutdown(
     bench: Bench,
 ) -> None:
     stub: Any = health_pb2_grpc.HealthStub(bench.channel)

@@ -35,7 +35,7 @@ class Work:
         await asyncio.Event().wait()
 
 
-async def test_kept_work_that_fails_is_logged_and_begun_again(
+async def test_supervised_work_that_fails_is_logged_and_restarted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     work = Work(RuntimeError("odd"), ValueError("odder"))
@@ -50,7 +50,7 @@ async def test_kept_work_that_fails_is_logged_and_begun_again(
     assert "'look around' failed; it restarts in 0 s" in caplog.text
 
 
-async def test_kept_work_outlives_a_cancel_that_is_not_its_own() -> None:
+async def test_supervised_work_survives_a_cancellation_of_what_it_awaits() -> None:
     """So gRPC says of a stream that was cancelled on this side."""
     work = Work(asyncio.CancelledError())
     async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
@@ -61,7 +61,7 @@ async def test_kept_work_outlives_a_cancel_that_is_not_its_own() -> None:
     assert work.runs == 2
 
 
-async def test_kept_work_that_is_cancelled_is_over() -> None:
+async def test_supervised_work_that_is_cancelled_ends() -> None:
     work = Work()
     async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
         task = Background(group).supervise(work, "stay joined")
@@ -71,7 +71,7 @@ async def test_kept_work_that_is_cancelled_is_over() -> None:
     assert work.runs == 1
 
 
-async def test_kept_work_that_returns_is_over() -> None:
+async def test_supervised_work_that_returns_ends() -> None:
     runs = []
 
     async def work() -> None:
@@ -82,7 +82,7 @@ async def test_kept_work_that_returns_is_over() -> None:
     assert runs == [1]
 
 
-async def test_spawned_work_that_fails_is_logged_and_over(caplog: pytest.LogCaptureFixture) -> None:
+async def test_spawned_work_that_fails_is_logged_and_ends(caplog: pytest.LogCaptureFixture) -> None:
     work = Work(RuntimeError("odd"))
     async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
         await Background(group).spawn(work(), "close an instance")

@@ -225,7 +225,7 @@ def test_no_planted_secret_leaves_the_worker(
         assert not leaked(through(told, tmp_path, resolved_values), [secret]), secret
 
 
-def test_a_value_that_the_model_shows_in_pieces_is_not_told() -> None:
+def test_no_part_of_a_value_is_in_a_validation_error() -> None:
     class Answer(BaseModel):
         count: int
 
@@ -262,7 +262,7 @@ def test_every_text_that_a_worker_sends_is_redacted_or_known_to_be_a_name() -> N
     assert admin_pb2.Problem.DESCRIPTOR.full_name in seen
 
 
-def test_a_log_line_that_cannot_be_written_tells_nothing_of_what_is_in_it(
+def test_a_failing_log_line_reveals_no_argument(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     full = Path("/dev/full")
@@ -286,7 +286,7 @@ def test_a_log_line_that_cannot_be_written_tells_nothing_of_what_is_in_it(
 
 
 @given(st.text(min_size=12, max_size=40).filter(lambda text: not text.isspace()), st.text())
-def test_a_hidden_value_is_found_wherever_it_stands(secret: str, around: str) -> None:
+def test_a_hidden_value_is_redacted_anywhere_in_a_text(secret: str, around: str) -> None:
     kept = hide({secret})
     assert secret not in redact(around + secret + around).replace("[redacted]", "")
     del kept

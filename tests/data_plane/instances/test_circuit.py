@@ -5,14 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import grpc
-import pytest
-from tests.conftest import BOUND
-
 from leaseway.spec.model import InstancePolicy
-from leaseway.v1 import leases_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.status import fault_from_rpc_error
 from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
@@ -23,23 +17,6 @@ LATER = InstancePolicy(restart=Backoff(3600.0, 3600.0))
 """A backoff that no test sees the end of: with full jitter, one in 360,000 is under 10 ms."""
 
 
-async def acquire(bench: Bench, session: str) -> Any:
-    request = leases_pb2.AcquireLeaseRequest(session=session, server_id="db")
-    async with asyncio.timeout(BOUND):
-        return (await bench.leases.AcquireLease(request)).lease
-
-
-async def refused(bench: Bench, session: str = "s1") -> Fault:
-    """Acquire a lease and return why there is none."""
-    request = leases_pb2.AcquireLeaseRequest(session=session, server_id="db")
-    async with asyncio.timeout(BOUND):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await bench.leases.AcquireLease(request)
-    fault = fault_from_rpc_error(caught.value)
-    assert fault is not None
-    return fault
-
-
 def restart(bench: Bench, server_id: str = "db") -> Any:
     return bench.worker.pool.resolve(server_id, "").circuit_breaker
 
@@ -48,9 +25,9 @@ async def test_five_acquires_may_fail_at_once_and_then_none_starts_a_process(ben
     bench.servers.faults = [BROKEN] * 100
     await bench.serve("db", shared=False, instances=LATER)
     for number in range(5):
-        assert (await refused(bench, f"s{number}")).message == "no licence"
+        assert (await bench.acquire_fault(f"s{number}")).message == "no licence"
     for number in range(10):
-        fault = await refused(bench, f"t{number}")
+        fault = await bench.acquire_fault(f"t{number}")
         assert fault.reason is Reason.SERVER_NOT_READY
         assert "5 failures in a row" in fault.message
         assert "The last failure: no licence" in fault.message
@@ -59,49 +36,55 @@ async def test_five_acquires_may_fail_at_once_and_then_none_starts_a_process(ben
         assert fault.retry_delay > 0
     assert len(bench.servers.opened) == 5
     assert not tuple(bench.worker.leases.leases)
+    report = await bench.plane.expect_report(
+        lambda report: any(each.circuit == "open" for each in report.instances)
+    )
+    (status,) = report.instances
+    assert (status.state, status.failures, status.starts) == ("backoff", 5, 5)
+    assert status.next_start_at.ToSeconds() > 0
 
 
-async def test_of_many_acquires_one_tries_an_open_circuit_and_the_others_are_told_so(
+async def test_one_acquire_tries_an_open_circuit_and_the_others_are_rejected(
     bench: Bench,
 ) -> None:
     bench.servers.faults = [BROKEN] * 5
     policy = InstancePolicy(restart=Backoff(0.001, 0.001))
     await bench.serve("db", shared=False, instances=policy)
     for _ in range(5):
-        await refused(bench)
+        await bench.acquire_fault()
     assert restart(bench).circuit == "open"
     bench.servers.gate = asyncio.Event()
     await bench.until(lambda: restart(bench).retry_at < asyncio.get_running_loop().time())
-    asked = asyncio.ensure_future(acquire(bench, "first"))
+    asked = asyncio.ensure_future(bench.acquire("first"))
     await bench.until(lambda: restart(bench).circuit == "half_open")
-    others = await asyncio.gather(*(refused(bench, f"s{number}") for number in range(3)))
+    others = await asyncio.gather(*(bench.acquire_fault(f"s{number}") for number in range(3)))
     assert all("starting again now" in fault.message for fault in others)
     assert len(bench.servers.opened) == 6
     bench.servers.gate.set()
     assert (await asked).id
     assert (restart(bench).circuit, restart(bench).failures) == ("closed", 0)
-    await asyncio.gather(*(acquire(bench, f"s{number}") for number in range(3)))
+    await asyncio.gather(*(bench.acquire(f"s{number}") for number in range(3)))
 
 
-async def test_a_try_that_fails_opens_the_circuit_again(bench: Bench) -> None:
+async def test_a_failed_trial_opens_the_circuit_again(bench: Bench) -> None:
     bench.servers.faults = [BROKEN] * 6
     policy = InstancePolicy(restart=Backoff(0.001, 0.001))
     await bench.serve("db", shared=False, instances=policy)
     for number in range(6):
         await bench.until(lambda: restart(bench).allows_start(asyncio.get_running_loop().time()))
-        await refused(bench, f"s{number}")
+        await bench.acquire_fault(f"s{number}")
     assert (restart(bench).circuit, restart(bench).failures) == ("open", 6)
     await bench.until(lambda: restart(bench).allows_start(asyncio.get_running_loop().time()))
-    assert (await acquire(bench, "s")).id
+    assert (await bench.acquire("s")).id
 
 
-async def test_a_leased_server_mends_without_anybody_asking_even_without_spares(
+async def test_a_failing_leased_server_without_spares_is_tried_without_a_lease(
     bench: Bench,
 ) -> None:
     bench.servers.faults = [BROKEN] * 2
     policy = InstancePolicy(restart=Backoff(0.001, 0.001))
     await bench.serve("db", shared=False, instances=policy)
-    await refused(bench)
+    await bench.acquire_fault()
     await bench.plane.expect_report(
         lambda report: any(each.state == "backoff" and each.failures for each in report.instances)
     )
@@ -113,7 +96,7 @@ async def test_a_leased_server_mends_without_anybody_asking_even_without_spares(
     assert len(bench.servers.opened) == 3
 
 
-async def test_a_server_with_spares_mends_without_anybody_asking(bench: Bench) -> None:
+async def test_spares_are_retried_until_they_start(bench: Bench) -> None:
     bench.servers.faults = [BROKEN] * 8
     policy = InstancePolicy(warm=1, restart=Backoff(0.001, 0.002))
     await bench.serve("db", shared=False, instances=policy)
@@ -121,21 +104,21 @@ async def test_a_server_with_spares_mends_without_anybody_asking(bench: Bench) -
     assert len(bench.servers.live) == 1
 
 
-async def test_a_spare_in_hand_is_given_though_no_other_starts(bench: Bench) -> None:
+async def test_a_ready_spare_is_leased_while_other_starts_fail(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=1, restart=LATER.restart))
-    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    await bench.until_ready()
     bench.servers.faults = [BROKEN] * 100
-    assert (await acquire(bench, "s1")).instance_id == "db-1"
+    assert (await bench.acquire("s1")).instance_id == "db-1"
     await bench.until(lambda: restart(bench).failures == 1)
     for number in range(4):
-        await refused(bench, f"t{number}")
+        await bench.acquire_fault(f"t{number}")
     assert restart(bench).circuit == "open"
     opened = len(bench.servers.opened)
     assert (await bench.caller().call("db", session="s1")).payload
     assert len(bench.servers.opened) == opened
 
 
-async def test_calls_of_a_shared_server_that_fails_for_good_are_refused_at_once(
+async def test_calls_of_a_failing_shared_server_are_rejected_at_once(
     bench: Bench,
 ) -> None:
     bench.servers.faults = [BROKEN] * 100_000
@@ -155,7 +138,7 @@ async def test_calls_of_a_shared_server_that_fails_for_good_are_refused_at_once(
 
 async def test_a_shared_server_that_was_up_is_lost_not_unready(bench: Bench) -> None:
     await bench.serve("time", instances=InstancePolicy(restart=LATER.restart))
-    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    await bench.until_ready()
     bench.servers.opened[0].crash("exit status 9")
     await bench.until(lambda: restart(bench, "time").failures == 1)
     fault = await bench.caller().refused("time")
@@ -163,23 +146,10 @@ async def test_a_shared_server_that_was_up_is_lost_not_unready(bench: Bench) -> 
     assert "The last failure: exit status 9" in fault.message
 
 
-async def test_operators_see_failures_in_a_row_the_circuit_and_the_next_try(bench: Bench) -> None:
-    bench.servers.faults = [BROKEN] * 100
-    await bench.serve("db", shared=False, instances=LATER)
-    for number in range(5):
-        await refused(bench, f"s{number}")
-    report = await bench.plane.expect_report(
-        lambda report: any(each.circuit == "open" for each in report.instances)
-    )
-    (status,) = report.instances
-    assert (status.state, status.failures, status.starts) == ("backoff", 5, 5)
-    assert status.next_start_at.ToSeconds() > 0
-
-
 async def test_leases_that_end_because_of_their_use_break_no_circuit(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     for number in range(7):
-        lease = await acquire(bench, f"s{number}")
+        lease = await bench.acquire(f"s{number}")
         bench.servers.opened[number].crash()
         await bench.until(lambda held=lease: bench.worker.leases.get(held.id) is None)
     assert restart(bench).failures == 0

@@ -12,19 +12,12 @@ import pytest
 from leaseway.data_plane.testing.servers import ECHO
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.spec.protobuf import key_to_wire
-from leaseway.v1 import leases_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import fault_from_status
 from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
 OTHER = msgspec.json.encode({"name": "other", "inputSchema": {"type": "object"}})
-
-
-def acquire(bench: Bench, session: str = "s1", server_id: str = "db") -> Any:
-    return bench.leases.AcquireLease(
-        leases_pb2.AcquireLeaseRequest(session=session, server_id=server_id)
-    )
 
 
 async def test_a_shared_server_starts_before_it_is_needed_unless_it_is_lazy(bench: Bench) -> None:
@@ -36,7 +29,7 @@ async def test_a_shared_server_starts_before_it_is_needed_unless_it_is_lazy(benc
     assert {each.spec.key.server_id for each in bench.servers.opened} == {"eager", "lazy"}
 
 
-async def test_calls_that_come_at_once_share_one_start(bench: Bench) -> None:
+async def test_concurrent_calls_share_one_start(bench: Bench) -> None:
     bench.servers.gate = asyncio.Event()
     await bench.serve("time", instances=InstancePolicy(start="lazy"))
     caller = bench.caller()
@@ -83,7 +76,7 @@ async def test_no_call_fails_while_the_configuration_changes_again_and_again(ben
     await bench.until(lambda: len(bench.servers.live) == 1)
 
 
-async def test_a_call_that_waits_for_a_start_moves_on_to_the_new_generation(bench: Bench) -> None:
+async def test_a_call_that_waits_for_a_start_moves_to_the_new_generation(bench: Bench) -> None:
     bench.servers.gate = asyncio.Event()
     await bench.serve("time")
     caller = bench.caller()
@@ -94,7 +87,7 @@ async def test_a_call_that_waits_for_a_start_moves_on_to_the_new_generation(benc
     assert (await caller.result(call_id)).payload
 
 
-async def test_only_new_exposure_touches_no_process(bench: Bench) -> None:
+async def test_a_change_of_exposure_restarts_no_process(bench: Bench) -> None:
     spec = await bench.serve("time")
     await bench.until(lambda: bench.servers.live)
     bench.servers.tools = {**ECHO, "other": OTHER}
@@ -104,13 +97,13 @@ async def test_only_new_exposure_touches_no_process(bench: Bench) -> None:
     assert len(bench.servers.opened) == 1
 
 
-async def test_leases_of_an_old_generation_stay_until_their_time_is_over(bench: Bench) -> None:
+async def test_leases_of_an_old_generation_stay_for_their_drain_timeout(bench: Bench) -> None:
     await bench.serve("db", shared=False)
-    old = (await acquire(bench)).lease
+    old = await bench.acquire()
     await bench.serve("db", shared=False, args=("--new",), lease_drain_timeout=2.0)
     caller = bench.caller()
     assert (await caller.call("db", lease_id=old.id, session=old.session)).payload
-    new = (await acquire(bench, "s2")).lease
+    new = await bench.acquire("s2")
     assert new.launch_hash != old.launch_hash
     await bench.plane.expect_report(lambda report: old.id in report.leases_lost)
     fault = await caller.refused("db", lease_id=old.id, session=old.session)
@@ -119,20 +112,20 @@ async def test_leases_of_an_old_generation_stay_until_their_time_is_over(bench: 
     assert (await caller.call("db", lease_id=new.id, session=new.session)).payload
 
 
-async def test_a_tool_taken_away_is_gone_for_old_leases_too(bench: Bench) -> None:
+async def test_a_hidden_tool_is_not_found_on_old_leases_either(bench: Bench) -> None:
     spec = await bench.serve("db", shared=False)
-    lease = (await acquire(bench)).lease
+    lease = await bench.acquire()
     await bench.push(bench.upsert(spec, exposed=[]))
     assert (
         await bench.caller().refused("db", lease_id=lease.id, session=lease.session)
     ).reason is Reason.TOOL_NOT_FOUND
 
 
-async def test_a_removed_server_refuses_at_once_and_revokes_when_its_calls_are_done(
+async def test_a_removed_server_rejects_new_calls_and_revokes_its_lease_after_its_calls(
     bench: Bench,
 ) -> None:
     await bench.serve("db", shared=False)
-    lease = (await acquire(bench)).lease
+    lease = await bench.acquire()
     bench.servers.holds = True
     caller = bench.caller()
     call_id = await caller.begin("db", lease_id=lease.id, session=lease.session)
@@ -150,7 +143,7 @@ async def test_a_server_made_stateless_lets_old_leases_drain_and_shares_the_rest
     bench: Bench,
 ) -> None:
     await bench.serve("db", shared=False)
-    lease = (await acquire(bench)).lease
+    lease = await bench.acquire()
     await bench.serve("db", shared=True)
     caller = bench.caller()
     assert (await caller.call("db", lease_id=lease.id, session=lease.session)).payload
@@ -169,7 +162,9 @@ async def test_a_tenants_own_variant_is_used_for_that_tenant_only(bench: Bench) 
     assert sorted(each.spec.args for each in bench.servers.opened) == [(), ("own",)]
 
 
-async def test_an_instance_with_other_tools_refuses_them_and_tells_operators(bench: Bench) -> None:
+async def test_an_instance_with_different_tools_rejects_their_calls_and_is_a_problem(
+    bench: Bench,
+) -> None:
     recorded = {**ECHO, "other": OTHER}
     await bench.push(bench.upsert(bench.spec("time"), tools=recorded))
     caller = bench.caller()
@@ -194,7 +189,7 @@ async def test_a_schema_that_does_not_compile_is_a_warning_and_its_calls_pass(
     assert (await bench.caller().call("time", arguments=b'{"anything": 1}')).payload
 
 
-async def test_a_broken_server_is_reported_and_its_recovery_too(bench: Bench) -> None:
+async def test_a_failing_server_is_a_problem_until_it_starts(bench: Bench) -> None:
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "not yet")] * 5000
     await bench.serve("time", instances=InstancePolicy(restart=Backoff(0.02, 0.02)))
     report = await bench.plane.expect_report(lambda report: report.problems)
@@ -205,18 +200,20 @@ async def test_a_broken_server_is_reported_and_its_recovery_too(bench: Bench) ->
     assert (await bench.caller().call("time")).payload
 
 
-async def test_the_fate_of_a_call_on_a_closed_instance_is_that_it_never_began(
+async def test_a_call_on_a_closed_instance_did_not_start(
     bench: Bench,
 ) -> None:
     await bench.serve("time")
-    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    await bench.until_ready()
     bench.servers.opened[0].state = "closing"  # dying, and has not said so yet
     caller = bench.caller()
     fault = fault_from_status((await caller.call("time")).status)
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
 
 
-async def test_a_shared_server_serves_as_before_until_its_new_instance_is_up(bench: Bench) -> None:
+async def test_a_changed_shared_server_keeps_serving_until_its_new_instance_starts(
+    bench: Bench,
+) -> None:
     await bench.serve("time")
     caller = bench.caller()
     await caller.call("time")
@@ -230,7 +227,7 @@ async def test_a_shared_server_serves_as_before_until_its_new_instance_is_up(ben
     assert (await caller.call("time")).payload
 
 
-async def test_a_tool_that_only_the_new_instance_has_waits_for_it(bench: Bench) -> None:
+async def test_a_call_of_a_new_tool_waits_for_the_new_instance(bench: Bench) -> None:
     await bench.serve("time")
     await bench.caller().call("time")
     bench.servers.gate = asyncio.Event()
@@ -244,7 +241,9 @@ async def test_a_tool_that_only_the_new_instance_has_waits_for_it(bench: Bench) 
     assert (await caller.result(call_id)).payload
 
 
-async def test_a_shared_server_that_cannot_start_anew_serves_on_and_says_so(bench: Bench) -> None:
+async def test_a_shared_server_whose_change_fails_to_start_keeps_serving_and_is_a_problem(
+    bench: Bench,
+) -> None:
     await bench.serve("time")
     caller = bench.caller()
     await caller.call("time")
@@ -267,7 +266,7 @@ async def test_a_shared_server_that_cannot_start_anew_serves_on_and_says_so(benc
     )
 
 
-async def test_a_change_that_is_taken_back_before_it_came_up_leaves_the_old_instance(
+async def test_a_change_that_is_reverted_before_its_start_keeps_the_old_instance(
     bench: Bench,
 ) -> None:
     await bench.serve("time")
@@ -283,7 +282,7 @@ async def test_a_change_that_is_taken_back_before_it_came_up_leaves_the_old_inst
     assert (await caller.call("time")).payload
 
 
-async def test_a_removed_server_ends_with_what_served_before_it(bench: Bench) -> None:
+async def test_a_removed_server_closes_its_predecessor_too(bench: Bench) -> None:
     spec = await bench.serve("time")
     await bench.caller().call("time")
     bench.servers.gate = asyncio.Event()
@@ -293,14 +292,16 @@ async def test_a_removed_server_ends_with_what_served_before_it(bench: Bench) ->
     assert (await bench.caller().refused("time")).reason is Reason.TOOL_NOT_FOUND
 
 
-async def test_a_leased_server_that_cannot_start_anew_is_leased_as_it_was(bench: Bench) -> None:
+async def test_a_leased_server_whose_change_fails_to_start_is_leased_with_the_old_configuration(
+    bench: Bench,
+) -> None:
     quick = InstancePolicy(restart=Backoff(0.01, 0.01))
     old = await bench.serve("db", shared=False, instances=quick)
-    first = (await acquire(bench)).lease
+    first = await bench.acquire()
     bench.servers.failing["--new",] = Fault(Reason.SERVER_NOT_READY, "no such command")
     new = await bench.serve("db", shared=False, args=("--new",), instances=quick)
     for number in range(2):  # the first of them tries the new launch, the other need not
-        lease = (await acquire(bench, f"later-{number}")).lease
+        lease = await bench.acquire(f"later-{number}")
         assert lease.launch_hash == old.launch_hash
     report = await bench.plane.expect_report(
         lambda report: any(each.reason == "CHANGED_LAUNCH_FAILED" for each in report.problems)
@@ -313,7 +314,7 @@ async def test_a_leased_server_that_cannot_start_anew_is_leased_as_it_was(bench:
     await bench.plane.expect_report(
         lambda report: any(each.reason == "CHANGED_LAUNCH_FAILED" for each in report.cleared)
     )
-    assert (await acquire(bench, "newest")).lease.launch_hash == new.launch_hash
+    assert (await bench.acquire("newest")).launch_hash == new.launch_hash
     await bench.until(
         lambda: all(
             (lease.ends_by is None) == (lease.launch_hash == new.launch_hash)
@@ -324,21 +325,21 @@ async def test_a_leased_server_that_cannot_start_anew_is_leased_as_it_was(bench:
     assert (await caller.call("db", lease_id=first.id, session="s1")).payload
 
 
-async def test_a_leased_server_that_was_never_up_here_has_nothing_to_go_on_with(
+async def test_a_leased_server_that_never_started_here_has_no_predecessor(
     bench: Bench,
 ) -> None:
     await bench.serve("db", shared=False)
     bench.servers.failing["--new",] = Fault(Reason.SERVER_NOT_READY, "no such command")
     await bench.serve("db", shared=False, args=("--new",))
     with pytest.raises(grpc.aio.AioRpcError, match="no such command"):
-        await acquire(bench)
+        await bench.acquire()
 
 
-async def test_an_old_launch_ends_with_a_leased_server_that_is_removed(bench: Bench) -> None:
+async def test_leases_of_a_predecessor_end_with_the_removed_server(bench: Bench) -> None:
     spec = await bench.serve("db", shared=False)
-    await acquire(bench)
+    await bench.acquire()
     bench.servers.failing["--new",] = Fault(Reason.SERVER_NOT_READY, "no such command")
     await bench.serve("db", shared=False, args=("--new",))
-    await acquire(bench, "later")
+    await bench.acquire("later")
     await bench.push(removals=[key_to_wire(spec.key)])
     await bench.until(lambda: not bench.servers.live and not bench.worker.leases.leases)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from leaseway.spec.model import InstancePolicy, Limits
-from leaseway.v1 import leases_pb2
 from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
@@ -16,7 +15,7 @@ NONE = ("LIMIT_NOT_ENFORCED", "limits.cpu (1.5) is not enforced: no cgroup.")
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_what_does_not_hold_is_a_warning_that_names_worker_and_server(
+async def test_a_limit_that_is_not_enforced_is_a_warning_with_worker_and_server(
     bench: Bench, shared: bool
 ) -> None:
     bench.servers.warnings = (WEAK, NONE)
@@ -24,15 +23,14 @@ async def test_what_does_not_hold_is_a_warning_that_names_worker_and_server(
     if shared:
         await bench.caller().call("db")
     else:
-        request = leases_pb2.AcquireLeaseRequest(session="s1", server_id="db")
-        await bench.leases.AcquireLease(request)
+        await bench.acquire()
     report = await bench.plane.expect_report(lambda report: report.problems)
     assert {(each.reason, each.severity, each.message) for each in report.problems} == {
         (reason, "warning", f"On worker w1, server db: {text}") for reason, text in (WEAK, NONE)
     }
 
 
-async def test_it_is_mended_by_the_first_start_where_it_holds(bench: Bench) -> None:
+async def test_the_warning_is_cleared_by_the_first_start_with_the_limit(bench: Bench) -> None:
     bench.servers.warnings = (WEAK, NONE)
     quick = InstancePolicy(restart=Backoff(initial=0.001, maximum=0.001))
     await bench.serve("db", instances=quick)
@@ -44,9 +42,9 @@ async def test_it_is_mended_by_the_first_start_where_it_holds(bench: Bench) -> N
     await bench.until(lambda: [each.reason for each in problems.open] == [WEAK[0]])
 
 
-async def test_what_a_server_can_not_do_is_a_warning_until_it_is_replaced(bench: Bench) -> None:
+async def test_a_limitation_of_a_server_is_a_warning_until_it_is_replaced(bench: Bench) -> None:
     spec = await bench.serve("db")
-    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    await bench.until_ready()
     live = bench.worker.pool.find(spec.key).shared
     live.on_warning(live.instance, "NO_BACK_CHANNEL", "set protocol: legacy.")
     report = await bench.plane.expect_report(lambda report: report.problems)

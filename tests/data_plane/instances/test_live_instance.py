@@ -7,9 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.conftest import BOUND
 
-from leaseway.data_plane.testing.servers import MemoryInstance
 from leaseway.spec.model import InstancePolicy
 from leaseway.v1 import leases_pb2
 from leaseway.wire.errors import Fault, Reason
@@ -27,24 +25,11 @@ async def put_forward(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None
     return lead.append
 
 
-async def acquire(bench: Bench, session: str = "s1") -> Any:
-    request = leases_pb2.AcquireLeaseRequest(session=session, server_id="db")
-    async with asyncio.timeout(BOUND):
-        return (await bench.leases.AcquireLease(request)).lease
-
-
-async def until_up(bench: Bench, number: int) -> MemoryInstance:
-    await bench.until(lambda: len(bench.servers.opened) >= number)
-    instance: MemoryInstance = bench.servers.opened[number - 1]
-    await bench.until(lambda: instance.state == "ready")
-    return instance
-
-
-async def test_a_shared_instance_that_nobody_calls_ends_and_the_next_call_starts_one(
+async def test_an_idle_shared_instance_ends_and_the_next_call_starts_another(
     bench: Bench,
 ) -> None:
     await bench.serve("time", instances=InstancePolicy(idle_timeout=0.05))
-    first = await until_up(bench, 1)
+    first = await bench.until_ready(1)
     report = await bench.plane.expect_report(
         lambda report: [each.state for each in report.instances] == ["idle"]
     )
@@ -55,7 +40,7 @@ async def test_a_shared_instance_that_nobody_calls_ends_and_the_next_call_starts
     assert len(bench.servers.opened) == 2
 
 
-async def test_an_instance_that_is_called_again_and_again_does_not_rest(
+async def test_an_instance_with_frequent_calls_does_not_rest(
     put_forward: Callable[[float], None], bench: Bench
 ) -> None:
     await bench.serve("time", instances=InstancePolicy(idle_timeout=1000.0))
@@ -103,9 +88,9 @@ async def test_no_call_fails_while_instances_rest_and_start_again(bench: Bench) 
     assert len(bench.servers.opened) >= 40
 
 
-async def test_a_new_idle_time_holds_for_the_instance_that_is_up(bench: Bench) -> None:
+async def test_a_changed_idle_timeout_applies_to_the_running_instance(bench: Bench) -> None:
     await bench.serve("time")
-    await until_up(bench, 1)
+    await bench.until_ready(1)
     await bench.serve("time", instances=InstancePolicy(idle_timeout=0.03))
     await bench.until(lambda: bench.servers.opened[0].state == "closed")
     await bench.serve("time", instances=InstancePolicy(start="lazy"))
@@ -116,15 +101,15 @@ async def test_a_lazy_server_made_eager_starts(bench: Bench) -> None:
     await bench.serve("time", instances=InstancePolicy(start="lazy"))
     assert not bench.servers.opened
     await bench.serve("time", instances=InstancePolicy(start="eager"))
-    await until_up(bench, 1)
+    await bench.until_ready(1)
 
 
-async def test_an_old_shared_instance_is_renewed_before_it_goes_and_finishes_its_calls(
+async def test_an_old_shared_instance_is_replaced_first_and_finishes_its_calls(
     bench: Bench,
 ) -> None:
     bench.servers.holds = True
     await bench.serve("time")
-    first = await until_up(bench, 1)
+    first = await bench.until_ready(1)
     caller = bench.caller()
     old_call = await caller.begin("time")
     await bench.until(lambda: first.calls)
@@ -133,7 +118,7 @@ async def test_an_old_shared_instance_is_renewed_before_it_goes_and_finishes_its
     await bench.until(lambda: len(bench.servers.opened) == 2)
     assert bench.worker.pool.resolve("time", "").shared.instance is first  # until the next is up
     bench.servers.gate.set()
-    second = await until_up(bench, 2)
+    second = await bench.until_ready(2)
     await bench.until(lambda: bench.worker.pool.resolve("time", "").shared.instance is not first)
     assert first.state == "ready"
     first.calls[0].answer(b'{"from":"old"}')
@@ -142,7 +127,7 @@ async def test_an_old_shared_instance_is_renewed_before_it_goes_and_finishes_its
     assert second in bench.servers.opened
 
 
-async def test_no_call_fails_while_instances_are_renewed(bench: Bench) -> None:
+async def test_no_call_fails_while_old_instances_are_replaced(bench: Bench) -> None:
     await bench.serve("time", instances=InstancePolicy(max_age=0.01))
     caller = bench.caller()
     while len(bench.servers.opened) < 20:
@@ -151,10 +136,10 @@ async def test_no_call_fails_while_instances_are_renewed(bench: Bench) -> None:
     await bench.until(lambda: len(bench.servers.live) <= 2)
 
 
-async def test_an_old_instance_serves_on_where_no_new_one_starts(bench: Bench) -> None:
+async def test_an_old_instance_keeps_serving_if_its_replacement_fails(bench: Bench) -> None:
     policy = InstancePolicy(max_age=0.05, restart=Backoff(0.01, 0.01))
     await bench.serve("time", instances=policy)
-    first = await until_up(bench, 1)
+    first = await bench.until_ready(1)
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no licence")] * 100_000
     report = await bench.plane.expect_report(lambda report: report.problems)
     assert report.problems[0].message == "no licence"
@@ -169,17 +154,17 @@ async def test_an_old_instance_serves_on_where_no_new_one_starts(bench: Bench) -
     assert (await bench.caller().call("time")).payload
 
 
-async def test_an_idle_server_is_not_kept_awake_by_its_renewals(bench: Bench) -> None:
+async def test_replacing_an_old_instance_does_not_restart_its_idle_time(bench: Bench) -> None:
     await bench.serve("time", instances=InstancePolicy(max_age=0.02, idle_timeout=0.1))
     await bench.until(lambda: bench.servers.opened and not bench.servers.live)
     assert bench.worker.pool.resolve("time", "").is_resting
 
 
-async def test_a_lease_without_calls_ends_after_its_servers_idle_time_though_it_is_renewed(
+async def test_a_renewed_lease_without_calls_ends_after_the_idle_timeout(
     bench: Bench,
 ) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(idle_timeout=2.0))
-    lease = await acquire(bench)
+    lease = await bench.acquire()
     renewed = 0
     while bench.worker.leases.get(lease.id) is not None:
         request = leases_pb2.KeepAliveRequest(lease_ids=[lease.id])
@@ -192,9 +177,9 @@ async def test_a_lease_without_calls_ends_after_its_servers_idle_time_though_it_
     assert not bench.servers.live
 
 
-async def test_the_lease_of_an_old_instance_ends_when_its_call_is_done(bench: Bench) -> None:
+async def test_the_lease_of_an_old_instance_ends_after_its_call(bench: Bench) -> None:
     await bench.serve("db", shared=False)
-    lease = await acquire(bench)
+    lease = await bench.acquire()
     bench.servers.holds = True
     caller = bench.caller()
     call_id = await caller.begin("db", lease_id=lease.id, session=lease.session)
@@ -209,12 +194,12 @@ async def test_the_lease_of_an_old_instance_ends_when_its_call_is_done(bench: Be
     fault = await caller.refused("db", lease_id=lease.id, session=lease.session)
     assert (fault.reason, fault.started) == (Reason.LEASE_REVOKED, "no")
     assert "older than the 0.1 s of max_age" in fault.message
-    assert (await acquire(bench)).id != lease.id
+    assert (await bench.acquire()).id != lease.id
 
 
-async def test_the_age_of_leases_of_a_replaced_generation_counts_on(bench: Bench) -> None:
+async def test_max_age_also_applies_to_leases_of_a_replaced_generation(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(max_age=0.2))
-    lease = await acquire(bench)
+    lease = await bench.acquire()
     await bench.serve("db", shared=False, args=("--new",))
     await bench.until(lambda: bench.worker.leases.get(lease.id) is None)
     assert (
@@ -224,15 +209,15 @@ async def test_the_age_of_leases_of_a_replaced_generation_counts_on(bench: Bench
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_whoever_listens_hears_of_each_start_and_end_once(bench: Bench, shared: bool) -> None:
+async def test_each_start_and_end_is_reported_to_the_hooks_once(bench: Bench, shared: bool) -> None:
     heard: list[tuple[str, str]] = []
     hooks = bench.worker.pool.context.hooks
     hooks.on_instance_started = lambda live, again: heard.append((live.instance.id, f"up {again}"))
     hooks.on_instance_ended = lambda live, how: heard.append((live.instance.id, how))
     policy = InstancePolicy(start="eager", restart=Backoff(0.001, 0.001))
     await bench.serve("db", shared=shared, instances=policy)
-    (await until_up(bench, 1)).crash("exit status 1")
-    await until_up(bench, 2)
+    (await bench.until_ready(1)).crash("exit status 1")
+    await bench.until_ready(2)
     await bench.serve("db", shared=shared, args=("--new",))
     await bench.until(lambda: ("db-2", "closed") in heard)
     assert heard[:3] == [("db-1", "up False"), ("db-1", "exit status 1"), ("db-2", "up True")]

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 from tests.data_plane.changing_values import (
     ON_DEMAND,
-    acquire,
     look,
-    ready,
     release,
     secrets,
     until_looking,
@@ -48,11 +46,11 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_reference_that_is_gone_keeps_the_old_generation_and_is_a_problem(
+async def test_a_missing_reference_keeps_the_old_generation_and_is_a_problem(
     bench: Bench, file: Path
 ) -> None:
     await bench.serve("db", shared=False, env=uses(file))
-    await acquire(bench, "s1")
+    await bench.acquire("s1")
     await look(bench)
     file.unlink()
     await look(bench)
@@ -61,7 +59,7 @@ async def test_a_reference_that_is_gone_keeps_the_old_generation_and_is_a_proble
     assert (problem.reason, problem.server_id) == ("MISSING_REFERENCE", "db")
     assert "keeps the values" in problem.message
     assert f"env.SECRET refers to the file {file}" in problem.message
-    await acquire(bench, "s2")  # a new instance of the old generation has the old value
+    await bench.acquire("s2")  # a new instance of the old generation has the old value
     assert secrets(bench) == ["one", "one"]
     write(file, "one")
     await look(bench)
@@ -70,12 +68,12 @@ async def test_a_reference_that_is_gone_keeps_the_old_generation_and_is_a_proble
     assert secrets(bench) == ["one", "one"]
 
 
-async def test_values_that_the_server_does_not_start_with_are_not_taken_over(
+async def test_values_that_the_server_does_not_start_with_are_not_used(
     bench: Bench, file: Path
 ) -> None:
     restart = InstancePolicy(restart=Backoff(0.001, 0.001))
     await bench.serve("uses", env=uses(file), instances=restart)
-    await ready(bench, 1)
+    await bench.until_ready(1)
     await look(bench)
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "wrong password")]
     write(file, "two")
@@ -92,11 +90,9 @@ async def test_values_that_the_server_does_not_start_with_are_not_taken_over(
     assert report.cleared[0].reason == "CHANGED_VALUE_FAILED"
 
 
-async def test_values_that_fail_and_are_taken_back_are_no_problem_any_more(
-    bench: Bench, file: Path
-) -> None:
+async def test_reverting_values_that_fail_clears_the_problem(bench: Bench, file: Path) -> None:
     await bench.serve("uses", env=uses(file))
-    await ready(bench, 1)
+    await bench.until_ready(1)
     await look(bench)
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "wrong password")]
     write(file, "two")
@@ -109,7 +105,7 @@ async def test_values_that_fail_and_are_taken_back_are_no_problem_any_more(
     assert len(bench.servers.opened) == 2
 
 
-async def test_a_server_that_waits_for_a_file_starts_when_it_is_there(
+async def test_a_server_with_a_missing_file_starts_when_the_file_appears(
     bench: Bench, file: Path
 ) -> None:
     file.unlink()
@@ -155,7 +151,7 @@ class _Watched(WorkerVault):
         super().refresh()
 
 
-async def test_what_may_hang_is_read_in_threads_that_the_end_of_the_process_does_not_wait_for(
+async def test_references_are_read_in_threads_that_do_not_delay_the_exit(
     file: Path,
 ) -> None:
     """The disk that secrets and files are on may."""
@@ -166,16 +162,16 @@ async def test_what_may_hang_is_read_in_threads_that_the_end_of_the_process_does
     assert {each.daemon for each in vault.readers} == {True}
 
 
-async def test_a_file_that_hangs_holds_up_its_own_server_only(file: Path) -> None:
+async def test_a_hanging_file_holds_up_only_its_own_server(file: Path) -> None:
     """Whoever opens a pipe that nobody writes to waits as for a disk that does not answer."""
     hangs = file.with_name("hangs")
     hangs.write_text("one")
     timing = WatchTiming(poll=3600.0, debounce=0.005, file_timeout=0.2)
     async with worker_bench(watch_timing=timing) as bench:
         await bench.serve("stuck", env=uses(hangs))
-        await ready(bench, 1)
+        await bench.until_ready(1)
         await bench.serve("uses", env=uses(file))
-        await ready(bench, 2)
+        await bench.until_ready(2)
         await look(bench)
         hangs.unlink()
         os.mkfifo(hangs)
@@ -192,7 +188,7 @@ async def test_a_file_that_hangs_holds_up_its_own_server_only(file: Path) -> Non
         await until_looking(bench, lambda: "two" in secrets(bench))
 
 
-async def test_an_unforeseen_failure_does_not_end_the_watch(
+async def test_an_unexpected_failure_does_not_end_the_watcher(
     monkeypatch: pytest.MonkeyPatch, file: Path
 ) -> None:
     """Else no secret that changes would be followed for as long as the worker lives."""
@@ -206,7 +202,7 @@ async def test_an_unforeseen_failure_does_not_end_the_watch(
     monkeypatch.setattr(ReferenceWatcher, "check", fail_first)
     async with worker_bench(watch_timing=WatchTiming(poll=0.01, debounce=0.005)) as bench:
         await bench.serve("uses", env=uses(file))
-        await ready(bench, 1)
+        await bench.until_ready(1)
         write(file, "two")
         await bench.until(lambda: secrets(bench) == ["two"])
     assert not failures
@@ -221,7 +217,7 @@ async def miss(bench: Bench, file: Path) -> None:
     assert result.problem.reason == "MISSING_REFERENCE"
 
 
-async def test_a_probe_that_missed_a_file_is_told_of_once_the_file_is_there(
+async def test_a_probe_that_failed_for_a_missing_file_is_cleared_once_the_file_appears(
     bench: Bench, tmp_path: Path
 ) -> None:
     late = tmp_path / "late"
@@ -237,7 +233,7 @@ async def test_a_probe_that_missed_a_file_is_told_of_once_the_file_is_there(
     assert bench.worker.references._unresolved == {}
 
 
-async def test_a_file_that_came_between_a_probe_and_the_next_look_is_told_of(
+async def test_a_file_that_appears_between_a_probe_and_the_next_check_is_noticed(
     bench: Bench, tmp_path: Path
 ) -> None:
     late = tmp_path / "late"

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from tests.data_plane.changing_values import (
     ON_DEMAND,
-    acquire,
     look,
-    ready,
     secrets,
     uses,
     write,
@@ -45,12 +43,12 @@ def newest(bench: Bench) -> Any:
     return bench.servers.opened[-1].resolved_values
 
 
-async def test_a_changed_file_makes_a_new_generation_of_its_server_and_of_no_other(
+async def test_a_changed_file_replaces_the_generation_of_its_server_only(
     bench: Bench, file: Path
 ) -> None:
     await bench.serve("uses", env=uses(file))
     await bench.serve("other", env={"SECRET": Value("literal", "x")})
-    await ready(bench, 2)
+    await bench.until_ready(2)
     await look(bench)
     hash_before = bench.worker.pool.resolve("uses", "").launch_hash
     version = bench.worker.pool.registry_version
@@ -62,11 +60,11 @@ async def test_a_changed_file_makes_a_new_generation_of_its_server_and_of_no_oth
     assert bench.worker.pool.registry_version == version
 
 
-async def test_a_file_written_anew_with_the_same_content_changes_nothing(
+async def test_rewriting_a_file_with_equal_content_changes_nothing(
     bench: Bench, file: Path
 ) -> None:
     await bench.serve("uses", env=uses(file))
-    await ready(bench, 1)
+    await bench.until_ready(1)
     for _ in range(3):
         write(file, "one")
         await look(bench)
@@ -77,7 +75,7 @@ async def test_calls_in_flight_finish_on_the_old_values_and_new_ones_use_the_new
     bench: Bench, file: Path
 ) -> None:
     await bench.serve("uses", env=uses(file))
-    await ready(bench, 1)
+    await bench.until_ready(1)
     await look(bench)
     bench.servers.holds = True
     caller = bench.caller()
@@ -85,7 +83,7 @@ async def test_calls_in_flight_finish_on_the_old_values_and_new_ones_use_the_new
     await bench.until(lambda: bench.servers.opened[0].calls)
     write(file, "two")
     await look(bench)
-    await ready(bench, 2)
+    await bench.until_ready(2)
     await bench.until(lambda: bench.worker.pool.resolve("uses", "").shared is not None)
     new_call = await caller.begin("uses")
     await bench.until(lambda: bench.servers.opened[1].calls)
@@ -97,11 +95,9 @@ async def test_calls_in_flight_finish_on_the_old_values_and_new_ones_use_the_new
     await bench.until(lambda: bench.servers.opened[0].state == "closed")
 
 
-async def test_no_call_fails_or_waits_while_values_change_again_and_again(
-    bench: Bench, file: Path
-) -> None:
+async def test_no_call_fails_or_waits_while_values_keep_changing(bench: Bench, file: Path) -> None:
     await bench.serve("uses", env=uses(file))
-    await ready(bench, 1)
+    await bench.until_ready(1)
     stop = asyncio.Event()
 
     async def keep_calling() -> int:
@@ -121,18 +117,18 @@ async def test_no_call_fails_or_waits_while_values_change_again_and_again(
     assert min(await asyncio.gather(*calling)) > 0
 
 
-async def test_old_leases_stay_on_their_instance_until_their_time_is_over(
+async def test_old_leases_keep_their_instance_for_the_drain_timeout(
     bench: Bench, file: Path
 ) -> None:
     await bench.serve("db", shared=False, env=uses(file), lease_drain_timeout=2.0)
-    old = await acquire(bench, "s1")
+    old = await bench.acquire("s1")
     await look(bench)
     write(file, "two")
     await look(bench)
     await bench.until(lambda: secrets(bench) == ["one", "two"])
     caller = bench.caller()
     assert (await caller.call("db", session="s1", lease_id=old.id)).payload
-    new = await acquire(bench, "s2")
+    new = await bench.acquire("s2")
     assert new.launch_hash == old.launch_hash
     assert secrets(bench) == ["one", "two"]  # what was tried became the spare that s2 got
     await bench.plane.expect_report(lambda report: old.id in report.leases_lost)
@@ -142,14 +138,14 @@ async def test_old_leases_stay_on_their_instance_until_their_time_is_over(
     assert (await caller.call("db", session="s2", lease_id=new.id)).payload
 
 
-async def test_a_lease_whose_instance_was_starting_during_the_change_ends_in_time_too(
+async def test_a_lease_that_was_starting_during_the_change_ends_too(
     bench: Bench, file: Path
 ) -> None:
     await bench.serve("db", shared=False, env=uses(file), lease_drain_timeout=0.05)
-    await acquire(bench, "s1")
+    await bench.acquire("s1")
     await look(bench)
     gate = bench.servers.gate = asyncio.Event()
-    starting = asyncio.ensure_future(acquire(bench, "s2"))
+    starting = asyncio.ensure_future(bench.acquire("s2"))
     await bench.until(lambda: len(bench.servers.opened) == 2)
     bench.servers.gate = None
     write(file, "two")
@@ -160,11 +156,9 @@ async def test_a_lease_whose_instance_was_starting_during_the_change_ends_in_tim
     await bench.plane.expect_report(lambda report: lease.id in report.leases_lost)
 
 
-async def test_a_value_that_is_changed_back_keeps_the_leases_that_have_it(
-    bench: Bench, file: Path
-) -> None:
+async def test_reverting_a_value_keeps_the_leases_with_that_value(bench: Bench, file: Path) -> None:
     await bench.serve("db", shared=False, env=uses(file), lease_drain_timeout=600)
-    lease = await acquire(bench, "s1")
+    lease = await bench.acquire("s1")
     for text in ("two", "one"):
         write(file, text)
         await look(bench)
@@ -175,9 +169,7 @@ async def test_a_value_that_is_changed_back_keeps_the_leases_that_have_it(
     assert bench.worker.leases.get(lease.id).ends_by is None
 
 
-async def test_a_probes_instance_with_values_of_before_is_replaced(
-    bench: Bench, file: Path
-) -> None:
+async def test_a_probes_instance_with_outdated_values_is_replaced(bench: Bench, file: Path) -> None:
     spec = bench.spec("uses", env=uses(file))
     probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
     bench.plane.send(probe=probe)
@@ -189,11 +181,9 @@ async def test_a_probes_instance_with_values_of_before_is_replaced(
     await bench.until(lambda: secrets(bench) == ["two"])
 
 
-async def test_a_change_while_another_is_tried_ends_with_the_newest(
-    bench: Bench, file: Path
-) -> None:
+async def test_a_change_during_a_trial_ends_with_the_newest_value(bench: Bench, file: Path) -> None:
     await bench.serve("uses", env=uses(file))
-    await ready(bench, 1)
+    await bench.until_ready(1)
     await look(bench)
     gate = bench.servers.gate = asyncio.Event()
     write(file, "two")
@@ -209,7 +199,7 @@ async def test_a_new_configuration_wins_over_values_that_are_being_tried(
     bench: Bench, file: Path
 ) -> None:
     await bench.serve("uses", env=uses(file))
-    await ready(bench, 1)
+    await bench.until_ready(1)
     await look(bench)
     gate = bench.servers.gate = asyncio.Event()
     write(file, "two")
@@ -222,9 +212,9 @@ async def test_a_new_configuration_wins_over_values_that_are_being_tried(
     assert secrets(bench) == ["two"]
 
 
-async def test_a_removed_server_is_watched_no_longer(bench: Bench, file: Path) -> None:
+async def test_a_removed_server_is_not_watched(bench: Bench, file: Path) -> None:
     spec = await bench.serve("uses", env=uses(file))
-    await ready(bench, 1)
+    await bench.until_ready(1)
     await look(bench)
     await bench.push(removals=[key_to_wire(spec.key)])
     write(file, "two")

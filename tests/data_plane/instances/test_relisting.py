@@ -10,7 +10,7 @@ import pytest
 
 from leaseway.data_plane.sync import probes
 from leaseway.data_plane.testing.servers import ECHO
-from leaseway.v1 import leases_pb2, sync_pb2
+from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
 
@@ -39,7 +39,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def serve_ready(bench: Bench) -> Any:
     await bench.serve("time")
-    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    await bench.until_ready()
     return bench.servers.opened[0]
 
 
@@ -50,7 +50,7 @@ async def results_so_far(bench: Bench) -> list[sync_pb2.ProbeResult]:
     return [m.probe_result for m in messages if m.HasField("probe_result")]
 
 
-async def test_a_server_that_announces_a_change_with_each_listing_waits_ever_longer(
+async def test_a_server_that_reports_a_change_with_each_listing_is_listed_less_and_less_often(
     bench: Bench, pauses: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     instance = await serve_ready(bench)
@@ -76,8 +76,7 @@ async def test_a_server_that_announces_a_change_with_each_listing_waits_ever_lon
 
 async def lease_ready(bench: Bench) -> Any:
     await bench.serve("db", shared=False)
-    request = leases_pb2.AcquireLeaseRequest(session="s1", server_id="db")
-    await bench.leases.AcquireLease(request)
+    await bench.acquire()
     return bench.servers.opened[0]
 
 
@@ -93,7 +92,7 @@ async def cleared(bench: Bench) -> list[str]:
     return [each.reason for each in report.cleared]
 
 
-async def test_a_leased_instance_that_announces_the_list_it_has_is_no_problem(
+async def test_an_unchanged_list_of_a_leased_instance_is_no_problem(
     bench: Bench, pauses: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     instance = await lease_ready(bench)
@@ -107,7 +106,7 @@ async def test_a_leased_instance_that_announces_the_list_it_has_is_no_problem(
     assert [each.reason for each in caplog.records if hasattr(each, "reason")] == ["TOOLS_CHANGED"]
 
 
-async def test_another_list_of_a_leased_instance_is_a_warning_until_it_agrees_again(
+async def test_a_changed_list_of_a_leased_instance_is_a_warning_until_it_is_the_recorded_one(
     bench: Bench, pauses: list[int]
 ) -> None:
     instance = await lease_ready(bench)
@@ -119,7 +118,7 @@ async def test_another_list_of_a_leased_instance_is_a_warning_until_it_agrees_ag
     assert await cleared(bench) == ["TOOLS_CHANGED"]
 
 
-async def test_another_list_is_no_problem_any_more_once_it_is_what_was_recorded(
+async def test_the_warning_is_cleared_when_the_changed_list_is_recorded(
     bench: Bench, pauses: list[int]
 ) -> None:
     instance = await lease_ready(bench)
@@ -129,7 +128,7 @@ async def test_another_list_is_no_problem_any_more_once_it_is_what_was_recorded(
     assert await cleared(bench) == ["TOOLS_CHANGED"]
 
 
-async def test_a_changed_list_of_a_leased_instance_that_cannot_be_had_is_a_warning(
+async def test_a_changed_list_of_a_leased_instance_that_cannot_be_read_is_a_warning(
     bench: Bench, pauses: list[int]
 ) -> None:
     instance = await lease_ready(bench)
@@ -140,12 +139,12 @@ async def test_a_changed_list_of_a_leased_instance_that_cannot_be_had_is_a_warni
     assert await cleared(bench) == ["TOOLS_CHANGED"]
 
 
-def test_the_pause_between_listings_grows_from_half_a_second_to_thirty() -> None:
+def test_the_delay_between_listings_grows_from_half_a_second_to_thirty() -> None:
     pauses = [probes._RELIST_DELAY.ceiling(listing) for listing in range(8)]
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
 
 
-async def test_a_change_announced_without_a_control_plane_is_sent_to_the_next_one(
+async def test_a_change_without_a_stream_is_sent_on_the_next_one(
     bench: Bench, pauses: list[int]
 ) -> None:
     instance = await serve_ready(bench)
@@ -164,7 +163,7 @@ async def test_a_change_announced_without_a_control_plane_is_sent_to_the_next_on
     assert [tool.definition for tool in result.tools] == [ECHO["echo"], OTHER]
 
 
-async def test_nothing_is_listed_again_for_a_new_stream_where_nothing_changed(
+async def test_unchanged_lists_are_not_read_again_for_a_new_stream(
     bench: Bench, pauses: list[int]
 ) -> None:
     await serve_ready(bench)

@@ -6,38 +6,15 @@ import asyncio
 from typing import Any
 
 import msgspec
-from tests.conftest import BOUND
 
 from leaseway.data_plane.testing.servers import ECHO, MemoryInstance
 from leaseway.spec.model import InstancePolicy, VariantKey
-from leaseway.spec.protobuf import key_to_wire, spec_to_wire
-from leaseway.v1 import leases_pb2, sync_pb2
+from leaseway.spec.protobuf import key_to_wire
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
 OTHER = msgspec.json.encode({"name": "other", "inputSchema": {"type": "object"}})
-
-
-async def acquire(bench: Bench, session: str = "s1", server_id: str = "db", **more: Any) -> Any:
-    request = leases_pb2.AcquireLeaseRequest(session=session, server_id=server_id, **more)
-    async with asyncio.timeout(BOUND):
-        return (await bench.leases.AcquireLease(request)).lease
-
-
-async def release(bench: Bench, lease: Any) -> None:
-    request = leases_pb2.ReleaseLeaseRequest(
-        lease_id=lease.id, tenant=lease.tenant, session=lease.session
-    )
-    await bench.leases.ReleaseLease(request)
-
-
-async def probe(bench: Bench, spec: Any) -> None:
-    """Have the server tried, as the control plane does, and served then."""
-    asked = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
-    bench.plane.send(probe=asked)
-    await bench.plane.expect("probe_result")
-    await bench.push(bench.upsert(spec))
 
 
 def ready(bench: Bench) -> list[MemoryInstance]:
@@ -53,7 +30,7 @@ def spares(bench: Bench, server_id: str = "db") -> int:
     return sum(not live.lease_id for live in lives)
 
 
-async def test_spares_are_started_before_a_lease_asks_and_are_no_leases(bench: Bench) -> None:
+async def test_spares_start_before_a_lease_needs_them_and_are_no_leases(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=3))
     await until_ready(bench, 3)
     report = await bench.plane.expect_report(
@@ -63,7 +40,7 @@ async def test_spares_are_started_before_a_lease_asks_and_are_no_leases(bench: B
     assert not tuple(bench.worker.leases.leases)
 
 
-async def test_spares_start_one_after_the_other(bench: Bench) -> None:
+async def test_spares_start_one_at_a_time(bench: Bench) -> None:
     bench.servers.gate = asyncio.Event()
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=3))
     await bench.until(lambda: bench.servers.live)
@@ -73,11 +50,11 @@ async def test_spares_start_one_after_the_other(bench: Bench) -> None:
     await bench.until(lambda: spares(bench) == 3)
 
 
-async def test_a_lease_gets_a_spare_while_nothing_can_start(bench: Bench) -> None:
+async def test_a_lease_gets_a_spare_while_no_instance_can_start(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
     await until_ready(bench, 1)
     bench.servers.gate = asyncio.Event()
-    lease = await acquire(bench)
+    lease = await bench.acquire()
     assert lease.instance_id == bench.servers.opened[0].id
     assert (await bench.caller().call("db", lease_id=lease.id, session=lease.session)).payload
     await bench.until(lambda: len(bench.servers.opened) == 2)  # its successor is on its way
@@ -85,14 +62,14 @@ async def test_a_lease_gets_a_spare_while_nothing_can_start(bench: Bench) -> Non
     await until_ready(bench, 2)
 
 
-async def test_each_lease_has_an_instance_of_its_own_whatever_happens_at_once(
+async def test_concurrent_leases_have_instances_of_their_own(
     bench: Bench,
 ) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=2))
     for _ in range(5):
-        leases = await asyncio.gather(*(acquire(bench, f"s{number}") for number in range(4)))
+        leases = await asyncio.gather(*(bench.acquire(f"s{number}") for number in range(4)))
         assert len({lease.instance_id for lease in leases}) == 4
-        await asyncio.gather(*(release(bench, lease) for lease in leases))
+        await asyncio.gather(*(bench.release(lease) for lease in leases))
     await until_ready(bench, 2)
     assert spares(bench) == 2
 
@@ -101,14 +78,14 @@ async def test_a_lease_takes_over_the_start_of_a_spare(bench: Bench) -> None:
     bench.servers.gate = asyncio.Event()
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
     await bench.until(lambda: bench.servers.live)
-    asked = asyncio.ensure_future(acquire(bench))
+    asked = asyncio.ensure_future(bench.acquire())
     await bench.until(lambda: tuple(bench.worker.leases.leases))
     bench.servers.gate.set()
     assert (await asked).instance_id == bench.servers.opened[0].id
     await until_ready(bench, 2)
 
 
-async def test_a_lease_that_took_over_a_start_hears_why_it_failed(bench: Bench) -> None:
+async def test_a_lease_that_took_over_a_failed_start_gets_its_fault(bench: Bench) -> None:
     bench.servers.gate = asyncio.Event()
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no licence")]
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
@@ -121,7 +98,7 @@ async def test_a_lease_that_took_over_a_start_hears_why_it_failed(bench: Bench) 
     await until_ready(bench, 1)
 
 
-async def test_a_spare_that_dies_is_replaced(bench: Bench) -> None:
+async def test_a_crashed_spare_is_replaced(bench: Bench) -> None:
     policy = InstancePolicy(warm=1, restart=Backoff(0.01, 0.01))
     await bench.serve("db", shared=False, instances=policy)
     await until_ready(bench, 1)
@@ -135,10 +112,10 @@ async def test_a_spare_that_dies_is_replaced(bench: Bench) -> None:
     bench.servers.gate.set()
     await until_ready(bench, 1)
     await bench.plane.expect_report(lambda report: report.cleared)
-    assert (await acquire(bench)).instance_id == bench.servers.opened[1].id
+    assert (await bench.acquire()).instance_id == bench.servers.opened[1].id
 
 
-async def test_spares_that_die_again_and_again_are_started_less_and_less_often(
+async def test_spares_that_keep_crashing_open_the_circuit(
     bench: Bench,
 ) -> None:
     policy = InstancePolicy(warm=1, restart=Backoff(0.005, 60.0, 1.5))
@@ -151,19 +128,19 @@ async def test_spares_that_die_again_and_again_are_started_less_and_less_often(
     assert (restart.failures, restart.circuit) == (6, "open")
 
 
-async def test_leases_come_before_spares_where_max_instances_is_reached(bench: Bench) -> None:
+async def test_leases_come_before_spares_at_max_instances(bench: Bench) -> None:
     policy = InstancePolicy(warm=2, max_instances=3)
     await bench.serve("db", shared=False, instances=policy)
     await until_ready(bench, 2)
-    first, second = await acquire(bench, "s1"), await acquire(bench, "s2")
+    first, second = await bench.acquire("s1"), await bench.acquire("s2")
     await until_ready(bench, 3)
     assert spares(bench) == 1
-    third = await acquire(bench, "s3")
+    third = await bench.acquire("s3")
     assert len({first.instance_id, second.instance_id, third.instance_id}) == 3
     assert (spares(bench), len(bench.servers.live)) == (0, 3)
     fault = await bench.caller().refused("db", session="s4", timeout_ms=200)
     assert fault.reason in (Reason.CAPACITY, Reason.DEADLINE_EXCEEDED)
-    await release(bench, third)
+    await bench.release(third)
     await bench.until(lambda: spares(bench) == 1)
 
 
@@ -175,16 +152,16 @@ async def test_a_spare_gives_way_to_a_lease_of_a_tenants_own_variant(bench: Benc
     )
     await bench.push(bench.upsert(common), bench.upsert(own))
     await until_ready(bench, 2)
-    lease = await acquire(bench, tenant="acme")
+    lease = await bench.acquire(tenant="acme")
     assert sorted(each.spec.args for each in bench.servers.live) == [(), ("own",)]
-    await release(bench, lease)
+    await bench.release(lease)
     await bench.until(lambda: spares(bench) == 2)
 
 
-async def test_more_or_fewer_spares_are_a_matter_of_no_new_generation(bench: Bench) -> None:
+async def test_a_changed_number_of_spares_needs_no_new_generation(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
     await until_ready(bench, 1)
-    lease = await acquire(bench)
+    lease = await bench.acquire()
     await until_ready(bench, 2)
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=3))
     await until_ready(bench, 4)
@@ -197,10 +174,10 @@ async def test_more_or_fewer_spares_are_a_matter_of_no_new_generation(bench: Ben
     assert len(bench.servers.opened) == 4
 
 
-async def test_the_spares_of_a_generation_go_with_it(bench: Bench) -> None:
+async def test_the_spares_of_a_replaced_generation_close(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=2))
     await until_ready(bench, 2)
-    lease = await acquire(bench)
+    lease = await bench.acquire()
     await until_ready(bench, 3)
     await bench.serve("db", shared=False, args=("--new",), instances=InstancePolicy(warm=2))
     await until_ready(bench, 3)
@@ -210,7 +187,7 @@ async def test_the_spares_of_a_generation_go_with_it(bench: Bench) -> None:
     await bench.until(lambda: not bench.servers.live)
 
 
-async def test_a_spare_that_starts_while_its_generation_is_replaced_is_not_left(
+async def test_a_spare_that_starts_while_its_generation_is_replaced_is_closed(
     bench: Bench,
 ) -> None:
     bench.servers.gate = asyncio.Event()
@@ -228,7 +205,7 @@ async def test_a_lease_that_waits_for_a_spare_of_a_replaced_generation_still_get
     bench.servers.gate = asyncio.Event()
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
     await bench.until(lambda: bench.servers.live)
-    asked = asyncio.ensure_future(acquire(bench))
+    asked = asyncio.ensure_future(bench.acquire())
     await bench.until(lambda: tuple(bench.worker.leases.leases))
     await bench.serve("db", shared=False, args=("--new",))
     bench.servers.gate.set()
@@ -244,7 +221,7 @@ async def test_an_eager_leased_server_has_one_instance_ready_and_a_lazy_one_none
     await bench.serve("lazy", shared=False, instances=InstancePolicy(start="lazy"))
     await bench.serve("usual", shared=False)
     await until_ready(bench, 1)
-    lease = await acquire(bench, server_id="eager")
+    lease = await bench.acquire(server_id="eager")
     assert lease.instance_id == "eager-1"
     await until_ready(bench, 2)
     assert {each.spec.key.server_id for each in bench.servers.live} == {"eager"}
@@ -254,21 +231,21 @@ async def test_the_probes_instance_is_the_first_spare_even_of_a_lazy_server(
     bench: Bench,
 ) -> None:
     policy = InstancePolicy(start="lazy", warm=2)
-    await probe(bench, bench.spec("db", shared=False, instances=policy))
+    await bench.probe(bench.spec("db", shared=False, instances=policy))
     await until_ready(bench, 2)
     assert len(bench.servers.opened) == 2
-    assert (await acquire(bench)).instance_id == "db-1"
+    assert (await bench.acquire()).instance_id == "db-1"
 
 
-async def test_a_probes_spare_that_nobody_uses_ends_after_its_idle_time(bench: Bench) -> None:
+async def test_an_unused_spare_of_a_probe_ends_after_the_idle_timeout(bench: Bench) -> None:
     policy = InstancePolicy(idle_timeout=0.05)
-    await probe(bench, bench.spec("db", shared=False, instances=policy))
+    await bench.probe(bench.spec("db", shared=False, instances=policy))
     await bench.until(lambda: bench.servers.opened and not bench.servers.live)
-    await probe(bench, bench.spec("kept", shared=False))
+    await bench.probe(bench.spec("kept", shared=False))
     assert spares(bench, "kept") == 1
 
 
-async def test_spares_that_are_wanted_do_not_end_for_want_of_calls(bench: Bench) -> None:
+async def test_spares_within_the_target_do_not_end_as_idle(bench: Bench) -> None:
     policy = InstancePolicy(warm=1, idle_timeout=0.02)
     await bench.serve("db", shared=False, instances=policy)
     await bench.serve("other", instances=InstancePolicy(idle_timeout=0.06))
@@ -278,18 +255,18 @@ async def test_spares_that_are_wanted_do_not_end_for_want_of_calls(bench: Bench)
             == ["closed"]
         )
     )  # three idle times have passed
-    assert (await acquire(bench)).instance_id == "db-1"
+    assert (await bench.acquire()).instance_id == "db-1"
 
 
-async def test_a_spare_is_renewed_at_half_of_its_greatest_age(bench: Bench) -> None:
+async def test_a_spare_is_replaced_at_half_of_max_age(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(warm=1, max_age=0.2))
     await bench.until(lambda: len(bench.servers.opened) > 2)
     await bench.until(lambda: bench.servers.opened[1].state == "closed")
-    lease = await acquire(bench)
+    lease = await bench.acquire()
     assert lease.instance_id not in (bench.servers.opened[0].id, bench.servers.opened[1].id)
 
 
-async def test_a_spare_of_before_a_change_of_tools_is_replaced_by_one_of_after_it(
+async def test_a_spare_with_the_tools_before_a_change_is_replaced(
     bench: Bench,
 ) -> None:
     spec = await bench.serve("db", shared=False, instances=InstancePolicy(warm=1))
@@ -309,21 +286,21 @@ async def test_a_spare_of_before_a_change_of_tools_is_replaced_by_one_of_after_i
     await bench.push(bench.upsert(spec))
     await bench.until(lambda: old.state == "closed")
     await until_ready(bench, 1)
-    lease = await acquire(bench)
+    lease = await bench.acquire()
     result = await bench.caller().call(
         "db", "other", arguments=b"{}", lease_id=lease.id, session=lease.session
     )
     assert result.payload, result.status.message
 
 
-async def test_a_spare_whose_tools_differ_from_its_start_is_not_replaced_for_ever(
+async def test_a_spare_whose_tools_always_differ_is_not_replaced_again_and_again(
     bench: Bench,
 ) -> None:
     spec = bench.spec("db", shared=False, instances=InstancePolicy(warm=1))
     await bench.push(bench.upsert(spec, tools={**ECHO, "other": OTHER}))
     report = await bench.plane.expect_report(lambda report: report.problems)
     assert report.problems[0].reason == "TOOL_DIFFERS"
-    lease = await acquire(bench)
+    lease = await bench.acquire()
     caller = bench.caller()
     assert (await caller.call("db", lease_id=lease.id, session=lease.session)).payload
     fault = await caller.refused(

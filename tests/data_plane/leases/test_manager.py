@@ -9,7 +9,6 @@ import grpc
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.spec.model import InstancePolicy
 from leaseway.spec.policy import ServerPolicy, TenantLimits
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.errors import Fault, Reason
@@ -50,7 +49,7 @@ async def test_the_first_call_of_a_session_acquires_and_says_so(bench: Bench) ->
     assert len(bench.servers.opened) == 1
 
 
-async def test_callers_of_one_session_share_one_lease_although_they_come_at_once(
+async def test_concurrent_callers_of_one_session_share_one_lease(
     bench: Bench,
 ) -> None:
     bench.servers.gate = asyncio.Event()
@@ -71,7 +70,7 @@ async def test_callers_of_one_session_share_one_lease_although_they_come_at_once
     assert len(bench.servers.opened) == 1
 
 
-async def test_a_lease_bears_the_name_of_the_client_that_acquired_it(bench: Bench) -> None:
+async def test_a_lease_carries_the_name_of_the_client_that_acquired_it(bench: Bench) -> None:
     bench.servers.gate = asyncio.Event()
     await bench.serve("db", shared=False)
     caller = bench.caller()
@@ -112,9 +111,9 @@ async def test_leases_are_listed_in_pages(bench: Bench) -> None:
     assert (await refused(garbage)).reason is Reason.INVALID_REQUEST
 
 
-async def test_a_released_lease_is_gone_and_its_holder_is_told(bench: Bench) -> None:
+async def test_a_call_on_a_released_lease_fails(bench: Bench) -> None:
     await bench.serve("db", shared=False)
-    lease = (await acquire(bench)).lease
+    lease = await bench.acquire()
     request = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, session="s1")
     assert (await bench.leases.ReleaseLease(request)).released
     assert not (await bench.leases.ReleaseLease(request)).released
@@ -123,9 +122,9 @@ async def test_a_released_lease_is_gone_and_its_holder_is_told(bench: Bench) -> 
     await bench.until(lambda: not bench.servers.live)
 
 
-async def test_a_lease_is_released_for_idleness_only_where_nobody_calls(bench: Bench) -> None:
+async def test_an_idle_limit_releases_a_lease_only_without_recent_calls(bench: Bench) -> None:
     await bench.serve("db", shared=False)
-    lease = (await acquire(bench)).lease
+    lease = await bench.acquire()
     await bench.caller().call("db", lease_id=lease.id, session="s1")
     limit = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, session="s1", idle=duration(3600))
     answer = await bench.leases.ReleaseLease(limit)
@@ -141,7 +140,7 @@ async def test_a_lease_is_released_for_idleness_only_where_nobody_calls(bench: B
 
 async def test_a_name_is_resolved_on_the_server_of_a_lease(bench: Bench) -> None:
     await bench.serve("db", shared=False)
-    lease = (await acquire(bench)).lease
+    lease = await bench.acquire()
 
     def asked(name: str, session: str = "s1") -> Any:
         request = leases_pb2.ResolveLeasedRequest(lease_id=lease.id, session=session, name=name)
@@ -161,9 +160,9 @@ async def test_a_name_is_resolved_on_the_server_of_a_lease(bench: Bench) -> None
     assert (await refused(asked(plan.name))).reason is Reason.LEASE_RELEASED
 
 
-async def test_a_stranger_who_guesses_a_lease_cannot_release_it(bench: Bench) -> None:
+async def test_another_session_or_tenant_cannot_release_a_lease(bench: Bench) -> None:
     await bench.serve("db", shared=False)
-    lease = (await acquire(bench)).lease
+    lease = await bench.acquire()
     for tenant, session in (("acme", "s1"), ("", "s2"), ("", ""), ("acme", "")):
         guess = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, tenant=tenant, session=session)
         fault = await refused(bench.leases.ReleaseLease(guess))
@@ -175,7 +174,7 @@ async def test_a_stranger_who_guesses_a_lease_cannot_release_it(bench: Bench) ->
     assert (await bench.leases.ReleaseLease(own)).released
 
 
-async def test_a_lease_that_nobody_knows_is_lost_and_never_made_anew(bench: Bench) -> None:
+async def test_an_unknown_lease_id_is_lost_and_starts_nothing(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     fault = await bench.caller().refused("db", lease_id="other-1", session="s1")
     assert fault.reason is Reason.LEASE_LOST
@@ -184,10 +183,10 @@ async def test_a_lease_that_nobody_knows_is_lost_and_never_made_anew(bench: Benc
     assert (await refused(release)).reason is Reason.LEASE_LOST
 
 
-async def test_a_lease_of_another_tenant_session_or_server_is_none(bench: Bench) -> None:
+async def test_a_lease_works_for_its_tenant_session_and_server_only(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     await bench.serve("web", shared=False)
-    lease = (await acquire(bench)).lease
+    lease = await bench.acquire()
     caller = bench.caller()
     strangers: list[dict[str, Any]] = [
         {"tenant": "acme", "session": "s1", "server_id": "db"},
@@ -202,21 +201,11 @@ async def test_a_lease_of_another_tenant_session_or_server_is_none(bench: Bench)
     assert bench.worker.leases.get(lease.id) is not None
 
 
-async def test_a_lease_whose_server_died_is_lost_and_says_why(bench: Bench) -> None:
-    await bench.serve("db", shared=False)
-    lease = (await acquire(bench)).lease
-    bench.servers.opened[0].crash("exit status 9")
-    fault = await bench.caller().refused("db", lease_id=lease.id, session="s1")
-    assert fault.reason is Reason.LEASE_LOST
-    assert "exit status 9" in fault.message
-    await bench.plane.expect_report(lambda report: lease.id in report.leases_lost)
-
-
-async def test_calls_in_flight_on_a_revoked_lease_are_told_of_the_revocation(
+async def test_calls_in_flight_on_a_revoked_lease_fail_with_the_reason(
     bench: Bench,
 ) -> None:
     await bench.serve("db", shared=False)
-    lease = (await acquire(bench)).lease
+    lease = await bench.acquire()
     bench.servers.holds = True
     caller = bench.caller()
     call_id = await caller.begin("db", lease_id=lease.id, session="s1")
@@ -227,15 +216,17 @@ async def test_calls_in_flight_on_a_revoked_lease_are_told_of_the_revocation(
     assert "an operator said so" in fault.message
 
 
-async def test_a_shared_server_is_not_leasable_and_an_unknown_one_not_found(bench: Bench) -> None:
+async def test_a_lease_needs_a_leased_server_and_a_session(bench: Bench) -> None:
     await bench.serve("time")
     assert (await refused(acquire(bench, server_id="time"))).reason is Reason.NOT_LEASABLE
     assert (await refused(acquire(bench, server_id="tim"))).reason is Reason.TOOL_NOT_FOUND
+    await bench.serve("db", shared=False)
     assert (await refused(acquire(bench, session=""))).reason is Reason.SESSION_REQUIRED
+    assert (await bench.caller().refused("db")).reason is Reason.SESSION_REQUIRED
 
 
 @pytest.mark.parametrize("name", ["x" * 257, "a\nb"])
-async def test_a_lease_of_a_name_that_breaks_the_rule_is_refused(bench: Bench, name: str) -> None:
+async def test_invalid_session_and_tenant_names_are_rejected(bench: Bench, name: str) -> None:
     await bench.serve("db", shared=False)
     for wrong in ({"session": name}, {"tenant": name}):
         assert (await refused(acquire(bench, **wrong))).reason is Reason.INVALID_REQUEST
@@ -250,14 +241,9 @@ async def test_a_shared_call_has_no_session_or_tenant_of_any_length(bench: Bench
         assert (await bench.caller().refused("time", **wrong)).reason is Reason.INVALID_REQUEST
 
 
-async def test_a_call_without_a_session_cannot_acquire(bench: Bench) -> None:
+async def test_a_full_worker_rejects_a_lease_at_once_or_after_the_wait(bench: Bench) -> None:
     await bench.serve("db", shared=False)
-    assert (await bench.caller().refused("db")).reason is Reason.SESSION_REQUIRED
-
-
-async def test_a_full_worker_says_so_at_once_or_waits_for_room(bench: Bench) -> None:
-    await bench.serve("db", shared=False)
-    held = [(await acquire(bench, f"s{number}")).lease for number in range(4)]
+    held = [(await bench.acquire(f"s{number}")) for number in range(4)]
     fault = await refused(acquire(bench, "one too many"))
     assert fault.reason is Reason.CAPACITY
     assert fault.retry_delay is not None
@@ -271,15 +257,7 @@ async def test_a_full_worker_says_so_at_once_or_waits_for_room(bench: Bench) -> 
         assert (await waiting).lease.session == "patient"
 
 
-async def test_a_server_has_no_more_leases_than_its_instances(bench: Bench) -> None:
-    await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=1))
-    await acquire(bench, "s1")
-    fault = await refused(acquire(bench, "s2"))
-    assert fault.reason is Reason.CAPACITY
-    assert "max_instances" in fault.message
-
-
-async def test_a_lease_whose_instance_does_not_come_up_is_none(bench: Bench) -> None:
+async def test_a_lease_whose_instance_does_not_start_is_not_granted(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no such command")]
     assert "no such command" in (await refused(acquire(bench))).message
@@ -287,9 +265,9 @@ async def test_a_lease_whose_instance_does_not_come_up_is_none(bench: Bench) -> 
     assert (await acquire(bench)).created
 
 
-async def test_keep_alive_renews_what_is_held_and_explains_the_rest(bench: Bench) -> None:
+async def test_keep_alive_renews_held_leases_and_reports_the_others(bench: Bench) -> None:
     await bench.serve("db", shared=False)
-    lease = (await acquire(bench, ttl=duration(30))).lease
+    lease = await bench.acquire(ttl=duration(30))
     request = leases_pb2.KeepAliveRequest(lease_ids=[lease.id, "other-1"])
     caller = bench.caller()
     await caller.send(keep_alive=request)
@@ -301,7 +279,7 @@ async def test_keep_alive_renews_what_is_held_and_explains_the_rest(bench: Bench
     assert fault_from_status(unknown.error).reason is Reason.LEASE_LOST
 
 
-async def test_a_stranger_of_the_tenant_cannot_prolong_a_lease_that_is_kept_by_its_session(
+async def test_another_session_cannot_renew_a_lease_that_its_session_renews(
     bench: Bench,
 ) -> None:
     async def renew(*sessions: str) -> Any:
@@ -310,7 +288,7 @@ async def test_a_stranger_of_the_tenant_cannot_prolong_a_lease_that_is_kept_by_i
         return renewal
 
     await bench.serve("db", shared=False)
-    lease = (await acquire(bench, ttl=duration(30))).lease
+    lease = await bench.acquire(ttl=duration(30))
     assert seconds((await renew()).ttl) == 30, "a client of before names no session"
     assert seconds((await renew("s1")).ttl) == 30
     held = bench.worker.leases.get(lease.id)
@@ -330,30 +308,7 @@ async def test_a_stranger_of_the_tenant_cannot_prolong_a_lease_that_is_kept_by_i
     assert held.expires_at >= end
 
 
-async def test_leases_expire_by_themselves_and_the_control_plane_hears_of_it(
-    bench: Bench,
-) -> None:
-    await bench.serve("db", shared=False)
-    lease = (await acquire(bench, ttl=duration(1))).lease
-    await bench.plane.expect_report(lambda report: lease.id in report.leases_lost)
-    fault = await bench.caller().refused("db", lease_id=lease.id, session="s1")
-    assert fault.reason is Reason.LEASE_EXPIRED
-    await bench.until(lambda: not bench.servers.live)
-
-
-async def test_a_lease_released_while_it_starts_leaves_nothing(bench: Bench) -> None:
-    await bench.serve("db", shared=False)
-    bench.servers.gate = asyncio.Event()
-    acquiring = asyncio.ensure_future(acquire(bench))
-    await bench.until(lambda: bench.worker.leases.leases)
-    (lease,) = bench.worker.leases.leases
-    await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, session="s1"))
-    bench.servers.gate.set()
-    assert (await refused(acquiring)).reason is Reason.LEASE_RELEASED
-    await bench.until(lambda: not bench.servers.live)
-
-
-async def test_nothing_waits_for_the_start_of_a_lease_that_has_ended(bench: Bench) -> None:
+async def test_releasing_a_lease_cancels_the_start_of_its_instance(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     bench.servers.gate = asyncio.Event()  # never set: the server would start for ever
     acquiring = asyncio.ensure_future(acquire(bench))
@@ -366,7 +321,7 @@ async def test_nothing_waits_for_the_start_of_a_lease_that_has_ended(bench: Benc
         await bench.until(lambda: not bench.worker.pool.context.quota.count("db"))
 
 
-async def test_a_lease_is_reported_while_its_instance_still_starts(bench: Bench) -> None:
+async def test_a_lease_is_reported_while_its_instance_starts(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     bench.servers.gate = asyncio.Event()
     acquiring = asyncio.ensure_future(acquire(bench))
@@ -380,7 +335,7 @@ async def test_a_lease_is_reported_while_its_instance_still_starts(bench: Bench)
 
 
 @pytest.mark.parametrize("ttl", [0.2, -5, 25 * 3600])
-async def test_a_time_to_live_out_of_bounds_is_refused(bench: Bench, ttl: float) -> None:
+async def test_a_time_to_live_out_of_bounds_is_rejected(bench: Bench, ttl: float) -> None:
     await bench.serve("db", shared=False)
     fault = await refused(acquire(bench, ttl=duration(ttl)))
     assert fault.reason is Reason.INVALID_REQUEST
@@ -397,7 +352,7 @@ async def test_a_lease_is_not_granted_to_a_caller_of_another_protocol(bench: Ben
     assert fault.reason is Reason.INCOMPATIBLE_VERSION
 
 
-async def test_a_tenant_holds_as_many_leases_as_it_may(bench: Bench) -> None:
+async def test_the_lease_limit_of_a_tenant_is_enforced(bench: Bench) -> None:
     policy = ServerPolicy(limits={"acme": TenantLimits(leases=1)})
     await bench.serve("db", shared=False, policy=policy)
     caller = bench.caller()
@@ -406,3 +361,32 @@ async def test_a_tenant_holds_as_many_leases_as_it_may(bench: Bench) -> None:
     assert fault.reason is Reason.CAPACITY
     assert "tenant acme holds 1 leases" in fault.message
     assert (await caller.call("db", tenant="rival", session="s1")).payload
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason", "cause"),
+    [
+        ("released", Reason.LEASE_RELEASED, ""),
+        ("revoked", Reason.LEASE_REVOKED, "an operator said so"),
+        ("lost", Reason.LEASE_LOST, "exit status 9"),
+        ("expired", Reason.LEASE_EXPIRED, ""),
+    ],
+)
+async def test_each_end_of_a_lease_is_reported_and_told_to_its_caller(
+    bench: Bench, outcome: str, reason: Reason, cause: str
+) -> None:
+    await bench.serve("db", shared=False)
+    lease = await bench.acquire(tenant="acme", ttl=duration(1 if outcome == "expired" else 60))
+    if outcome == "released":
+        await bench.release(lease)
+    elif outcome == "revoked":
+        bench.plane.send(revoke={"lease_id": lease.id, "reason": cause})
+    elif outcome == "lost":
+        bench.servers.opened[0].crash(cause)
+    report = await bench.plane.expect_report(lambda report: lease.id in report.leases_lost)
+    assert list(report.leases_lost) == [lease.id]
+    [end] = report.lease_ends
+    assert (end.lease_id, end.tenant, end.how) == (lease.id, "acme", outcome)
+    fault = await bench.caller().refused("db", tenant="acme", lease_id=lease.id, session="s1")
+    assert (fault.reason, cause in fault.message) == (reason, True)
+    await bench.until(lambda: not bench.servers.live)

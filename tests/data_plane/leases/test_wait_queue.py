@@ -70,7 +70,7 @@ async def queued(room: Room, *names: str, server: str = "db") -> list[asyncio.Ta
     return tasks
 
 
-async def test_callers_are_served_in_the_order_in_which_they_came() -> None:
+async def test_callers_are_served_in_order() -> None:
     room = Room()
     held = await room.acquire("first")
     tasks = await queued(room, "a", "b", "c")
@@ -82,7 +82,7 @@ async def test_callers_are_served_in_the_order_in_which_they_came() -> None:
 
 
 @pytest.mark.parametrize("capacity", [1, 9])
-async def test_whoever_shares_the_lease_of_one_who_was_served_is_served_too(capacity: int) -> None:
+async def test_waiters_for_the_same_lease_are_served_together(capacity: int) -> None:
     room = Room(capacity, server_limit=1)
     held = await room.acquire("first")
     first, other, second = await queued(room, "mine", "theirs", "mine")
@@ -93,7 +93,7 @@ async def test_whoever_shares_the_lease_of_one_who_was_served_is_served_too(capa
     other.cancel()
 
 
-async def test_a_newcomer_does_not_overtake_those_who_wait() -> None:
+async def test_a_newcomer_does_not_overtake_waiters() -> None:
     room = Room()
     held = await room.acquire("first")
     [patient] = await queued(room, "patient")
@@ -131,7 +131,7 @@ async def test_a_full_server_does_not_hold_up_callers_of_another_one() -> None:
         await of_db
 
 
-async def test_a_caller_that_left_costs_nobody_a_place() -> None:
+async def test_a_cancelled_waiter_takes_no_place() -> None:
     room = Room()
     held = await room.acquire("first")
     gone, next_one = await queued(room, "gone", "next")
@@ -156,7 +156,7 @@ async def test_a_wait_ends_with_its_time_and_a_fault_ends_every_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_nobody_starves_and_no_bound_is_passed_under_contention(seed: int) -> None:
+async def test_under_contention_every_caller_is_served_within_the_limits(seed: int) -> None:
     draw, room = random.Random(seed), Room(capacity=3, server_limit=2)
     most = 0
 
@@ -177,7 +177,7 @@ async def test_nobody_starves_and_no_bound_is_passed_under_contention(seed: int)
     assert not len(room.table)
 
 
-async def test_a_worker_that_leaves_refuses_those_who_wait_for_room(bench: Bench) -> None:
+async def test_a_worker_that_shuts_down_rejects_waiters(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=1))
     await acquire(bench, "s1")
     waiting = asyncio.ensure_future(refused(acquire(bench, "s2", wait=duration(60))))
@@ -188,7 +188,7 @@ async def test_a_worker_that_leaves_refuses_those_who_wait_for_room(bench: Bench
     assert (await refused(acquire(bench, "s3"))).reason is Reason.DRAINING
 
 
-async def test_more_room_by_configuration_is_given_to_those_who_wait(bench: Bench) -> None:
+async def test_a_raised_limit_serves_waiters(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=1))
     await acquire(bench, "s1")
     waiting = asyncio.ensure_future(acquire(bench, "s2", wait=duration(60)))
@@ -200,7 +200,7 @@ async def test_more_room_by_configuration_is_given_to_those_who_wait(bench: Benc
     assert len(held.leases) == 2
 
 
-async def test_a_waiter_whose_instance_does_not_start_is_told_why(bench: Bench) -> None:
+async def test_a_waiter_whose_instance_does_not_start_gets_the_fault(bench: Bench) -> None:
     limits = InstancePolicy(start="lazy", max_instances=1)
     await bench.serve("db", shared=False, instances=limits)
     held = await acquire(bench)
@@ -215,7 +215,7 @@ async def test_a_waiter_whose_instance_does_not_start_is_told_why(bench: Bench) 
     assert not tuple(bench.worker.leases.leases)
 
 
-async def test_a_lease_that_ends_before_its_waiters_turn_is_no_success(bench: Bench) -> None:
+async def test_a_lease_that_ends_before_its_waiter_runs_is_not_granted(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=1))
     held = await acquire(bench)
     leases = bench.worker.leases
@@ -231,14 +231,14 @@ async def test_a_lease_that_ends_before_its_waiters_turn_is_no_success(bench: Be
     assert refusal.value.reason is Reason.LEASE_REVOKED
 
 
-async def test_a_worker_of_no_capacity_holds_no_lease() -> None:
+async def test_a_worker_without_capacity_grants_no_lease() -> None:
     async with worker_bench(capacity=0) as bench:
         assert bench.first_hello.capacity == 0
         await bench.serve("db", shared=False)
         assert (await refused(acquire(bench))).reason is Reason.CAPACITY
 
 
-async def test_a_tenant_that_fills_the_line_makes_place_for_another_one() -> None:
+async def test_a_tenant_that_fills_the_queue_makes_place_for_another() -> None:
     line, full = LeaseWaitQueue(), LeaseLimitReached("The worker is full.")
 
     def never() -> Granted:

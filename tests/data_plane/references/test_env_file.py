@@ -27,19 +27,19 @@ from leaseway.wire.errors import Fault
         ("A=1\nA=2", "2"),
     ],
 )
-def test_a_line_gives_a_variable(line: str, value: str) -> None:
+def test_each_line_is_a_variable(line: str, value: str) -> None:
     assert parse_env_file(f"# all of them\n\n{line}\r\n") == {"A": value}
 
 
 @pytest.mark.parametrize("line", ["A", "1A=b", "A='b", 'A="b', 'A="b" c', "=b"])
-def test_a_line_that_is_none_is_named_without_its_value(line: str) -> None:
+def test_an_invalid_line_is_named_without_its_value(line: str) -> None:
     with pytest.raises(BadEnvFile) as refused:
         parse_env_file(f"X=1\n{line}\n")
     assert str(refused.value) == "whose line 2 is no NAME=VALUE on one line"
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     try:
         found = parse_env_file(text)
     except BadEnvFile:
@@ -57,7 +57,7 @@ def spec(path: Path, **env: str) -> ServerSpec:
     )
 
 
-def test_what_the_entry_says_goes_over_the_file(tmp_path: Path) -> None:
+def test_the_entrys_variables_win_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     path.write_text("MODE=slow\nDB_PASSWORD=hunter22\n")
     resolved = resolve(spec(path, MODE="quick"), {})
@@ -69,9 +69,7 @@ def test_what_the_entry_says_goes_over_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [None, "oops\n"])
-def test_a_file_that_is_missing_or_bad_is_a_missing_reference(
-    tmp_path: Path, text: str | None
-) -> None:
+def test_a_missing_or_invalid_file_is_a_missing_reference(tmp_path: Path, text: str | None) -> None:
     path = tmp_path / ".env"
     if text is not None:
         path.write_text(text)

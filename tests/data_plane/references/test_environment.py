@@ -48,7 +48,7 @@ PARENT = {
         "SESSION_COOKIE",
     ],
 )
-def test_a_name_like_this_is_a_secret(name: str) -> None:
+def test_names_that_look_secret(name: str) -> None:
     assert looks_secret(name)
 
 
@@ -67,11 +67,11 @@ def test_a_name_like_this_is_a_secret(name: str) -> None:
         "COMPASS_URL",
     ],
 )
-def test_a_name_like_this_is_not(name: str) -> None:
+def test_names_that_do_not_look_secret(name: str) -> None:
     assert not looks_secret(name)
 
 
-def test_safe_leaves_out_secrets_and_our_own() -> None:
+def test_safe_omits_secrets_and_our_own_variables() -> None:
     assert child_environment(PARENT, "safe", {}) == {
         "PATH": "/bin",
         "HOME": "/home/me",
@@ -80,20 +80,20 @@ def test_safe_leaves_out_secrets_and_our_own() -> None:
     }
 
 
-def test_what_the_command_set_for_its_own_grpc_stays_with_it() -> None:
+def test_variables_for_the_commands_own_grpc_are_not_inherited() -> None:
     ours = {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}
     assert child_environment({**PARENT, **ours}, "all", {}) == child_environment(PARENT, "all", {})
     chosen = {"GRPC_ENABLE_FORK_SUPPORT": "1", "GRPC_VERBOSITY": "DEBUG"}
     assert chosen.items() <= child_environment({**PARENT, **chosen}, "safe", {}).items()
 
 
-def test_all_keeps_secrets_but_never_our_own() -> None:
+def test_all_keeps_secrets_but_not_our_own_variables() -> None:
     child = child_environment(PARENT, "all", {})
     assert child["GITHUB_TOKEN"] == "t"
     assert not [name for name in child if name.startswith("LEASEWAY_")]
 
 
-def test_none_keeps_what_programs_need_to_find_themselves() -> None:
+def test_none_keeps_what_programs_need_to_run() -> None:
     assert child_environment(PARENT, "none", {}) == {
         "PATH": "/bin",
         "HOME": "/home/me",
@@ -102,13 +102,13 @@ def test_none_keeps_what_programs_need_to_find_themselves() -> None:
 
 
 @pytest.mark.parametrize("inherit", ["safe", "all", "none"])
-def test_what_is_wired_wins_whatever_its_name(inherit: str) -> None:
+def test_configured_variables_win(inherit: str) -> None:
     wired = {"PATH": "/opt", "GITHUB_TOKEN": "wired", "LEASEWAY_KEY": "meant"}
     child = child_environment(PARENT, inherit, wired)  # type: ignore[arg-type]
     assert {name: child[name] for name in wired} == wired
 
 
 @pytest.mark.parametrize("inherit", ["safe", "all", "none"])
-def test_no_child_inherits_what_opens_the_vault(inherit: InheritEnv) -> None:
+def test_no_child_inherits_the_key_of_the_vault(inherit: InheritEnv) -> None:
     ours = dict.fromkeys(("LEASEWAY_VAULT", "LEASEWAY_VAULT_KEY", "LEASEWAY_VAULT_NEW_KEY"), "x")
     assert not ours.keys() & child_environment({**PARENT, **ours}, inherit, {}).keys()

@@ -15,7 +15,7 @@ def spec_of(module: str = "shop.prices", **env: Value) -> ServerSpec:
     return ServerSpec(VariantKey("s"), "python", module=module, class_name="Prices", env=env)
 
 
-def test_a_module_is_looked_for_as_its_process_does(
+def test_a_module_is_searched_where_its_process_imports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -32,7 +32,9 @@ def test_a_module_is_looked_for_as_its_process_does(
     assert module_files(ServerSpec(VariantKey("s"), "stdio", command="x"), {}) == ()
 
 
-def test_an_edit_makes_another_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_changes_the_resolved_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     spec = spec_of("prices")
     without = resolve(spec, {})
@@ -46,9 +48,7 @@ def test_an_edit_makes_another_reading(tmp_path: Path, monkeypatch: pytest.Monke
     assert resolve(spec, {}).digest == second.digest
 
 
-def test_what_a_module_imports_is_read_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_imported_modules_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shop" / "deep").mkdir(parents=True)
     (tmp_path / "lib").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -79,9 +79,7 @@ def test_what_a_module_imports_is_read_with_it(
     assert read_code(spec, {}).digest in digests
 
 
-def test_what_is_read_of_a_module_has_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_modules_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("prices.py").write_text("".join(f"import m{number}\n" for number in range(300)))
     for number in range(300):

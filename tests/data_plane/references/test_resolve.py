@@ -87,7 +87,7 @@ def line(tmp_path: Path) -> Iterator[Callable[[str], str]]:
     root.setLevel(level)
 
 
-def test_the_workers_log_shows_no_secret_in_use_nor_for_a_while_after(
+def test_the_workers_log_hides_secrets_in_use_and_for_a_while_after(
     line: Callable[[str], str],
 ) -> None:
     server = spec(env={"DB": Value("secret", "db")})
@@ -130,7 +130,7 @@ def test_values_are_in_no_representation() -> None:
         ({"env": {"U": Value("literal", "http://${DATA_DIR}")}}, False),
     ],
 )
-def test_values_that_look_like_credentials_are_to_be_hidden(
+def test_values_that_look_like_credentials_are_hidden(
     more: dict[str, object], secret: bool
 ) -> None:
     environment = dict.fromkeys(("A", "API_TOKEN", "DATA_DIR"), "value-one")
@@ -139,7 +139,7 @@ def test_values_that_look_like_credentials_are_to_be_hidden(
     assert ("value-one" in resolved.secrets) is secret
 
 
-def test_everything_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
+def test_all_missing_references_are_named_at_once(tmp_path: Path) -> None:
     wanting = spec(
         args=("${NOWHERE}",),
         env={"TOKEN": Value("env", "HOST_TOKEN"), "DB": Value("secret", "db")},
@@ -156,7 +156,7 @@ def test_everything_that_is_missing_is_named_at_once(tmp_path: Path) -> None:
     assert "kept-secret" not in fault.message
 
 
-def test_a_file_that_is_no_text_or_too_large_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_or_too_large_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "bin").write_bytes(b"\xff\xfe")
     (tmp_path / "big").write_bytes(b"x" * ((1 << 20) + 1))
     for name, words in (("bin", "not UTF-8"), ("big", "larger than")):
@@ -169,12 +169,12 @@ class Closed:
         raise VaultError("The vault /v does not open.")
 
 
-def test_a_secret_that_nobody_has_says_how_to_set_it() -> None:
+def test_a_missing_secret_says_how_to_set_it() -> None:
     with pytest.raises(Fault, match="leaseway vault set db_password"):
         resolve(spec(env={"DB": Value("secret", "db_password")}), {}, Drawer())
 
 
-def test_a_vault_that_cannot_be_read_says_so_where_a_secret_is_missing() -> None:
+def test_an_unreadable_vault_is_named_for_a_missing_secret() -> None:
     wants = spec(env={"DB": Value("secret", "db_password")})
     with pytest.raises(Fault) as caught:
         resolve(wants, {}, Closed())
@@ -189,7 +189,7 @@ def test_a_vault_that_cannot_be_read_says_so_where_a_secret_is_missing() -> None
     ["LEASEWAY_VAULT_KEY", "LEASEWAY_VAULT_NEW_KEY", "LEASEWAY_KEY", "LEASEWAY_SEAL_KEY"],
 )
 @pytest.mark.parametrize("kind", ["env", "secret", "literal"])
-def test_no_server_is_given_a_key_of_ours(name: str, kind: Any) -> None:
+def test_no_server_gets_a_key_of_leaseway(name: str, kind: Any) -> None:
     wants = spec(env={"X": Value(kind, f"${{{name}}}" if kind == "literal" else name)})
     with pytest.raises(Fault, match="a key of Leaseway's own"):
         resolve(wants, {name: "the key itself"}, Drawer(**{name: "the key itself"}))
@@ -197,7 +197,9 @@ def test_no_server_is_given_a_key_of_ours(name: str, kind: Any) -> None:
     assert resolve(with_default, {name: "the key itself"}).args == ("none",)
 
 
-def test_no_server_is_given_a_file_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_gets_a_file_of_leaseways_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".leaseway").mkdir()
     (tmp_path / ".leaseway" / "vault.key").write_text("the key itself")
@@ -207,7 +209,7 @@ def test_no_server_is_given_a_file_of_ours(tmp_path: Path, monkeypatch: pytest.M
             resolve(spec(env={"X": Value("file", str(path))}), {})
 
 
-def test_readings_are_told_apart_by_what_the_server_gets() -> None:
+def test_resolved_values_differ_if_the_server_gets_other_values() -> None:
     wants = spec(env={"A": Value("env", "A"), "B": Value("literal", "b")})
     first = resolve(wants, {"A": "1", "OTHER": "x"})
     assert first.digest == resolve(wants, {"A": "1", "OTHER": "y"}).digest
@@ -252,9 +254,7 @@ def test_a_class_gets_its_config_in_a_variable_with_references_resolved(tmp_path
         resolve(long, {"BIG": "x" * (120 << 10)})
 
 
-def test_the_kit_gets_what_is_on_as_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kit_gets_its_tools_as_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     on = Builtin(("read_file", "http_get"), ("docs", "${ROOT}"), ("git log *",), ("${HOST}",))
     kit = ServerSpec(VariantKey("srv"), "builtin", builtin=on)
@@ -269,7 +269,7 @@ def test_the_kit_gets_what_is_on_as_options(
         resolve(kit, {"HOST": "a"})
 
 
-async def test_files_that_hang_take_one_thread_each_and_nobody_elses_time(tmp_path: Path) -> None:
+async def test_hanging_files_hold_up_one_thread_each_and_no_other_server(tmp_path: Path) -> None:
     good = tmp_path / "good"
     good.write_text("here")
     pipes = [tmp_path / f"pipe{number}" for number in range(12)]

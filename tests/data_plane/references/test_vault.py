@@ -21,7 +21,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VaultPlace:
     return VaultPlace(tmp_path / "vault", tmp_path / "key")
 
 
-def test_it_has_what_was_read_last(place: VaultPlace) -> None:
+def test_a_vault_keeps_the_secrets_that_were_read_last(place: VaultPlace) -> None:
     known = WorkerVault(place)
     known.refresh()
     assert known.get("a") is None
@@ -34,7 +34,7 @@ def test_it_has_what_was_read_last(place: VaultPlace) -> None:
     assert known.get("a") is None
 
 
-def test_a_vault_that_does_not_change_is_read_once(
+def test_an_unchanged_vault_is_read_once(
     place: VaultPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_secret(place, "a", "1")
@@ -54,7 +54,7 @@ def test_a_vault_that_does_not_change_is_read_once(
     assert len(reads) == 2
 
 
-def test_a_vault_that_cannot_be_read_says_why_until_it_can(place: VaultPlace) -> None:
+def test_an_unreadable_vault_has_an_error_until_it_can_be_read(place: VaultPlace) -> None:
     set_secret(place, "a", "1")
     known = WorkerVault(place)
     whole, key = place.path.read_bytes(), place.key_file.read_bytes()
@@ -85,7 +85,7 @@ def test_a_rotated_key_file_is_followed(place: VaultPlace) -> None:
     assert (known.get("a"), known.error) == ("2", None)
 
 
-def test_a_worker_without_a_vault_has_no_secrets_and_no_trouble(place: VaultPlace) -> None:
+def test_a_worker_without_a_vault_has_no_secrets_and_no_error(place: VaultPlace) -> None:
     known = WorkerVault(None)
     known.refresh()
     assert (known.get("a"), known.error, known.stamps) == (None, None, ())

@@ -12,7 +12,7 @@ import pytest
 
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.protobuf import key_to_wire
-from leaseway.v1 import leases_pb2, sync_pb2
+from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import MAX_MESSAGE
 from leaseway.wire.errors import Fault, Reason
 
@@ -25,7 +25,7 @@ async def rejoin(bench: Bench) -> sync_pb2.Hello:
     return hello
 
 
-async def test_a_worker_introduces_itself(bench: Bench) -> None:
+async def test_the_hello_describes_the_worker(bench: Bench) -> None:
     hello = bench.first_hello
     assert hello.protocol_version == 1
     assert hello.package_version.startswith("leaseway-python/")
@@ -37,7 +37,7 @@ async def test_a_worker_introduces_itself(bench: Bench) -> None:
     assert (hello.highest_registry_version, hello.highest_epoch) == (0, 0)
 
 
-async def test_a_worker_gives_signs_of_life_where_it_is_asked_for_them(bench: Bench) -> None:
+async def test_a_worker_sends_pulses_if_the_control_plane_asks_for_them(bench: Bench) -> None:
     await bench.push()
     assert bench.plane.received.empty()  # this one did not ask
     bench.plane.pulse_interval = 0.1
@@ -46,16 +46,14 @@ async def test_a_worker_gives_signs_of_life_where_it_is_asked_for_them(bench: Be
         await bench.plane.expect("pulse")
 
 
-async def test_an_ack_names_the_delta_and_the_version_reached(bench: Bench) -> None:
+async def test_an_ack_has_the_deltas_nonce_and_the_version_reached(bench: Bench) -> None:
     ack = await bench.push(bench.upsert(bench.spec("time")), registry_version=77)
     assert (ack.nonce, ack.registry_version) == (1, 77)
 
 
-async def test_a_worker_that_joins_again_says_what_it_holds(bench: Bench) -> None:
+async def test_a_worker_that_joins_again_lists_its_state(bench: Bench) -> None:
     spec = await bench.serve("db", shared=False)
-    acquired = await bench.leases.AcquireLease(
-        leases_pb2.AcquireLeaseRequest(session="s1", server_id="db")
-    )
+    acquired = await bench.acquire()
     hello = await rejoin(bench)
     assert hello.worker.incarnation == bench.first_hello.worker.incarnation
     assert (hello.highest_registry_version, hello.highest_epoch) == (1, 1)
@@ -63,12 +61,12 @@ async def test_a_worker_that_joins_again_says_what_it_holds(bench: Bench) -> Non
     assert (held.key.server_id, held.launch_hash) == ("db", spec.launch_hash)
     assert held.toolset_hash
     (lease,) = hello.leases
-    assert lease.id == acquired.lease.id
+    assert lease.id == acquired.id
     (instance,) = hello.instances
     assert (instance.state, instance.lease_id) == ("ready", lease.id)
 
 
-async def test_what_is_held_can_be_had_back_as_it_was_sent(bench: Bench) -> None:
+async def test_held_variants_are_returned_as_they_were_sent(bench: Bench) -> None:
     upsert = bench.upsert(bench.spec("time"))
     await bench.push(upsert)
     await rejoin(bench)
@@ -78,7 +76,7 @@ async def test_what_is_held_can_be_had_back_as_it_was_sent(bench: Bench) -> None
     assert list(held.variants) == [upsert]
 
 
-async def test_without_a_control_plane_calls_go_on(bench: Bench) -> None:
+async def test_calls_continue_without_a_control_plane(bench: Bench) -> None:
     await bench.serve("time")
     bench.plane.refusal = Fault(Reason.SYNCING, "not now")
     await rejoin(bench)
@@ -90,7 +88,7 @@ async def test_without_a_control_plane_calls_go_on(bench: Bench) -> None:
     await bench.plane.hello()
 
 
-async def test_a_refused_worker_says_why_and_asks_again(
+async def test_a_rejected_worker_logs_the_reason_and_tries_again(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.plane.refusal = Fault(Reason.PERMISSION_DENIED, "Another run of w1 is alive.")
@@ -100,7 +98,7 @@ async def test_a_refused_worker_says_why_and_asks_again(
     assert "Another run of w1 is alive." in caplog.text
 
 
-async def test_a_worker_whose_id_is_taken_says_that_and_once(
+async def test_a_taken_worker_id_is_logged_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken = "A second worker calls itself 'w1' while the first is connected."
@@ -114,7 +112,7 @@ async def test_a_worker_whose_id_is_taken_says_that_and_once(
     assert "cannot be reached" not in caplog.text
 
 
-async def test_a_worker_whose_control_plane_takes_nothing_joins_it_again(
+async def test_a_worker_rejoins_a_control_plane_that_reads_nothing(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A stream that this side ends must not end the loop that opens streams."""
@@ -133,7 +131,7 @@ async def test_a_worker_whose_control_plane_takes_nothing_joins_it_again(
     assert await bench.push()
 
 
-async def test_a_control_plane_of_the_past_is_left(
+async def test_a_control_plane_with_an_older_epoch_is_rejected(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.plane.epoch = 5
@@ -146,7 +144,7 @@ async def test_a_control_plane_of_the_past_is_left(
     assert "epoch 4, older than 5" in caplog.text
 
 
-async def test_a_control_plane_of_another_protocol_is_left(
+async def test_a_control_plane_with_another_protocol_is_rejected(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.plane.protocol_version = 99
@@ -155,7 +153,7 @@ async def test_a_control_plane_of_another_protocol_is_left(
     assert "protocol 99" in caplog.text
 
 
-async def test_the_good_part_of_a_delta_applies_and_the_rest_is_refused_by_name(
+async def test_the_valid_part_of_a_delta_applies_and_the_rest_is_rejected(
     bench: Bench,
 ) -> None:
     good = bench.upsert(bench.spec("time"))
@@ -174,7 +172,7 @@ async def test_the_good_part_of_a_delta_applies_and_the_rest_is_refused_by_name(
     assert (await caller.refused("odd")).reason is Reason.TOOL_NOT_FOUND
 
 
-async def test_a_refused_update_leaves_the_last_good_in_force(bench: Bench) -> None:
+async def test_a_rejected_update_keeps_the_previous_version(bench: Bench) -> None:
     await bench.serve("time")
     broken = bench.upsert(bench.spec("time", args=("--new",)))
     broken.toolset.recorded[0].definition = b"{"
@@ -198,7 +196,7 @@ async def test_long_messages_travel_in_parts_both_ways(bench: Bench) -> None:
     assert bench.plane.parts >= 3
 
 
-async def test_open_problems_are_told_to_whoever_joins_later(bench: Bench) -> None:
+async def test_open_problems_are_reported_again_on_a_new_stream(bench: Bench) -> None:
     bench.servers.tools = {"echo": b'{"name":"echo","inputSchema":7}'}
     await bench.serve("time")
     await bench.plane.expect_report(lambda report: report.problems)
@@ -209,16 +207,14 @@ async def test_open_problems_are_told_to_whoever_joins_later(bench: Bench) -> No
 
 async def test_granted_leases_and_changed_instances_are_reported(bench: Bench) -> None:
     await bench.serve("db", shared=False)
-    acquired = await bench.leases.AcquireLease(
-        leases_pb2.AcquireLeaseRequest(session="s1", server_id="db")
-    )
+    acquired = await bench.acquire()
     report = await bench.plane.expect_report(lambda report: report.leases_gained)
-    assert report.leases_gained[0].id == acquired.lease.id
+    assert report.leases_gained[0].id == acquired.id
     assert report.instances_changed
-    assert [each.lease_id for each in report.instances] == [acquired.lease.id]
+    assert [each.lease_id for each in report.instances] == [acquired.id]
 
 
-async def test_a_server_that_waits_to_start_again_is_in_backoff(bench: Bench) -> None:
+async def test_a_server_that_waits_for_its_next_start_is_in_backoff(bench: Bench) -> None:
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no")] * 500
     await bench.serve("time")
     report = await bench.plane.expect_report(
@@ -227,7 +223,7 @@ async def test_a_server_that_waits_to_start_again_is_in_backoff(bench: Bench) ->
     assert report.instances[0].starts >= 1
 
 
-async def test_a_worker_that_is_told_to_drain_asks_to_stop(bench: Bench) -> None:
+async def test_a_drain_requests_a_shutdown(bench: Bench) -> None:
     bench.plane.send(drain=sync_pb2.Drain(reason="an operator said so"))
     await bench.until(bench.shutdown.requested.is_set)
     assert "an operator said so" in bench.shutdown.reason

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-from tests.conftest import BOUND
-
-from leaseway.v1 import leases_pb2
 from leaseway.wire.errors import Reason
 
 Bench = Any
 MUTE = "The server time has not answered a ping for 10 s; its connection was closed."
 
 
-async def test_a_shared_instance_that_fell_silent_is_reported_and_replaced(bench: Bench) -> None:
+async def test_an_unresponsive_shared_instance_is_reported_and_replaced(bench: Bench) -> None:
     await bench.serve("time")
     await bench.until(lambda: bench.servers.live)
     first = bench.servers.opened[0]
@@ -29,11 +25,9 @@ async def test_a_shared_instance_that_fell_silent_is_reported_and_replaced(bench
     assert (await bench.caller().call("time")).payload
 
 
-async def test_a_lease_whose_instance_fell_silent_is_lost_with_the_reason(bench: Bench) -> None:
+async def test_a_lease_whose_instance_is_unresponsive_is_lost_with_the_reason(bench: Bench) -> None:
     await bench.serve("db", shared=False)
-    request = leases_pb2.AcquireLeaseRequest(session="s1", server_id="db")
-    async with asyncio.timeout(BOUND):
-        lease = (await bench.leases.AcquireLease(request)).lease
+    lease = await bench.acquire()
     instance = bench.servers.opened[-1]
     instance.fall_silent()
     instance.crash(MUTE)

@@ -38,7 +38,7 @@ async def test_a_probes_instance_becomes_the_shared_one_or_the_first_spare(bench
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_a_lazy_servers_instance_goes_with_its_probe_and_a_call_starts_one(
+async def test_a_probes_instance_of_a_lazy_server_is_closed_and_a_call_starts_another(
     bench: Bench, shared: bool
 ) -> None:
     spec = bench.spec("time", shared=shared, instances=InstancePolicy(start="lazy"))
@@ -53,7 +53,7 @@ async def test_a_lazy_servers_instance_goes_with_its_probe_and_a_call_starts_one
     assert len(bench.servers.opened) == 2
 
 
-async def test_a_probes_instance_that_nobody_wants_any_more_is_closed(bench: Bench) -> None:
+async def test_a_probes_instance_with_another_launch_hash_is_closed(bench: Bench) -> None:
     tried = bench.spec("time", args=("tried",))
     bench.plane.send(
         probe=sync_pb2.Probe(id=1, spec=spec_to_wire(tried), launch_hash=tried.launch_hash)
@@ -65,7 +65,7 @@ async def test_a_probes_instance_that_nobody_wants_any_more_is_closed(bench: Ben
 
 @pytest.mark.parametrize("end", ["crash", "fall_silent"])
 @pytest.mark.parametrize("shared", [True, False])
-async def test_an_instance_that_ends_before_its_delta_comes_is_replaced(
+async def test_a_probes_instance_that_ends_before_its_delta_is_replaced(
     bench: Bench, shared: bool, end: str
 ) -> None:
     limits = InstancePolicy(start="eager", max_instances=1)
@@ -80,9 +80,9 @@ async def test_an_instance_that_ends_before_its_delta_comes_is_replaced(
     assert len(bench.servers.opened) == 2
 
 
-async def test_an_instance_that_ends_with_its_probe_is_not_kept(bench: Bench) -> None:
+async def test_an_ended_instance_is_not_adopted(bench: Bench) -> None:
     spec = await bench.serve("time")
-    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    await bench.until_ready()
     ended = LiveInstance(bench.servers, spec, None)
     await ended.start()
     bench.servers.opened[-1].crash()
@@ -92,7 +92,7 @@ async def test_an_instance_that_ends_with_its_probe_is_not_kept(bench: Bench) ->
     assert (await bench.caller().call("time")).payload
 
 
-async def test_a_change_that_a_server_announces_before_its_delta_comes_is_looked_at(
+async def test_a_change_of_tools_before_the_delta_is_listed_again(
     bench: Bench,
 ) -> None:
     spec = bench.spec("time")
@@ -105,7 +105,7 @@ async def test_a_change_that_a_server_announces_before_its_delta_comes_is_looked
     assert len((await bench.plane.expect("probe_result")).tools) == 2
 
 
-async def test_a_probes_instance_is_not_kept_for_ever(bench: Bench, monkeypatch: Any) -> None:
+async def test_a_probes_instance_is_kept_for_a_limited_time(bench: Bench, monkeypatch: Any) -> None:
     monkeypatch.setattr(pool, "_PROBE_INSTANCE_LIFETIME", 0.03)
     spec = bench.spec("time")
     bench.plane.send(probe=sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash="l"))
@@ -113,7 +113,7 @@ async def test_a_probes_instance_is_not_kept_for_ever(bench: Bench, monkeypatch:
     await bench.until(lambda: bench.servers.opened and not bench.servers.live)
 
 
-async def test_a_failed_probe_says_why_and_leaves_nothing(bench: Bench) -> None:
+async def test_a_failed_probe_has_a_problem_and_leaves_no_instance(bench: Bench) -> None:
     bench.servers.faults = [
         Fault(Reason.SERVER_NOT_READY, "no such command", metadata={"problem": "COMMAND_NOT_FOUND"})
     ]
@@ -127,7 +127,7 @@ async def test_a_failed_probe_says_why_and_leaves_nothing(bench: Bench) -> None:
     assert not bench.servers.live
 
 
-async def test_a_probe_that_is_taken_back_leaves_nothing_and_says_nothing(bench: Bench) -> None:
+async def test_a_cancelled_probe_leaves_no_instance_and_sends_no_result(bench: Bench) -> None:
     bench.servers.gate = asyncio.Event()
     spec = bench.spec("time")
     bench.plane.send(probe=sync_pb2.Probe(id=3, spec=spec_to_wire(spec), launch_hash="l"))
@@ -156,7 +156,7 @@ async def test_changed_tools_of_a_shared_instance_are_listed_on_that_instance(
     bench: Bench,
 ) -> None:
     spec = await bench.serve("time")
-    await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
+    await bench.until_ready()
     bench.servers.opened[0].change_tools({**ECHO, "other": OTHER})
     result = await bench.plane.expect("probe_result")
     assert (result.id, result.launch_hash) == (0, spec.launch_hash)
@@ -179,7 +179,7 @@ async def test_a_relist_probe_starts_nothing(bench: Bench) -> None:
     assert len(bench.servers.opened) == 1
 
 
-async def test_callers_of_a_server_that_is_tried_are_told_so_until_the_trial_ends(
+async def test_callers_of_a_server_that_is_being_probed_get_not_ready(
     bench: Bench,
 ) -> None:
     bench.servers.gate = asyncio.Event()
@@ -203,7 +203,7 @@ async def test_callers_of_a_server_that_is_tried_are_told_so_until_the_trial_end
     assert "ask the control plane" in late.message
 
 
-async def test_a_trial_for_one_tenant_is_no_news_for_another(bench: Bench) -> None:
+async def test_a_probe_for_one_tenant_is_hidden_from_another(bench: Bench) -> None:
     bench.servers.gate = asyncio.Event()
     spec = bench.spec("time", tenant="acme")
     bench.plane.send(probe=sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash="l"))

@@ -23,7 +23,7 @@ def after_failures(count: int, now: float = 0.0) -> CircuitBreaker:
     return state
 
 
-def test_before_the_fifth_failure_whoever_needs_one_may_start_at_once() -> None:
+def test_before_the_fifth_failure_callers_can_start_an_instance_at_once() -> None:
     state = after_failures(FAILURE_THRESHOLD - 1)
     assert (state.circuit, state.allows_start(0.0), state.allows_background_start(0.0)) == (
         "closed",
@@ -39,7 +39,7 @@ def test_the_fifth_failure_opens_the_circuit_until_its_backoff_is_over() -> None
     assert state.allows_start(3.2)
 
 
-def test_an_open_circuit_allows_one_try_and_the_next_after_a_longer_backoff() -> None:
+def test_an_open_circuit_allows_one_trial_and_the_next_after_a_longer_backoff() -> None:
     state = after_failures(FAILURE_THRESHOLD).start_attempted()
     assert (state.circuit, state.allows_start(1e9)) == ("half_open", False)
     state = state.start_failed(100.0, delay, trial=True)
@@ -50,12 +50,12 @@ def test_an_open_circuit_allows_one_try_and_the_next_after_a_longer_backoff() ->
     )
 
 
-def test_a_try_that_is_called_off_lets_the_next_one_begin() -> None:
+def test_a_cancelled_trial_allows_the_next_one() -> None:
     state = after_failures(FAILURE_THRESHOLD).start_attempted().start_cancelled(trial=True)
     assert state.allows_start(10.0)
 
 
-def test_a_late_failure_of_an_earlier_start_does_not_allow_a_second_try() -> None:
+def test_a_late_failure_of_an_earlier_start_does_not_allow_a_second_trial() -> None:
     state = after_failures(FAILURE_THRESHOLD).start_attempted().start_failed(1e3, delay)
     assert (state.circuit, state.allows_start(1e9)) == ("half_open", False)
 
@@ -65,17 +65,17 @@ def test_a_start_that_succeeds_closes_the_circuit() -> None:
     assert (state.circuit, state.failures, state.allows_start(50.0)) == ("closed", 0, True)
 
 
-def test_an_instance_that_ends_at_once_has_not_mended_anything() -> None:
+def test_failures_count_again_if_the_instance_ends_at_once() -> None:
     state = after_failures(3).start_succeeded(50.0).instance_ended(51.0, 50.0, delay)
     assert (state.failures, state.retry_at) == (4, 51.0 + delay(3))
 
 
-def test_one_that_was_up_for_long_begins_a_new_row_of_failures() -> None:
+def test_the_end_of_a_stable_instance_is_a_first_failure() -> None:
     state = after_failures(3).start_succeeded(50.0).instance_ended(50.0 + STABLE_AFTER, 50.0, delay)
     assert (state.failures, state.retry_at) == (1, 60.0 + delay(0))
 
 
-def test_several_that_come_up_and_end_at_once_count_on() -> None:
+def test_instances_that_end_at_once_in_a_row_add_up() -> None:
     state, now = CircuitBreaker(), 0.0
     for _ in range(4):
         state = state.start_succeeded(now).instance_ended(now + 0.1, now, delay)
@@ -90,7 +90,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS)
-def test_of_all_starts_no_two_tries_run_while_the_circuit_is_open(
+def test_an_open_circuit_never_runs_two_trials(
     events: list[tuple[str, float]],
 ) -> None:
     """Each start may be a trial or not; whatever happens, one trial runs at most."""

@@ -64,22 +64,22 @@ def test_missing_spares_are_started() -> None:
     assert not plan(policy, 0.0, 0.0).start
 
 
-def test_there_is_no_spare_where_there_is_no_room() -> None:
+def test_no_spare_starts_without_room() -> None:
     assert plan(InstancePolicy(warm=2), room=0) == SparePlan((), False, math.inf)
 
 
-def test_spares_give_way_where_leases_need_the_room() -> None:
+def test_spares_close_if_leases_need_their_room() -> None:
     assert plan(InstancePolicy(warm=3), 2.0, 1.0, 3.0, room=-2).close == (1, 0)
 
 
-def test_an_unused_spare_that_is_wanted_stays_and_one_too_many_goes() -> None:
+def test_an_idle_spare_within_the_target_stays_and_a_surplus_one_closes() -> None:
     policy = InstancePolicy(warm=1, idle_timeout=5.0)
     assert plan(policy, 0.0, now=100.0) == SparePlan((), False, math.inf)
     assert plan(policy, 0.0, 1.0, now=4.0) == SparePlan((), False, 5.0)
     assert plan(policy, 0.0, 1.0, now=5.0).close == (0,)
 
 
-def test_an_old_spare_is_closed_once_its_successor_is_up() -> None:
+def test_an_old_spare_closes_once_its_replacement_has_started() -> None:
     policy = InstancePolicy(warm=1, max_age=10.0)
     assert plan(policy, 0.0, now=4.0).check_at == 5.0
     assert plan(policy, 0.0, now=5.0) == SparePlan((), True, math.inf)
@@ -87,12 +87,12 @@ def test_an_old_spare_is_closed_once_its_successor_is_up() -> None:
     assert plan(policy, 0.0, 5.0, now=5.0) == SparePlan((0,), False, 10.0)
 
 
-def test_an_old_spare_makes_room_for_its_successor_where_there_is_none() -> None:
+def test_an_old_spare_makes_room_for_its_replacement() -> None:
     policy = InstancePolicy(warm=1, max_age=10.0)
     assert plan(policy, 0.0, now=5.0, room=0) == SparePlan((0,), True, math.inf)
 
 
-def test_an_old_spare_that_nobody_asked_for_is_not_replaced() -> None:
+def test_an_old_surplus_spare_is_not_replaced() -> None:
     assert plan(InstancePolicy(max_age=10.0), 0.0, now=5.0) == SparePlan((0,), False, math.inf)
 
 
@@ -107,7 +107,7 @@ BORN = st.lists(st.floats(0.0, 100.0), max_size=8)
 
 
 @given(POLICIES, BORN, st.integers(0, 1), st.integers(-8, 8), st.floats(100.0, 150.0))
-def test_whatever_there_is_the_room_is_kept_and_no_needed_spare_goes(
+def test_plans_keep_within_the_room_and_close_no_needed_spare(
     policy: InstancePolicy, born: list[float], starting: int, room: int, now: float
 ) -> None:
     spares = [InstanceTimes(at, at) for at in born]
@@ -125,7 +125,7 @@ def test_whatever_there_is_the_room_is_kept_and_no_needed_spare_goes(
 
 
 @given(POLICIES, BORN, st.integers(0, 8))
-def test_what_is_planned_again_and_again_comes_to_rest_at_what_is_wanted(
+def test_repeated_plans_settle_at_the_target(
     policy: InstancePolicy, born: list[float], limit: int
 ) -> None:
     now, spares = 150.0, [InstanceTimes(at, at) for at in born]

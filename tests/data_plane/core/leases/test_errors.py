@@ -18,7 +18,7 @@ from leaseway.wire.errors import Reason
         ("lost", "exit status 1", Reason.LEASE_LOST, "w1 was lost: exit status 1. Acquire"),
     ],
 )
-def test_a_lease_that_is_over_says_how_and_why(
+def test_an_ended_lease_has_its_outcome_and_cause_in_the_message(
     how: LeaseOutcome, why: str, reason: Reason, said: str
 ) -> None:
     fault = lease_ended("w1", EndedLease(how, why, 0.0))
@@ -27,13 +27,13 @@ def test_a_lease_that_is_over_says_how_and_why(
     assert fault.metadata == {"lease": "w1"}
 
 
-def test_a_lease_that_nobody_remembers_is_lost() -> None:
+def test_a_lease_without_a_record_is_lost() -> None:
     fault = lease_ended("w1", None)
     assert fault.reason is Reason.LEASE_LOST
     assert "may have restarted" in fault.message
 
 
-def test_a_name_that_somebody_made_up_is_not_repeated_at_length() -> None:
+def test_a_long_lease_id_is_cut_in_messages() -> None:
     name = "x" * 5000
     for fault in (lease_ended(name, None), wrong_holder(name)):
         assert len(fault.message) < 300

@@ -66,7 +66,7 @@ def test_one_key_has_one_lease() -> None:
 @pytest.mark.parametrize(
     ("asked", "granted"), [(None, 60), (0, 1), (0.5, 1), (1, 1), (90, 90), (1e9, 86_400)]
 )
-def test_the_time_to_live_is_brought_into_its_bounds(asked: float | None, granted: float) -> None:
+def test_the_time_to_live_is_clamped_to_its_bounds(asked: float | None, granted: float) -> None:
     assert take(LeaseTable("inc"), 0, ttl=asked).ttl == granted
 
 
@@ -118,7 +118,7 @@ def test_after_a_stall_nothing_expires_for_a_third_of_its_time() -> None:
     assert run_to(table, 32, 42) == [(lease.id, "expired")]
 
 
-def test_a_stall_counts_also_where_something_else_comes_before_the_late_tick() -> None:
+def test_a_stall_is_noticed_by_next_tick_too() -> None:
     table = LeaseTable("inc")
     lease = take(table, 0, ttl=30)
     table.next_tick(0)
@@ -149,7 +149,7 @@ def test_a_worker_is_full_at_its_capacity_and_a_server_at_its_own_limit() -> Non
     assert take(table, 1, session="d", server="third").id == "inc-4"
 
 
-def test_a_tenant_holds_no_more_leases_than_it_may() -> None:
+def test_a_tenant_has_a_limit_of_leases_of_its_own() -> None:
     table = LeaseTable("inc", capacity=2 * bounds.MAX_TENANT_LEASES)
     for number in range(bounds.MAX_TENANT_LEASES):
         last = take(table, 0, session=f"s{number}", server=f"srv{number % 9}")
@@ -161,7 +161,7 @@ def test_a_tenant_holds_no_more_leases_than_it_may() -> None:
     take(table, 1, session="one more")
 
 
-def test_a_lease_of_an_old_generation_ends_as_revoked_once_its_calls_are_done() -> None:
+def test_a_lease_with_a_scheduled_end_is_revoked_after_its_calls() -> None:
     table = LeaseTable("inc")
     lease = take(table, 0, ttl=600)
     table.schedule_end(lease, 20, "the configuration changed")
@@ -174,7 +174,7 @@ def test_a_lease_of_an_old_generation_ends_as_revoked_once_its_calls_are_done() 
     assert (end.outcome, end.cause) == ("revoked", "the configuration changed")
 
 
-def test_a_lease_whose_configuration_came_back_is_kept() -> None:
+def test_a_cancelled_end_keeps_the_lease() -> None:
     table = LeaseTable("inc")
     lease = take(table, 0, ttl=600)
     table.schedule_end(lease, 20, "changed")
