@@ -118,15 +118,18 @@ def tool_of(function: Callable[..., Any]) -> Tool:
         output_schema=_output_schema(signature.return_annotation),
         title=mark.title if mark else None,
         annotations=mark.annotations if mark else {},
-        # `call` returns a coroutine for an async function, but is not async itself.
-        function=_as_async(call) if inspect.iscoroutinefunction(function) else call,
+        function=async_like(function, call),
     )
 
 
-def _as_async(call: Callable[[Mapping[str, Any]], Any]) -> Callable[[Mapping[str, Any]], Any]:
+def async_like(function: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call of a function, as an async function if the called function is async."""
+    if not inspect.iscoroutinefunction(function):
+        return call
+
     @functools.wraps(call)
-    async def run(arguments: Mapping[str, Any]) -> Any:
-        return await call(arguments)
+    async def run(*arguments: Any) -> Any:
+        return await call(*arguments)
 
     return run
 

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
     Callable,
     Mapping,
 )
@@ -35,7 +34,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from leaseway.server.base import BaseMCPServer, Tool, ToolError, ToolResult
-from leaseway.server.definitions import tools_by_name
+from leaseway.server.definitions import async_like, tools_by_name
 from leaseway.server.faults import (
     RAISED,
     HandlerExitError,
@@ -186,7 +185,7 @@ class _Handlers:
 
         async with self._errors(f"read {uri:.200}"):
             method = self._server.read_resource
-            content = await self._in_call(context, _async_like(method, read))
+            content = await self._in_call(context, async_like(method, read))
             if isinstance(content, str):
                 _check_json(content, "a text")
             listed = await self.run(self._server.list_resources)
@@ -205,9 +204,9 @@ class _Handlers:
     def _tool_call(self, tool: Tool, arguments: dict[str, Any]) -> Callable[[], Any]:
         function = tool.function
         if function is not None:
-            return _async_like(function, lambda: _list_of(function(arguments)))
+            return async_like(function, lambda: _list_of(function(arguments)))
         handle = self._server.handle_tool
-        return _async_like(handle, lambda: _list_of(handle(tool.name, arguments)))
+        return async_like(handle, lambda: _list_of(handle(tool.name, arguments)))
 
     async def _in_call(self, context: Any, function: Callable[[], Any]) -> Any:
         """Run a handler and send its notifications, all of them before its result."""
@@ -273,23 +272,18 @@ async def serve(
         build: Builds the server. Its prints go to standard error, because MCP uses standard output.
         folder: Returns the folder of the server's module, once it is imported.
     """
-    # Output that is not flushed when the connection ends must not reach standard output, either.
-    async with stdio_server() as (reader, writer), _printing_to_stderr():
-        server = build(StdioNotifier())
-        handlers = _Handlers(server, folder())
-        await handlers.run(server.start)
-        try:
-            await handlers.tools()  # report invalid tools before the first request
-            protocol = _protocol(server, handlers)
-            await protocol.run(reader, writer, protocol.create_initialization_options())
-        finally:
-            await handlers.run(server.stop)
-
-
-@asynccontextmanager
-async def _printing_to_stderr() -> AsyncIterator[None]:
-    with redirect_stdout(sys.stderr):
-        yield
+    async with stdio_server() as (reader, writer):
+        # Output that is not flushed when the connection ends must not reach stdout, either.
+        with redirect_stdout(sys.stderr):
+            server = build(StdioNotifier())
+            handlers = _Handlers(server, folder())
+            await handlers.run(server.start)
+            try:
+                await handlers.tools()  # report invalid tools before the first request
+                protocol = _protocol(server, handlers)
+                await protocol.run(reader, writer, protocol.create_initialization_options())
+            finally:
+                await handlers.run(server.stop)
 
 
 def _protocol(server: BaseMCPServer, handlers: _Handlers) -> Server[Any]:
@@ -302,18 +296,6 @@ def _protocol(server: BaseMCPServer, handlers: _Handlers) -> Server[Any]:
         on_list_resources=handlers.on_list_resources if has_resources else None,
         on_read_resource=handlers.on_read_resource if has_resources else None,
     )
-
-
-def _async_like(method: Callable[..., Any], call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return the call as an async function if the method is async."""
-    if not inspect.iscoroutinefunction(method):
-        return call
-
-    async def run() -> Any:
-        outcome: Awaitable[Any] = call()
-        return await outcome
-
-    return run
 
 
 def _list_of(outcome: Any) -> Any:

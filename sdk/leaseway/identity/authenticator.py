@@ -125,7 +125,7 @@ class Authenticator:
         Raises:
             Fault: UNAUTHENTICATED: the credential is missing, invalid, expired or revoked.
         """
-        if self.is_open and self._worker_key is None:
+        if self.allows_all:
             return LOOPBACK
         if self._is_worker(authorization):
             return WORKER_KEY
