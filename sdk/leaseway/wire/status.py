@@ -21,7 +21,7 @@ from leaseway.wire.timing.durations import duration, seconds
 
 DOMAIN: Final = "leaseway"
 _DETAILS_KEY: Final = "grpc-status-details-bin"
-_MAX_DETAIL: Final = 6 * 1024  # gRPC cuts metadata at 8 KiB; the rest is for message and keys
+_MAX_DETAIL: Final = 6 * 1024  # gRPC limits metadata to 8 KiB, with the message and the keys
 
 
 _Code = grpc.StatusCode
@@ -151,15 +151,11 @@ def fault_from_status(status: Status) -> Fault:
 async def abort(context: grpc.aio.ServicerContext, fault: Fault) -> NoReturn:  # type: ignore[type-arg]
     """Abort an RPC with a fault; never returns."""
     details = status_from_fault(fault).SerializeToString()
-    if len(details) <= _MAX_DETAIL:
-        context.set_trailing_metadata(((_DETAILS_KEY, details),))
-    else:
-        slim = Fault(
-            fault.reason, redact(fault.message)[:1024], fault.started, retry_delay=fault.retry_delay
-        )
-        context.set_trailing_metadata(
-            ((_DETAILS_KEY, status_from_fault(slim).SerializeToString()),)
-        )
+    if len(details) > _MAX_DETAIL:
+        message = redact(fault.message)[:1024]
+        slim = Fault(fault.reason, message, fault.started, retry_delay=fault.retry_delay)
+        details = status_from_fault(slim).SerializeToString()
+    context.set_trailing_metadata(((_DETAILS_KEY, details),))
     await context.abort(code_of(fault), redact(fault.message)[:1024])
 
 

@@ -115,14 +115,13 @@ def typed_result(tool: str, result: ToolResult, result_type: object, decode: Dec
 
 
 def _from_structured(tool: str, result: ToolResult, result_type: object, decode: Decoder) -> Any:
-    value = result.structured
-    try:
-        return decode(json.dumps(value).encode())
-    except _ValidationError as caught:
-        error = caught
-    if isinstance(value, dict) and value.keys() == {_WRAPPER}:
+    values = [result.structured]
+    if isinstance(values[0], dict) and values[0].keys() == {_WRAPPER}:
+        values.append(values[0][_WRAPPER])
+    error = _ValidationError([])
+    for value in values:
         try:
-            return decode(json.dumps(value[_WRAPPER]).encode())
+            return decode(json.dumps(value).encode())
         except _ValidationError as caught:
             error = caught
     raise _type_error(tool, result, result_type, error)

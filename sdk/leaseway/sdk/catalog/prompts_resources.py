@@ -13,14 +13,10 @@ from leaseway.wire.names import qualified
 
 @dataclass(frozen=True)
 class Resource:
-    """One resource that its server lists.
+    """One resource that its server lists; `title` is a name for people, or empty.
 
     Attributes:
         uri: The URI to read it by, unique in its server.
-        server_id: The server of the resource.
-        name: The server's name for the resource.
-        title: A name for people, or empty.
-        description: The server's description of the resource.
         mime_type: The MIME type of its content, or empty if unknown.
         extra: The other members of the server's definition, such as `size` and `annotations`.
         shared: Whether callers share one client (True) or each session leases its own (False).
@@ -38,14 +34,10 @@ class Resource:
 
 @dataclass(frozen=True)
 class ResourceTemplate:
-    """A template for the URIs of resources.
+    """A template for the URIs of resources; `title` is a name for people, or empty.
 
     Attributes:
         uri_template: The template (RFC 6570), such as `file:///{path}`; unique in its server.
-        server_id: The server of the template.
-        name: The server's name for the template.
-        title: A name for people, or empty.
-        description: The server's description of the resources.
         mime_type: The MIME type of all resources, or empty.
         extra: The other members of the server's definition.
         shared: Whether callers share one client (True) or each session leases its own (False).
@@ -97,14 +89,7 @@ def _members(message: catalog_pb2.Resource) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PromptArgument:
-    """One argument of a prompt; its value is a string.
-
-    Attributes:
-        name: The name.
-        title: A name for people, or empty.
-        description: The server's description, or empty.
-        required: Whether the argument must be given.
-    """
+    """One argument of a prompt, whose value is a string; `title` and `description` may be empty."""
 
     name: str
     title: str
@@ -114,15 +99,10 @@ class PromptArgument:
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt.
+    """One prompt; `title` is a name for people, or empty.
 
     Attributes:
         name: The name to get it by, unique among the visible prompts.
-        server_id: The server of the prompt.
-        original_name: The server's name for the prompt.
-        title: A name for people, or empty.
-        description: The server's description of the prompt.
-        arguments: The arguments, in the server's order.
         extra: The other members of the server's definition.
         shared: Whether callers share one client (True) or each session leases its own (False).
     """

@@ -56,14 +56,10 @@ def json_object(data: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool.
+    """One tool; `title` is a name for people, or empty.
 
     Attributes:
         name: The name for calls, unique among the visible tools.
-        server_id: The server of the tool.
-        original_name: The server's name for the tool.
-        title: A name for people, or empty.
-        description: The server's description of the tool.
         input_schema: The JSON Schema of the arguments.
         output_schema: The JSON Schema of the structured results, or None.
         annotations: The server's hints, such as `readOnlyHint`.

@@ -224,12 +224,10 @@ class Handlers:
     @property
     def methods(self) -> tuple[str, ...]:
         """The MCP methods that have a handler."""
-        answered = (
-            (ELICIT, self.on_elicitation),
-            (SAMPLE, self.on_sampling),
-            (ROOTS, self.roots),
-        )
-        return tuple(method for method, handler in answered if handler is not None)
+        return tuple(method for method, handler in self._by_method().items() if handler is not None)
+
+    def _by_method(self) -> dict[str, OnElicitation | Roots | None]:
+        return {ELICIT: self.on_elicitation, SAMPLE: self.on_sampling, ROOTS: self.roots}
 
     def with_defaults(self, defaults: Handlers | None) -> Handlers:
         """Return these handlers, completed from the defaults."""
@@ -278,13 +276,10 @@ class Handlers:
 
     def _call_handler(self, request: ServerRequest) -> object:
         params = request.params()
-        if request.method == ELICIT and self.on_elicitation is not None:
-            return self.on_elicitation(params)
-        if request.method == SAMPLE and self.on_sampling is not None:
-            return self.on_sampling(params)
-        if request.method == ROOTS and self.roots is not None:
-            return roots_result(self.roots)
-        raise UnusableAnswer(f"the caller does not answer {request.method}")
+        handler = self._by_method().get(request.method)
+        if handler is None:
+            raise UnusableAnswer(f"the caller does not answer {request.method}")
+        return handler(params) if callable(handler) else roots_result(handler)
 
     @staticmethod
     def _reject(tool: str, request: ServerRequest, error: BaseException) -> None:
