@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from leaseway.wire.turns import fair_order, find_evicted
 
 
+def tenant_of(request: str) -> str:
+    return request[0]
+
+
 def order(waiting: list[str], held: dict[str, int]) -> list[str]:
-    return fair_order(waiting, lambda one: one[0], lambda tenant: held.get(tenant, 0))
+    return fair_order(waiting, tenant_of, lambda tenant: held.get(tenant, 0))
 
 
 def test_a_tenant_with_many_requests_is_not_served_first() -> None:
@@ -28,21 +32,16 @@ def test_the_order_is_fair_and_keeps_the_order_within_a_tenant(
     served = order(waiting, held)
     assert sorted(served) == sorted(waiting)
     for tenant in "abc":
-        assert [one for one in served if one[0] == tenant] == [
-            one for one in waiting if one[0] == tenant
-        ]
-    has = Counter(held)
-    for one in served:  # whoever is served has no more than anybody who still waits
-        waits = {other[0] for other in served[served.index(one) :]}
-        assert all(has[one[0]] <= has[tenant] for tenant in waits)
-        has[one[0]] += 1
+        own = [request for request in waiting if tenant_of(request) == tenant]
+        assert [request for request in served if tenant_of(request) == tenant] == own
+    counts = Counter(held)
+    for index, request in enumerate(served):  # no waiting tenant has less than the served one
+        assert all(counts[request[0]] <= counts[other[0]] for other in served[index:])
+        counts[request[0]] += 1
 
 
 def test_a_full_queue_drops_a_request_of_the_largest_tenant() -> None:
-    def leaves(waiting: list[str], newcomer: str) -> str | None:
-        return find_evicted(waiting, lambda one: one[0], newcomer)
-
-    assert leaves(["a1", "b1", "a2", "a3"], "b") == "a3"
-    assert leaves(["a1", "a2"], "c") == "a2"
-    assert leaves(["a1", "a2"], "a") is None
-    assert leaves(["a1", "a2", "b1"], "b") is None, "both would have two"
+    assert find_evicted(["a1", "b1", "a2", "a3"], tenant_of, "b") == "a3"
+    assert find_evicted(["a1", "a2"], tenant_of, "c") == "a2"
+    assert find_evicted(["a1", "a2"], tenant_of, "a") is None
+    assert find_evicted(["a1", "a2", "b1"], tenant_of, "b") is None, "both would have two"

@@ -1,4 +1,4 @@
-"""Leases that were acquired for calls whose callers did not wait for them."""
+"""The release of leases that were acquired by abandoned calls."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 
 
-async def give_up(session: AsyncSession | AsyncClient, worker: FakeWorker) -> None:
-    """Cancel a first call that its worker has begun."""
+async def abandon_call(session: AsyncSession | AsyncClient, worker: FakeWorker) -> None:
+    """Cancel a first call that its worker has started."""
     worker.answer = never
     before = len(worker.calls)
     call = asyncio.create_task(session.call_tool("desk_open"))
@@ -36,7 +36,7 @@ async def test_the_lease_of_a_cancelled_call_is_released_when_the_session_closes
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     async with client.session("dialog") as session:
-        await give_up(session, worker)
+        await abandon_call(session, worker)
         lease = next(iter(worker.leases))
     assert worker.released == [lease]
 
@@ -82,7 +82,7 @@ async def test_a_later_call_owns_the_lease_of_an_abandoned_call(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     async with client.session("dialog") as session:
-        await give_up(session, worker)
+        await abandon_call(session, worker)
         assert (await session.call_tool("desk_open")).new_lease is None
         (lease,) = session.leases()
     assert worker.released == [lease.id]
@@ -113,37 +113,37 @@ async def test_another_clients_lease_is_not_released_after_an_abandoned_call(
     async with AsyncClient(plane.address) as other:
         await other.session("dialog").acquire("desk")
         async with client.session("dialog") as session:
-            await give_up(session, worker)
+            await abandon_call(session, worker)
         async with client.session("dialog") as session:
-            await give_up(session, worker)
+            await abandon_call(session, worker)
             await session.call_tool("desk_open")
         assert worker.released == []
 
 
-@pytest.mark.parametrize("acquirer_gives_up", [True, False])
+@pytest.mark.parametrize("acquirer_cancels", [True, False])
 async def test_of_two_clients_only_the_acquirer_releases_the_lease(
-    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, acquirer_gives_up: bool
+    client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, acquirer_cancels: bool
 ) -> None:
     worker.answer = never
     plane.hold_place = asyncio.Event()
     async with AsyncClient(plane.address) as other:
         calls = {
-            one: asyncio.create_task(one.session("dialog").call_tool("desk_open"))
-            for one in (client, other)
+            caller: asyncio.create_task(caller.session("dialog").call_tool("desk_open"))
+            for caller in (client, other)
         }
         await until(lambda: len(plane.places) == 2)
-        plane.hold_place.set()  # both go on before there is a lease
+        plane.hold_place.set()  # both calls are placed before a lease exists
         await until(lambda: len(worker.calls) == 2 and worker.leases)
         (lease,) = worker.leases.values()
         (giver,) = (
             one
             for one in calls
-            if (one._runtime().own_session == lease.acquirer) is acquirer_gives_up
+            if (one._runtime().own_session == lease.acquirer) is acquirer_cancels
         )
         async with giver.session("dialog"):
             calls[giver].cancel()
             await asyncio.wait([calls[giver]])
-        assert worker.released == ([lease.id] if acquirer_gives_up else [])
+        assert worker.released == ([lease.id] if acquirer_cancels else [])
         for call in calls.values():
             call.cancel()
         await asyncio.wait(calls.values())
@@ -156,6 +156,6 @@ async def test_closing_a_session_waits_a_limited_time_for_a_stopped_worker(
 ) -> None:
     async with asyncio.timeout(BOUND):
         async with client.session("dialog") as session:
-            await give_up(session, worker)
+            await abandon_call(session, worker)
             await worker.stop()
     assert "could not be released" in caplog.text

@@ -129,7 +129,7 @@ async def test_a_harmless_tool_is_not_repeated_twice(
 async def test_a_restarted_worker_is_called_again(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
-    # The client may notice only when it has sent the call, hence a harmless tool.
+    # The client may notice the restart only after sending the call, hence an idempotent tool.
     plane.tools["time_now"].idempotent = True
     await client.call_tool("time_now")
     await worker.stop()

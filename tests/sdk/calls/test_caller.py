@@ -152,7 +152,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_worker(
 async def test_the_timeout_ends_a_call_and_cancels_it_at_the_worker(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    await client.call_tool("time_now")  # what a first call has to look up is known now
+    await client.call_tool("time_now")  # resolves the name
     worker.answer = never
     with pytest.raises(DeadlineExceeded, match="'now' of server 'time'") as caught:
         await client.call_tool("time_now", timeout=1.0)
@@ -172,7 +172,7 @@ async def test_an_endless_timeout_is_allowed_and_ends_after_a_day(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     assert (await client.call_tool("time_now", timeout=float("inf"))).text == "{}"
-    assert 0 <= 24 * 3600 * 1000 - worker.calls[-1].timeout_ms < 60_000  # what a worker allows
+    assert 0 <= 24 * 3600 * 1000 - worker.calls[-1].timeout_ms < 60_000  # the limit of a worker
 
 
 async def test_media_are_asked_for_in_place_by_call_and_stream(

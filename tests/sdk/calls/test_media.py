@@ -193,7 +193,7 @@ def test_a_resource_shows_its_texts_and_images_and_notes_the_rest() -> None:
 
 
 @pytest.mark.parametrize("made", [prompt(image()), resource(text="a"), result(image())])
-def test_results_travel_without_the_client_that_reads_for_them(made: Any) -> None:
-    made._reader = lambda: None  # which cannot travel
+def test_results_are_pickled_without_their_client(made: Any) -> None:
+    made._reader = lambda: None  # which cannot be pickled
     again = pickle.loads(pickle.dumps(made))
     assert (type(again), again.raw, again._reader) == (type(made), made.raw, None)

@@ -58,7 +58,9 @@ async def test_a_lease_of_another_client_is_found_at_the_control_plane(
         result = await client.session("job").call_tool("mcp_release", DESK)
         assert result.text == "Released desk."
         assert len(plane.finds) == 1
-        assert worker.calls[-1].lease_id == ""  # whichever the session holds by now
+        assert (
+            worker.calls[-1].lease_id == ""
+        )  # the lease that the session holds when the call runs
         with pytest.raises(LeaseReleased):
             await theirs.call_tool("desk_open")
         with pytest.raises(LeaseReleased):

@@ -27,7 +27,7 @@ _values = st.recursive(
 def test_json_values_are_encoded_unchanged(arguments: dict[str, Any]) -> None:
     try:
         expected = json.loads(json.dumps(arguments, ensure_ascii=False).encode())
-    except UnicodeEncodeError:  # lone surrogates, which no UTF-8 holds
+    except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot encode
         with pytest.raises(Fault):
             encode_arguments("t", arguments)
         return

@@ -328,9 +328,8 @@ async def test_workers_that_joined_while_the_watch_was_broken_are_found(
     client: AsyncClient, plane: FakeControlPlane, second: FakeWorker
 ) -> None:
     await client.call_tool("time_now")
-    client._runtime().resolver._targets[
-        "time_now"
-    ].refresh_at = math.inf  # not refreshed because of its age
+    target = client._runtime().resolver._targets["time_now"]
+    target.refresh_at = math.inf  # not refreshed because of its age
     port = int(plane.address.rpartition(":")[2])
     await plane.stop()
     plane.workers.append(second)

@@ -29,11 +29,11 @@ async def test_an_idle_lease_is_released_and_later_calls_fail(
 async def test_a_lease_in_use_by_another_client_is_not_released(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
-    worker.idle = [0.0, 0.1]  # for how long it has been idle, as its worker knows
+    worker.idle = [0.0, 0.1]  # idle seconds that the worker reports
     session = client.session("dialog", idle=0.2)
     await session.acquire("desk")
     await until(lambda: bool(worker.released))
-    assert worker.idle == [], "it was asked twice before"
+    assert worker.idle == [], "the worker reported twice that the lease was in use"
 
 
 async def test_an_idle_lease_is_kept_if_its_worker_is_unreachable(
@@ -44,7 +44,7 @@ async def test_an_idle_lease_is_kept_if_its_worker_is_unreachable(
     (held,) = client._runtime().leases.book.held_leases("dialog")
     before = held.used_at
     await worker.stop()
-    await until(lambda: held.used_at > before)  # it was tried, and is tried again later
+    await until(lambda: held.used_at > before)  # the release failed, and is retried later
     assert session.leases()
 
 

@@ -261,7 +261,7 @@ async def test_a_lease_is_used_after_its_server_became_shared(
     lease = await session.acquire("desk")
     plane.tools["desk_open"].shared = True
     plane.workers = [second, worker]
-    for _ in range(4):  # a shared tool's calls take turns between the workers
+    for _ in range(4):  # calls of a shared tool alternate between the workers
         await session.call_tool("desk_open")
     assert [call.lease_id for call in worker.calls] == [lease.id] * 4
     worker.lease_faults[lease.id] = Fault(Reason.LEASE_REVOKED, "Its time is over.")

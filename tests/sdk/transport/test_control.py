@@ -22,16 +22,18 @@ async def test_a_wait_survives_a_restart_of_the_control_plane(plane: FakeControl
     begun = loop.time()
     tries = 0
 
-    async def wait_for_room(request: object, /, *, timeout: float | None, metadata: object) -> str:
+    async def wait_for_capacity(
+        request: object, /, *, timeout: float | None, metadata: object
+    ) -> str:
         nonlocal tries
         tries += 1
         if tries > 1:
             return "here"
-        await until(lambda: loop.time() > begun + 1.5)  # longer than a connection is waited for
+        await until(lambda: loop.time() > begun + 1.5)  # longer than the connection timeout
         status, none = grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata()
         raise grpc.aio.AioRpcError(status, none, none, "Connection reset.")
 
-    assert await plane_control.request(wait_for_room, None, begun + BOUND, bound=1.0) == "here"
+    assert await plane_control.request(wait_for_capacity, None, begun + BOUND, bound=1.0) == "here"
     await plane_control.close()
 
 
@@ -57,7 +59,7 @@ async def test_a_control_plane_that_stalls_while_it_is_connected_to_is_waited_fo
             plane_control.request(plane_control.admin.GetStatus, request, deadline, bound=0.1)
         )
         await came.wait()
-        await asyncio.wait({status}, timeout=0.5)  # longer than one that refuses is waited for
+        await asyncio.wait({status}, timeout=0.5)  # longer than the bound
         assert not status.done()
         go_on.set()
         assert await status

@@ -15,7 +15,7 @@ from leaseway.v1 import execution_pb2
 async def silent(
     client: AsyncClient, plane: FakeControlPlane, worker: FakeWorker, second: FakeWorker
 ) -> FakeWorker:
-    """Return one of two workers that a client has met; it answers no more."""
+    """Return one of two known workers, which no longer answers."""
     plane.workers = [worker, second]
     while not (worker.calls and second.calls):
         await client.call_tool("time_now")
@@ -30,10 +30,10 @@ async def call_twice(client: AsyncClient) -> None:
 
 async def let_one_time_out(client: AsyncClient) -> None:
     with pytest.raises(DeadlineExceeded):
-        await call_twice(client)  # they take turns
+        await call_twice(client)  # the workers alternate
 
 
-async def call_until_heard(client: AsyncClient, worker: FakeWorker) -> None:
+async def call_until_called(client: AsyncClient, worker: FakeWorker) -> None:
     before = len(worker.calls)
     async with asyncio.timeout(BOUND):
         while len(worker.calls) == before:
@@ -56,7 +56,7 @@ async def test_a_silent_worker_is_called_again_after_any_message(
     await let_one_time_out(client)
     silent.answer = echo
     silent.say(silent.calls[-1], execution_pb2.Progress(progress=1))
-    await call_until_heard(client, silent)
+    await call_until_called(client, silent)
 
 
 async def test_a_silent_worker_is_called_again_after_a_reconnect(
@@ -69,7 +69,7 @@ async def test_a_silent_worker_is_called_again_after_a_reconnect(
     for _ in range(3):
         assert (await client.call_tool("time_now")).text == "{}"
     await silent.start(port=port)
-    await call_until_heard(client, silent)
+    await call_until_called(client, silent)
 
 
 async def test_the_only_worker_is_called_even_if_it_was_silent(
@@ -87,7 +87,7 @@ async def test_names_are_resolved_again_if_the_only_known_worker_was_silent(
 ) -> None:
     await client.call_tool("time_now")
     worker.answer = never
-    plane.workers = [worker, second]  # without a word to anybody
+    plane.workers = [worker, second]  # without notifying clients
     await let_one_time_out(client)
     assert (await client.call_tool("time_now", timeout=BOUND)).text == "{}"
     assert second.calls

@@ -56,15 +56,15 @@ async def test_thousands_of_concurrent_rpcs_are_answered() -> None:
     server.add_generic_rpc_handlers((_sizes(),))
     endpoint = bind(server, LOOPBACK)
     await server.start()
-    # In a process of its own: a client of the same event loop sends while the server takes.
+    # In its own process: a client in the same event loop would alternate with the server.
     client = await asyncio.create_subprocess_exec(
         sys.executable, "-c", _MANY, str(endpoint), stdout=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(BOUND):
-        said, _ = await client.communicate()
+        output, _ = await client.communicate()
     await server.stop(None)
 
-    assert said.decode().split() == ["2500"]
+    assert output.decode().split() == ["2500"]
 
 
 _MANY = """
@@ -102,7 +102,7 @@ async def test_a_peer_that_stalls_during_the_connection_is_awaited() -> None:
         size: Any = channel.unary_unary("/t.Sizes/Size")
         answer = asyncio.ensure_future(size(b"four"))
         await came.wait()
-        await asyncio.wait({answer}, timeout=1.0)  # ten times gRPC's shortest bound of an attempt
+        await asyncio.wait({answer}, timeout=1.0)  # ten times gRPC's minimum timeout of an attempt
         assert not answer.done()
         go_on.set()
         assert await answer == b"4"
@@ -137,7 +137,7 @@ async def test_a_silent_call_is_not_closed_because_of_its_pings() -> None:
     server = make_server()
 
     async def wait(_request: bytes, context: Any) -> bytes:
-        await asyncio.Event().wait()  # its caller gives up first
+        await asyncio.Event().wait()  # the caller times out first
         return b""
 
     method: Any = grpc.unary_unary_rpc_method_handler(wait)
@@ -146,7 +146,7 @@ async def test_a_silent_call_is_not_closed_because_of_its_pings() -> None:
     )
     address = str(bind(server, LOOPBACK))
     await server.start()
-    # As often as a server allows: one that took them for abuse would cut it off within 5 s.
+    # As often as a server allows; a server that treats them as abuse closes within 5 s.
     options = list({**dict(CHANNEL_OPTIONS), "grpc.keepalive_time_ms": 1_100}.items())
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         call: Any = channel.unary_unary("/t.T/Wait")

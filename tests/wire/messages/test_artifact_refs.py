@@ -46,7 +46,7 @@ def test_marks_are_found_in_arguments() -> None:
     text = f'{{"files": ["{made()}", "artifacts/mcp/a/b/c.png"], "note": "see {made(noise=9)}"}}'
     assert marks_in(text.encode()) == {incarnation_mark("run-1")}
     assert marks_in(b'{"path": "artifacts/mcp/"}') == frozenset()
-    assert marks_in(b"artifacts/mcp/a/b/" * 100_000) == frozenset()  # and it takes no time
+    assert marks_in(b"artifacts/mcp/a/b/" * 100_000) == frozenset()  # in a short time
 
 
 def test_noise_makes_references_unique() -> None:
@@ -81,7 +81,7 @@ def test_other_texts_are_not_references(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("text", "expected"),
     [
         ("image/png", "image/png"),
         (" IMAGE/PNG ; q=1", "image/png"),
@@ -92,8 +92,8 @@ def test_other_texts_are_not_references(text: str) -> None:
         ("", ""),
     ],
 )
-def test_a_mime_type_is_read_without_case_and_parameters(said: str, meant: str) -> None:
-    assert media_type(said) == meant
+def test_a_mime_type_is_read_without_case_and_parameters(text: str, expected: str) -> None:
+    assert media_type(text) == expected
 
 
 def test_an_unknown_kind_of_media_ends_in_bin() -> None:
