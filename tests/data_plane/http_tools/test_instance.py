@@ -72,6 +72,13 @@ class Caller:
         async with asyncio.timeout(BOUND):
             return await self.start_call(name, meta, **arguments)[1]
 
+    async def fault(
+        self, name: str, meta: dict[str, object] | None = None, /, **arguments: Any
+    ) -> Fault:
+        fault = (await self.outcome(name, meta, **arguments)).fault
+        assert fault is not None
+        return fault
+
     async def result(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         outcome = await self.outcome(name, **arguments)
         assert outcome.fault is None, outcome.fault
@@ -195,9 +202,8 @@ async def test_idempotent_requests_are_retried(api: RestApi) -> None:
         api.failures = 1
         assert await caller.text("drop") == '{"ok": true}'
         api.failures = 99
-        outcome = await caller.outcome("drop")
-    assert outcome.fault is not None
-    assert (outcome.fault.reason, outcome.fault.started) == ("SERVER_LOST", "unknown")
+        fault = await caller.fault("drop")
+    assert (fault.reason, fault.started) == ("SERVER_LOST", "unknown")
 
 
 async def test_retries_of_a_server_apply_to_its_idempotent_tools(api: RestApi) -> None:
@@ -211,19 +217,17 @@ async def test_retries_of_a_server_apply_to_its_idempotent_tools(api: RestApi) -
 
 async def test_a_call_to_an_unreachable_server_has_not_started() -> None:
     async with calling(spec_of("http://127.0.0.1:9", GET_USER)) as caller:
-        outcome = await caller.outcome("get_user", userId="1")
-    assert outcome.fault is not None
-    assert (outcome.fault.reason, outcome.fault.started) == ("SERVER_LOST", "no")
-    assert "could not be reached at http://127.0.0.1:9" in outcome.fault.message
+        fault = await caller.fault("get_user", userId="1")
+    assert (fault.reason, fault.started) == ("SERVER_LOST", "no")
+    assert "could not be reached at http://127.0.0.1:9" in fault.message
 
 
 async def test_a_tool_has_its_own_timeout(api: RestApi) -> None:
     slow = HttpTool("slow", "GET", "/slow", timeout=0.2)
     async with calling(spec_of(api.url, slow)) as caller:
-        outcome = await caller.outcome("slow")
-    assert outcome.fault is not None
-    assert outcome.fault.reason == "DEADLINE_EXCEEDED"
-    assert "within 0.2 s, the timeout of its tool slow" in outcome.fault.message
+        fault = await caller.fault("slow")
+    assert fault.reason == "DEADLINE_EXCEEDED"
+    assert "within 0.2 s, the timeout of its tool slow" in fault.message
 
 
 async def test_a_cancelled_call_cancels_its_request(api: RestApi) -> None:
@@ -273,9 +277,8 @@ async def test_redirects_are_followed_only_if_configured(api: RestApi) -> None:
     async with calling(spec_of(api.url, moved, around, post, follow_redirects=True)) as caller:
         assert '"id": "1"' in await caller.text("moved")
         assert "HTTP 302" in await caller.text("post")
-        outcome = await caller.outcome("around")
-    assert outcome.fault is not None
-    assert "redirects that do not end" in outcome.fault.message
+        fault = await caller.fault("around")
+    assert "redirects that do not end" in fault.message
 
 
 async def test_a_redirect_to_another_host_has_no_credentials(api: RestApi) -> None:
@@ -308,9 +311,8 @@ async def test_a_response_above_the_limit_fails(api: RestApi) -> None:
     large = HttpTool("large", "GET", "/large", parameters=(HttpParameter("size", "query"),))
     async with calling(spec_of(api.url, large)) as caller:
         assert len(await caller.text("large", size=1_000_000)) > 1_000_000
-        outcome = await caller.outcome("large", size=20_000_000)
-    assert outcome.fault is not None
-    assert outcome.fault.reason == "RESULT_TOO_LARGE"
+        fault = await caller.fault("large", size=20_000_000)
+    assert fault.reason == "RESULT_TOO_LARGE"
 
 
 async def test_json_and_form_bodies_are_sent(api: RestApi) -> None:
@@ -330,9 +332,8 @@ async def test_json_and_form_bodies_are_sent(api: RestApi) -> None:
 
 async def test_invalid_arguments_and_unknown_tools_send_no_request(api: RestApi) -> None:
     async with calling(spec_of(api.url, GET_USER)) as caller:
-        outcome = await caller.outcome("get_user", userId="..")
-        assert outcome.fault is not None
-        assert outcome.fault.reason == "INVALID_ARGUMENTS"
+        fault = await caller.fault("get_user", userId="..")
+        assert fault.reason == "INVALID_ARGUMENTS"
         unknown = await caller.outcome("nothing")
         assert unknown.fault is not None
         assert unknown.fault.reason == "TOOL_NOT_FOUND"

@@ -50,6 +50,14 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
+async def fault_of(outcome: asyncio.Future[Outcome]) -> Fault:
+    """Wait for a call that must fail; return its fault."""
+    async with asyncio.timeout(BOUND):
+        fault = (await outcome).fault
+    assert fault is not None
+    return fault
+
+
 async def until_exited(*pids: int) -> None:
     """Wait until processes have exited."""
     await until(lambda: not any(is_alive(pid) for pid in pids))
@@ -150,9 +158,7 @@ class Bench:
         self, instance: Instance, tool: str, arguments: Any = None, **request: Any
     ) -> Fault:
         """Call a tool that must fail; return its fault."""
-        fault = (await self.call(instance, tool, arguments, **request)).fault
-        assert fault is not None
-        return fault
+        return await fault_of(self.start_call(instance, tool, arguments, **request)[1])
 
     async def next_closed(self) -> tuple[Instance, Fault | None]:
         """Wait until an instance closes; return it, and why."""

@@ -183,10 +183,10 @@ class HttpToolClient:
         started: Started = "unknown" if sending.written and not refused else "no"
         failure = "could not be reached" if refused else "did not answer"
         system = getattr(getattr(error, "os_error", error), "strerror", None)
-        known = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
-        why = next(known, None) or system or "the connection failed"
+        descriptions = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
+        cause = next(descriptions, None) or system or "the connection failed"
         origin = URL(request.url, encoded=True).origin()
-        text = f"The server {self._server} {failure} at {origin}: {why}."
+        text = f"The server {self._server} {failure} at {origin}: {cause}."
         return Fault(Reason.SERVER_LOST, text, started, {"server": self._server})
 
 

@@ -286,10 +286,10 @@ class HttpInstance:
                     f"its header {name} contains a character that no header may contain"
                 )
 
-    def _unusable(self, why: str) -> Fault:
+    def _unusable(self, cause: str) -> Fault:
         return Fault(
             Reason.SERVER_NOT_READY,
-            f"The server {self._server} cannot be used: {why}.",
+            f"The server {self._server} cannot be used: {cause}.",
             metadata={"server": self._server, "problem": "START_FAILED"},
         )
 

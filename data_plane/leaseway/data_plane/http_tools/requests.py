@@ -77,14 +77,14 @@ class _Values:
     def target(self) -> str:
         """Return path and query."""
         path, _, fixed = self._tool.endpoint.partition("?")
-        given = {each.sent_as: _segment(each, value) for each, value in self._at("path")}
+        segments = {each.sent_as: _segment(each, value) for each, value in self._at("path")}
         parts: list[str] = []
         for part in path.split("{"):
             name, closed, rest = part.partition("}")
             if not closed:
                 parts.append(part)
-            elif name in given:
-                parts += [given[name], rest]
+            elif name in segments:
+                parts += [segments[name], rest]
             else:
                 raise _unsendable(name, "is part of the path and is missing")
         target = "".join(parts)

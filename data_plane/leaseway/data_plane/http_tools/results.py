@@ -76,14 +76,14 @@ def _render(
     try:
         data = msgspec.json.decode(response.body)
     except (msgspec.DecodeError, RecursionError):
-        why = "the response is not JSON"
+        cause = "the response is not JSON"
     else:
         try:
             return _result(template.render(data), response)
         except TemplateFailure as failure:
             line = f", line {failure.line}" if failure.line else ""
-            why = f"{failure}{line}"
-    text = f"The response template failed: {why}.\nThe response was:\n{_excerpt(response)}"
+            cause = f"{failure}{line}"
+    text = f"The response template failed: {cause}.\nThe response was:\n{_excerpt(response)}"
     return _result(hide(text), response, is_error=True)
 
 

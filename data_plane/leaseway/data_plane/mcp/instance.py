@@ -327,10 +327,10 @@ class Instance:
         if isinstance(error, Fault):
             return error
         cancelled = isinstance(error, asyncio.CancelledError)
-        why = "the start was cancelled" if cancelled else f"the worker failed ({error!r:.300})"
+        cause = "the start was cancelled" if cancelled else f"the worker failed ({error!r:.300})"
         return Fault(
             Reason.SERVER_NOT_READY,
-            f"The server {self._server} did not open a connection: {why}.",
+            f"The server {self._server} did not open a connection: {cause}.",
             metadata={"server": self._server, "problem": "START_FAILED"},
         )
 

@@ -193,9 +193,9 @@ def start_fault(
     if isinstance(cause, Fault):
         return cause
     server = spec.key.server_id
-    problem, text, known = _describe(spec, cause, phase)
+    problem, text, facts = _describe(spec, cause, phase)
     last_words = stderr.last(lines=10, size=2048)
-    metadata = {"server": server, **known, "problem": problem}
+    metadata = {"server": server, **facts, "problem": problem}
     if last_words:
         metadata["stderr"] = last_words
         if "wrote last" not in text:
@@ -217,9 +217,9 @@ def _describe(
     head = f"The server {server} did not {_ACTIONS[phase]}"
     match cause:
         case ConnectionLost(fault=fault):
-            known = dict(fault.metadata)
-            problem = "EXITED" if "exit_status" in known else failed
-            return problem, _with_hint(spec, fault, phase), known
+            facts = dict(fault.metadata)
+            problem = "EXITED" if "exit_status" in facts else failed
+            return problem, _with_hint(spec, fault, phase), facts
         case InvalidResponse(fault=fault):
             return failed, _with_hint(spec, fault, phase), dict(fault.metadata)
         case TimeoutError():

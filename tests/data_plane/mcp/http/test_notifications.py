@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 from tests.conftest import BOUND
-from tests.data_plane.mcp.conftest import until
+from tests.data_plane.mcp.conftest import fault_of, until
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, Outcome, ToolRequest
 from leaseway.data_plane.mcp.http import notifications
 from leaseway.data_plane.mcp.http.connection import HttpConnection
 from leaseway.data_plane.mcp.protocol.messages.era import params_head
-from leaseway.wire.errors import Reason
+from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT
 
 if TYPE_CHECKING:
@@ -101,10 +101,8 @@ async def start_call(
         return await question, outcome
 
 
-async def fault_of(outcome: asyncio.Future[Outcome]) -> Any:
-    async with asyncio.timeout(BOUND):
-        fault = (await outcome).fault
-    assert fault is not None
+async def lost(outcome: asyncio.Future[Outcome]) -> Fault:
+    fault = await fault_of(outcome)
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
     return fault
 
@@ -118,7 +116,7 @@ async def test_a_call_whose_answer_is_dropped_fails_with_the_reason(
     for _ in range(64):
         connection._respond(PONG)
     ask.answer(b'{"action":"accept"}')
-    fault = await fault_of(outcome)
+    fault = await lost(outcome)
     assert "the answer could not be delivered: 64 messages to it are still pending" in fault.message
     assert connection.in_flight == 0
 
@@ -130,7 +128,7 @@ async def test_a_call_whose_answer_is_redirected_to_another_host_fails(
     asking.mode = "redirect"
     ask, outcome = await start_call(connection)
     ask.answer(b'{"action":"accept"}')
-    assert "redirects to http://elsewhere.invalid/mcp" in (await fault_of(outcome)).message
+    assert "redirects to http://elsewhere.invalid/mcp" in (await lost(outcome)).message
 
 
 async def test_a_call_whose_rejection_can_not_be_delivered_fails(
@@ -140,7 +138,7 @@ async def test_a_call_whose_rejection_can_not_be_delivered_fails(
     asking.mode = "redirect"
     outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     connection.call(ToolRequest("ask", params_head("ask"), b"{}"), outcome.set_result)
-    await fault_of(outcome)
+    await lost(outcome)
 
 
 async def test_a_call_continues_if_the_server_may_not_need_the_answer(

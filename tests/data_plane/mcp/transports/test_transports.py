@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import fault_of
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, answerable
 from leaseway.data_plane.mcp.instance import Instance
@@ -175,7 +176,6 @@ async def test_closing_ends_the_connection_and_calls_in_flight(
         await bench.written(call)
         async with asyncio.timeout(BOUND):
             await instance.close()
-            fault = (await outcome).fault
-        assert fault is not None
+        fault = await fault_of(outcome)
         assert fault.reason is Reason.SERVER_LOST
         assert await bench.closed.get() == (instance, None)

@@ -1,4 +1,4 @@
 """Streamable HTTP, both protocol eras: requests, responses, sessions and their renewal.
 
-Imports `protocol`; knows no process.
+Imports `protocol`, but nothing about processes.
 """

@@ -141,10 +141,10 @@ class HttpConnection(Peer):
         on_undelivered = partial(self._fail_undelivered, call) if call is not None else None
         self._poster.post_later(line, self.era.headers, on_undelivered)
 
-    def _fail_undelivered(self, call: ToolCall, why: str, is_certain: bool) -> None:
+    def _fail_undelivered(self, call: ToolCall, cause: str, is_certain: bool) -> None:
         if call.id not in self._calls:
             return
-        fault = undelivered_answer(self.server, why)
+        fault = undelivered_answer(self.server, cause)
         if not is_certain:  # the server may have the answer
             _logger.warning("%s The call continues.", fault.message)
             return

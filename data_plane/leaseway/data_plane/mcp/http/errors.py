@@ -186,10 +186,10 @@ def unreadable(server: str, problem: str) -> Fault:
     return _server_error(server, text, "yes", 200, INVALID_REQUEST)
 
 
-def session_gone(server: str, why: str = "") -> Fault:
+def session_gone(server: str, cause: str = "") -> Fault:
     """Return the fault for a connection whose session the server no longer knows.
 
-    `why` is the reason why no new session could be opened, if that was tried.
+    `cause` is why no new session could be opened, if that was tried.
     """
     text = (
         f"The server {server} no longer knows its MCP session (it was restarted, or the session "
@@ -197,7 +197,7 @@ def session_gone(server: str, why: str = "") -> Fault:
     )
     return Fault(
         Reason.SERVER_LOST,
-        f"{text} Opening a new one failed: {why}." if why else text,
+        f"{text} Opening a new one failed: {cause}." if cause else text,
         metadata={"server": server},
     )
 
@@ -228,8 +228,8 @@ def describe_error(error: BaseException) -> str:
     system = getattr(getattr(error, "os_error", error), "strerror", None)
     if system:
         return str(system)
-    known = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
-    return next(known, "the connection failed")
+    descriptions = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
+    return next(descriptions, "the connection failed")
 
 
 def unexpected(server: str, entry: Receipt) -> Fault:

@@ -73,31 +73,31 @@ class NotificationPoster:
                 await self._endpoint.request("POST", headers, body) as response,
             ):
                 if response.status >= 400:
-                    why = f"it answered with HTTP status {response.status}"
-                    self._report_undelivered(why, False, on_undelivered)
+                    cause = f"it answered with HTTP status {response.status}"
+                    self._report_undelivered(cause, False, on_undelivered)
         except Fault as fault:  # a redirect that is not followed
             self._report_undelivered(fault.message.rstrip("."), True, on_undelivered)
         except CONNECTION_ERRORS as error:
             self._report_undelivered(describe_error(error), not receipt.written, on_undelivered)
 
     def _report_undelivered(
-        self, why: str, is_certain: bool, on_undelivered: OnUndelivered | None
+        self, cause: str, is_certain: bool, on_undelivered: OnUndelivered | None
     ) -> None:
-        _logger.debug("A message to the server %s was not delivered: %s.", self._server, why)
+        _logger.debug("A message to the server %s was not delivered: %s.", self._server, cause)
         if on_undelivered is not None:
-            on_undelivered(why, is_certain)
+            on_undelivered(cause, is_certain)
 
 
 class _Receipt:
     written = False
 
 
-def undelivered_answer(server: str, why: str) -> Fault:
+def undelivered_answer(server: str, cause: str) -> Fault:
     """Return the fault for a call whose server did not receive its caller's answer."""
     return Fault(
         Reason.SERVER_LOST,
         f"The server {server} asked its caller for input, and the answer could not be delivered: "
-        f"{why}. It must accept POST requests while a call is in flight.",
+        f"{cause}. It must accept POST requests while a call is in flight.",
         "yes",
         {"server": server},
     )

@@ -29,12 +29,12 @@ class ParamHeaders:
         """Register arguments that are sent in headers; skip tools with invalid ones."""
         schemas = {name: _input_schema(definition) for name, definition in tools.items()}
         invalid = {name: find_invalid_x_mcp_header(schema) for name, schema in schemas.items()}
-        for name, why in invalid.items():
-            if why is not None:
+        for name, cause in invalid.items():
+            if cause is not None:
                 _logger.warning(
-                    "The tool %s of the server %s is skipped: %s", name, self._server, why
+                    "The tool %s of the server %s is skipped: %s", name, self._server, cause
                 )
-        kept = {name: tools[name] for name, why in invalid.items() if why is None}
+        kept = {name: tools[name] for name, cause in invalid.items() if cause is None}
         paths = {name: x_mcp_header_map(schemas[name]) for name in kept}
         self._paths = {name: found for name, found in paths.items() if found}
         return kept

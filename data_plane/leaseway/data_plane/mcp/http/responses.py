@@ -21,11 +21,16 @@ from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.wire.errors import Fault
 from leaseway.wire.timing.backoff import Backoff
 
+_logger = logging.getLogger(__name__)
 _MAX_RESUMES: Final = 2
-"""Times that a stream is resume_headers in a row without a new event."""
+"""Times that a stream is resumed in a row without a new event."""
 
 _MIN_PAUSE: Final = 0.1
-"""Minimum seconds before a stream is resume_headers."""
+"""Minimum seconds before a stream is resumed."""
+
+_RECONNECT: Final = Backoff(initial=1.0, maximum=60.0)
+_MIN_LIFETIME: Final = 30.0
+"""A GET stream that lived for so many seconds does not count as a failure."""
 
 
 class EventReader:
@@ -195,12 +200,6 @@ class ResponseReader:
 def _is_unknown_session(status: int, body: bytes) -> bool:
     """Return whether an error means an unknown session: 404, or 400 with a text of some servers."""
     return status == 404 or (status == 400 and b"session id" in body[:1024].lower())
-
-
-_logger = logging.getLogger(__name__)
-_RECONNECT: Final = Backoff(initial=1.0, maximum=60.0)
-_MIN_LIFETIME: Final = 30.0
-"""A stream that lived for so many seconds does not count as a failure."""
 
 
 class GetStream:

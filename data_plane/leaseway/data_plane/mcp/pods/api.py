@@ -122,10 +122,10 @@ class Pods:
                 reason, message = waiting_reason(status)
                 if status.get("phase") in ("Failed", "Succeeded") or reason in _FATAL:
                     raise PodFailure(f"the pod {name} does not run: {reason or 'ended'} {message}")
-                why = f"{reason} {message}".strip() or scheduling(pod)
-                if why != previous:
-                    previous = why
-                    yield why
+                cause = f"{reason} {message}".strip() or scheduling(pod)
+                if cause != previous:
+                    previous = cause
+                    yield cause
             await asyncio.sleep(_WATCH_INTERVAL)  # the API ends a watch if its cache is behind
 
     async def attach(self, name: str) -> aiohttp.ClientWebSocketResponse:
@@ -147,10 +147,10 @@ class Pods:
                 heartbeat=60,
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            why = getattr(error, "message", "") or str(error) or type(error).__name__
+            cause = getattr(error, "message", "") or str(error) or type(error).__name__
             status = getattr(error, "status", 0)
             answered = f" ({status}{_hint(status)})" if status else ""
-            raise PodFailure(f"the pod {name} can't be attached to{answered}: {why}") from None
+            raise PodFailure(f"the pod {name} can't be attached to{answered}: {cause}") from None
 
     def remove(self, name: str) -> asyncio.Task[None]:
         """Delete an instance's pod and secret in the background, with retries for 5 minutes."""
@@ -234,8 +234,8 @@ class Pods:
                 if response.status >= 400 and not (allow_404 and response.status == 404):
                     raise PodFailure(await _error_text(f"{method} {path}", response))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            why = str(error) or type(error).__name__
-            raise PodFailure(f"the Kubernetes API can't be reached: {why}") from None
+            cause = str(error) or type(error).__name__
+            raise PodFailure(f"the Kubernetes API can't be reached: {cause}") from None
 
     def _require_access(self) -> ApiAccess:
         assert self._access is not None, "Call `owner` first."
@@ -299,7 +299,7 @@ def waiting_reason(status: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def scheduling(pod: Mapping[str, Any]) -> str:
-    """Return what a pod without a waiting reason waits for."""
+    """Describe the progress of a pod without a waiting reason."""
     node = (pod.get("spec") or {}).get("nodeName")
     return (
         f"the node {node} has not started it yet" if node else "it is not scheduled to a node yet"

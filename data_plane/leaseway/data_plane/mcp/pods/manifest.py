@@ -100,8 +100,8 @@ def pod_warnings(limits: Limits) -> tuple[tuple[str, str], ...]:
     texts = [f"limits.{key} ({value}) is not enforced" for key, value in values.items() if value]
     if not texts:
         return ()
-    why = "Kubernetes has no such limit for one pod. Set it on the node, or remove it."
-    return ((LIMIT_NOT_ENFORCED, f"{'; '.join(texts)}: {why}"),)
+    cause = "Kubernetes has no such limit for one pod. Set it on the node, or remove it."
+    return ((LIMIT_NOT_ENFORCED, f"{'; '.join(texts)}: {cause}"),)
 
 
 def _owned(name: str, owner: Owner, metadata: Mapping[str, Any]) -> Manifest:

@@ -84,9 +84,9 @@ class PodTransport(PullTransport):
             yield f"the Kubernetes API did not answer POST {plural}"
             await self._pods.create(plural, manifest)
         yield f"the pod {self._name} was created, but a watch returned no event of it"
-        async for why in self._pods.until_running(self._name):
-            self._on_output(f"pod {self._name}: {why}\n".encode())
-            yield f"the pod {self._name} does not run: {why}"
+        async for cause in self._pods.until_running(self._name):
+            self._on_output(f"pod {self._name}: {cause}\n".encode())
+            yield f"the pod {self._name} does not run: {cause}"
         yield f"the pod {self._name} runs, but it could not be attached to"
         self._socket = await self._pods.attach(self._name)
 

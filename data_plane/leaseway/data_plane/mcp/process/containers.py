@@ -105,7 +105,7 @@ class Containers:
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep(engine))
         name = f"leaseway-{server}-{secrets.token_hex(6)}"
-        words = run_command(
+        argv = run_command(
             *(engine, name, self.owner, image, command, variables),
             limits=spec.limits,
             sandbox=spec.sandbox,
@@ -114,7 +114,7 @@ class Containers:
         # The client runs on the worker: a container's variables must not control the client.
         passed = {name: text for name, text in variables.items() if name not in reserved}
         environment = {**passed, **client_environment(self._environ)}
-        return Container(name, image, words, environment, remove_command(engine, name))
+        return Container(name, image, argv, environment, remove_command(engine, name))
 
     def cleanup(self) -> Mapping[str, object] | None:
         """Return the reaper's commands for the worker's exit; None until an engine is used."""
@@ -211,19 +211,19 @@ def run_command(
     variables, only values of reserved names are in the command.
     """
     program, *arguments = command
-    words = [engine, "run", "--interactive", "--rm", "--name", name]
-    words += ["--label", f"{OWNER_LABEL}={owner}", "--security-opt", "no-new-privileges"]
-    words += _limits(limits)
-    words += _sandbox(sandbox)
+    argv = [engine, "run", "--interactive", "--rm", "--name", name]
+    argv += ["--label", f"{OWNER_LABEL}={owner}", "--security-opt", "no-new-privileges"]
+    argv += _limits(limits)
+    argv += _sandbox(sandbox)
     reserved = reserved_names(variables)
     for variable in sorted(variables):
         shown = f"{variable}={variables[variable]}" if variable in reserved else variable
-        words += ["--env", shown]
+        argv += ["--env", shown]
     if cwd:
-        words += ["--workdir", cwd]
+        argv += ["--workdir", cwd]
     if program:
-        words += ["--entrypoint", program]
-    return (*words, image, *arguments)
+        argv += ["--entrypoint", program]
+    return (*argv, image, *arguments)
 
 
 def remove_command(engine: str, *names: str) -> tuple[str, ...]:
@@ -244,30 +244,30 @@ def owners_command(engine: str, *containers: str) -> tuple[str, ...]:
 
 
 def _limits(limits: Limits) -> list[str]:
-    words = []
+    argv = []
     if limits.memory_bytes is not None:
         # The limit includes swap: a server that swaps exceeds its limit.
-        words += ["--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)]
+        argv += ["--memory", str(limits.memory_bytes), "--memory-swap", str(limits.memory_bytes)]
     if limits.cpu_cores is not None:
-        words += ["--cpus", f"{limits.cpu_cores:g}"]
+        argv += ["--cpus", f"{limits.cpu_cores:g}"]
     if limits.processes is not None:
-        words += ["--pids-limit", str(limits.processes)]
+        argv += ["--pids-limit", str(limits.processes)]
     if limits.open_files is not None:
-        words += ["--ulimit", f"nofile={limits.open_files}:{limits.open_files}"]
-    return words
+        argv += ["--ulimit", f"nofile={limits.open_files}:{limits.open_files}"]
+    return argv
 
 
 def _sandbox(sandbox: Sandbox) -> list[str]:
     if not sandbox.enabled:
         return []
-    words = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"]  # noqa: S108 - in the container
+    argv = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL"]  # noqa: S108 - in the container
     if not sandbox.network:
-        words += ["--network", "none"]
+        argv += ["--network", "none"]
     for path in sandbox.writable_paths:
         # Unlike a volume, a mount does not create a missing folder.
         fields = (_csv(each) for each in ("type=bind", f"source={path}", f"target={path}"))
-        words += ["--mount", ",".join(fields)]
-    return words
+        argv += ["--mount", ",".join(fields)]
+    return argv
 
 
 def _csv(text: str) -> str:
@@ -305,7 +305,8 @@ def _run(
 def _is_not_found(stderr: str) -> bool:
     text = stderr.lower()
     return any(
-        words in text for words in ("no such container", "already in progress", "no container with")
+        phrase in text
+        for phrase in ("no such container", "already in progress", "no container with")
     )
 
 

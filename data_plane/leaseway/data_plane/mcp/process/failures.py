@@ -26,9 +26,9 @@ def not_started(server: str, problem: str, text: str) -> Fault:
 
 def command_fault(server: str, program: str, error: OSError) -> Fault:
     """Return the fault for a program that is missing or not executable."""
-    why = "may not be executed" if isinstance(error, PermissionError) else "was not found"
+    cause = "may not be executed" if isinstance(error, PermissionError) else "was not found"
     text = (
-        f"its command {program!r} {why} on this worker. Install it, or give the full path of an"
+        f"its command {program!r} {cause} on this worker. Install it, or give the full path of an"
         " installed one."
     )
     return not_started(server, "COMMAND_NOT_FOUND", text)

@@ -260,9 +260,9 @@ class Reaper:
         except OSError as error:  # retried when the next server starts
             _logger.error("The reaper process can't be started: %s.", error.strerror)
 
-    def _restart(self, why: str) -> None:
+    def _restart(self, cause: str) -> None:
         """Start a new reaper process and send it all registrations, without waiting for it."""
-        _logger.warning("The reaper process %s %s; a new one is started.", self.pid, why)
+        _logger.warning("The reaper process %s %s; a new one is started.", self.pid, cause)
         self._stop_watching()
         self._restarted_at = self._loop.time()
         assert self._process.stdin is not None

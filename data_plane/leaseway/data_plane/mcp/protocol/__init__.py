@@ -1,4 +1,4 @@
-"""MCP over any transport: messages, the connection that exchanges them, the features above it.
+"""MCP over any transport: messages, the connection, and the features above it.
 
-The `Transport` seam is here. Knows neither HTTP nor processes.
+Defines the `Transport` interface. Imports neither HTTP nor processes.
 """

@@ -46,12 +46,13 @@ from leaseway.data_plane.mcp.protocol.messages.server_requests import (
 from leaseway.wire.errors import Fault, Reason, Started
 
 _logger = logging.getLogger(__name__)
+_now = time.monotonic
 
 
 class Liveness:
     """When a server last sent something, and whether its silence since then is suspicious.
 
-    Request ids only grow: one number tells which requests had been sent when the server last sent
+    Request ids only grow: one number records which requests had been sent when the server last sent
     something, so a call costs nothing for it.
 
     Attributes:
@@ -62,14 +63,14 @@ class Liveness:
     __slots__ = ("_doubtful_up_to", "_received_up_to", "received_at", "wake")
 
     def __init__(self) -> None:
-        self.received_at = time.monotonic()
+        self.received_at = _now()
         self.wake = asyncio.Event()
         self._received_up_to = 0
         self._doubtful_up_to = 0
 
     def mark_received(self, newest: int) -> None:
         """Record that the server sent something; `newest` is the id of our newest request."""
-        self.received_at = time.monotonic()
+        self.received_at = _now()
         self._received_up_to = newest
 
     @property
@@ -111,7 +112,7 @@ class Peer(Dispatcher[TransportContext]):
     """
 
     correlates = False
-    """Whether the transport tells which call a server's request belongs to."""
+    """Whether a server's request is received on the stream of its call."""
 
     transport_type = ""
     garbage = 0

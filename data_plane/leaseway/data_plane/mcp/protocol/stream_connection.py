@@ -220,7 +220,7 @@ class StreamPeer(Peer):
     def end(self, fault: Fault | None) -> None:
         waiting: list[Pending] = [*self._calls.values(), *self._requests.values()]
         super().end(fault)
-        # Their callers were told that these never started, so they must never be written.
+        # These calls have failed as not started, so they must never be written.
         for entry in waiting:
             if not entry.written:
                 self.transport.withdraw(entry)

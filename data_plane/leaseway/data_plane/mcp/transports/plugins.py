@@ -32,16 +32,16 @@ async def create_registered(spec: ServerSpec, resolved: ResolvedValues) -> Trans
     except Fault:
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {resolved.without_secrets(str(error))}"
-        raise _broken(server, entry, why[:_MAX_TEXT].rstrip(".")) from error
+        cause = f"{type(error).__name__}: {resolved.without_secrets(str(error))}"
+        raise _broken(server, entry, cause[:_MAX_TEXT].rstrip(".")) from error
     if isinstance(transport, PullTransport):
         return PullAdapter(server, transport, resolved.without_secrets)
     if isinstance(transport, Transport):
         return transport
-    why = (
+    cause = (
         f"it returned {type(transport).__name__}, which is neither a Transport nor a PullTransport"
     )
-    raise _broken(server, entry, why)
+    raise _broken(server, entry, cause)
 
 
 def _entry(server: str, transport: str) -> EntryPoint:
@@ -50,8 +50,8 @@ def _entry(server: str, transport: str) -> EntryPoint:
         return entries[0]
     if entries:
         packages = " and ".join(sorted(_origin(entry) for entry in entries))
-        why = f"more than one package registers it: {packages}; uninstall all but one"
-        raise _broken(server, entries[0], why)
+        cause = f"more than one package registers it: {packages}; uninstall all but one"
+        raise _broken(server, entries[0], cause)
     raise Fault(
         Reason.SERVER_NOT_READY,
         f"The server {server} uses the transport {transport[:64]}, which this worker does not "
@@ -65,10 +65,10 @@ def _origin(entry: EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
 
 
-def _broken(server: str, entry: EntryPoint, why: str) -> Fault:
+def _broken(server: str, entry: EntryPoint, cause: str) -> Fault:
     return Fault(
         Reason.SERVER_NOT_READY,
         f"The server {server} could not be started: the entry point {entry.name} = {entry.value} "
-        f"of {_origin(entry)} (group {TRANSPORT_GROUP}) created no transport: {why}.",
+        f"of {_origin(entry)} (group {TRANSPORT_GROUP}) created no transport: {cause}.",
         metadata={"server": server, "problem": "START_FAILED", "entry_point": entry.name},
     )

@@ -140,11 +140,11 @@ class PullAdapter(Transport):
 
     def _fault(self, problem: str, error: Exception) -> Fault:
         head = f"The connection to the server {self._server} over {self.transport_type}"
-        why = self._hide_secrets(f"{error}").rstrip(".")[:_MAX_TEXT] or type(error).__name__
+        cause = self._hide_secrets(f"{error}").rstrip(".")[:_MAX_TEXT] or type(error).__name__
         if isinstance(error, EOFError):
             problem = "was closed by the server"
         return Fault(
-            Reason.SERVER_LOST, f"{head} {problem}: {why}.", metadata={"server": self._server}
+            Reason.SERVER_LOST, f"{head} {problem}: {cause}.", metadata={"server": self._server}
         )
 
     async def _close(self) -> None:

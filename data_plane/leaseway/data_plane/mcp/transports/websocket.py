@@ -142,9 +142,9 @@ class WebSocketTransport(PullTransport):
         if code is None:
             text = f"{head} broke: its connection ended without a close frame."
             return Fault(Reason.SERVER_LOST, text, metadata=metadata)
-        why = f": {reason[:_MAX_REASON].rstrip('.')}" if reason else ""
+        cause = f": {reason[:_MAX_REASON].rstrip('.')}" if reason else ""
         metadata["close_code"] = str(code)
-        text = f"{head} was closed by the server with code {code}{_meaning(code)}{why}."
+        text = f"{head} was closed by the server with code {code}{_meaning(code)}{cause}."
         return Fault(Reason.SERVER_LOST, text, metadata=metadata)
 
     def _broken(self, head: str, error: Any, metadata: dict[str, str]) -> Fault:

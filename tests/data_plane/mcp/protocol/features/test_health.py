@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import BOUND
-from tests.data_plane.mcp.conftest import until
+from tests.data_plane.mcp.conftest import fault_of, until
 
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience, default_patience
@@ -210,9 +210,7 @@ async def test_a_hung_server_is_noticed_despite_new_calls(bench: Bench) -> None:
     _, newer = bench.start_call(instance, "echo")
     older.cancel("the deadline has passed")
     assert not may_be_silent(instance)
-    async with asyncio.timeout(BOUND):
-        fault = (await newer).fault
-    assert fault is not None
+    fault = await fault_of(newer)
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
     await lost(bench)
 
@@ -240,9 +238,7 @@ async def test_calls_of_an_unresponsive_server_fail_as_started_and_later_ones_as
     first.cancel("enough")
     second, outcome = bench.start_call(instance, "echo")
     await bench.written(second)
-    async with asyncio.timeout(BOUND):
-        fault = (await outcome).fault
-    assert fault is not None
+    fault = await fault_of(outcome)
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
     assert "has not answered a ping" in fault.message
     refused = await bench.call_fault(instance, "echo")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import fault_of
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, answerable
 from leaseway.data_plane.mcp.instance import Instance
@@ -151,8 +152,7 @@ async def test_a_url_is_elicited_once_and_the_call_sent_again(bench: Bench, how:
             assert b"visited" in (await outcome).payload
         _, outcome = bench.start_call(instance, "visit", {"times": 9}, **caller.request)
         (await caller.next()).answer(b'{"action":"accept"}')
-        async with asyncio.timeout(BOUND):
-            again = (await outcome).fault
+        again = await fault_of(outcome)
         assert (again.reason, again.metadata["code"]) == (Reason.SERVER_ERROR, "-32042")
         assert caller.asks.empty()
 
@@ -281,8 +281,7 @@ async def test_a_lost_server_fails_the_call_whose_caller_is_asked(bench: Bench, 
         _, outcome = bench.start_call(instance, "ask", {"questions": [NAME]}, **caller.request)
         ask = await caller.next()
         await instance.close()
-        async with asyncio.timeout(BOUND):
-            fault = (await outcome).fault
+        fault = await fault_of(outcome)
         assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
         ask.answer(b"{}")
 

@@ -129,8 +129,8 @@ def _advice(result: CheckResult) -> str:
             f"bwrap {describe_status(result.status)}, twice. See that machine's kernel log for the"
             " cause; the start is retried."
         )
-    words = result.stderr[:_MAX_STDERR].rstrip(".") or f"bwrap exited with status {result.status}"
+    error = result.stderr[:_MAX_STDERR].rstrip(".") or f"bwrap exited with status {result.status}"
     return (
-        f"{words}. Allow the worker to create user, mount and process namespaces (a container may"
+        f"{error}. Allow the worker to create user, mount and process namespaces (a container may"
         " need another security profile), or run the server on a worker that may."
     )

@@ -26,9 +26,14 @@ from leaseway.wire.bounds import MAX_LISTED, MIB
 from leaseway.wire.secrets.redaction import redact
 from leaseway.wire.timing.backoff import Backoff
 
+_logger = logging.getLogger(__name__)
+_REOPEN_BACKOFF: Final = Backoff(initial=1.0, maximum=60.0)
 _MAX_BYTES: Final = 16 * MIB
 _MAX_NAMES: Final = 20
 """Names in a sentence about a list."""
+
+_MAX_ERROR: Final = 300
+"""Characters of a server's error in a warning."""
 
 
 class ListingFailed(Exception):
@@ -161,10 +166,6 @@ def _check_bounds(count: int, size: int, kind: ListKind) -> None:
         raise ListingFailed(f"its list has more than {_MAX_BYTES} bytes")
 
 
-_MAX_ERROR: Final = 300
-"""Characters of a server's error in a warning."""
-
-
 async def list_prompts_resources(
     peer: Peer,
     capabilities: ServerCapabilities | None,
@@ -206,10 +207,6 @@ def _describe(error: Exception, timeout: float) -> str:
         text = f"the server answered with error {error.error.code}: {error.error.message}"
         return redact(text)[:_MAX_ERROR].rstrip(". ")
     return str(error)
-
-
-_logger = logging.getLogger(__name__)
-_REOPEN_BACKOFF: Final = Backoff(initial=1.0, maximum=60.0)
 
 
 async def listen_to_changes(session: ClientSession, peer: Peer, on_gap: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """Subscriptions to resources: one at the server for each URI, shared by its subscribers.
 
-A task for each URI subscribes, and unsubscribes when the last subscriber is gone. Legacy servers
+A task for each URI subscribes, and unsubscribes after the last subscriber has left. Legacy servers
 use `resources/subscribe`, and their updates arrive in the inbox; modern ones use a
 `subscriptions/listen` stream.
 """

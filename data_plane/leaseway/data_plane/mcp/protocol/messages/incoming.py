@@ -47,6 +47,16 @@ _LIST_CHANGED: Final = frozenset(
 )
 
 
+SendAnswer = Callable[[bytes, ToolCall | None], None]
+"""Sends a response to the server's request; with the call that the request belongs to, if known."""
+
+_AMBIGUOUS: Final = (
+    "Several callers share this connection, and a request does not tell which call it belongs to: "
+    "run the server with truely-stateless: false, or over streamable HTTP."
+)
+_NO_CALL: Final = "No call is in flight, and callers are asked only during their calls."
+
+
 class _Progress(msgspec.Struct, gc=False):
     progressToken: int | str | float | None = None  # noqa: N815 - MCP's name
     progress: float = 0.0
@@ -62,16 +72,6 @@ class _Log(msgspec.Struct, gc=False):
 
 _decode_progress: Final = msgspec.json.Decoder(_Progress).decode
 _decode_log: Final = msgspec.json.Decoder(_Log).decode
-
-
-SendAnswer = Callable[[bytes, ToolCall | None], None]
-"""Sends a response to the server's request; with the call that the request belongs to, if known."""
-
-_AMBIGUOUS: Final = (
-    "Several callers share this connection, and a request does not tell which call it belongs to: "
-    "run the server with truely-stateless: false, or over streamable HTTP."
-)
-_NO_CALL: Final = "No call is in flight, and callers are asked only during their calls."
 
 
 def find_asked_call(

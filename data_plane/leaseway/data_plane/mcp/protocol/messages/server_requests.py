@@ -103,13 +103,13 @@ def url_elicitations(data: msgspec.Raw, answers: Answers) -> bytes | None:
     None if it has no request that the caller answers.
     """
     try:
-        asked = _decode_required(data).elicitations
+        elicitations = _decode_required(data).elicitations
     except ValueError:
         return None
-    if not asked or ELICIT not in answers:
+    if not elicitations or ELICIT not in answers:
         return None
-    questions = {str(n): {"method": ELICIT, "params": each} for n, each in enumerate(asked)}
-    return msgspec.json.encode({"inputRequests": questions})
+    requests = {str(n): {"method": ELICIT, "params": each} for n, each in enumerate(elicitations)}
+    return msgspec.json.encode({"inputRequests": requests})
 
 
 def parse_params(raw: msgspec.Raw) -> bytes | None:
