@@ -83,18 +83,18 @@ def test_an_agent_calls_tools_and_receives_their_results(
     )
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout.splitlines()[-1])
-    told = shown["told"]
+    results = shown["results"]
     assert shown["answer"] == "done"
-    assert told[:2] == ["3", "103"], "an argument may be called 'config'"
-    assert "integer" in told[2]
-    assert "It is broken." in told[3]
+    assert results[:2] == ["3", "103"], "an argument may be called 'config'"
+    assert "integer" in results[2]
+    assert "It is broken." in results[3]
     if framework == "crewai":  # supports text only
-        assert told[4] == "[An image: image/png]"
+        assert results[4] == "[An image: image/png]"
     else:
-        assert base64.b64encode(PNG).decode() in told[4]
-    assert told[5].startswith("1\n")
-    assert 'mcp_release({"serverId": "counter"})' in told[5]
-    assert told[6:] == ["4", "2"], "no result is a cached one"
+        assert base64.b64encode(PNG).decode() in results[4]
+    assert results[5].startswith("1\n")
+    assert 'mcp_release({"serverId": "counter"})' in results[5]
+    assert results[6:] == ["4", "2"], "no result is a cached one"
     assert planes.leases == [], "the session released its lease"
     called = [call.tool for call in planes.calls if call.tool != "add"]
     assert called == ["broken", "picture", "count", "count"]

@@ -42,22 +42,19 @@ tries = st.builds(
 )
 
 
-MORE = [
-    (reason, Reason.CAPACITY)
-    for reason in (
-        Reason.SERVER_NOT_READY,
-        Reason.SERVER_LOST,
-        Reason.WORKER_LOST,
-        Reason.OVERLOADED,
-        Reason.NOT_APPLIED,
-    )
-]
+DOWN = {
+    Reason.SERVER_NOT_READY,
+    Reason.SERVER_LOST,
+    Reason.WORKER_LOST,
+    Reason.OVERLOADED,
+    Reason.NOT_APPLIED,
+}
 
 
 def test_a_lack_of_capacity_does_not_hide_a_failed_server_or_a_slow_worker() -> None:
-    for reasons in MORE:
-        first, second = (Fault(reason, "No.") for reason in reasons)
-        assert more_informative(first, second) is first
+    for reason in DOWN:
+        first = Fault(reason, "No.")
+        assert more_informative(first, Fault(Reason.CAPACITY, "No.")) is first
 
 
 def test_a_server_that_is_not_ready_is_tried_on_another_worker_only() -> None:
@@ -80,45 +77,30 @@ def _longest(low: float, high: float) -> float:
 
 
 @given(faults, tries)
-def test_a_call_that_may_have_started_is_repeated_once_and_only_if_repeatable(
+def test_every_retry_is_in_time_bounded_safe_and_on_a_possible_worker(
     fault: Fault, tried: FailedTry
 ) -> None:
     retry = decide(fault, tried, _longest)
-    if retry is not None and fault.started != "no":
+    if retry is None:
+        return
+    assert retry.delay <= tried.remaining
+    assert tried.tries < 12
+    if fault.started != "no":
         assert tried.repeatable
         assert not tried.repeated
         assert retry.repeats
+    if tried.pinned:
+        assert not retry.avoid_worker
 
 
 @given(faults, faults)
 def test_the_more_informative_fault_of_two_tries_is_kept(first: Fault, second: Fault) -> None:
-    says = ["no", "unknown", "yes"]
-    told = more_informative(first, second)
-    assert says.index(told.started) == max(map(says.index, (first.started, second.started)))
+    ranks = ["no", "unknown", "yes"]
+    kept = more_informative(first, second)
+    assert ranks.index(kept.started) == max(map(ranks.index, (first.started, second.started)))
     if first.started == second.started:
-        assert told is second or (first.reason, second.reason) in MORE
+        assert kept is second or (first.reason in DOWN and second.reason is Reason.CAPACITY)
     assert more_informative(None, second) is second
-
-
-@given(faults, tries)
-def test_no_delay_exceeds_the_deadline(fault: Fault, tried: FailedTry) -> None:
-    retry = decide(fault, tried, _longest)
-    assert retry is None or retry.delay <= tried.remaining
-
-
-@given(faults, tries)
-def test_tries_are_bounded(fault: Fault, tried: FailedTry) -> None:
-    if decide(fault, tried, _longest) is not None:
-        assert tried.tries < 12
-
-
-@given(faults, tries)
-def test_a_call_on_a_lease_is_never_retried_on_another_worker(
-    fault: Fault, tried: FailedTry
-) -> None:
-    retry = decide(fault, tried, _longest)
-    if retry is not None and tried.pinned:
-        assert not retry.avoid_worker
 
 
 @pytest.mark.parametrize("reason", FINAL)

@@ -10,22 +10,22 @@ from script import CALLS, show
 from leaseway.integrations.crewai import crewai_tools
 from leaseway.sdk import Client, Tool
 
-told: list[str] = []
+results: list[str] = []
 
 
 class Scripted(BaseLLM):
     """A model that requests one call after the other, in the text form that CrewAI parses."""
 
     def call(self, messages: Any, *_: Any, **__: Any) -> str:
-        said = [str(message.get("content")) for message in messages]
-        told[:] = [
+        texts = [str(message.get("content")) for message in messages]
+        results[:] = [
             # CrewAI sometimes appends the list of tools.
             text.partition("Observation:")[2].partition("\n\n\n")[0].strip()
-            for text in said
+            for text in texts
             if "Observation:" in text
         ][1:]
-        if len(told) < len(CALLS):
-            name, arguments = CALLS[len(told)]
+        if len(results) < len(CALLS):
+            name, arguments = CALLS[len(results)]
             return f"Thought: on\nAction: {name}\nAction Input: {json.dumps(arguments)}\n"
         return "Thought: I now know the final answer\nFinal Answer: done"
 
@@ -55,7 +55,7 @@ def main(address: str) -> None:
         )
         task = Task(description="Go.", expected_output="Any.", agent=agent)
         answer = Crew(agents=[agent], tasks=[task]).kickoff()
-    show(told, answer)
+    show(results, answer)
 
 
 check_unsupported_schema()

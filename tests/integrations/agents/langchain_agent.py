@@ -26,10 +26,10 @@ class Scripted(BaseChatModel):
         if done < len(CALLS):
             name, arguments = CALLS[done]
             wanted = {"name": name, "args": arguments, "id": str(done)}
-            said = AIMessage(content="", tool_calls=[wanted])
+            response = AIMessage(content="", tool_calls=[wanted])
         else:
-            said = AIMessage(content="done")
-        return ChatResult(generations=[ChatGeneration(message=said)])
+            response = AIMessage(content="done")
+        return ChatResult(generations=[ChatGeneration(message=response)])
 
     @property
     def _llm_type(self) -> str:
@@ -42,10 +42,10 @@ async def main(address: str) -> None:
         agent = create_agent(Scripted(), tools)
         state = await agent.ainvoke({"messages": [("user", "Go.")]}, {"recursion_limit": 50})
     messages = state["messages"]
-    told = [message for message in messages if isinstance(message, ToolMessage)]
-    assert [message.status for message in told].count("error") == 2
-    assert told[0].artifact.text == "3"
-    show([_text(message.content) for message in told], messages[-1].content)
+    results = [message for message in messages if isinstance(message, ToolMessage)]
+    assert [message.status for message in results].count("error") == 2
+    assert results[0].artifact.text == "3"
+    show([_text(message.content) for message in results], messages[-1].content)
 
 
 def _text(content: Any) -> str:

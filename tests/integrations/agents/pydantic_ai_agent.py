@@ -12,13 +12,15 @@ from script import CALLS, show
 from leaseway.integrations.pydantic_ai import pydantic_ai_tools
 from leaseway.sdk import AsyncClient
 
-told: list[ToolReturnPart] = []
+results: list[ToolReturnPart] = []
 
 
 def scripted(messages: Any, _info: Any) -> ModelResponse:
-    told[:] = [part for each in messages for part in each.parts if isinstance(part, ToolReturnPart)]
-    if len(told) < len(CALLS):
-        return ModelResponse(parts=[ToolCallPart(*CALLS[len(told)])])
+    results[:] = [
+        part for message in messages for part in message.parts if isinstance(part, ToolReturnPart)
+    ]
+    if len(results) < len(CALLS):
+        return ModelResponse(parts=[ToolCallPart(*CALLS[len(results)])])
     return ModelResponse(parts=[TextPart("done")])
 
 
@@ -26,16 +28,16 @@ async def main(address: str) -> None:
     async with AsyncClient(address, key="any") as client, client.session("pydantic") as session:
         tools = pydantic_ai_tools(await client.list_tools(), session)
         run = await Agent(FunctionModel(scripted), tools=tools).run("Go.")
-    assert [part.outcome for part in told].count("failed") == 2
-    show([_text(part.content) for part in told], run.output)
+    assert [part.outcome for part in results].count("failed") == 2
+    show([_text(part.content) for part in results], run.output)
 
 
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
     return " ".join(
-        f"{each.media_type} {each.base64}" if isinstance(each, BinaryContent) else each
-        for each in content
+        f"{item.media_type} {item.base64}" if isinstance(item, BinaryContent) else item
+        for item in content
     )
 
 

@@ -16,6 +16,6 @@ CALLS: Sequence[tuple[str, dict[str, object]]] = (
 """The calls of the model in order; then it answers that it is done."""
 
 
-def show(told: Sequence[str], answer: object) -> None:
+def show(results: Sequence[str], answer: object) -> None:
     """Print the results that the model received, and the agent's answer."""
-    print(json.dumps({"told": list(told), "answer": str(answer)}))
+    print(json.dumps({"results": list(results), "answer": str(answer)}))

@@ -25,32 +25,32 @@ from leaseway.wire.status import abort
 PNG = b"\x89PNG" + bytes(range(256)) * 4
 
 
-class Keeper(FakeWorker):
+class ArtifactWorker(FakeWorker):
     """A worker that keeps artifacts and breaks their streams at the offsets in `breaks`."""
 
     def __init__(self, worker_id: str) -> None:
         super().__init__(worker_id)
-        self.kept: dict[str, bytes] = {}
+        self.artifacts: dict[str, bytes] = {}
         self.breaks: list[int | Fault | None] = []
         self.reads: list[execution_pb2.ReadArtifactRequest] = []
         self.open = 0
         self.mute = False
 
-    def keep(self, content: bytes = PNG, mark: str = "") -> str:
+    def add_artifact(self, content: bytes = PNG, mark: str = "") -> str:
         ref = artifact_reference(
             "shots",
             "page",
             "image/png",
             mark=mark or incarnation_mark(self.ref.incarnation),
             stored_at=0,
-            noise=len(self.kept),
+            noise=len(self.artifacts),
         )
-        self.kept[ref] = content
+        self.artifacts[ref] = content
         return ref
 
-    def keep_for_calls(self, content: bytes = PNG) -> str:
-        """Keep an image that all calls return, after a text."""
-        ref = self.keep(content)
+    def return_artifact(self, content: bytes = PNG) -> str:
+        """Add an image that all calls return, after a text."""
+        ref = self.add_artifact(content)
         item = {"type": "image", "mimeType": "image/png", "byteLength": len(PNG), "artifact": ref}
         payload = json.dumps({"content": [{"type": "text", "text": "a"}, item]}).encode()
         self.answer = lambda *_: payload
@@ -60,7 +60,7 @@ class Keeper(FakeWorker):
         self, request: execution_pb2.ReadArtifactRequest, context: Any
     ) -> AsyncIterator[execution_pb2.ReadArtifactResponse]:
         self.reads.append(request)
-        content = self.kept.get(request.ref)
+        content = self.artifacts.get(request.ref)
         if content is None:
             await abort(context, Fault(Reason.ARTIFACT_LOST, "It is gone."))
         assert content is not None
@@ -85,16 +85,16 @@ class Keeper(FakeWorker):
 
 
 @pytest.fixture
-async def worker() -> AsyncIterator[Keeper]:
-    async with Keeper("w1") as fake:
+async def worker() -> AsyncIterator[ArtifactWorker]:
+    async with ArtifactWorker("w1") as fake:
         yield fake
 
 
 @pytest.mark.parametrize("size", [0, 1, BATCH_SIZE, BATCH_SIZE + 1])
 async def test_an_awaited_artifact_is_all_bytes_and_then_has_a_type_and_a_size(
-    client: AsyncClient, worker: Keeper, size: int
+    client: AsyncClient, worker: ArtifactWorker, size: int
 ) -> None:
-    artifact = client.read_artifact(worker.keep(bytes(size)))
+    artifact = client.read_artifact(worker.add_artifact(bytes(size)))
     with pytest.raises(RuntimeError, match="first part before its type"):
         _ = artifact.byte_length
     assert await artifact == bytes(size)
@@ -102,9 +102,9 @@ async def test_an_awaited_artifact_is_all_bytes_and_then_has_a_type_and_a_size(
 
 
 async def test_a_session_and_the_client_read_artifacts_with_their_own_session_keys(
-    client: AsyncClient, worker: Keeper
+    client: AsyncClient, worker: ArtifactWorker
 ) -> None:
-    ref = worker.keep()
+    ref = worker.add_artifact()
     await client.session("s1").read_artifact(ref)
     await client.read_artifact(ref)
     first, second = worker.reads
@@ -114,9 +114,9 @@ async def test_a_session_and_the_client_read_artifacts_with_their_own_session_ke
 
 
 async def test_a_large_artifact_is_iterated_in_parts_within_little_memory(
-    client: AsyncClient, worker: Keeper
+    client: AsyncClient, worker: ArtifactWorker
 ) -> None:
-    ref = worker.keep(bytes(64 * MIB))
+    ref = worker.add_artifact(bytes(64 * MIB))
     received = 0
     tracemalloc.start()
     try:
@@ -131,19 +131,19 @@ async def test_a_large_artifact_is_iterated_in_parts_within_little_memory(
 
 
 async def test_a_broken_stream_is_resumed_at_the_same_offset(
-    client: AsyncClient, worker: Keeper
+    client: AsyncClient, worker: ArtifactWorker
 ) -> None:
     content = bytes(range(256)) * 4096
     worker.breaks = [300_000, 700_000, None]
-    assert await client.read_artifact(worker.keep(content)) == content
+    assert await client.read_artifact(worker.add_artifact(content)) == content
     assert [request.offset for request in worker.reads] == [0, 300_000, 700_000]
 
 
 async def test_a_stream_that_always_breaks_fails_after_a_few_tries(
-    client: AsyncClient, worker: Keeper
+    client: AsyncClient, worker: ArtifactWorker
 ) -> None:
     worker.breaks = [0] * 50
-    artifact = client.read_artifact(worker.keep())
+    artifact = client.read_artifact(worker.add_artifact())
     with pytest.raises(WorkerLost):
         await artifact
     assert 2 < len(worker.reads) < 10
@@ -151,34 +151,36 @@ async def test_a_stream_that_always_breaks_fails_after_a_few_tries(
         await artifact.read()
 
 
-async def test_an_overloaded_worker_is_asked_again(client: AsyncClient, worker: Keeper) -> None:
+async def test_an_overloaded_worker_is_asked_again(
+    client: AsyncClient, worker: ArtifactWorker
+) -> None:
     worker.breaks = [Fault(Reason.OVERLOADED, "Too many.", retry_delay=0.001), None]
-    assert await client.read_artifact(worker.keep()) == PNG
+    assert await client.read_artifact(worker.add_artifact()) == PNG
 
 
 async def test_an_artifact_that_the_worker_does_not_have_is_lost_at_once(
-    client: AsyncClient, worker: Keeper
+    client: AsyncClient, worker: ArtifactWorker
 ) -> None:
-    ref = worker.keep()
-    worker.kept.clear()
+    ref = worker.add_artifact()
+    worker.artifacts.clear()
     with pytest.raises(ArtifactLost):
         await client.read_artifact(ref)
     assert len(worker.reads) == 1
 
 
 async def test_an_artifact_of_an_unlisted_worker_is_lost(
-    client: AsyncClient, worker: Keeper
+    client: AsyncClient, worker: ArtifactWorker
 ) -> None:
-    ref = worker.keep(mark="0" * 12)
+    ref = worker.add_artifact(mark="0" * 12)
     with pytest.raises(ArtifactLost, match="worker that kept it"):
         await client.read_artifact(ref)
     assert worker.reads == []
 
 
 async def test_artifacts_are_lost_when_their_worker_exits(
-    client: AsyncClient, worker: Keeper, plane: FakeControlPlane, second: FakeWorker
+    client: AsyncClient, worker: ArtifactWorker, plane: FakeControlPlane, second: FakeWorker
 ) -> None:
-    ref = worker.keep()
+    ref = worker.add_artifact()
     await client.read_artifact(ref)
     await worker.stop()
     plane.workers = [second]
@@ -188,7 +190,7 @@ async def test_artifacts_are_lost_when_their_worker_exits(
 
 @pytest.mark.parametrize("ref", ["", "x", "artifacts/../../etc/passwd", "artifacts/" * 10_000])
 async def test_an_invalid_reference_is_rejected_without_a_request(
-    client: AsyncClient, worker: Keeper, ref: str
+    client: AsyncClient, worker: ArtifactWorker, ref: str
 ) -> None:
     with pytest.raises(ArtifactLost, match="not the reference"):
         await client.read_artifact(ref)
@@ -203,9 +205,9 @@ async def test_read_artifact_rejects_parameters_of_the_wrong_type(client: AsyncC
 
 
 async def test_closing_an_artifact_early_ends_its_stream(
-    client: AsyncClient, worker: Keeper
+    client: AsyncClient, worker: ArtifactWorker
 ) -> None:
-    artifact = client.read_artifact(worker.keep(bytes(64 * MIB)))
+    artifact = client.read_artifact(worker.add_artifact(bytes(64 * MIB)))
     await anext(artifact)
     assert worker.open == 1
     await artifact.close()
@@ -213,16 +215,18 @@ async def test_closing_an_artifact_early_ends_its_stream(
 
 
 async def test_a_silent_worker_fails_the_read_after_the_timeout(
-    client: AsyncClient, worker: Keeper
+    client: AsyncClient, worker: ArtifactWorker
 ) -> None:
     worker.mute = True
     with pytest.raises(DeadlineExceeded, match="sent nothing"):
-        await client.read_artifact(worker.keep(), timeout=1.0)
+        await client.read_artifact(worker.add_artifact(), timeout=1.0)
     await until(lambda: worker.open == 0)
 
 
-async def test_for_model_of_an_async_result_is_awaited(client: AsyncClient, worker: Keeper) -> None:
-    worker.keep_for_calls()
+async def test_for_model_of_an_async_result_is_awaited(
+    client: AsyncClient, worker: ArtifactWorker
+) -> None:
+    worker.return_artifact()
     result = await client.call_tool("time_now")
     content = result.for_model()
     assert len(content) == 2
@@ -240,20 +244,20 @@ async def test_for_model_of_an_async_result_is_awaited(client: AsyncClient, work
 
 
 async def test_for_model_replaces_a_lost_image_with_text(
-    client: AsyncClient, worker: Keeper
+    client: AsyncClient, worker: ArtifactWorker
 ) -> None:
-    ref = worker.keep_for_calls()
+    ref = worker.return_artifact()
     result = await client.call_tool("time_now")
-    worker.kept.clear()
+    worker.artifacts.clear()
     _, item = await result.for_model()
     assert item["type"] == "text"
     assert item["text"].endswith(f"which is no longer kept: {ref}")
 
 
 async def test_for_model_fails_after_the_client_is_closed(
-    plane: FakeControlPlane, worker: Keeper
+    plane: FakeControlPlane, worker: ArtifactWorker
 ) -> None:
-    worker.keep_for_calls()
+    worker.return_artifact()
     async with AsyncClient(plane.address) as client:
         result = await client.call_tool("time_now")
     with pytest.raises(RuntimeError, match="closed"):
@@ -261,9 +265,9 @@ async def test_for_model_fails_after_the_client_is_closed(
 
 
 async def test_for_model_of_a_pickled_result_names_the_image(
-    client: AsyncClient, worker: Keeper
+    client: AsyncClient, worker: ArtifactWorker
 ) -> None:
-    ref = worker.keep_for_calls()
+    ref = worker.return_artifact()
     result = pickle.loads(pickle.dumps(await client.call_tool("time_now")))
     assert isinstance(result, ToolResult)
     _, item = await result.for_model()
@@ -272,9 +276,9 @@ async def test_for_model_of_a_pickled_result_names_the_image(
 
 
 async def test_the_synchronous_client_reads_artifacts(
-    plane: FakeControlPlane, worker: Keeper
+    plane: FakeControlPlane, worker: ArtifactWorker
 ) -> None:
-    ref = worker.keep_for_calls(bytes(3 * BATCH_SIZE))
+    ref = worker.return_artifact(bytes(3 * BATCH_SIZE))
 
     def use() -> None:
         with Client(plane.address) as client:
@@ -287,7 +291,7 @@ async def test_the_synchronous_client_reads_artifacts(
             assert len(next(broken_off)) == BATCH_SIZE
             broken_off.close()
             assert client.read_artifact(ref).read() == bytes(3 * BATCH_SIZE)
-            worker.kept.clear()
+            worker.artifacts.clear()
             with pytest.raises(ArtifactLost):
                 client.read_artifact(ref).read()
 

@@ -62,11 +62,11 @@ def test_a_key_that_cannot_be_sent_is_rejected_without_showing_it() -> None:
 
 async def test_an_unreachable_control_plane_fails_the_request_in_time() -> None:
     loop = asyncio.get_running_loop()
-    begun = loop.time()
+    started_at = loop.time()
     async with AsyncClient("127.0.0.1:1") as client:
         with pytest.raises(ControlPlaneUnavailable):
             await client.list_tools()
-    assert loop.time() - begun < 20
+    assert loop.time() - started_at < 20
 
 
 async def test_a_control_plane_that_starts_in_time_is_reached(plane: FakeControlPlane) -> None:

@@ -52,24 +52,24 @@ def answering(worker: FakeWorker, result: dict[str, Any]) -> None:
     worker.answer = lambda _worker, _call, _params: json.dumps(result).encode()
 
 
-def follow(worker: FakeWorker) -> list[execution_pb2.Call]:
+def accept_subscriptions(worker: FakeWorker) -> list[execution_pb2.Call]:
     """Make a worker accept subscriptions; return the active ones."""
-    followed: list[execution_pb2.Call] = []
+    subscriptions: list[execution_pb2.Call] = []
 
     async def answer(_worker: FakeWorker, call: execution_pb2.Call, _params: bytes) -> bytes:
-        followed.append(call)
-        tell(worker, call, "")
+        subscriptions.append(call)
+        send_update(worker, call, "")
         try:
             await asyncio.Event().wait()
         finally:
-            followed.remove(call)
+            subscriptions.remove(call)
         return b""
 
     worker.answer = answer
-    return followed
+    return subscriptions
 
 
-def tell(worker: FakeWorker, call: execution_pb2.Call, uri: str) -> None:
+def send_update(worker: FakeWorker, call: execution_pb2.Call, uri: str) -> None:
     for stream in worker._outboxes.values():
         if stream.has(call.id):
             stream.put("updates", execution_pb2.ResourceUpdate(call_id=call.id, uri=uri))
@@ -198,24 +198,24 @@ async def test_invalid_parameters_of_requests_are_rejected_before_sending(
 async def test_a_subscription_lasts_as_long_as_its_block(
     client: AsyncClient, offers: FakeWorker
 ) -> None:
-    followed = follow(offers)
+    subscriptions = accept_subscriptions(offers)
     async with client.subscribe_resource("notes://a") as updates:
-        (call,) = followed
+        (call,) = subscriptions
         assert (call.method, call.tool) == ("resources/subscribe", "notes://a")
         assert json.loads(call.arguments) == {"uri": "notes://a"}
         with pytest.raises(TimeoutError):
             await updates.next(timeout=0.01)
         for uri in ("notes://a", "notes://a", "notes://a/part", "notes://a"):
-            tell(offers, call, uri)
+            send_update(offers, call, uri)
         assert [await updates.next(timeout=BOUND) for _ in range(2)] == [
             "notes://a",
             "notes://a/part",
         ]
-        tell(offers, call, "notes://a")
+        send_update(offers, call, "notes://a")
         async for uri in updates:
             assert uri == "notes://a"
             break
-    await until(lambda: not followed)
+    await until(lambda: not subscriptions)
     assert len(offers.cancels) == 1
     with pytest.raises(RuntimeError, match="ended with its"):
         await updates.next(timeout=1)
@@ -247,16 +247,16 @@ async def test_an_unconfirmed_subscription_times_out(
 async def test_a_renewed_subscription_reports_the_resource_as_changed(
     client: AsyncClient, offers: FakeWorker
 ) -> None:
-    followed = follow(offers)
+    subscriptions = accept_subscriptions(offers)
     async with client.subscribe_resource("notes://a") as updates:
         for _ in range(3):
-            before = followed[0]
+            before = subscriptions[0]
             port = int(offers.ref.address.rpartition(":")[2])
             await offers.stop()
             await offers.start(port=port)
             assert await updates.next(timeout=BOUND) == "notes://a"
-            assert followed[0] is not before
-    await until(lambda: not followed)
+            assert subscriptions[0] is not before
+    await until(lambda: not subscriptions)
 
 
 async def test_a_subscription_on_a_lease_ends_with_it(
@@ -265,9 +265,9 @@ async def test_a_subscription_on_a_lease_ends_with_it(
     ended = asyncio.Event()
 
     async def answer(_worker: FakeWorker, call: execution_pb2.Call, _params: bytes) -> bytes:
-        tell(offers, call, "")
+        send_update(offers, call, "")
         await ended.wait()
-        raise Fault(Reason.LEASE_REVOKED, "An operator said so.", "yes")
+        raise Fault(Reason.LEASE_REVOKED, "An operator ended it.", "yes")
 
     offers.answer = answer
     async with client.session("one") as session:
@@ -275,13 +275,13 @@ async def test_a_subscription_on_a_lease_ends_with_it(
             (lease,) = session.leases()
             assert offers.calls[0].lease_id == lease.id  # renewed from the start
             ended.set()
-            with pytest.raises(LeaseRevoked, match="An operator said so"):
+            with pytest.raises(LeaseRevoked, match="An operator ended it"):
                 await updates.next(timeout=BOUND)
         with pytest.raises(LeaseRevoked):
             async with session.subscribe_resource("desk://a"):
                 pytest.fail("The lease has ended.")
         await session.acquire("desk")
-        follow(offers)
+        accept_subscriptions(offers)
         async with session.subscribe_resource("desk://a"):
             assert len(offers.acquires) == 2
 
@@ -290,21 +290,21 @@ async def test_a_subscription_on_a_lease_outlasts_the_call_timeout(
     client: AsyncClient, offers: FakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leaseway.sdk.client.subscriptions.MAX_CALL_TIMEOUT", 1.5)
-    followed = follow(offers)
+    subscriptions = accept_subscriptions(offers)
     async with (
         client.session("one") as session,
         session.subscribe_resource("desk://a") as updates,
     ):
-        first = followed[0]
+        first = subscriptions[0]
         assert await updates.next(timeout=BOUND) == "desk://a"  # changes may have been missed
-        assert followed[0] is not first
-        assert followed[0].lease_id == first.lease_id
+        assert subscriptions[0] is not first
+        assert subscriptions[0].lease_id == first.lease_id
 
 
 async def test_a_subscription_on_a_lease_is_not_renewed_after_the_worker_is_lost(
     client: AsyncClient, offers: FakeWorker
 ) -> None:
-    follow(offers)
+    accept_subscriptions(offers)
     async with (
         client.session("one") as session,
         session.subscribe_resource("desk://a") as updates,
@@ -316,11 +316,11 @@ async def test_a_subscription_on_a_lease_is_not_renewed_after_the_worker_is_lost
 
 
 async def test_unread_changes_are_bounded(client: AsyncClient, offers: FakeWorker) -> None:
-    followed = follow(offers)
+    subscriptions = accept_subscriptions(offers)
     async with client.subscribe_resource("notes://a") as updates:
         for part in range(3000):
-            tell(offers, followed[0], f"notes://a/{part}")
-        tell(offers, followed[0], "notes://a/last")
+            send_update(offers, subscriptions[0], f"notes://a/{part}")
+        send_update(offers, subscriptions[0], "notes://a/last")
         await until(lambda: "notes://a" in updates._changes._changed)
         assert len(updates._changes._changed) == 1025
 
@@ -351,11 +351,11 @@ async def test_the_synchronous_client_uses_prompts_and_resources(
             assert client.session("one").read_resource("desk://a").text == "x"
             answering(offers, {"completion": {"values": ["ada"]}})
             assert client.complete("who", "a", prompt="notes_greet").values == ["ada"]
-            followed = follow(offers)
+            subscriptions = accept_subscriptions(offers)
             with client.subscribe_resource("notes://a") as updates:
                 with pytest.raises(TimeoutError):
                     updates.next(timeout=0.01)
-                loop.call_soon_threadsafe(tell, offers, followed[0], "notes://a")
+                loop.call_soon_threadsafe(send_update, offers, subscriptions[0], "notes://a")
                 assert next(iter(updates)) == "notes://a"
 
     loop = asyncio.get_running_loop()
@@ -365,9 +365,9 @@ async def test_the_synchronous_client_uses_prompts_and_resources(
 async def test_a_subscription_whose_block_never_ended_warns_without_a_traceback(
     plane: FakeControlPlane, offers: FakeWorker
 ) -> None:
-    follow(offers)
-    said: list[dict[str, object]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    accept_subscriptions(offers)
+    errors: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     async with AsyncClient(plane.address) as client:
         updates = client.subscribe_resource("notes://a")
         await updates.__aenter__()
@@ -377,7 +377,7 @@ async def test_a_subscription_whose_block_never_ended_warns_without_a_traceback(
     with pytest.warns(ResourceWarning, match="'notes://a' was never ended"):
         del task, updates  # the last references
     gc.collect()
-    assert said == []
+    assert errors == []
 
 
 def test_the_repr_of_results_is_short() -> None:

@@ -56,9 +56,9 @@ async def test_progress_is_reported_in_order_before_the_result(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = reporting(3)
-    told: list[tuple[float, float | None, str | None]] = []
-    result = await client.call_tool("time_now", on_progress=lambda *seen: told.append(seen))
-    assert told == [(1, 3, None), (2, 3, "step 2"), (3, 3, "step 3")]
+    reported: list[tuple[float, float | None, str | None]] = []
+    result = await client.call_tool("time_now", on_progress=lambda *seen: reported.append(seen))
+    assert reported == [(1, 3, None), (2, 3, "step 2"), (3, 3, "step 3")]
     assert result.text == "done"
     assert worker.calls[0].wants_progress
     assert not worker.calls[0].log_level
@@ -70,19 +70,19 @@ async def test_callbacks_may_be_async_and_never_overlap(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = reporting(5)
-    inside, told = 0, []
+    inside, reported = 0, []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
         nonlocal inside
         inside += 1
         assert inside == 1
         await asyncio.sleep(0)
-        told.append(progress)
+        reported.append(progress)
         inside -= 1
 
     session = client.session("dialog")
     await session.call_tool("desk_open", on_progress=on_progress)
-    assert told == [1, 2, 3, 4, 5]
+    assert reported == [1, 2, 3, 4, 5]
     assert worker.calls[0].session == "dialog"
 
 
@@ -90,9 +90,11 @@ async def test_on_log_receives_level_logger_and_data(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = reporting(0, logs=2)
-    told: list[tuple[str, str | None, Any]] = []
-    await client.call_tool("time_now", on_log=lambda *said: told.append(said), log_level="debug")
-    assert told == [("warning", "db", {"number": 0}), ("warning", "db", {"number": 1})]
+    reported: list[tuple[str, str | None, Any]] = []
+    await client.call_tool(
+        "time_now", on_log=lambda *message: reported.append(message), log_level="debug"
+    )
+    assert reported == [("warning", "db", {"number": 0}), ("warning", "db", {"number": 1})]
     assert worker.calls[0].log_level == "debug"
     assert not worker.calls[0].wants_progress
 
@@ -115,20 +117,22 @@ async def test_progress_is_reported_before_a_failure(
     client: AsyncClient, worker: FakeWorker
 ) -> None:
     worker.answer = reporting(2, then=fails)
-    told: list[float] = []
+    reported: list[float] = []
     with pytest.raises(ServerError, match="It broke"):
-        await client.call_tool("time_now", on_progress=lambda progress, *_: told.append(progress))
-    assert told == [1, 2]
+        await client.call_tool(
+            "time_now", on_progress=lambda progress, *_: reported.append(progress)
+        )
+    assert reported == [1, 2]
 
 
 async def test_a_slow_callback_delays_no_other_call_and_misses_only_old_events(
     client: AsyncClient, worker: FakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker.answer = reporting(1000)
-    entered, go, told = asyncio.Event(), asyncio.Event(), []
+    entered, go, reported = asyncio.Event(), asyncio.Event(), []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        told.append(progress)
+        reported.append(progress)
         entered.set()
         await go.wait()
 
@@ -140,10 +144,10 @@ async def test_a_slow_callback_delays_no_other_call_and_misses_only_old_events(
         go.set()
         with caplog.at_level(logging.WARNING, "leaseway.sdk"):
             assert (await slow).text == "done"
-    assert told[-1] == 1000
-    assert told == sorted(told)
-    assert len(told) < 1000
-    assert f"{1000 - len(told)} progress reports" in caplog.text
+    assert reported[-1] == 1000
+    assert reported == sorted(reported)
+    assert len(reported) < 1000
+    assert f"{1000 - len(reported)} progress reports" in caplog.text
 
 
 async def test_the_deadline_cancels_a_hanging_callback_and_keeps_the_result(
@@ -231,7 +235,7 @@ async def test_synchronous_callbacks_run_in_the_calling_thread_and_may_call_tool
     plane: FakeControlPlane, worker: FakeWorker
 ) -> None:
     worker.answer = reporting(2)
-    told: list[tuple[float, bool, str]] = []
+    reported: list[tuple[float, bool, str]] = []
 
     def work() -> str:
         thread = threading.get_ident()
@@ -239,12 +243,12 @@ async def test_synchronous_callbacks_run_in_the_calling_thread_and_may_call_tool
 
             def on_progress(progress: float, total: float | None, message: str | None) -> None:
                 here = threading.get_ident() == thread
-                told.append((progress, here, client.call_tool("time_now").text))
+                reported.append((progress, here, client.call_tool("time_now").text))
 
             return client.session("a").call_tool("time_now", on_progress=on_progress).text
 
     assert await in_thread(work) == "done"
-    assert told == [(1, True, "done"), (2, True, "done")]
+    assert reported == [(1, True, "done"), (2, True, "done")]
 
 
 async def test_an_error_of_a_synchronous_callback_cancels_the_call(

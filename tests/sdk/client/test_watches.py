@@ -20,9 +20,17 @@ from leaseway.sdk import (
 )
 
 
-async def coming(watch: AsyncToolWatch) -> ToolList:
+async def next_list(watch: AsyncToolWatch) -> ToolList:
     async with asyncio.timeout(BOUND):
         return await anext(watch)
+
+
+@pytest.fixture
+async def watch(client: AsyncClient) -> AsyncToolWatch:
+    """Return a watch whose first list was read."""
+    watch = client.watch_tools()
+    await next_list(watch)
+    return watch
 
 
 def names(tools: ToolList) -> list[str]:
@@ -33,23 +41,21 @@ async def test_a_watch_returns_the_first_list_at_once_and_then_each_change(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools()
-    assert names(await coming(watch)) == ["desk_open", "time_now"]
+    assert names(await next_list(watch)) == ["desk_open", "time_now"]
     plane.add("time", "zones")
     plane.move()
-    assert names(await coming(watch)) == ["desk_open", "time_now", "time_zones"]
+    assert names(await next_list(watch)) == ["desk_open", "time_now", "time_zones"]
     del plane.tools["desk_open"], plane.tools["desk:open"]
     plane.move()
-    tools = await coming(watch)
+    tools = await next_list(watch)
     assert names(tools) == ["time_now", "time_zones"]
     assert tools.registry_version == plane.version
 
 
 async def test_a_registry_version_without_changes_is_skipped(
-    plane: FakeControlPlane, client: AsyncClient
+    plane: FakeControlPlane, watch: AsyncToolWatch
 ) -> None:
-    watch = client.watch_tools()
-    await coming(watch)
-    waiting = asyncio.create_task(coming(watch))
+    waiting = asyncio.create_task(next_list(watch))
     asked = len(plane.clients)
     plane.move()
     await until(lambda: len(plane.clients) > asked)
@@ -64,40 +70,40 @@ async def test_a_newly_pending_server_is_a_change(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools()
-    assert (await coming(watch)).pending == ()
+    assert (await next_list(watch)).pending == ()
     plane.pending = ["slow"]
     plane.move()
-    assert (await coming(watch)).pending == ("slow",)
+    assert (await next_list(watch)).pending == ("slow",)
 
 
 async def test_a_watch_is_limited_to_its_servers(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools(["time"])
-    assert names(await coming(watch)) == ["time_now"]
+    assert names(await next_list(watch)) == ["time_now"]
     plane.add("desk", "close", shared=False)
     plane.move()
     plane.add("time", "zones")
     plane.move()
-    assert names(await coming(watch)) == ["time_now", "time_zones"]
+    assert names(await next_list(watch)) == ["time_now", "time_zones"]
 
 
 async def test_a_removed_server_has_no_tools_until_it_is_added_again(
     plane: FakeControlPlane, client: AsyncClient
 ) -> None:
     watch = client.watch_tools(["time", "desk"])
-    assert names(await coming(watch)) == ["desk_open", "time_now"]
+    assert names(await next_list(watch)) == ["desk_open", "time_now"]
     plane.absent.add("desk")
-    gone = plane.tools.pop("desk_open"), plane.tools.pop("desk:open")
+    removed = plane.tools.pop("desk_open"), plane.tools.pop("desk:open")
     plane.add("other", "tool")
     plane.move()
-    tools = await coming(watch)
+    tools = await next_list(watch)
     assert names(tools) == ["time_now"]
     assert tools.registry_version == plane.version
     plane.absent.clear()
-    plane.tools["desk_open"], plane.tools["desk:open"] = gone
+    plane.tools["desk_open"], plane.tools["desk:open"] = removed
     plane.move()
-    assert names(await coming(watch)) == ["desk_open", "time_now"]
+    assert names(await next_list(watch)) == ["desk_open", "time_now"]
 
 
 async def test_a_watch_of_an_unknown_server_is_an_error(
@@ -105,21 +111,19 @@ async def test_a_watch_of_an_unknown_server_is_an_error(
 ) -> None:
     plane.absent.add("dsek")
     with pytest.raises(ToolNotFound, match="There is no server 'dsek'"):
-        await coming(client.watch_tools(["dsek"]))
+        await next_list(client.watch_tools(["dsek"]))
 
 
 async def test_several_changes_between_two_reads_are_one(
-    plane: FakeControlPlane, client: AsyncClient
+    plane: FakeControlPlane, watch: AsyncToolWatch
 ) -> None:
-    watch = client.watch_tools()
-    await coming(watch)
     for number in range(50):
         plane.add("time", f"t{number}")
         plane.move()
-    seen = await coming(watch)
+    seen = await next_list(watch)
     while len(seen) < 52:
-        seen = await coming(watch)
-    again = asyncio.create_task(coming(watch))
+        seen = await next_list(watch)
+    again = asyncio.create_task(next_list(watch))
     await until(lambda: plane.watchers == 1)
     assert not again.done()
     again.cancel()
@@ -131,20 +135,18 @@ async def test_all_watches_of_a_client_and_its_calls_share_one_stream(
     await client.call_tool("time_now")
     watches = [client.watch_tools() for _ in range(3)]
     for watch in watches:
-        await coming(watch)
+        await next_list(watch)
     await until(lambda: plane.watchers == 1)
     plane.add("time", "zones")
     plane.move()
-    assert all([len(await coming(watch)) == 3 for watch in watches])
+    assert all([len(await next_list(watch)) == 3 for watch in watches])
     assert plane.watchers == 1
 
 
 async def test_a_watch_waits_for_a_restarting_control_plane(
-    plane: FakeControlPlane, client: AsyncClient
+    plane: FakeControlPlane, watch: AsyncToolWatch
 ) -> None:
-    watch = client.watch_tools()
-    await coming(watch)
-    waiting = asyncio.create_task(coming(watch))
+    waiting = asyncio.create_task(next_list(watch))
     port = int(plane.address.rpartition(":")[2])
     await plane.stop()
     await until(lambda: plane.watchers == 0)
@@ -155,16 +157,14 @@ async def test_a_watch_waits_for_a_restarting_control_plane(
 
 
 async def test_a_change_just_before_a_restart_is_reported_after_it(
-    plane: FakeControlPlane, client: AsyncClient
+    plane: FakeControlPlane, client: AsyncClient, watch: AsyncToolWatch
 ) -> None:
-    watch = client.watch_tools()
-    await coming(watch)
     port = int(plane.address.rpartition(":")[2])
     plane.add("time", "zones")
     plane.move()
     await until(lambda: client._runtime().resolver.registry_version.version == plane.version)
     await plane.stop()
-    waiting = asyncio.create_task(coming(watch))
+    waiting = asyncio.create_task(next_list(watch))
     await until(lambda: not client._runtime().control.connected)
     await plane.start(port)
     assert "time_zones" in names(await waiting)
@@ -173,13 +173,13 @@ async def test_a_change_just_before_a_restart_is_reported_after_it(
 async def test_a_watch_fails_if_the_control_plane_is_unreachable_at_first() -> None:
     async with AsyncClient("127.0.0.1:1") as client:
         with pytest.raises(ControlPlaneUnavailable):
-            await coming(client.watch_tools())
+            await next_list(client.watch_tools())
 
 
 async def test_a_watch_ends_when_its_client_is_closed(plane: FakeControlPlane) -> None:
     async with AsyncClient(plane.address) as client:
         watch = client.watch_tools()
-        await coming(watch)
+        await next_list(watch)
         rest = asyncio.create_task(all_of(watch))
         await until(lambda: plane.watchers == 1)
     async with asyncio.timeout(BOUND):
@@ -192,7 +192,7 @@ async def test_a_watch_ends_when_its_client_is_closed_during_a_read(
 ) -> None:
     async with AsyncClient(plane.address) as client:
         watch = client.watch_tools()
-        await coming(watch)
+        await next_list(watch)
         port = int(plane.address.rpartition(":")[2])
         plane.move()
         await until(lambda: client._runtime().resolver.registry_version.version == plane.version)
@@ -205,18 +205,16 @@ async def test_a_watch_ends_when_its_client_is_closed_during_a_read(
 
 
 async def test_a_watch_can_be_read_again_after_a_cancelled_read(
-    plane: FakeControlPlane, client: AsyncClient
+    plane: FakeControlPlane, watch: AsyncToolWatch
 ) -> None:
-    watch = client.watch_tools()
-    await coming(watch)
-    waiting = asyncio.create_task(coming(watch))
+    waiting = asyncio.create_task(next_list(watch))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     plane.add("time", "zones")
     plane.move()
-    assert "time_zones" in names(await coming(watch))
+    assert "time_zones" in names(await next_list(watch))
 
 
 async def test_an_abandoned_watch_is_freed(plane: FakeControlPlane) -> None:
@@ -252,23 +250,3 @@ async def test_the_synchronous_client_watches_tools(plane: FakeControlPlane) -> 
     await asyncio.to_thread(thread.join, BOUND)
     assert not thread.is_alive()
     assert seen == [["desk_open", "time_now"], ["desk_open", "time_now", "time_zones"]]
-
-
-async def test_report_refusal_reports_a_problem_to_operators(
-    plane: FakeControlPlane, client: AsyncClient
-) -> None:
-    tools = await client.list_tools()
-    text = "Invalid schema for function 'time_now'"
-    await client.report_refusal("openai", text, offered=tools, session="chat-7")
-
-    def synchronously() -> None:
-        with Client(plane.address) as other:
-            other.report_refusal("openai", text, "time_now", offered=tools, session="chat-7")
-
-    await asyncio.to_thread(synchronously)
-    first, second = await client.problems()
-    assert first == second
-    assert (first.reason, first.server_id) == ("PROVIDER_REFUSED", "time")
-    assert (first.severity, first.subject) == ("error", "openai:time_now")
-    for part in ("openai", "chat-7", "time_now", text):
-        assert part in first.message

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from tests.sdk.fakes import FakeControlPlane, FakeWorker
+from tests.sdk.fakes import FakeControlPlane, FakeWorker, in_thread
 
-from leaseway.sdk import AsyncClient
+from leaseway.sdk import AsyncClient, Client
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 
 
@@ -72,7 +72,7 @@ async def test_servers_are_merged_from_all_pages(
         page(servers=[status(server_id="b", instances=[three]), status(server_id="c")]),
     ]
     servers = await client.servers()
-    assert [(each.id, [one.id for one in each.instances]) for each in servers] == [
+    assert [(server.id, [i.id for i in server.instances]) for server in servers] == [
         ("a", []),
         ("b", ["i1", "i2", "i3"]),
         ("c", []),
@@ -89,7 +89,7 @@ async def test_leases_and_lease_ends_are_read_from_all_pages(
         page(ended=[end(lease_id="e2", how="expired")], leases=[lease(id="l1")]),
         page(leases=[lease(id="l2")]),
     ]
-    assert [each.id for each in await client.leases()] == ["l1", "l2"]
+    assert [lease.id for lease in await client.leases()] == ["l1", "l2"]
     assert await client.lease_ends() == {"e1": "released", "e2": "expired"}
 
 
@@ -122,3 +122,23 @@ async def test_logs_are_read_from_every_worker_and_name_an_unreachable_one(
     logs = await client.logs("time")
     assert [(log.worker, log.state) for log in logs] == [("w1", "running"), ("w2", "unreachable")]
     assert "'w2'" in logs[1].lines[0]
+
+
+async def test_report_refusal_reports_a_problem_to_operators(
+    plane: FakeControlPlane, client: AsyncClient
+) -> None:
+    tools = await client.list_tools()
+    text = "Invalid schema for function 'time_now'"
+    await client.report_refusal("openai", text, offered=tools, session="chat-7")
+
+    def work() -> None:
+        with Client(plane.address) as other:
+            other.report_refusal("openai", text, "time_now", offered=tools, session="chat-7")
+
+    await in_thread(work)
+    first, second = await client.problems()
+    assert first == second
+    assert (first.reason, first.server_id) == ("PROVIDER_REFUSED", "time")
+    assert (first.severity, first.subject) == ("error", "openai:time_now")
+    for part in ("openai", "chat-7", "time_now", text):
+        assert part in first.message
