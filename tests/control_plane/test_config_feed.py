@@ -39,7 +39,7 @@ async def test_all_layers_make_one_configuration() -> None:
 
 
 @pytest.mark.parametrize("broken", ["{", Unreadable("It is a folder.")])
-async def test_one_broken_file_changes_nothing_and_is_named(broken: str | Unreadable) -> None:
+async def test_a_broken_file_changes_nothing_and_is_reported(broken: str | Unreadable) -> None:
     plane = Plane(epoch=1)
     await load_config(plane, {SYSTEM: GOOD})
     before = plane.state.servers.desired
@@ -50,14 +50,14 @@ async def test_one_broken_file_changes_nothing_and_is_named(broken: str | Unread
     assert "acme.yaml" in problem.message
 
 
-async def test_a_missing_file_means_no_servers_and_is_said() -> None:
+async def test_a_missing_file_means_no_servers_and_is_reported() -> None:
     plane = Plane(epoch=1)
     await load_config(plane, {SYSTEM: None})
     assert plane.state.servers.desired == {}
     assert reasons(plane) == [("CONFIG_MISSING", "")]
 
 
-async def test_a_slow_parse_is_off_the_loop_and_never_overtaken(
+async def test_a_slow_parse_does_not_block_the_loop_and_changes_stay_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mcp.yaml"
@@ -97,7 +97,7 @@ def swap(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-async def test_a_file_that_is_written_slowly_removes_no_server(
+async def test_a_slowly_written_file_removes_no_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mcp.yaml"
@@ -133,7 +133,7 @@ async def test_a_file_that_is_written_slowly_removes_no_server(
 
 
 @pytest.mark.parametrize("longest", [0.0, BOUND])
-async def test_what_a_file_does_not_name_for_a_while_is_removed(
+async def test_servers_missing_in_a_file_are_removed_after_a_delay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: float
 ) -> None:
     path = tmp_path / "mcp.yaml"
@@ -151,7 +151,7 @@ async def test_what_a_file_does_not_name_for_a_while_is_removed(
     await asyncio.wait({following})
 
 
-async def test_tenants_that_a_file_names_are_among_what_it_declares() -> None:
+async def test_tenants_of_a_file_are_part_of_its_declarations() -> None:
     plane = Plane(epoch=1)
     text = GOOD.replace("{a: {", "{a: {enabled: false, ") + "tenants: {acme: {servers: [a]}}\n"
     parsed = await load_config(plane, {SYSTEM: text})
@@ -159,7 +159,7 @@ async def test_tenants_that_a_file_names_are_among_what_it_declares() -> None:
     assert parsed.declared == {"servers.a", "tenants.acme"}
 
 
-async def test_each_operation_that_is_no_tool_is_a_problem_of_its_own(tmp_path: Path) -> None:
+async def test_each_operation_that_is_no_tool_is_a_separate_problem(tmp_path: Path) -> None:
     document = {
         "openapi": "3.0.3",
         "servers": [{"url": "http://127.0.0.1:1"}],

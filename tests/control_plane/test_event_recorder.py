@@ -19,14 +19,14 @@ def _told(recorder: EventRecorder) -> list[tuple[str, str]]:
     return [(event.kind, event.action) for event in recorder.history.after(0)]
 
 
-def test_a_reload_says_what_it_changes_and_names_no_value() -> None:
+def test_a_reload_lists_changed_keys_without_values() -> None:
     old, new = spec("a"), replace(spec("a"), args=("--password", "hunter2"))
     before = {old.key: old, VariantKey("b"): spec("b")}
     lines = tuple(spec_changes(before, {new.key: new, VariantKey("c"): spec("c")}))
     assert lines == ("changed a (restarts): args", "removed b", "added c")
 
 
-def test_a_reload_with_a_wrong_entry_is_told_as_partly_applied() -> None:
+def test_a_reload_with_a_wrong_entry_is_partly_applied() -> None:
     recorder = EventRecorder()
     recorder.record_reload({VariantKey("a"): spec("a")}, "mcp.yaml", [_WRONG], 5.0)
     assert recorder.reload is not None
@@ -35,7 +35,7 @@ def test_a_reload_with_a_wrong_entry_is_told_as_partly_applied() -> None:
     assert recorder.reload.details == ("added a", _WRONG.message)
 
 
-def test_an_entry_that_is_refused_is_not_told_as_removed() -> None:
+def test_a_rejected_entry_is_not_recorded_as_removed() -> None:
     recorder = EventRecorder()
     recorder.record_reload({VariantKey("a"): spec("a"), VariantKey("b"): spec("b")}, "f", [], 1.0)
     recorder.record_reload(
@@ -47,7 +47,7 @@ def test_an_entry_that_is_refused_is_not_told_as_removed() -> None:
     assert recorder.reload.details == ("removed a",)
 
 
-def test_a_refused_reload_keeps_what_the_next_one_is_compared_with() -> None:
+def test_a_rejected_reload_does_not_change_the_next_comparison() -> None:
     recorder = EventRecorder()
     recorder.record_reload({VariantKey("a"): spec("a")}, "mcp.yaml", [], 1.0)
     recorder.record_rejected_reload("mcp.yaml", [_BROKEN], 2.0)
@@ -57,7 +57,7 @@ def test_a_refused_reload_keeps_what_the_next_one_is_compared_with() -> None:
     assert recorder.reload.message == "mcp.yaml: nothing changed."
 
 
-def test_a_worker_joins_is_missed_comes_back_and_drains() -> None:
+def test_a_workers_life_is_recorded() -> None:
     state, recorder = coordinator(), EventRecorder()
 
     def look(seconds: float) -> None:
@@ -77,7 +77,7 @@ def test_a_worker_joins_is_missed_comes_back_and_drains() -> None:
     assert workers == ["joined", "disconnected", "back", "draining", "left"]
 
 
-def test_a_problem_is_told_when_it_opens_and_when_it_closes_not_when_it_is_seen_again() -> None:
+def test_a_problem_is_recorded_when_it_opens_and_closes_only() -> None:
     state, recorder = coordinator(), EventRecorder()
     for seconds in range(3):
         state.problems.report(_WRONG, float(seconds))
@@ -90,7 +90,7 @@ def test_a_problem_is_told_when_it_opens_and_when_it_closes_not_when_it_is_seen_
     assert problems[0].server_id == "a"
 
 
-def test_events_of_a_worker_are_taken_once_however_often_it_tells_them() -> None:
+def test_events_of_a_worker_are_recorded_once() -> None:
     recorder = EventRecorder(1_000)
     told = [EventRecord("lease", "granted", "It is held.", 1.0, number=n) for n in (1, 2)]
     recorder.record_worker_events("w1", "run-1", told)
@@ -105,7 +105,7 @@ def test_events_of_a_worker_are_taken_once_however_often_it_tells_them() -> None
     assert {event.worker_id for event in recorder.history.after(0)} == {"w1"}
 
 
-def test_nothing_is_told_where_nothing_has_changed() -> None:
+def test_nothing_is_recorded_without_a_change() -> None:
     state, recorder = coordinator(), EventRecorder()
     load(state, spec("a"))
     recorder.observe(state, START)

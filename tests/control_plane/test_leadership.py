@@ -67,7 +67,7 @@ def _record(**fields: object) -> LeaseRecord:
     return replace(LeaseRecord(_A, 3, 0, created=1_700_000_000), **fields)  # type: ignore[arg-type]
 
 
-def test_a_lease_is_taken_when_it_has_said_the_same_for_its_duration() -> None:
+def test_a_lease_is_taken_when_it_is_unchanged_for_its_duration() -> None:
     observed = Observed(_record(), since=10.0)
 
     assert decide(observed, _B, 12.9) == "wait"
@@ -75,11 +75,11 @@ def test_a_lease_is_taken_when_it_has_said_the_same_for_its_duration() -> None:
     assert decide(observed, _A, 99.0) == "renew"
 
 
-def test_a_lease_that_was_given_back_is_taken_at_once() -> None:
+def test_a_released_lease_is_taken_at_once() -> None:
     assert decide(Observed(_record(holder=""), since=10.0), _B, 10.0) == "take"
 
 
-def test_a_renewal_begins_the_wait_anew() -> None:
+def test_a_renewal_restarts_the_wait() -> None:
     observed = Observed(_record(renewed="1"), since=10.0)
 
     assert observed.update(_record(renewed="1", version="7"), 12.0).since == 10.0
@@ -87,7 +87,7 @@ def test_a_renewal_begins_the_wait_anew() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30))
-def test_an_epoch_never_goes_back(made_anew: list[bool]) -> None:
+def test_epochs_never_decrease(made_anew: list[bool]) -> None:
     """Neither by a change of holder, nor where somebody deletes the Lease."""
     created, transitions, before = 1_700_000_000, 0, 0
     for anew in made_anew:
@@ -97,11 +97,11 @@ def test_an_epoch_never_goes_back(made_anew: list[bool]) -> None:
         before = epoch
 
 
-def test_an_epoch_is_above_that_of_a_control_plane_without_a_lease() -> None:
+def test_an_epoch_is_higher_than_that_of_a_control_plane_without_a_lease() -> None:
     assert epoch_of(_record(created=1_700_000_100)) > 1_700_000_000 * 10**6
 
 
-def test_a_record_names_the_address_of_its_holder() -> None:
+def test_a_record_contains_the_address_of_its_holder() -> None:
     assert LeaseRecord(candidate("[::1]:7600"), 3, 0).leader == "[::1]:7600"
     assert LeaseRecord("", 3, 0).leader == ""
 
@@ -120,7 +120,7 @@ async def test_the_first_candidate_leads_and_the_second_knows_where(lease: Lease
     assert (first.leading, second.leading) == (False, True)
 
 
-async def test_of_two_that_take_at_once_one_leads(lease: LeaseInMemory) -> None:
+async def test_one_of_two_concurrent_candidates_leads(lease: LeaseInMemory) -> None:
     both = [Elector(lease, me, 2) for me in (_A, _B)]
     attempts = [asyncio.create_task(each.lead()) for each in both]
 
@@ -132,7 +132,7 @@ async def test_of_two_that_take_at_once_one_leads(lease: LeaseInMemory) -> None:
     assert [each.leading for each in both].count(True) == 1
 
 
-async def test_a_leader_that_cannot_renew_gives_up_before_another_may_take_it(
+async def test_a_leader_that_cannot_renew_gives_up_before_the_lease_expires(
     lease: LeaseInMemory,
 ) -> None:
     leader, loop = Elector(lease, _A, 2), asyncio.get_running_loop()
@@ -164,7 +164,7 @@ async def test_a_leader_whose_lease_was_stolen_gives_up_at_its_next_renewal(
     assert "The new leader is: 10.0.0.2:7600" in why
 
 
-async def test_one_that_does_not_lead_gives_nothing_back(lease: LeaseInMemory) -> None:
+async def test_a_follower_releases_nothing(lease: LeaseInMemory) -> None:
     await Elector(lease, _A, 3).lead()
     other = Elector(lease, _B, 3)
 
@@ -174,7 +174,9 @@ async def test_one_that_does_not_lead_gives_nothing_back(lease: LeaseInMemory) -
     assert lease.record.holder == _A
 
 
-async def test_one_that_takes_its_own_lease_again_is_of_a_later_epoch(lease: LeaseInMemory) -> None:
+async def test_a_candidate_that_takes_its_own_lease_again_gets_a_later_epoch(
+    lease: LeaseInMemory,
+) -> None:
     """What it said in its earlier term is past: its workers may have heard of another since."""
     before = await Elector(lease, _A, 2).lead()
 

@@ -62,7 +62,7 @@ async def working(address: str, *ids: str) -> AsyncIterator[list[CountingWorker]
     assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
 
 
-async def test_a_change_of_one_of_many_is_one_probe_and_one_upsert_a_worker(
+async def test_a_change_of_one_server_is_one_probe_and_one_upsert_per_worker(
     running: Running,
 ) -> None:
     specs = [spec(f"s{number:03}") for number in range(MANY)]

@@ -44,7 +44,7 @@ def measured() -> Measured:
     return made
 
 
-def test_a_probe_takes_from_asking_to_the_answer(measured: Measured) -> None:
+def test_the_duration_of_a_probe_is_measured(measured: Measured) -> None:
     [start] = [action for _, action in measured.carry() if isinstance(action, StartProbe)]
     measured.now = 1.5
     measured.meters.record_probe(start.id, listing("x"))
@@ -56,7 +56,7 @@ def test_a_probe_takes_from_asking_to_the_answer(measured: Measured) -> None:
     assert (value.total, value.sum) == (1, 1.5)
 
 
-def test_a_failed_probe_and_one_taken_back_are_outcomes_of_their_own(measured: Measured) -> None:
+def test_failed_and_cancelled_probes_have_their_own_outcomes(measured: Measured) -> None:
     measured.meters.record_action("w1", StartProbe(8, spec("a")))
     measured.meters.record_action("w1", StartProbe(9, spec("a")))
     measured.meters.record_probe(8, Problem("server", "EXITED", "It ended."))
@@ -89,7 +89,7 @@ def test_the_lag_of_a_worker_grows_until_it_has_acked(measured: Measured) -> Non
     assert version == float(push.push.version)
 
 
-def test_placements_are_counted_by_how_they_ended(measured: Measured) -> None:
+def test_placements_are_counted_by_outcome(measured: Measured) -> None:
     measured.meters.record_placement(Placement("w1"))
     measured.meters.record_placement(Placement("w1", "lease-1"))
     measured.meters.record_placement(Denial(Reason.CAPACITY, "Full."))

@@ -9,7 +9,7 @@ from tests.control_plane.fake_worker import worker
 from leaseway.v1 import catalog_pb2
 
 
-async def test_a_server_says_what_it_runs_and_what_it_is_to_run(running: Running) -> None:
+async def test_a_server_status_contains_current_and_wanted_launch_hashes(running: Running) -> None:
     async def status() -> catalog_pb2.ServerStatus:
         answer = await running.catalog.ListServers(catalog_pb2.ListServersRequest())
         (only,) = answer.servers

@@ -1,1 +1,1 @@
-"""The control plane: watches config, decides what is served, and steps aside (DESIGN §§2–5, 8)."""
+"""The control plane: decides what workers serve (DESIGN §§2–5, 8)."""

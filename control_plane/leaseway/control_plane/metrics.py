@@ -52,33 +52,33 @@ class PlaneMeters:
         self._reloads = meter.counter(
             "leaseway.config.reloads",
             "{reload}",
-            "Times that the configuration was read, by whether it was taken: ok or refused.",
+            "Reloads of the configuration, by outcome: ok or refused.",
             Attr.OUTCOME,
         )
         self._durations = meter.histogram(
             "leaseway.probe.duration",
             "s",
-            "How long probes took, from asking a worker to its answer, by outcome.",
+            "Duration of probes, from the request to the worker's answer, by outcome.",
             Attr.SERVER,
             Attr.OUTCOME,
         )
         self._placements = meter.counter(
             "leaseway.placements",
             "{placement}",
-            "Requests for a worker to lease from: ok, existing, or why there was none.",
+            "Lease placements by outcome: ok, existing, or the reason of the denial.",
             Attr.OUTCOME,
         )
         meter.observe(
             "leaseway.placements.waiting",
             "{request}",
-            "Requests for a worker to lease from that wait for room.",
+            "Lease requests that wait for capacity.",
             lambda: [((), float(len(self._state.wait_queue)))],
         )
         meter.before_collecting(self._before)
         meter.observe(
             "leaseway.sync.lag",
             "s",
-            "For how long a worker has not acknowledged what it was sent; 0 where it has it all.",
+            "How long a worker has not acknowledged a delta; 0 if none is pending.",
             self._lags,
             Attr.WORKER,
         )
@@ -88,7 +88,7 @@ class PlaneMeters:
         meter.observe(
             "leaseway.problems",
             "{problem}",
-            "Open problems, by what they are about, how bad they are, and why they are there.",
+            "Open problems, by scope, severity and reason.",
             self._problems,
             Attr.SCOPE,
             Attr.SEVERITY,
@@ -97,7 +97,7 @@ class PlaneMeters:
         meter.observe(
             "leaseway.registry.version",
             "{version}",
-            "The registry version that this process has reached.",
+            "The committed registry version.",
             lambda: [((), float(self._state.committed.version))],
         )
 

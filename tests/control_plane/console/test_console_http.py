@@ -48,7 +48,7 @@ async def test_the_page_and_all_it_loads_may_only_run_its_own_scripts(console: O
     assert "https://" not in page
 
 
-async def test_no_file_of_the_page_writes_markup_of_others_or_loads_from_elsewhere(
+async def test_no_file_of_the_page_writes_raw_markup_or_loads_other_origins(
     console: Open,
 ) -> None:
     _plane, asker = await console(None)
@@ -83,7 +83,7 @@ async def test_a_path_outside_of_the_page_is_not_found(console: Open) -> None:
     assert (status, "error" in answer) == (404, True)
 
 
-async def test_without_the_key_nothing_is_told(console: Open) -> None:
+async def test_without_the_key_requests_are_rejected(console: Open) -> None:
     _plane, asker = await console(_KEY)
     for path in (
         "api/session",
@@ -115,7 +115,7 @@ async def test_the_key_opens_a_session_that_scripts_cannot_read(console: Open) -
     assert (await asker.get("api/overview"))[0] == 200
 
 
-async def test_a_program_sends_the_key_as_everywhere(console: Open) -> None:
+async def test_a_program_sends_the_key_as_a_bearer_token(console: Open) -> None:
     _plane, asker = await console(_KEY)
     bearer = {"Authorization": f"Bearer {_KEY}"}
     assert (await asker.get("api/overview", headers=bearer))[0] == 200
@@ -129,7 +129,7 @@ async def test_guessing_the_key_is_stopped(console: Open) -> None:
     assert (await asker.post("api/session", {"key": _KEY}))[0] == 429
 
 
-async def test_who_guesses_the_key_keeps_out_nobody_at_another_address(console: Open) -> None:
+async def test_guessing_the_key_does_not_block_other_addresses(console: Open) -> None:
     _plane, asker = await console(_KEY)
     for n in range(11):
         await asker.post("api/session", {"key": f"no-{n}"})
@@ -139,7 +139,7 @@ async def test_who_guesses_the_key_keeps_out_nobody_at_another_address(console: 
         assert (await other.post("api/session", {"key": _KEY}))[0] == 200
 
 
-async def test_another_site_can_neither_steer_nor_be_pointed_at_this_machine(
+async def test_requests_of_other_sites_and_host_names_are_rejected(
     console: Open,
 ) -> None:
     plane, asker = await console(None)
@@ -153,7 +153,7 @@ async def test_another_site_can_neither_steer_nor_be_pointed_at_this_machine(
     assert not plane.state.workers["w1"].draining
 
 
-def test_beyond_this_machine_it_wants_a_key() -> None:
+def test_a_public_address_requires_a_key() -> None:
     with pytest.raises(ValueError, match="LEASEWAY_KEY"):
         ConsoleListener(Endpoint("0.0.0.0", 0), None)
 
@@ -183,7 +183,7 @@ async def test_a_call_that_waits_for_a_person_is_shown_and_decided_once(console:
     assert [one.state for one in plane.approvals.listed("", plane.clock())] == ["approved"]
 
 
-async def test_who_operates_sees_what_waits_and_may_not_agree_without_that_role() -> None:
+async def test_deciding_an_approval_requires_the_role_approver() -> None:
     plane = Plane(epoch=1)
 
     async def admit(_authorization: str | None) -> Principal:
@@ -219,7 +219,7 @@ class Routed(ConsoleListener):
             yield
 
 
-async def test_each_path_answers_those_who_may_and_tells_others_nothing(tmp_path: Path) -> None:
+async def test_each_path_requires_a_credential(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     credentials = {"nobody": "", "wrong": "lwk_aaaaaaaa_" + "x" * 43}
     wanted: dict[str, tuple[Role, str | None, float | None]] = {
@@ -270,7 +270,7 @@ async def test_each_path_answers_those_who_may_and_tells_others_nothing(tmp_path
                 assert len(told) <= 1  # the same whatever was asked for
 
 
-async def test_a_viewer_sees_everything_and_steers_nothing(tmp_path: Path) -> None:
+async def test_a_viewer_sees_everything_and_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     key, record = make_key(roles=[Role.VIEWER], tenant=None, agent=None, now=0.0)
     add_key(path, record)
@@ -303,7 +303,7 @@ async def test_a_viewer_sees_everything_and_steers_nothing(tmp_path: Path) -> No
     assert [one.state for one in plane.approvals.listed("", plane.clock())] == ["waiting"]
 
 
-async def test_a_drain_is_done_and_noted_in_the_history(console: Open) -> None:
+async def test_a_drain_is_executed_and_recorded(console: Open) -> None:
     plane, asker = await console(None)
     plane.act(lambda state, now: state.handle_worker_joined(hello("w1"), now))
     status, _ = await asker.post("api/drain", {"worker": "w1"})
@@ -372,7 +372,7 @@ async def test_values_of_the_configuration_are_not_shown(console: Open) -> None:
         assert "s3cr3t-value" not in json.dumps(answer), path
 
 
-async def test_a_page_hears_of_events_and_of_changes_as_they_come(console: Open) -> None:
+async def test_a_page_gets_events_and_changes_live(console: Open) -> None:
     plane, asker = await console(None)
     async with asyncio.timeout(60), asker.session.get(asker.url + "api/live") as stream:
         first = await _messages(stream, {"state", "events"})
@@ -389,7 +389,7 @@ async def test_a_page_hears_of_events_and_of_changes_as_they_come(console: Open)
                 break
 
 
-async def test_many_pages_that_ask_for_the_same_ask_the_workers_once() -> None:
+async def test_equal_requests_of_many_pages_query_the_workers_once() -> None:
     asked = 0
     now = 0.0
     gate = asyncio.Event()
@@ -415,7 +415,7 @@ async def test_many_pages_that_ask_for_the_same_ask_the_workers_once() -> None:
         assert await cache.get("calls", ask) == "3"
 
 
-async def test_what_nothing_has_changed_is_not_told_as_new(console: Open) -> None:
+async def test_unchanged_state_has_the_same_revisions(console: Open) -> None:
     plane, asker = await console(None)
     specs = {VariantKey("a"): spec("a")}
     plane.act(lambda state, now: state.apply_config(specs, frozenset(), [], now))
@@ -430,7 +430,7 @@ async def test_what_nothing_has_changed_is_not_told_as_new(console: Open) -> Non
     assert (await asker.get("api/servers"))[1]["items"] == []
 
 
-async def test_problems_come_with_a_runbook_that_says_what_to_do(console: Open) -> None:
+async def test_problems_have_an_entry_in_the_runbook(console: Open) -> None:
     plane, asker = await console(None)
     problem = Problem("server", "COMMAND_NOT_FOUND", "There is no such command.", "a")
     plane.state.problems.report(problem, 1.0)

@@ -34,7 +34,7 @@ def waiting(
     return approval
 
 
-def test_a_call_runs_once_when_a_person_has_agreed() -> None:
+def test_an_approved_call_runs_once() -> None:
     told: list[str] = []
     approvals = Approvals(lambda approval, action: told.append(action))
     first = waiting(approvals)
@@ -56,7 +56,7 @@ def test_a_call_runs_once_when_a_person_has_agreed() -> None:
         replace(PAY, digest="digest-2"),
     ],
 )
-def test_agreement_to_one_call_is_none_to_another(other: ApprovalRequest) -> None:
+def test_an_approval_counts_for_one_call_only(other: ApprovalRequest) -> None:
     approvals = Approvals()
     approvals.decide(waiting(approvals).id, "", "key ann", at(1), approve=True)
     assert waiting(approvals, other).state == "waiting"
@@ -64,7 +64,7 @@ def test_agreement_to_one_call_is_none_to_another(other: ApprovalRequest) -> Non
     assert approvals.ask(PAY, at(1), use=True)[0] == "approved"
 
 
-def test_the_session_counts_where_the_server_keeps_state_for_it() -> None:
+def test_an_approval_counts_in_its_session_only_if_the_server_keeps_state() -> None:
     for of_session, verdict in ((False, "approved"), (True, "waiting")):
         approvals = Approvals()
         question = replace(PAY, of_session=of_session)
@@ -73,7 +73,7 @@ def test_the_session_counts_where_the_server_keeps_state_for_it() -> None:
         assert approvals.ask(elsewhere, at(1), use=True)[0] == verdict
 
 
-def test_what_was_denied_stays_so_until_its_time_is_over() -> None:
+def test_a_denied_call_stays_denied_until_it_expires() -> None:
     approvals = Approvals()
     approvals.decide(waiting(approvals).id, "acme", "key ann", at(1), approve=False, note="no")
     verdict, approval = approvals.ask(PAY, at(LIFETIME - 1), use=True)
@@ -83,7 +83,7 @@ def test_what_was_denied_stays_so_until_its_time_is_over() -> None:
     assert approvals.ask(PAY, at(LIFETIME + 1), use=True)[0] == "waiting"
 
 
-def test_only_the_first_of_two_who_decide_is_heard() -> None:
+def test_a_second_decision_is_rejected() -> None:
     approvals = Approvals()
     approval = waiting(approvals)
     approvals.decide(approval.id, "", "key ann", at(1), approve=False)
@@ -94,7 +94,7 @@ def test_only_the_first_of_two_who_decide_is_heard() -> None:
     assert approvals.ask(PAY, at(2), use=True)[0] == "denied"
 
 
-def test_another_tenants_approval_is_like_one_that_never_was() -> None:
+def test_another_tenants_approval_is_unknown() -> None:
     approvals = Approvals()
     approval = waiting(approvals)
     messages = []
@@ -107,7 +107,7 @@ def test_another_tenants_approval_is_like_one_that_never_was() -> None:
     assert [one.id for one in approvals.listed("acme", at(1))] == [approval.id]
 
 
-def test_nobody_agrees_too_late_and_no_agreement_is_used_too_late() -> None:
+def test_expired_approvals_are_neither_decided_nor_used() -> None:
     approvals = Approvals()
     late = waiting(approvals)
     with pytest.raises(Fault, match="expired"):
@@ -120,7 +120,7 @@ def test_nobody_agrees_too_late_and_no_agreement_is_used_too_late() -> None:
     assert states[late.id] == states[again.id] == "expired"
 
 
-def test_a_tenant_that_asks_for_very_many_has_no_more_room_and_others_have() -> None:
+def test_a_tenant_at_its_limit_does_not_block_others() -> None:
     approvals = Approvals()
     for number in range(MAX_TENANT_OPEN):
         waiting(approvals, replace(PAY, digest=str(number)))
@@ -141,7 +141,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_each_agreement_is_good_for_one_call_at_most(steps: list[tuple[str, str, float]]) -> None:
+def test_each_approval_allows_one_call_at_most(steps: list[tuple[str, str, float]]) -> None:
     approvals, now = Approvals(), 0.0
     agreed = {"1": 0, "2": 0}
     ran = {"1": 0, "2": 0}

@@ -149,12 +149,12 @@ class Choices(RuleBasedStateMachine):
             assert self.table.load(worker_id) == self.load(worker_id)
 
 
-def test_the_index_chooses_as_a_walk_over_all_workers_does() -> None:
+def test_the_load_order_chooses_like_a_scan_of_all_workers() -> None:
     chosen = settings(max_examples=60, stateful_step_count=30, deadline=None)
     run_state_machine_as_test(Choices, settings=chosen)
 
 
-def test_a_choice_among_thousands_looks_at_one() -> None:
+def test_choosing_among_thousands_checks_one_worker() -> None:
     table = table_of(**{f"w{n:04}": 2 for n in range(5000)})
     asked: list[str] = []
 
@@ -169,7 +169,7 @@ def test_a_choice_among_thousands_looks_at_one() -> None:
     assert len(asked) == 100
 
 
-def test_a_full_fleet_is_not_looked_at_at_all() -> None:
+def test_a_full_fleet_is_not_scanned() -> None:
     table = table_of(**{f"w{n}": 1 for n in range(50)})
     for number in range(50):
         assert table.place(PlacementKey("t", f"s{number}", "a"), Able([f"w{number}"]), (), 0.0)
@@ -181,7 +181,7 @@ def test_a_full_fleet_is_not_looked_at_at_all() -> None:
     assert table.place(PlacementKey("t", "one more", "a"), Untouchable(()), (), 0.0) is None
 
 
-def test_a_worker_is_in_the_order_while_it_has_joined_and_has_room() -> None:
+def test_the_load_order_contains_joined_workers_with_capacity() -> None:
     order = LoadOrder()
     order.set_load("w1", 0)
     assert list(order) == []

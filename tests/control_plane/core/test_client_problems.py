@@ -32,7 +32,7 @@ def relist(
     run(state, [worker], at(seconds + 0.1))
 
 
-def test_a_refusal_ends_when_its_tool_is_defined_otherwise() -> None:
+def test_a_client_problem_closes_when_its_tool_changes() -> None:
     state, worker = started(spec("a"))
     state.report_client_problem(REFUSED, at(0))
     mended = Recorded("echo", b'{"name": "echo", "inputSchema": {"type": "object"}}')
@@ -42,14 +42,14 @@ def test_a_refusal_ends_when_its_tool_is_defined_otherwise() -> None:
     assert shown(state) == ["openai:a_echo"], "the new one may be refused as well"
 
 
-def test_a_refusal_ends_when_its_tool_is_gone() -> None:
+def test_a_client_problem_closes_when_its_tool_is_removed() -> None:
     state, worker = started(spec("a"))
     state.report_client_problem(REFUSED, at(0))
     relist(state, worker, listing("other"))
     assert shown(state) == []
 
 
-def test_a_refusal_ends_when_its_server_is_removed() -> None:
+def test_a_client_problem_closes_when_its_server_is_removed() -> None:
     state, worker = started(spec("a"))
     state.report_client_problem(REFUSED, at(0))
     load(state, now=at(1))
@@ -59,7 +59,7 @@ def test_a_refusal_ends_when_its_server_is_removed() -> None:
     assert shown(state) == []
 
 
-def test_a_refusal_ends_when_its_tool_is_given_another_name() -> None:
+def test_a_client_problem_closes_when_its_tool_is_renamed() -> None:
     state, worker = started(spec("a"))
     state.report_client_problem(REFUSED, at(0))
     load(state, spec("a", prefix="renamed_"), now=at(1))
@@ -69,7 +69,7 @@ def test_a_refusal_ends_when_its_tool_is_given_another_name() -> None:
     assert shown(state) == []
 
 
-def test_other_tools_and_servers_change_nothing_about_it() -> None:
+def test_changes_of_other_tools_and_servers_do_not_close_it() -> None:
     state, worker = started(spec("a"))
     state.report_client_problem(REFUSED, at(0))
     relist(state, worker, listing("echo", "more"))
@@ -82,14 +82,14 @@ def test_other_tools_and_servers_change_nothing_about_it() -> None:
     assert shown(state) == ["openai:a_echo"]
 
 
-def test_a_refusal_without_a_server_is_found_by_its_tool() -> None:
+def test_a_client_problem_without_a_server_is_matched_by_its_tool() -> None:
     state, worker = started(spec("a"))
     state.report_client_problem(replace(REFUSED, server_id=""), at(0))
     relist(state, worker, listing("other"))
     assert shown(state) == []
 
 
-def test_a_problem_of_a_whole_server_ends_when_anything_in_it_changes() -> None:
+def test_a_client_problem_of_a_server_closes_when_its_toolset_changes() -> None:
     state, worker = started(spec("a"))
     state.report_client_problem(Problem("client", "ODD", "Odd.", server_id="a"), at(0))
     state.report_client_problem(Problem("client", "ODD", "All of it.", subject="everything"), at(0))
@@ -97,7 +97,7 @@ def test_a_problem_of_a_whole_server_ends_when_anything_in_it_changes() -> None:
     assert shown(state) == ["everything"]
 
 
-def test_what_was_met_before_its_tool_was_listed_stays_until_that_changes() -> None:
+def test_a_client_problem_of_an_unlisted_tool_stays_until_the_tool_changes() -> None:
     state, worker = started(spec("b"))
     state.report_client_problem(REFUSED, at(0))
     load(state, spec("a"), spec("b"), now=at(1))
@@ -110,7 +110,7 @@ def test_what_was_met_before_its_tool_was_listed_stays_until_that_changes() -> N
     assert shown(state) == []
 
 
-def test_a_problem_that_nobody_meets_again_for_a_day_ends() -> None:
+def test_a_client_problem_expires_after_a_day() -> None:
     state, _ = started(spec("a"))
     state.report_client_problem(REFUSED, at(0))
     state.report_client_problem(REFUSED, at(3600))
@@ -124,7 +124,7 @@ def test_a_problem_that_nobody_meets_again_for_a_day_ends() -> None:
     assert state.next_deadline(at(3600 + RETENTION)) is None
 
 
-def test_callers_have_so_many_at_most_and_push_out_nobody_elses() -> None:
+def test_client_problems_have_their_own_limit() -> None:
     state, _ = started(spec("a"))
     theirs = Problem("workspace", "BROKEN_FILE", "mcp.yaml is not YAML.")
     state.problems.report(theirs, at(0).unix)
@@ -140,7 +140,7 @@ def test_callers_have_so_many_at_most_and_push_out_nobody_elses() -> None:
     assert [each.problem for each in state.problems.open()] == [theirs]
 
 
-def test_what_another_source_sees_as_well_stays_with_that_source() -> None:
+def test_a_problem_that_another_source_reports_stays_open() -> None:
     state, _ = started(spec("a"))
     state.problems.report(REFUSED, at(0).unix)
     state.report_client_problem(REFUSED, at(1))

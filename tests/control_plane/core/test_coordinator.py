@@ -89,7 +89,7 @@ def test_a_new_exposure_touches_no_process() -> None:
     assert exposed(state) == {"other_echo": "a"}
 
 
-def test_a_failed_change_leaves_the_last_good_serving_with_a_problem() -> None:
+def test_a_failed_change_keeps_the_last_known_good_with_a_problem() -> None:
     state, worker = started(spec("a"))
     load(state, spec("a", command="broken"))
     run(state, [worker])
@@ -101,7 +101,7 @@ def test_a_failed_change_leaves_the_last_good_serving_with_a_problem() -> None:
     assert state.problems.open() == []
 
 
-def test_an_entry_whose_launch_does_not_come_up_changes_no_name_and_no_rule() -> None:
+def test_an_entry_that_fails_to_start_changes_no_name_and_no_rule() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
     state.handle_worker_joined(hello(), START)
@@ -126,7 +126,7 @@ def test_an_entry_whose_launch_does_not_come_up_changes_no_name_and_no_rule() ->
     assert exposed(state) == {"a_echo": "a"}
 
 
-def test_what_a_worker_brought_stays_as_it_is_until_its_successor_comes_up() -> None:
+def test_restored_content_stays_until_its_successor_is_up() -> None:
     first, worker = started(spec("a"))
     state = coordinator()
     load(state, replace(spec("a", command="broken"), tools=NameFilter((), ("echo",))))
@@ -137,7 +137,7 @@ def test_what_a_worker_brought_stays_as_it_is_until_its_successor_comes_up() -> 
     assert exposed(state) == {"a_echo": "a"}
 
 
-def test_a_failed_probe_is_tried_again_after_a_backoff() -> None:
+def test_a_failed_probe_is_retried_after_a_backoff() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
     state.handle_worker_joined(hello(), START)
@@ -154,7 +154,7 @@ def test_a_failed_probe_is_tried_again_after_a_backoff() -> None:
     assert state.problems.open() == []
 
 
-def test_a_probe_whose_spec_has_moved_on_is_taken_back() -> None:
+def test_the_probe_of_an_outdated_spec_is_cancelled() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
     state.handle_worker_joined(hello(), START)
@@ -170,7 +170,7 @@ def test_a_probe_whose_spec_has_moved_on_is_taken_back() -> None:
     assert exposed(state) == {"a_fresh": "a"}
 
 
-def test_one_servers_failure_never_holds_back_another() -> None:
+def test_one_servers_failure_does_not_delay_another() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"), spec("b"))
     state.handle_worker_joined(hello(), START)
@@ -225,7 +225,7 @@ def test_a_relisting_commits_and_a_failed_one_changes_nothing() -> None:
     assert len(exposed(state)) == 2
 
 
-def test_six_hundred_silent_workers_hold_up_a_new_server_once_and_for_a_bounded_time() -> None:
+def test_many_silent_workers_delay_a_new_server_only_once() -> None:
     first, holder = started(spec("a"))
     state, worker = started(spec("b"))
     mute = hello("mute", held=holder.hashes(), highest_version=first.visible.version)
@@ -261,7 +261,7 @@ def test_six_hundred_silent_workers_hold_up_a_new_server_once_and_for_a_bounded_
     assert "d" in exposed(state).values()
 
 
-def test_a_worker_that_never_says_what_it_holds_stops_no_reload_of_the_others() -> None:
+def test_a_worker_that_never_sends_content_does_not_block_reloads() -> None:
     first, holder = started(spec("a"))
     state, worker = started(spec("b"))
     mute = hello("w2", held=holder.hashes(), highest_version=first.visible.version)
@@ -291,7 +291,7 @@ def test_a_second_run_of_an_id_waits_until_the_first_has_been_gone() -> None:
     assert state.workers["w1"].hello.address.incarnation == "another-run"
 
 
-def test_a_workers_probes_go_elsewhere_when_it_leaves() -> None:
+def test_the_probes_of_a_disconnected_worker_move_to_another() -> None:
     state = coordinator(expected_workers=2)
     workers = [FakeWorker("w1"), FakeWorker("w2")]
     load(state, spec("a"))
@@ -335,7 +335,7 @@ def two_workers_and_the_older_lease() -> tuple[Coordinator, list[FakeWorker]]:
     return state, workers
 
 
-def test_the_lease_of_a_worker_that_left_or_drains_does_not_outrank_its_successor() -> None:
+def test_a_lease_on_a_disconnected_or_draining_worker_does_not_revoke_its_successor() -> None:
     for drains in (False, True):
         state, workers = two_workers_and_the_older_lease()
         if drains:
@@ -350,7 +350,7 @@ def test_the_lease_of_a_worker_that_left_or_drains_does_not_outrank_its_successo
         assert workers
 
 
-def test_a_rejoining_workers_probes_are_tried_again_at_once() -> None:
+def test_the_probes_of_a_rejoining_worker_are_retried_at_once() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
     state.handle_worker_joined(hello(), START)
@@ -361,7 +361,7 @@ def test_a_rejoining_workers_probes_are_tried_again_at_once() -> None:
     assert [probe.spec.key.server_id for probe in worker.probes] == ["a"]
 
 
-def test_a_refusals_problem_is_cleared_when_the_variant_is_taken() -> None:
+def test_a_refusals_problem_closes_when_the_variant_is_acknowledged() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
     state.handle_worker_joined(hello(), START)
@@ -386,7 +386,7 @@ def test_an_equal_relisting_makes_no_registry_version() -> None:
     assert state.committed.version == version
 
 
-def test_a_worker_with_a_probe_that_never_ends_is_given_up_on() -> None:
+def test_a_probe_that_is_not_answered_in_time_is_retried() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"))
     state.handle_worker_joined(hello(), START)
@@ -409,7 +409,7 @@ CONFIGS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(CONFIGS, st.sets(st.tuples(IDS, st.sampled_from(["x", "y"]))), st.booleans())
-def test_any_sequence_of_configurations_ends_like_a_fresh_start_on_the_last(
+def test_any_sequence_of_configurations_has_the_result_of_the_last_one(
     configs: list[dict[str, tuple[str, str]]], broken: set[tuple[str, str]], restart: bool
 ) -> None:
     """Applying the diffs gives the last configuration; failures never touch other servers."""

@@ -44,7 +44,7 @@ def serving() -> Coordinator:
     return state
 
 
-def test_an_acknowledgement_has_its_own_worker_looked_at(looked_at: list[str]) -> None:
+def test_an_ack_computes_the_delta_of_its_worker_only(looked_at: list[str]) -> None:
     state = serving()
     load(state, now=at(1))
     state.tick(at(1.1))
@@ -57,7 +57,7 @@ def test_an_acknowledgement_has_its_own_worker_looked_at(looked_at: list[str]) -
     assert state.pop_actions() == []
 
 
-def test_a_report_has_nobody_looked_at(looked_at: list[str]) -> None:
+def test_a_report_computes_no_delta(looked_at: list[str]) -> None:
     state = serving()
     looked_at.clear()
     state.handle_report("w7", WorkerReport(gained=(lease("L1", "w7"),)), at(1))
@@ -65,7 +65,7 @@ def test_a_report_has_nobody_looked_at(looked_at: list[str]) -> None:
     assert looked_at == []
 
 
-def test_a_worker_that_was_behind_while_others_moved_on_catches_up(looked_at: list[str]) -> None:
+def test_a_worker_that_was_behind_gets_the_newest_commit(looked_at: list[str]) -> None:
     state = serving()
     load(state, spec("a", shared=False), spec("b"), now=at(1))
     ((_, probe),) = state.pop_actions()
@@ -85,7 +85,7 @@ def test_a_worker_that_was_behind_while_others_moved_on_catches_up(looked_at: li
     assert looked_at == ["w3"]
 
 
-def test_a_worker_that_goes_has_no_server_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disconnect_reconciles_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     state = serving()
     reconciled: list[None] = []
     reconcile = Servers.reconcile

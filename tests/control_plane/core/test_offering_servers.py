@@ -76,7 +76,7 @@ def test_resources_are_ordered_by_server_and_uri() -> None:
     assert uris(state) == [("a", "a:1"), ("a", "z:1"), ("b", "a:1"), ("b", "z:1")]
 
 
-def test_new_filters_are_derived_from_what_is_recorded_without_a_probe() -> None:
+def test_new_filters_need_no_probe() -> None:
     state, worker = serving(FOUND, spec("a"))
     assert list(prompts(state)) == ["a_ask", "a_secret_ask"]
     load(state, LIMITED, now=at(1))
@@ -90,7 +90,7 @@ def test_new_filters_are_derived_from_what_is_recorded_without_a_probe() -> None
     assert state.problems.open() == []
 
 
-def test_what_workers_hold_is_the_last_good_of_a_new_control_plane() -> None:
+def test_content_of_workers_is_the_last_known_good_of_a_new_control_plane() -> None:
     _, worker = serving(FOUND, LIMITED)
     state = coordinator()
     state.record_config_failure([], at(1))
@@ -120,7 +120,7 @@ def test_a_relisting_while_the_rules_are_unknown_exposes_no_new_prompt() -> None
     assert uris(state) == [("a", "file:///new"), ("a", "file:///{name}")]
 
 
-def test_a_prompt_that_goes_to_another_server_is_a_problem_that_names_both() -> None:
+def test_a_prompt_that_moves_to_another_server_is_a_problem() -> None:
     state, worker = serving(offering(prompts=("ask",)), spec("b", prefix=""))
     load(state, spec("a", prefix=""), spec("b", prefix=""), now=at(1))
     run(state, [worker], at(1))

@@ -414,6 +414,6 @@ class System(RuleBasedStateMachine):
             yield True
 
 
-def test_one_lease_of_a_key_is_left_whatever_was_cut_off_or_restarted() -> None:
+def test_one_lease_of_a_key_remains_after_any_disconnects_and_restarts() -> None:
     chosen = settings(max_examples=30, stateful_step_count=30, deadline=None)
     run_state_machine_as_test(System, settings=chosen)

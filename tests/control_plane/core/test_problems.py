@@ -42,7 +42,7 @@ def test_problems_that_differ_in_any_part_of_their_identity_are_listed_apart() -
     assert len(table.open()) == 7
 
 
-def test_severity_and_words_are_no_part_of_the_identity() -> None:
+def test_severity_and_message_are_not_part_of_the_key() -> None:
     assert replace(DOWN, severity="warning", message="x").key == DOWN.key
 
 
@@ -53,7 +53,7 @@ def test_the_last_seen_problem_is_listed_first() -> None:
     assert [each.problem for each in table.open()] == [BROKEN, CLASH, DOWN]
 
 
-def test_clearing_closes_what_matches_everything_given() -> None:
+def test_clearing_closes_problems_that_match_all_arguments() -> None:
     table = ProblemTable()
     for problem in (BROKEN, DOWN, CLASH):
         table.report(problem, 1.0)
@@ -72,7 +72,7 @@ def test_clearing_the_common_variant_leaves_a_tenants_problem() -> None:
     assert [each.problem for each in table.open()] == [theirs]
 
 
-def test_a_cleared_problem_that_comes_back_is_a_new_one() -> None:
+def test_a_problem_that_recurs_after_clearing_is_new() -> None:
     table = ProblemTable()
     table.report(DOWN, 1.0)
     table.clear(server_id="time")
@@ -87,7 +87,7 @@ def test_replacing_reports_the_new_clears_the_vanished_and_leaves_the_unchanged(
     assert table.open() == [OpenProblem(DOWN, 2.0, 2.0, 1), OpenProblem(CLASH, 1.0, 1.0, 1)]
 
 
-def test_replacing_counts_unchanged_problems_only_when_told_that_they_were_seen_again() -> None:
+def test_replacing_counts_unchanged_problems_only_with_seen_again() -> None:
     table = ProblemTable()
     table.replace("probe:time", [DOWN], 1.0)
     table.replace("probe:time", [DOWN], 2.0)
@@ -95,7 +95,7 @@ def test_replacing_counts_unchanged_problems_only_when_told_that_they_were_seen_
     assert table.open() == [OpenProblem(DOWN, 1.0, 3.0, 2)]
 
 
-def test_replacing_takes_over_changed_words() -> None:
+def test_replacing_updates_changed_messages() -> None:
     table = ProblemTable()
     table.replace("config", [DOWN], 1.0)
     moved = replace(DOWN, message="It ended with status 3.")
@@ -114,7 +114,7 @@ def test_a_source_never_clears_what_another_source_has() -> None:
     assert {each.problem for each in table.open()} == {DOWN}
 
 
-def test_a_full_table_drops_what_was_seen_longest_ago_and_says_so() -> None:
+def test_a_full_table_drops_the_oldest_problem_and_reports_it() -> None:
     table = ProblemTable()
     problems = [replace(DOWN, server_id=f"s{n}") for n in range(MAX_PROBLEMS)]
     for now, problem in enumerate(problems):
@@ -131,7 +131,7 @@ def test_a_full_table_drops_what_was_seen_longest_ago_and_says_so() -> None:
     assert {problems[2], BROKEN} <= {each.problem for each in found}
 
 
-def test_the_note_about_dropped_problems_goes_when_half_the_table_is_free() -> None:
+def test_the_problem_about_dropped_ones_closes_when_half_the_table_is_free() -> None:
     table = ProblemTable()
     many = [replace(DOWN, server_id=f"s{n}") for n in range(MAX_PROBLEMS + 1)]
     table.replace("config", many, 1.0)
@@ -142,7 +142,7 @@ def test_the_note_about_dropped_problems_goes_when_half_the_table_is_free() -> N
     assert {each.problem for each in table.open()} == set(many[-100:])
 
 
-def test_a_message_is_cut_at_its_bound() -> None:
+def test_a_message_is_truncated_at_its_limit() -> None:
     table = ProblemTable()
     table.report(replace(DOWN, message="x" * MAX_MESSAGE), 1.0)
     table.report(replace(CLASH, message="x" * (MAX_MESSAGE + 1)), 2.0)
@@ -157,7 +157,7 @@ _PROBLEMS = st.lists(st.sampled_from([BROKEN, DOWN, CLASH, replace(CLASH, tenant
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["config", "probe:time"]), _PROBLEMS)))
-def test_the_table_holds_the_union_of_what_its_sources_last_said(
+def test_the_table_is_the_union_of_its_sources(
     steps: list[tuple[str, list[Problem]]],
 ) -> None:
     table = ProblemTable()

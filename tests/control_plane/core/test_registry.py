@@ -41,7 +41,7 @@ def listed(served: Registry) -> list[str]:
     return [key.server_id for key in served.visible.served]
 
 
-def test_an_acknowledgement_of_what_is_listed_already_changes_nothing() -> None:
+def test_an_ack_of_visible_content_changes_nothing() -> None:
     served, first, second = registry("a", "b"), worker("w1"), worker("w2")
     take(first, served)
     served.reveal([first, second])
@@ -52,7 +52,7 @@ def test_an_acknowledgement_of_what_is_listed_already_changes_nothing() -> None:
     assert listed(served) == ["a", "b"]
 
 
-def test_what_one_worker_refused_is_listed_once_another_holds_it() -> None:
+def test_content_that_one_worker_refuses_is_visible_once_another_holds_it() -> None:
     served, first, second = registry("a", "b"), worker("w1"), worker("w2")
     take(first, served, refused=["a"])
     served.reveal([first, second])
@@ -62,7 +62,7 @@ def test_what_one_worker_refused_is_listed_once_another_holds_it() -> None:
     assert listed(served) == ["a", "b"]
 
 
-def test_what_nobody_holds_any_more_is_not_listed() -> None:
+def test_content_that_no_worker_holds_is_not_visible() -> None:
     served, first, second = registry("a", "b"), worker("w1"), worker("w2")
     take(first, served)
     take(second, served, refused=["a"])
@@ -72,7 +72,7 @@ def test_what_nobody_holds_any_more_is_not_listed() -> None:
     assert listed(served) == ["b"]
 
 
-def test_a_new_commit_is_listed_when_it_is_held_and_not_before() -> None:
+def test_a_new_commit_is_visible_once_a_worker_holds_it() -> None:
     served, only = registry("a"), worker("w1")
     take(only, served)
     served.reveal([only])
@@ -84,7 +84,7 @@ def test_a_new_commit_is_listed_when_it_is_held_and_not_before() -> None:
     assert listed(served) == ["a", "b"]
 
 
-def test_what_has_not_changed_is_the_same_object_in_the_next_commit() -> None:
+def test_unchanged_variants_are_the_same_object_in_the_next_commit() -> None:
     made = last_known_good("a", "b")
     served = Registry(ProblemTable(), 1)
     served.commit(made, at(0))
@@ -94,7 +94,7 @@ def test_what_has_not_changed_is_the_same_object_in_the_next_commit() -> None:
     assert served.committed.served.keys() - before.served.keys() == {VariantKey("c")}
 
 
-def test_the_version_that_was_committed_is_no_reason_for_another_of_equal_content() -> None:
+def test_a_worker_with_the_committed_version_causes_no_new_commit() -> None:
     served = registry("a")
     before = served.committed
     assert not served.outrun(before.version, foreign=False)
@@ -103,7 +103,7 @@ def test_the_version_that_was_committed_is_no_reason_for_another_of_equal_conten
     assert served.committed is before
 
 
-def test_a_version_of_another_epoch_and_one_above_are_outrun() -> None:
+def test_foreign_and_higher_versions_are_outrun() -> None:
     served = registry("a")
     assert served.outrun(served.committed.version, foreign=True)
     served.commit(last_known_good("a"), at(1))

@@ -20,7 +20,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import VariantKey
 
 
-def test_a_restarted_control_plane_knows_all_again_without_a_probe() -> None:
+def test_a_restarted_control_plane_restores_its_state_without_a_probe() -> None:
     before, worker = started(spec("a"), spec("b"))
     state = coordinator()
     load(state, spec("a"), spec("b"))
@@ -39,7 +39,7 @@ def test_a_restarted_control_plane_knows_all_again_without_a_probe() -> None:
     assert state.visible.version > before.visible.version
 
 
-def test_a_worker_that_comes_back_up_to_date_makes_no_new_version() -> None:
+def test_a_reconnecting_up_to_date_worker_causes_no_new_version() -> None:
     state, worker = started(spec("a"))
     before = state.committed
     state.handle_worker_disconnected("w1", at(1))
@@ -91,7 +91,7 @@ def test_a_relisting_while_the_rules_are_unknown_exposes_nothing_new() -> None:
     assert exposed(state) == {"a_echo": "a"}
 
 
-def test_nothing_is_removed_before_workers_had_time_to_say_what_they_hold() -> None:
+def test_nothing_is_removed_before_settling() -> None:
     _, worker = started(spec("a"))
     state = coordinator(expected_workers=0)
     load(state)

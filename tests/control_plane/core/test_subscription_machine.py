@@ -237,6 +237,6 @@ class Subscriptions(RuleBasedStateMachine):
             assert self.snapshot.hashes[key] == hashes
 
 
-def test_what_a_worker_has_moves_on_its_word_only_whatever_it_answers() -> None:
+def test_acked_content_changes_only_by_acknowledgements() -> None:
     chosen = settings(max_examples=60, stateful_step_count=30, deadline=None)
     run_state_machine_as_test(Subscriptions, settings=chosen)

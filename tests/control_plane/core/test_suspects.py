@@ -55,7 +55,7 @@ def leave_behind(state: Coordinator, other: FakeWorker) -> None:
             state.handle_ack(worker_id, action.push.nonce, at(1))
 
 
-def test_a_worker_that_is_behind_for_two_seconds_comes_last() -> None:
+def test_a_worker_with_an_unacknowledged_push_is_chosen_last() -> None:
     state, workers = two_workers()
     leave_behind(state, workers[1])
     assert chosen(state, "s1", 2.9) == "w1", "it may still answer"
@@ -65,7 +65,7 @@ def test_a_worker_that_is_behind_for_two_seconds_comes_last() -> None:
     assert [chosen(state, f"later{n}", 3.0 + n / 10) for n in range(3)] == ["w2"] * 3
 
 
-def test_a_session_does_not_stay_with_its_worker_where_that_is_suspect() -> None:
+def test_a_session_leaves_its_worker_if_that_is_suspect() -> None:
     state, workers = two_workers()
     assert chosen(state, "mine", 0.0) == "w1"
     report_lease(state, "w1", "mine", 0.0)
@@ -73,7 +73,7 @@ def test_a_session_does_not_stay_with_its_worker_where_that_is_suspect() -> None
     assert chosen(state, "mine", 5.0, "other") == "w2"
 
 
-def test_a_worker_without_a_word_since_it_was_named_comes_last_for_half_a_minute() -> None:
+def test_a_silent_chosen_worker_is_suspect_for_half_a_minute() -> None:
     state, _ = two_workers()
     assert chosen(state, "s1", 10.0) == "w1"
     assert chosen(state, "s2", 11.9) == "w2"
@@ -86,7 +86,7 @@ def test_a_worker_without_a_word_since_it_was_named_comes_last_for_half_a_minute
     assert chosen(state, "s6", 40.0) == "w1"
 
 
-def test_one_word_is_enough() -> None:
+def test_one_message_ends_the_suspicion() -> None:
     state, _ = two_workers()
     assert chosen(state, "s1", 10.0) == "w1"
     assert chosen(state, "s2", 10.0) == "w2"
@@ -96,7 +96,7 @@ def test_one_word_is_enough() -> None:
     assert chosen(state, "s4", 13.0) == "w1"
 
 
-def test_a_suspect_worker_is_named_where_there_is_no_other() -> None:
+def test_a_suspect_worker_is_chosen_if_there_is_no_other() -> None:
     state, _ = two_workers(capacity=1)
     assert chosen(state, "s1", 0.0) == "w1"
     assert chosen(state, "s2", 0.0) == "w2"
@@ -105,7 +105,7 @@ def test_a_suspect_worker_is_named_where_there_is_no_other() -> None:
     assert chosen(state, "s3", 10.0) == "w1"
 
 
-def test_what_is_held_or_reserved_stays_where_it_is() -> None:
+def test_held_and_reserved_leases_stay_on_a_suspect_worker() -> None:
     state, _ = two_workers()
     assert chosen(state, "s1", 0.0) == "w1"
     assert chosen(state, "s1", 5.0) == "w1"

@@ -48,7 +48,7 @@ def test_only_a_required_task_makes_a_tool_one(execution: Any, expected: bool) -
     assert is_task_only(tool("x", execution=execution).definition) is expected
 
 
-def test_words_of_a_description_make_no_task_of_a_tool() -> None:
+def test_a_description_does_not_make_a_tool_a_task() -> None:
     assert not is_task_only(tool("x", description='"taskSupport": "required"').definition)
     assert not is_task_only(tool("x", taskSupport="required").definition)
 
@@ -56,11 +56,11 @@ def test_words_of_a_description_make_no_task_of_a_tool() -> None:
 @pytest.mark.parametrize(
     "odd", [b'["taskSupport"]', b'"taskSupport"', b'{"taskSupport"', b'["taskSupport",' * 100_000]
 )
-def test_what_is_no_definition_is_no_task(odd: bytes) -> None:
+def test_an_invalid_definition_is_not_a_task(odd: bytes) -> None:
     assert not is_task_only(odd)
 
 
-def test_a_tool_that_runs_as_a_task_only_is_left_out_with_a_problem() -> None:
+def test_a_tool_that_requires_a_task_is_skipped_with_a_problem() -> None:
     exposure = expose_recorded(SPEC, (RESEARCH, ECHO), TOOLS)
     assert exposure.exposed == (("echo", "a_echo"),)
     (problem,) = exposure.problems
@@ -72,20 +72,20 @@ def test_a_tool_that_runs_as_a_task_only_is_left_out_with_a_problem() -> None:
     )
 
 
-def test_one_that_a_filter_holds_back_is_no_other_problem() -> None:
+def test_a_filtered_task_tool_is_no_other_problem() -> None:
     quiet = replace(SPEC, tools=NameFilter((), ("research",)))
     exposure = expose_recorded(quiet, (RESEARCH, ECHO), TOOLS)
     assert [one.reason for one in exposure.problems] == ["TOOLS_FILTERED"]
 
 
-def test_prompts_run_as_no_tasks() -> None:
+def test_prompts_are_never_tasks() -> None:
     assert expose_recorded(SPEC, (RESEARCH,), PROMPTS).exposed == (("research", "a_research"),)
 
 
 @pytest.mark.parametrize(
     ("name", "server"), [("a_research", ""), ("a:research", ""), ("research", "a")]
 )
-def test_whoever_asks_for_it_is_told_why_there_is_no_such_tool(name: str, server: str) -> None:
+def test_the_denial_for_a_task_tool_contains_the_reason(name: str, server: str) -> None:
     state = offered(a=(SPEC, ServerListing((RESEARCH, ECHO))))
     denied = find_name(state, "default", name, START, server_id=server)
     assert isinstance(denied, Denial)
@@ -96,7 +96,7 @@ def test_whoever_asks_for_it_is_told_why_there_is_no_such_tool(name: str, server
     assert isinstance(find_name(state, "default", "a_echo", START), NamedTarget)
 
 
-def test_one_that_a_filter_holds_back_does_not_exist() -> None:
+def test_a_filtered_task_tool_does_not_exist() -> None:
     quiet = replace(SPEC, tools=NameFilter((), ("research",)))
     denied = find_name(
         offered(a=(quiet, ServerListing((RESEARCH, ECHO)))), "default", "a:research", START

@@ -67,7 +67,7 @@ def later(state: Coordinator, worker: FakeWorker) -> None:
     run(state, [worker], soon)
 
 
-def test_a_new_variant_that_is_launched_like_the_common_one_is_there_at_once() -> None:
+def test_a_new_variant_with_the_common_launch_hash_is_up_at_once() -> None:
     state, worker = running(spec("a"))
     load(state, spec("a"), of_acme())
     run(state, [worker])
@@ -77,7 +77,7 @@ def test_a_new_variant_that_is_launched_like_the_common_one_is_there_at_once() -
     assert worker.held[ACME].exposed == state.visible.served[ACME].exposed
 
 
-def test_a_variant_takes_the_common_listing_when_that_comes_and_is_not_tried_any_more() -> None:
+def test_a_variant_copies_the_common_listing_and_cancels_its_probe() -> None:
     state, worker = coordinator(), FakeWorker()
     load(state, spec("a"), of_acme())
     state.handle_worker_joined(hello(), START)
@@ -91,7 +91,7 @@ def test_a_variant_takes_the_common_listing_when_that_comes_and_is_not_tried_any
     assert state.ready
 
 
-def test_a_new_variant_that_is_launched_otherwise_hides_the_server_until_it_is_up() -> None:
+def test_a_new_variant_with_another_launch_hash_hides_the_server_until_it_is_up() -> None:
     state, worker = running(spec("a"), spec("b"))
     load(state, spec("a"), spec("b"), of_acme("own"))
     later(state, worker)
@@ -105,7 +105,7 @@ def test_a_new_variant_that_is_launched_otherwise_hides_the_server_until_it_is_u
     assert seen(state, "acme") == ["read", "write"]
 
 
-def test_a_variant_that_does_not_come_up_is_a_problem_that_says_what_its_tenant_lacks() -> None:
+def test_a_variant_that_fails_to_start_is_a_problem_that_names_the_tenant() -> None:
     state, worker = running(spec("a"))
     load(state, spec("a"), of_acme("own"))
     run(state, [worker])
@@ -123,7 +123,7 @@ def test_a_variant_that_does_not_come_up_is_a_problem_that_says_what_its_tenant_
     assert outcome.reason is Reason.SERVER_NOT_READY
 
 
-def test_a_variant_that_failed_gives_way_when_its_override_is_taken_back() -> None:
+def test_removing_the_override_of_a_failed_variant_restores_the_common_one() -> None:
     state, worker = running(spec("a"))
     load(state, spec("a"), of_acme("own"))
     run(state, [worker])
@@ -142,7 +142,7 @@ def test_a_server_that_is_no_longer_hidden_is_pending_until_it_is_up() -> None:
     assert seen(state, "acme") == []
 
 
-def test_a_variant_that_every_worker_refuses_does_not_leave_the_common_one() -> None:
+def test_a_variant_that_every_worker_refuses_does_not_expose_the_common_one() -> None:
     state, _ = running(spec("a"))
     load(state, spec("a"), of_acme())
     for worker_id, action in state.pop_actions():

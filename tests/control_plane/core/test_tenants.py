@@ -46,7 +46,7 @@ def seen(state: Coordinator, tenant: str) -> list[str]:
     return list(state.visible.view(tenant).tools)
 
 
-def test_a_hidden_server_is_not_there_for_its_tenant_and_nothing_is_tried_for_it() -> None:
+def test_a_hidden_server_is_invisible_to_its_tenant_and_not_probed() -> None:
     state, worker = running(spec("a"), spec("b"), hidden_from(ACME))
     assert seen(state, "acme") == ["b_echo"]
     assert seen(state, "other") == ["a_echo", "b_echo"]
@@ -58,7 +58,7 @@ def test_a_hidden_server_is_not_there_for_its_tenant_and_nothing_is_tried_for_it
     assert worker.held[ACME].exposed == ()  # workers do not run its tools either
 
 
-def test_a_hidden_server_comes_back_without_a_probe() -> None:
+def test_an_unhidden_server_is_visible_without_a_probe() -> None:
     state, worker = running(spec("a"), hidden_from(ACME))
     load(state, spec("a"))
     run(state, [worker])
@@ -75,13 +75,13 @@ def test_a_variant_that_becomes_hidden_needs_no_probe() -> None:
     assert worker.probes == []
 
 
-def test_a_tenant_may_have_a_server_that_nobody_else_has() -> None:
+def test_a_tenant_may_have_its_own_server() -> None:
     state, _ = running(of_acme())
     assert seen(state, "acme") == ["a_echo"]
     assert seen(state, "other") == []
 
 
-def test_a_refused_variant_keeps_what_it_had() -> None:
+def test_a_refused_variant_keeps_its_last_state() -> None:
     state, worker = running(spec("a"), of_acme())
     before = worker.held[ACME]
     load(state, spec("a"), refused=frozenset({ACME}))
@@ -90,7 +90,7 @@ def test_a_refused_variant_keeps_what_it_had() -> None:
     assert state.visible.view("acme").servers["a"].spec.command == "acme"
 
 
-def test_a_refused_variant_that_never_was_is_hidden_rather_than_common() -> None:
+def test_a_new_refused_variant_is_hidden() -> None:
     state, _ = running(spec("a"), refused=frozenset({ACME}))
     assert seen(state, "acme") == []
     assert seen(state, "other") == ["a_echo"]
@@ -145,7 +145,7 @@ def test_a_tenant_does_not_wait_for_the_servers_of_another() -> None:
     assert isinstance(find_name(state, "other", "a_echo", START), Denial)
 
 
-def test_what_is_not_granted_is_neither_listed_nor_found_nor_named_as_near() -> None:
+def test_tools_without_a_grant_are_not_listed_found_or_suggested() -> None:
     grants = {"acme": Grant(NameFilter(whitelist=("echo",)), {"guest": None}), "rival": Grant()}
     policy = ServerPolicy(grants=grants)
     a = replace(spec("a"), policy=policy)
@@ -173,7 +173,7 @@ def test_what_is_not_granted_is_neither_listed_nor_found_nor_named_as_near() -> 
         assert there.message == masked
 
 
-def test_grants_that_change_need_no_probe_and_count_once_workers_have_them() -> None:
+def test_changed_grants_need_no_probe_and_apply_once_acknowledged() -> None:
     state, worker = running(spec("a"))
     assert seen(state, "acme") == ["a_echo"]
     load(state, replace(spec("a"), policy=ServerPolicy(grants={"rival": Grant()})))
@@ -183,7 +183,7 @@ def test_grants_that_change_need_no_probe_and_count_once_workers_have_them() -> 
     assert seen(state, "rival") == ["a_echo"]
 
 
-def test_a_server_that_a_tenant_does_not_see_takes_no_name_from_it() -> None:
+def test_an_invisible_server_takes_no_name_from_a_tenant() -> None:
     theirs = replace(spec("a", prefix=""), policy=ServerPolicy(grants={"rival": Grant()}))
     ours = replace(
         spec("b", prefix=""), policy=ServerPolicy(grants={"acme": Grant(), "rival": Grant()})

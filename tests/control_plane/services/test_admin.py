@@ -35,7 +35,7 @@ async def serve_desk(running: Running, fake: FakeWorker) -> None:
     await running.until(lambda state: state.ready)
 
 
-async def test_a_revocation_waits_until_the_worker_says_that_the_lease_has_ended(
+async def test_a_revocation_waits_until_the_worker_confirms_it(
     running: Running,
 ) -> None:
     running.load()
@@ -50,9 +50,7 @@ async def test_a_revocation_waits_until_the_worker_says_that_the_lease_has_ended
         assert (await asked).ended
 
 
-async def test_a_worker_that_does_not_confirm_a_revocation_does_not_hold_the_operator(
-    running: Running, hurried: float
-) -> None:
+async def test_an_unconfirmed_revocation_returns_in_time(running: Running, hurried: float) -> None:
     running.load()
     async with worker(running.address) as w1:
         await hold(running, w1)
@@ -62,14 +60,14 @@ async def test_a_worker_that_does_not_confirm_a_revocation_does_not_hold_the_ope
         assert (await w1.hear("revoke")).revoke.reason == "an operator revoked it"
 
 
-async def test_a_lease_that_nobody_holds_cannot_be_revoked(running: Running) -> None:
+async def test_an_unknown_lease_cannot_be_revoked(running: Running) -> None:
     unknown = admin_pb2.RevokeLeaseRequest(lease_id="L9")
     fault = await fault_of(running.admin.RevokeLease(unknown))
     assert (fault.reason, fault.metadata["lease"]) == (Reason.LEASE_LOST, "L9")
     assert "No worker holds lease 'L9'" in fault.message
 
 
-async def test_a_lease_of_a_worker_that_is_away_cannot_be_revoked(running: Running) -> None:
+async def test_a_lease_of_a_disconnected_worker_cannot_be_revoked(running: Running) -> None:
     running.load()
     async with worker(running.address) as w1:
         await hold(running, w1)
@@ -91,7 +89,7 @@ async def test_a_drain_reaches_the_worker_which_gets_no_new_leases(running: Runn
         assert fault.reason is Reason.SERVER_NOT_READY
 
 
-async def test_what_operators_do_is_recorded_by_the_worker_before_it_does_it(
+async def test_commands_are_audited_by_the_worker_before_their_execution(
     running: Running,
 ) -> None:
     running.load()
@@ -127,7 +125,7 @@ async def test_what_operators_do_is_recorded_by_the_worker_before_it_does_it(
         ]
 
 
-async def test_a_drain_of_an_unknown_worker_names_those_that_are_there(running: Running) -> None:
+async def test_draining_an_unknown_worker_lists_the_connected_ones(running: Running) -> None:
     unknown = admin_pb2.DrainWorkerRequest(worker_id="w9")
     fault = await fault_of(running.admin.DrainWorker(unknown))
     assert fault.message == "No worker is connected."
@@ -156,7 +154,7 @@ async def test_a_reported_lease_is_found_by_its_key_and_nothing_is_reserved(
     assert (await fault_of(find(blank))).reason is Reason.INVALID_REQUEST
 
 
-async def test_a_lease_that_is_not_reported_yet_is_waited_for_after_a_start(
+async def test_finding_a_lease_waits_for_reports_after_a_start(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed, waits = running.plane.wait_for_change, asyncio.Event()
@@ -174,7 +172,7 @@ async def test_a_lease_that_is_not_reported_yet_is_waited_for_after_a_start(
         assert (await waiting).lease_id == "L1"
 
 
-async def test_looking_for_a_lease_ends_with_its_callers_deadline(
+async def test_finding_a_lease_ends_at_the_callers_deadline(
     running: Running, hurried: float
 ) -> None:
     request = leases_pb2.FindLeaseRequest(session="s", server_id="desk")
@@ -226,7 +224,7 @@ async def test_without_a_leased_server_there_is_no_admin_toolset(running: Runnin
     assert reasons == [Reason.TOOL_NOT_FOUND] * 2
 
 
-async def test_rpcs_that_were_refused_go_to_the_audit_of_a_worker(running: Running) -> None:
+async def test_rejected_rpcs_are_sent_to_the_audit_of_a_worker(running: Running) -> None:
     steering = OperatorCommands(running.plane)
     refusal = RpcRefusal(
         "AdminService/DrainWorker", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED"

@@ -41,7 +41,7 @@ async def fault_of(call: object) -> Fault:
     return fault
 
 
-async def test_a_probed_server_is_listed_with_all_that_its_definition_says(
+async def test_tools_are_listed_with_their_whole_definition(
     running: Running,
 ) -> None:
     running.load(spec("time"))
@@ -70,7 +70,7 @@ async def test_a_call_before_the_first_result_waits_for_it(running: Running) -> 
     assert exposed.read_only
 
 
-async def test_what_is_resolved_together_is_so_in_one_version(
+async def test_names_of_one_request_are_resolved_in_one_version(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running.load(spec("a"))
@@ -110,7 +110,7 @@ async def test_what_is_resolved_together_is_so_in_one_version(
     assert answer.registry_version == running.plane.state.visible.version
 
 
-async def test_waiting_ends_with_the_callers_deadline_and_says_for_what(
+async def test_waiting_ends_at_the_callers_deadline_and_names_the_servers(
     running: Running, hurried: float
 ) -> None:
     running.load(spec("slow"))
@@ -121,7 +121,7 @@ async def test_waiting_ends_with_the_callers_deadline_and_says_for_what(
     assert "slow" in fault.message
 
 
-async def test_a_list_reply_has_its_version_and_what_is_pending(running: Running) -> None:
+async def test_a_list_response_has_a_version_and_pending_servers(running: Running) -> None:
     running.load(spec("a"), spec("b"))
     async with worker(running.address) as w1:
         await w1.serve("x")
@@ -159,7 +159,7 @@ async def test_ten_thousand_tools_come_in_pages_of_at_most_a_mebibyte(running: R
     assert seen == names
 
 
-async def test_watchers_hear_of_the_current_version_and_of_each_newer_one(
+async def test_watchers_get_the_current_version_and_each_newer_one(
     running: Running,
 ) -> None:
     running.load(spec("a"))
@@ -179,7 +179,7 @@ async def test_watchers_hear_of_the_current_version_and_of_each_newer_one(
     assert list(second.changed_servers) == ["a"]
 
 
-async def test_watchers_hear_of_a_worker_that_has_caught_up(running: Running) -> None:
+async def test_watchers_are_notified_of_a_worker_that_has_caught_up(running: Running) -> None:
     running.load(spec("a"))
     async with worker(running.address) as w1:
         await w1.serve("x")
@@ -197,7 +197,7 @@ async def test_watchers_hear_of_a_worker_that_has_caught_up(running: Running) ->
     assert second.registry_version == first.registry_version
 
 
-async def test_watchers_are_not_woken_by_what_they_do_not_see(
+async def test_watchers_are_not_woken_by_other_events(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running.load(spec("a"))
@@ -241,7 +241,7 @@ async def test_a_lease_is_placed_on_a_worker_that_serves(running: Running) -> No
         ]
 
 
-async def test_placement_refusals_have_their_reasons(running: Running) -> None:
+async def test_placement_denials_have_their_reasons(running: Running) -> None:
     running.load(spec("a", shared=True))
     async with worker(running.address) as w1:
         await w1.serve("x")
@@ -278,7 +278,7 @@ async def test_a_second_run_of_a_workers_id_is_refused_with_a_problem(running: R
         assert await w1.serve("x") == "a"
 
 
-async def test_a_reconnecting_worker_takes_its_own_place(running: Running) -> None:
+async def test_a_reconnecting_worker_replaces_its_older_stream(running: Running) -> None:
     running.load(spec("a"))
     async with worker(running.address) as older:
         newer = FakeWorker(running.address)
@@ -298,7 +298,7 @@ async def test_a_reconnecting_worker_takes_its_own_place(running: Running) -> No
     ],
     ids=["no hello", "no id", "another protocol"],
 )
-async def test_a_stream_that_does_not_begin_with_a_good_hello_is_refused(
+async def test_a_stream_without_a_valid_hello_is_rejected(
     running: Running, first: dict[str, object]
 ) -> None:
     stray = FakeWorker(running.address)
@@ -308,7 +308,7 @@ async def test_a_stream_that_does_not_begin_with_a_good_hello_is_refused(
     assert running.plane.state.workers == {}
 
 
-async def test_a_garbled_listing_ends_the_stream_and_harms_nothing(running: Running) -> None:
+async def test_a_malformed_listing_ends_only_the_stream(running: Running) -> None:
     running.load(spec("a"))
     async with worker(running.address) as w1:
         probe = (await w1.hear("probe")).probe
@@ -319,7 +319,7 @@ async def test_a_garbled_listing_ends_the_stream_and_harms_nothing(running: Runn
     assert list(status.pending) == ["a"]
 
 
-async def test_the_status_says_how_far_the_system_is(running: Running) -> None:
+async def test_the_status_shows_the_progress_of_a_start(running: Running) -> None:
     status = await running.admin.GetStatus(admin_pb2.GetStatusRequest())
     assert (status.ready, status.workers, status.epoch) == (False, 0, 7)
     running.load(spec("a"))
@@ -330,7 +330,7 @@ async def test_the_status_says_how_far_the_system_is(running: Running) -> None:
         assert (await running.admin.GetStatus(admin_pb2.GetStatusRequest())).ready
 
 
-async def test_servers_show_their_state_and_their_trouble(running: Running) -> None:
+async def test_servers_show_their_state_and_problem(running: Running) -> None:
     running.load(spec("bad"), spec("good"))
     async with worker(running.address) as w1:
         for _ in range(2):
@@ -378,7 +378,7 @@ async def test_a_reported_problem_is_listed_and_an_empty_one_refused(running: Ru
     assert "such as PROVIDER_REFUSED" in fault.message
 
 
-async def test_a_callers_problem_never_passes_for_one_that_the_system_has_found(
+async def test_a_callers_problem_cannot_have_another_scope(
     running: Running,
 ) -> None:
     for scope in ("server", "worker", "workspace", ""):
@@ -390,7 +390,7 @@ async def test_a_callers_problem_never_passes_for_one_that_the_system_has_found(
     assert [(one.scope, one.worker_id, one.count) for one in listed.problems] == [("client", "", 4)]
 
 
-async def test_a_reported_problem_is_kept_short_whatever_a_caller_sends(running: Running) -> None:
+async def test_reported_problems_are_truncated(running: Running) -> None:
     long = "x" * 100_000
     problem = admin_pb2.Problem(
         scope=long, reason="INTERNAL", message=long, server_id=long, worker_id=long, subject=long

@@ -131,7 +131,7 @@ async def answer(running: Running, ask: Callable[[Running, str], Any], server: s
 
 
 @pytest.mark.parametrize("state", [up, failing, pending, unplaced, rejected])
-async def test_a_hidden_server_is_answered_like_none(
+async def test_a_hidden_server_looks_like_an_unknown_one(
     running: Running,
     monkeypatch: pytest.MonkeyPatch,
     state: Callable[[Running, FakeWorker], Awaitable[None]],

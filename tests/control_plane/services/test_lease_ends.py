@@ -9,7 +9,7 @@ from tests.control_plane.services.test_admin import hold
 from leaseway.v1 import admin_pb2, sync_pb2
 
 
-async def test_an_end_that_a_worker_reports_is_told_to_its_tenant_for_a_while(
+async def test_recent_lease_ends_are_listed_for_their_tenant(
     running: Running,
 ) -> None:
     running.load()
@@ -29,7 +29,7 @@ async def test_an_end_that_a_worker_reports_is_told_to_its_tenant_for_a_while(
         assert answer.ended[0].how == "expired"
 
 
-async def test_a_worker_of_before_says_only_that_a_lease_ended(running: Running) -> None:
+async def test_lease_ends_of_older_workers_have_no_details(running: Running) -> None:
     running.load()
     async with worker(running.address) as w1:
         await hold(running, w1)

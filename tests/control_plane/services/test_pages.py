@@ -79,7 +79,7 @@ def test_five_hundred_servers_on_sixty_workers_come_in_pages() -> None:
     assert all(held == workers for held in found.values())
 
 
-def test_a_server_whose_instances_fill_a_page_goes_on_in_the_next() -> None:
+def test_a_server_with_many_instances_continues_on_the_next_page() -> None:
     state = fleet(3, 40, 500, 1)
     told = list(server_pages(state))
     assert len(told) > 1
@@ -92,7 +92,7 @@ def test_a_server_whose_instances_fill_a_page_goes_on_in_the_next() -> None:
     assert [status.server_id for status in told[-1]][-1] == "server-002"
 
 
-def test_servers_that_come_and_go_between_pages_hide_no_other() -> None:
+def test_servers_added_and_removed_between_pages_hide_no_other() -> None:
     state = fleet(6, 1, 1, *range(6))
     told = server_pages(state, page_size=2)
     seen = [status.server_id for status in next(told)]
@@ -158,7 +158,7 @@ def test_a_problem_that_is_seen_again_between_pages_is_not_missed() -> None:
     assert not token
 
 
-async def test_no_listing_takes_a_token_that_it_did_not_give_out(running: Running) -> None:
+async def test_a_list_rejects_tokens_of_other_lists(running: Running) -> None:
     async with worker(running.address):
         rpcs: list[tuple[Any, Any]] = [
             (running.catalog.ListTools, catalog_pb2.ListToolsRequest),
@@ -179,7 +179,7 @@ async def test_no_listing_takes_a_token_that_it_did_not_give_out(running: Runnin
             assert request.DESCRIPTOR.name.removesuffix("Request") in fault.message
 
 
-async def test_a_caller_may_ask_for_small_pages(running: Running) -> None:
+async def test_a_caller_may_request_small_pages(running: Running) -> None:
     running.load(*(spec(name) for name in "abc"))
     async with worker(running.address, "w1") as w1, worker(running.address, "w2"):
         for _ in "abc":
@@ -199,7 +199,7 @@ async def test_a_caller_may_ask_for_small_pages(running: Running) -> None:
     assert [one.worker.id for one in workers.workers] == ["w1"]
 
 
-async def test_names_whose_workers_fill_an_answer_are_answered_in_part(running: Running) -> None:
+async def test_a_large_resolve_response_is_partial(running: Running) -> None:
     running.load(spec("many"))
     names = [f"tool{number:04}" for number in range(1_000)]
     async with worker(running.address) as w1:

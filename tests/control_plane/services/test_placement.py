@@ -21,7 +21,7 @@ from leaseway.control_plane.services import placement as placement_service
 from leaseway.v1 import admin_pb2, leases_pb2, sync_pb2
 
 
-async def test_a_named_worker_counts_as_silent_until_it_says_anything(running: Running) -> None:
+async def test_a_chosen_worker_is_silent_until_its_next_message(running: Running) -> None:
     async with worker(running.address) as w1:
         await serve_desk(running, w1)
         await running.placement.Place(leases_pb2.PlaceRequest(session="s", server_id="desk"))
@@ -32,7 +32,7 @@ async def test_a_named_worker_counts_as_silent_until_it_says_anything(running: R
         )
 
 
-async def test_those_who_wait_for_a_first_start_do_not_keep_waking_one_another(
+async def test_requests_that_wait_for_a_first_start_do_not_wake_each_other(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -66,7 +66,7 @@ async def test_those_who_wait_for_a_first_start_do_not_keep_waking_one_another(
     assert sorted(asked) == ["s0", "s0", "s1", "s1", "s2", "s2"]
 
 
-async def test_a_request_that_waits_keeps_no_more_than_the_names_of_workers(
+async def test_a_waiting_request_keeps_only_known_worker_ids(
     running: Running,
 ) -> None:
     async with worker(running.address) as w1:
@@ -82,7 +82,7 @@ async def test_a_request_that_waits_keeps_no_more_than_the_names_of_workers(
             assert (await asked).worker.id == "w1", "it is tried again after a second"
 
 
-async def test_placements_that_one_tenant_never_uses_keep_no_other_tenant_out(
+async def test_unused_placements_of_one_tenant_do_not_block_another(
     running: Running,
 ) -> None:
     async with worker(running.address) as w1:  # which has room for four leases

@@ -65,7 +65,7 @@ async def served(running: Running, w1: FakeWorker) -> None:
     await running.until(lambda state: state.ready)
 
 
-async def test_prompts_are_listed_with_all_that_their_definitions_say(running: Running) -> None:
+async def test_prompts_are_listed_with_their_whole_definition(running: Running) -> None:
     async with worker(running.address) as w1:
         await served(running, w1)
         reply = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())
@@ -183,7 +183,7 @@ async def test_servers_show_how_many_prompts_and_resources_are_exposed(running: 
     assert (server.tool_count, server.prompt_count, server.resource_count) == (1, 1, 2)
 
 
-async def test_what_a_worker_was_sent_comes_back_whole(running: Running) -> None:
+async def test_an_upsert_of_prompts_and_resources_round_trips(running: Running) -> None:
     limited = replace(spec("a"), resources=NameFilter(("file:*",), ("*b",)))
     running.load(limited)
     async with worker(running.address) as w1:
@@ -217,7 +217,7 @@ def held_upsert() -> sync_pb2.Upsert:
     return SEAL.sign(upsert)
 
 
-async def test_a_new_control_plane_takes_over_what_workers_hold(running: Running) -> None:
+async def test_a_new_control_plane_restores_the_content_of_workers(running: Running) -> None:
     upsert = held_upsert()
     running.plane.act(lambda state, now: state.record_config_failure((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:
@@ -231,7 +231,7 @@ async def test_a_new_control_plane_takes_over_what_workers_hold(running: Running
     assert [one.uri for one in found.resources] == ["file:///a", "file:///{name}"]
 
 
-async def test_what_no_control_plane_has_sent_is_not_taken_over(
+async def test_content_without_a_valid_signature_is_not_restored(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     upsert = held_upsert()
@@ -246,7 +246,7 @@ async def test_what_no_control_plane_has_sent_is_not_taken_over(
     assert "its content is ignored" in caplog.text
 
 
-async def test_a_list_waits_until_a_worker_has_taken_what_a_new_control_plane_took_over(
+async def test_a_list_waits_until_a_worker_acknowledges_restored_content(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_service, "_FIRST_ACK_TIMEOUT", BOUND)
@@ -268,7 +268,7 @@ async def test_a_list_waits_until_a_worker_has_taken_what_a_new_control_plane_to
     assert not listed.pending
 
 
-async def test_a_list_waits_for_workers_that_take_nothing_for_a_while_only(
+async def test_a_list_waits_a_limited_time_for_the_first_ack(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(catalog_service, "_FIRST_ACK_TIMEOUT", 0.05)
@@ -286,7 +286,7 @@ async def test_a_list_waits_for_workers_that_take_nothing_for_a_while_only(
 @pytest.mark.parametrize(
     "definition", [b"{", b"[]", b"{}", b"null", b'{"name": 7}', b'{"name": "\\ud800"}']
 )
-async def test_a_malformed_prompt_costs_that_prompt_alone(
+async def test_a_malformed_prompt_does_not_affect_others(
     running: Running, definition: bytes
 ) -> None:
     running.load(spec("a"))

@@ -15,9 +15,7 @@ from leaseway.wire.status import fault_from_rpc_error
 
 
 @pytest.mark.parametrize("name", ["x" * 257, "a\nb"])
-async def test_names_that_break_the_rule_are_refused_everywhere(
-    running: Running, name: str
-) -> None:
+async def test_invalid_caller_names_are_rejected_everywhere(running: Running, name: str) -> None:
     agent = catalog_pb2.ClientInfo(agent=name)
     asked: list[Awaitable[Any]] = [
         running.catalog.ListTools(catalog_pb2.ListToolsRequest(tenant=name)),

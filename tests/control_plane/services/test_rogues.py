@@ -36,7 +36,7 @@ LEASE = leases_pb2.Lease(id="L1", server_id="desk", tenant="default", session="s
 
 
 @pytest.mark.parametrize("full", sorted(METHODS))
-async def test_whatever_a_caller_sends_is_answered_and_harms_nobody(
+async def test_any_request_is_answered_and_harms_no_other_caller(
     running: Running, full: str
 ) -> None:
     running.load(spec("desk", shared=False))
@@ -63,7 +63,7 @@ async def test_whatever_a_caller_sends_is_answered_and_harms_nobody(
         assert running.plane.state.placements.leases["L1"].worker_id == "w1"
 
 
-async def test_a_worker_that_lies_about_leases_and_versions_harms_no_other(
+async def test_false_leases_and_versions_of_a_worker_harm_no_other(
     running: Running,
 ) -> None:
     running.load(spec("desk", shared=False))
@@ -131,7 +131,7 @@ async def _heard_out(running: Running, rogue: FakeWorker) -> None:
     await running.until(lambda state: name in state.placements.leases)
 
 
-async def test_a_worker_that_lies_about_specs_and_toolsets_changes_nothing_for_others(
+async def test_false_specs_and_toolsets_of_a_worker_are_ignored(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk = spec("desk")
@@ -177,7 +177,7 @@ async def test_a_worker_that_lies_about_specs_and_toolsets_changes_nothing_for_o
             assert b"ghost" not in told
 
 
-async def test_a_worker_that_was_given_a_server_cannot_say_alone_what_it_lists(
+async def test_one_worker_alone_cannot_change_a_listing(
     running: Running,
 ) -> None:
     """Neither by a list that it says has changed, nor by content that it changed on its disk."""
@@ -221,7 +221,7 @@ async def test_a_worker_that_was_given_a_server_cannot_say_alone_what_it_lists(
             assert restarted.plane.state.servers.probes._next_id == 1, "nothing was tried again"
 
 
-async def test_a_problem_is_of_the_tenant_of_its_credential_whatever_it_says(
+async def test_a_reported_problem_gets_the_tenant_of_its_credential(
     tmp_path: Path,
 ) -> None:
     keys = {}

@@ -35,7 +35,7 @@ async def test_each_server_has_its_instances_of_all_workers(running: Running) ->
     assert found == {"a": ["w1-a", "w2-a"], "b": ["w1-b", "w2-b"]}
 
 
-async def test_the_problems_are_gone_through_once_for_all_servers(
+async def test_problems_are_read_once_for_all_servers(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [f"s{number:02}" for number in range(50)]
@@ -56,7 +56,7 @@ async def test_the_problems_are_gone_through_once_for_all_servers(
     assert len(looked) == 1
 
 
-async def test_what_hides_a_server_until_a_tenants_own_is_up_is_not_taken_for_it(
+async def test_a_temporarily_hidden_server_is_shown_as_pending(
     running: Running,
 ) -> None:
     own = replace(spec("a", command="own"), key=VariantKey("a", "acme"))

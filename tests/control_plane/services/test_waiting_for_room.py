@@ -36,7 +36,7 @@ async def waiting(
     return asked
 
 
-async def test_room_is_given_in_the_order_in_which_it_was_asked_for(running: Running) -> None:
+async def test_capacity_is_given_in_the_order_of_requests(running: Running) -> None:
     async with worker(running.address) as w1:
         await serve_desk(running, w1)
         await hold(running, w1)
@@ -53,7 +53,7 @@ async def test_room_is_given_in_the_order_in_which_it_was_asked_for(running: Run
         await running.until(lambda state: not len(state.wait_queue))
 
 
-async def test_room_on_a_worker_that_joins_is_given_to_who_waits(running: Running) -> None:
+async def test_capacity_of_a_joining_worker_is_given_to_waiting_requests(running: Running) -> None:
     async with worker(running.address) as w1:
         await serve_desk(running, w1)
         await fill(running, "a", "b", "c", "d")
@@ -64,7 +64,9 @@ async def test_room_on_a_worker_that_joins_is_given_to_who_waits(running: Runnin
                 assert (await patient).worker.id == "w2"
 
 
-async def test_who_waits_in_vain_is_told_why(running: Running, hurried: float) -> None:
+async def test_a_request_that_waits_in_vain_gets_the_reason(
+    running: Running, hurried: float
+) -> None:
     async with worker(running.address) as w1:
         await serve_desk(running, w1)
         await fill(running, "a", "b", "c", "d")

@@ -27,7 +27,7 @@ async def heard_until(running: Running, watch: object, workers: int) -> int:
                 return count
 
 
-async def test_a_fleet_that_takes_a_change_is_told_of_in_few_messages(running: Running) -> None:
+async def test_watchers_get_few_messages_about_a_change_in_a_fleet(running: Running) -> None:
     running.load(spec("a"))
     async with worker(running.address) as w1:
         await w1.serve("x")

@@ -63,7 +63,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Push]:
     return collected
 
 
-def test_a_fleet_hears_of_a_change_in_messages_with_one_body(made: list[Push]) -> None:
+def test_the_deltas_of_a_fleet_share_one_body(made: list[Push]) -> None:
     _, sent = fleet(listing("echo"))
     writer = DeltaWriter(Seal(b"a key"))
     every = [heard(list(writer.messages(action, 7))) for _, action in sent]
@@ -75,7 +75,7 @@ def test_a_fleet_hears_of_a_change_in_messages_with_one_body(made: list[Push]) -
         assert [one.spec.key.server_id for one in delta.upserts] == ["a"]
 
 
-def test_a_long_delta_comes_whole_in_parts_that_share_their_bytes(made: list[Push]) -> None:
+def test_a_long_delta_is_split_into_parts_that_share_their_bytes(made: list[Push]) -> None:
     big = ServerListing(
         (Recorded("echo", b'{"name": "echo", "x": "' + b"y" * 3 * MAX_MESSAGE + b'"}'),)
     )
@@ -89,7 +89,7 @@ def test_a_long_delta_comes_whole_in_parts_that_share_their_bytes(made: list[Pus
     assert len(made) == 1
 
 
-def test_one_who_lacks_something_else_is_sent_that(made: list[Push]) -> None:
+def test_a_worker_with_other_content_gets_another_body(made: list[Push]) -> None:
     state, sent = fleet(listing("echo"))
     for worker_id, action in sent[:2]:  # the third does not answer
         state.handle_ack(worker_id, action.push.nonce, at(0.1))
@@ -107,7 +107,7 @@ def test_one_who_lacks_something_else_is_sent_that(made: list[Push]) -> None:
     assert [key.server_id for key in delta.removals] == ["a"]
 
 
-def test_those_who_join_with_nothing_are_sent_one_body(made: list[Push]) -> None:
+def test_workers_that_join_empty_share_one_body(made: list[Push]) -> None:
     state, sent = fleet(listing("echo"))
     for worker_id, action in sent:
         state.handle_ack(worker_id, action.push.nonce, at(0.1))

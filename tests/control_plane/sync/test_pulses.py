@@ -26,7 +26,7 @@ async def beat(fake: FakeWorker) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_a_worker_that_falls_silent_is_cut_off_and_the_others_are_not(
+async def test_the_stream_of_a_silent_worker_is_ended(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "_PULSE_INTERVAL", 0.5)
@@ -52,7 +52,7 @@ async def test_a_worker_that_falls_silent_is_cut_off_and_the_others_are_not(
             assert running.plane.state.workers["silent"].connected
 
 
-async def test_a_worker_is_told_how_often_it_is_to_give_a_sign_of_life(running: Running) -> None:
+async def test_the_welcome_contains_the_pulse_interval(running: Running) -> None:
     fake = FakeWorker(running.address)
     welcome = await fake.join()
     assert 0 < welcome.pulse_interval.ToTimedelta().total_seconds() < 5

@@ -21,7 +21,7 @@ def variant() -> sync_pb2.Upsert:
     )
 
 
-def test_what_was_sent_comes_back_whole() -> None:
+def test_a_signed_variant_is_valid_after_a_round_trip() -> None:
     sent = Seal(KEY).sign(variant()).SerializeToString()
     assert Seal(KEY).is_valid(sync_pb2.Upsert.FromString(sent))
 
@@ -43,24 +43,24 @@ def _unsealed(upsert: sync_pb2.Upsert) -> None:
 
 
 @pytest.mark.parametrize("change", [_command, _description, _hash, _unsealed])
-def test_what_somebody_changed_does_not(change: Callable[[sync_pb2.Upsert], None]) -> None:
+def test_a_changed_variant_is_invalid(change: Callable[[sync_pb2.Upsert], None]) -> None:
     upsert = Seal(KEY).sign(variant())
     change(upsert)
     assert not Seal(KEY).is_valid(upsert)
 
 
-def test_what_another_deployment_sealed_does_not() -> None:
+def test_a_variant_signed_with_another_key_is_invalid() -> None:
     assert not Seal(b"the key of another one").is_valid(Seal(KEY).sign(variant()))
 
 
-def test_the_key_file_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
+def test_the_key_file_is_created_once_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "leaseway" / "seal.key"
     sealed = find_seal({}, path).sign(variant())
     assert find_seal({}, path).is_valid(sealed)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_without_a_place_for_a_key_the_process_has_one_of_its_own(
+def test_without_a_key_file_the_process_uses_a_random_key(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -69,6 +69,6 @@ def test_without_a_place_for_a_key_the_process_has_one_of_its_own(
     assert SEAL_KEY_VARIABLE in caplog.text
 
 
-def test_a_short_key_is_refused(tmp_path: Path) -> None:
+def test_a_short_key_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least 16"):
         find_seal({SEAL_KEY_VARIABLE: "short"}, tmp_path / "seal.key")

@@ -173,16 +173,16 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
     }
 
 
-def _instance(one: ReportedInstance) -> Json:
+def _instance(instance: ReportedInstance) -> Json:
     return {
-        "id": one.id,
-        "worker": one.worker_id,
-        "state": one.state,
-        "role": one.role,
-        "pid": one.pid,
-        "starts": one.starts,
-        "failures": one.failures,
-        "lease_id": one.lease_id,
+        "id": instance.id,
+        "worker": instance.worker_id,
+        "state": instance.state,
+        "role": instance.role,
+        "pid": instance.pid,
+        "starts": instance.starts,
+        "failures": instance.failures,
+        "lease_id": instance.lease_id,
     }
 
 
@@ -200,27 +200,27 @@ def tools(plane: Plane, query: Json) -> Json:
     return page
 
 
-def _tool_row(one: catalog_pb2.Tool) -> Json:
+def _tool_row(listed: catalog_pb2.Tool) -> Json:
     return {
-        "name": one.name,
-        "server": one.server_id,
-        "title": one.title,
-        "description": one.description[:500],
-        "shared": one.shared,
+        "name": listed.name,
+        "server": listed.server_id,
+        "title": listed.title,
+        "description": listed.description[:500],
+        "shared": listed.shared,
     }
 
 
 def tool(plane: Plane, name: str, tenant: str) -> Json | None:
-    """Return one tool with its schemas, or None if the tenant does not see it."""
+    """Return listed tool with its schemas, or None if the tenant does not see it."""
     target = plane.state.visible.view(tenant or DEFAULT_TENANT).tools.get(name)
     if target is None:
         return None
-    one = messages.tool(name, target)
-    return _tool_row(one) | {
-        "original_name": one.original_name,
-        "description": one.description,
-        "input_schema": json.loads(one.input_schema or b"{}"),
-        "output_schema": json.loads(one.output_schema) if one.output_schema else None,
+    listed = messages.tool(name, target)
+    return _tool_row(listed) | {
+        "original_name": listed.original_name,
+        "description": listed.description,
+        "input_schema": json.loads(listed.input_schema or b"{}"),
+        "output_schema": json.loads(listed.output_schema) if listed.output_schema else None,
     }
 
 
@@ -250,17 +250,17 @@ def _texts(lease: HeldLease) -> tuple[str, ...]:
     return key.session, key.server_id, key.tenant, lease.agent, lease.worker_id, lease.id
 
 
-def _lease(one: HeldLease, now: float) -> Json:
+def _lease(held: HeldLease, now: float) -> Json:
     return {
-        "id": one.id,
-        "session": one.key.session,
-        "server": one.key.server_id,
-        "tenant": one.key.tenant,
-        "agent": one.agent,
-        "worker": one.worker_id,
-        "instance_id": one.instance_id,
-        "age": max(0.0, now - one.granted_at),
-        "ttl": one.ttl,
+        "id": held.id,
+        "session": held.key.session,
+        "server": held.key.server_id,
+        "tenant": held.key.tenant,
+        "agent": held.agent,
+        "worker": held.worker_id,
+        "instance_id": held.instance_id,
+        "age": max(0.0, now - held.granted_at),
+        "ttl": held.ttl,
     }
 
 
@@ -300,80 +300,80 @@ def problems(plane: Plane, query: Json) -> Json:
     return {"items": [_problem(each) for each in rows[:_PROBLEMS_SHOWN]], "total": len(rows)}
 
 
-def _problem(one: OpenProblem) -> Json:
-    what = one.problem
+def _problem(open_problem: OpenProblem) -> Json:
+    problem = open_problem.problem
     return {
-        "key": "\n".join(what.key),
-        "scope": what.scope,
-        "severity": what.severity,
-        "reason": what.reason,
-        "message": what.message,
-        "server": what.server_id,
-        "tenant": what.tenant,
-        "worker": what.worker_id,
-        "first_seen": one.first_seen,
-        "last_seen": one.last_seen,
-        "count": one.count,
+        "key": "\n".join(problem.key),
+        "scope": problem.scope,
+        "severity": problem.severity,
+        "reason": problem.reason,
+        "message": problem.message,
+        "server": problem.server_id,
+        "tenant": problem.tenant,
+        "worker": problem.worker_id,
+        "first_seen": open_problem.first_seen,
+        "last_seen": open_problem.last_seen,
+        "count": open_problem.count,
     }
 
 
-def approval(one: ApprovalRecord) -> Json:
-    asked = one.question
+def approval(record: ApprovalRecord) -> Json:
+    request = record.question
     return {
-        "id": one.id,
-        "state": one.state,
-        "tenant": asked.tenant,
-        "agent": asked.agent,
-        "server": asked.server_id,
-        "tool": asked.tool,
-        "arguments": asked.arguments,
-        "asked_by": asked.asked_by,
-        "asked_at": one.asked,
-        "expires_at": one.until,
-        "decided_by": one.decided_by,
+        "id": record.id,
+        "state": record.state,
+        "tenant": request.tenant,
+        "agent": request.agent,
+        "server": request.server_id,
+        "tool": request.tool,
+        "arguments": request.arguments,
+        "asked_by": request.asked_by,
+        "asked_at": record.asked,
+        "expires_at": record.until,
+        "decided_by": record.decided_by,
     }
 
 
-def event(one: EventRecord) -> Json:
+def event(entry: EventRecord) -> Json:
     return {
-        "number": one.number,
-        "time": one.at,
-        "kind": one.kind,
-        "action": one.action,
-        "severity": one.severity,
-        "message": one.message,
-        "reason": one.reason,
-        "server": one.server_id,
-        "worker": one.worker_id,
-        "session": one.session,
-        "details": list(one.details),
+        "number": entry.number,
+        "time": entry.at,
+        "kind": entry.kind,
+        "action": entry.action,
+        "severity": entry.severity,
+        "message": entry.message,
+        "reason": entry.reason,
+        "server": entry.server_id,
+        "worker": entry.worker_id,
+        "session": entry.session,
+        "details": list(entry.details),
     }
 
 
-def call(one: admin_pb2.CallRecord) -> Json:
+def call(record: admin_pb2.CallRecord) -> Json:
     return {
-        "id": one.id,
-        "trace_id": one.trace_id,
-        "worker": one.worker_id,
-        "server": one.server_id,
-        "tool": one.tool,
-        "method": one.method,
-        "tenant": one.tenant,
-        "agent": one.agent,
-        "session": one.session,
-        "lease_id": one.lease_id,
-        "instance_id": one.instance_id,
-        "started_at": one.started_at.ToNanoseconds() / 1e9,
-        "duration": one.duration.ToNanoseconds() / 1e9,
-        "outcome": one.outcome,
-        "message": one.message,
+        "id": record.id,
+        "trace_id": record.trace_id,
+        "worker": record.worker_id,
+        "server": record.server_id,
+        "tool": record.tool,
+        "method": record.method,
+        "tenant": record.tenant,
+        "agent": record.agent,
+        "session": record.session,
+        "lease_id": record.lease_id,
+        "instance_id": record.instance_id,
+        "started_at": record.started_at.ToNanoseconds() / 1e9,
+        "duration": record.duration.ToNanoseconds() / 1e9,
+        "outcome": record.outcome,
+        "message": record.message,
         "phases": [
             {
                 "name": phase.name,
                 "offset": phase.offset.ToNanoseconds() / 1e9,
                 "duration": phase.duration.ToNanoseconds() / 1e9,
             }
-            for phase in one.phases
+            for phase in record.phases
         ],
     }
 

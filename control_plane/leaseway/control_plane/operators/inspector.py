@@ -54,10 +54,10 @@ class Inspector:
         for worker_id, answer in sorted(seen.answers.items()):
             record = self._plane.state.workers.get(worker_id)
             for traffic in answer.traffic:
-                one = response.traffic.add()
-                one.CopyFrom(traffic)
-                one.worker_id = worker_id
-                one.incarnation = record.hello.address.incarnation if record is not None else ""
+                entry = response.traffic.add()
+                entry.CopyFrom(traffic)
+                entry.worker_id = worker_id
+                entry.incarnation = record.hello.address.incarnation if record is not None else ""
         response.time.FromNanoseconds(int(self._plane.clock().unix * 1e9))
         return response
 

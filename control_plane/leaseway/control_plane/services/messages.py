@@ -89,39 +89,39 @@ def lease(held: HeldLease, now: float) -> leases_pb2.Lease:
 
 
 def problem(open_problem: OpenProblem) -> admin_pb2.Problem:
-    what = open_problem.problem
+    detail = open_problem.problem
     return admin_pb2.Problem(
-        scope=what.scope,
-        server_id=what.server_id,
-        tenant=what.tenant,
-        worker_id=what.worker_id,
-        reason=what.reason,
-        message=what.message,
+        scope=detail.scope,
+        server_id=detail.server_id,
+        tenant=detail.tenant,
+        worker_id=detail.worker_id,
+        reason=detail.reason,
+        message=detail.message,
         first_seen=timestamp(open_problem.first_seen),
         last_seen=timestamp(open_problem.last_seen),
         count=open_problem.count,
-        severity=what.severity,
-        subject=what.subject,
+        severity=detail.severity,
+        subject=detail.subject,
     )
 
 
-def approval(one: ApprovalRecord) -> admin_pb2.Approval:
-    asked = one.question
+def approval(record: ApprovalRecord) -> admin_pb2.Approval:
+    request = record.question
     return admin_pb2.Approval(
-        id=one.id,
-        state=one.state,
-        tenant=asked.tenant,
-        agent=asked.agent,
-        session=asked.session,
-        server_id=asked.server_id,
-        tool=asked.tool,
-        arguments=asked.arguments,
-        asked_by=asked.asked_by,
-        asked_at=timestamp(one.asked),
-        expires_at=timestamp(one.until),
-        decided_by=one.decided_by,
-        note=one.note,
-        digest=asked.digest,
+        id=record.id,
+        state=record.state,
+        tenant=request.tenant,
+        agent=request.agent,
+        session=request.session,
+        server_id=request.server_id,
+        tool=request.tool,
+        arguments=request.arguments,
+        asked_by=request.asked_by,
+        asked_at=timestamp(record.asked),
+        expires_at=timestamp(record.until),
+        decided_by=record.decided_by,
+        note=record.note,
+        digest=request.digest,
     )
 
 
@@ -129,16 +129,16 @@ def instances_by_variant(state: Coordinator) -> Mapping[VariantKey, Sequence[Rep
     """Return the reported instances of all workers, by variant."""
     instances: dict[VariantKey, list[ReportedInstance]] = {}
     for record in state.workers.values():
-        for one in record.instances:
-            instances.setdefault(one.key, []).append(one)
+        for instance in record.instances:
+            instances.setdefault(instance.key, []).append(instance)
     return instances
 
 
 def errors_by_server(state: Coordinator) -> Mapping[str, str]:
     errors: dict[str, str] = {}
-    for each in state.problems.open():
-        if each.problem.severity == "error":
-            errors.setdefault(each.problem.server_id, each.problem.message)
+    for entry in state.problems.open():
+        if entry.problem.severity == "error":
+            errors.setdefault(entry.problem.server_id, entry.problem.message)
     return errors
 
 

@@ -86,10 +86,10 @@ def ends_and_leases(
 ) -> tuple[list[admin_pb2.LeaseEnd | leases_pb2.Lease], str]:
     """Return a page of recent lease ends followed by leases, and the next page's token."""
 
-    def message(one: ReportedLeaseEnd | HeldLease) -> admin_pb2.LeaseEnd | leases_pb2.Lease:
-        if isinstance(one, HeldLease):
-            return messages.lease(one, now)
-        return admin_pb2.LeaseEnd(lease_id=one.lease_id, tenant=one.tenant, how=one.how)
+    def message(item: ReportedLeaseEnd | HeldLease) -> admin_pb2.LeaseEnd | leases_pb2.Lease:
+        if isinstance(item, HeldLease):
+            return messages.lease(item, now)
+        return admin_pb2.LeaseEnd(lease_id=item.lease_id, tenant=item.tenant, how=item.how)
 
     ended = ((("end", end.lease_id), end) for end in sorted(ends, key=attrgetter("lease_id")))
     known = start.after[-1] if start.after[:1] == ("lease",) else ""

@@ -19,7 +19,7 @@ from leaseway.spec.model import VariantKey, hidden_from
 from leaseway.wire.errors import Reason
 
 
-def test_the_toolset_comes_with_the_first_leased_server_and_goes_with_the_last() -> None:
+def test_the_toolset_is_visible_while_the_tenant_has_a_leased_server() -> None:
     state, worker = started(spec("time"))
     assert exposed(state) == {"time_echo": "time"}
     load(state, spec("time"), spec("desk", shared=False))
@@ -75,7 +75,7 @@ def test_what_a_tenant_sees_is_not_changed_in_place() -> None:
     assert list(served) == ["desk"]
 
 
-def test_the_lease_of_a_key_is_found_on_a_worker_that_stays() -> None:
+def test_the_active_lease_of_a_key_is_on_a_worker_that_is_not_draining() -> None:
     state, _ = started(spec("a", shared=False))
     key = PlacementKey("default", "s", "a")
     assert find_lease(state, key) is None

@@ -101,7 +101,7 @@ def test_filters_see_original_names_not_transformed_ones() -> None:
 
 
 @pytest.mark.parametrize("original", ["get time", "a.b", "", "x" * 65, "naïve", "a\n", "日本"])
-def test_an_invalid_original_name_is_left_out_with_a_warning(original: str) -> None:
+def test_an_invalid_original_name_is_skipped_with_a_warning(original: str) -> None:
     exposure = expose(server(), [original, "ok"])
     assert names(exposure) == ["ok"]
     (problem,) = exposure.problems
@@ -114,7 +114,7 @@ def test_an_invalid_original_name_is_left_out_with_a_warning(original: str) -> N
     assert problem.message.endswith(f"is skipped: {NAME_RULE}.")
 
 
-def test_an_invalid_original_name_is_not_mended_by_a_transform() -> None:
+def test_a_transform_does_not_make_an_invalid_original_name_valid() -> None:
     fix = Transform("prefix", "", "bad name ")
     assert expose(server(transforms=(fix,)), ["bad name x"]).exposed == ()
 
@@ -203,7 +203,7 @@ def test_a_list_of_filtered_tools_is_abbreviated_beyond_20(count: int, more: str
     assert problem.message.endswith(more or "'t19'.")
 
 
-def test_many_tools_left_out_for_one_reason_end_in_one_summary() -> None:
+def test_many_warnings_with_one_reason_end_in_one_summary() -> None:
     problems = expose(server(), [f"bad {n:03}" for n in range(500)]).problems
     assert len(problems) == 21
     assert len({problem.key for problem in problems}) == 21
@@ -237,7 +237,7 @@ def test_a_clashing_name_belongs_to_the_smaller_server_id_by_code_point() -> Non
     assert {problem.severity for problem in result.problems} == {"warning"}
 
 
-def test_what_one_server_loses_to_another_is_one_problem_that_names_it_all() -> None:
+def test_names_lost_to_one_server_are_one_problem_that_lists_them() -> None:
     names = [f"t{number:02}" for number in range(30)]
     pairs = [(name, name) for name in names]
     result = resolve_clashes({"a": pairs, "b": pairs, "c": [("t00", "t00")]})
@@ -274,7 +274,7 @@ def test_no_server_takes_a_name_of_the_admin_toolset(name: str) -> None:
     assert f"the name '{name}' is reserved for 'mcp_admin'" in problem.message
 
 
-def test_prompts_clash_with_prompts_in_their_own_words() -> None:
+def test_clashing_prompts_have_their_own_message() -> None:
     result = resolve_clashes({"b": [("x", "ask")], "a": [("y", "ask")]}, PROMPTS)
     assert result.owner == {"ask": ("a", "y")}
     (problem,) = result.problems
@@ -331,7 +331,7 @@ _EXPOSURES = st.dictionaries(st.sampled_from(["A", "a", "b", "mcp_admin", "z-1"]
 
 @settings(deadline=None)
 @given(_EXPOSURES, _KINDS, st.randoms(use_true_random=False))
-def test_clashes_are_settled_whatever_the_order_of_the_servers(
+def test_clashes_are_resolved_regardless_of_the_order_of_servers(
     exposures: dict[str, list[tuple[str, str]]], kind: NamedKind, rng: random.Random
 ) -> None:
     result = resolve_clashes(exposures, kind)

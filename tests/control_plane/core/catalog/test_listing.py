@@ -12,7 +12,7 @@ from leaseway.control_plane.core.catalog.variants import Hashes, build_good, ser
 TOOLS = listing("now", "zones")
 
 
-def test_a_server_with_tools_alone_has_the_hashes_that_it_always_had() -> None:
+def test_the_digest_of_a_listing_with_only_tools_is_stable() -> None:
     good, _ = build_good(spec("time"), TOOLS)
     assert TOOLS.digest == "d0ad66abfdbb1bd64f9e0a43ffe91fc248d8af41937ac5960d1968e58bdac804"
     assert serve(good, frozenset({("time", "zones")})).hashes == Hashes(
@@ -22,7 +22,7 @@ def test_a_server_with_tools_alone_has_the_hashes_that_it_always_had() -> None:
     )
 
 
-def test_each_list_counts_for_itself() -> None:
+def test_each_list_changes_the_digest() -> None:
     one = recorded("x")
     digests = {
         ServerListing(TOOLS.tools, "v").digest,
@@ -36,7 +36,7 @@ def test_each_list_counts_for_itself() -> None:
     assert len(digests) == 7
 
 
-def test_the_first_of_two_with_one_name_counts() -> None:
+def test_the_first_of_two_items_with_one_name_is_used() -> None:
     first, second = (json.dumps({"name": "x", "title": title}).encode() for title in "ab")
     found = ServerListing(
         prompts=(*recorded("x", definition=first), *recorded("x", definition=second))

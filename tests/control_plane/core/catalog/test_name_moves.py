@@ -51,7 +51,7 @@ class Told:
         }
 
 
-def test_a_name_that_two_servers_want_is_told_until_one_of_them_gives_it_up() -> None:
+def test_a_disputed_move_is_reported_until_one_server_drops_the_name() -> None:
     told = Told()
     assert told.commit(b=["now"]) == {}
     assert told.commit(a=["now"], b=["now"]) == {"now": "a"}
@@ -59,14 +59,14 @@ def test_a_name_that_two_servers_want_is_told_until_one_of_them_gives_it_up() ->
     assert told.commit(a=["now"], b=["later"], c=["other"]) == {}
 
 
-def test_a_name_that_moves_back_ends_the_matter() -> None:
+def test_a_name_that_moves_back_is_no_longer_reported() -> None:
     told = Told()
     told.commit(b=["now"])
     assert told.commit(a=["now"], b=["now"]) == {"now": "a"}
     assert told.commit(a=["later"], b=["now"]) == {}
 
 
-def test_a_server_that_leaves_the_configuration_ends_the_matter() -> None:
+def test_removing_the_former_server_ends_the_report() -> None:
     cases: list[dict[str, Any]] = [{"a": ["now"]}, {"b": ["now"]}, {}]
     for left in cases:
         told = Told()
@@ -75,7 +75,7 @@ def test_a_server_that_leaves_the_configuration_ends_the_matter() -> None:
         assert told.commit(**left, c=["other"]) == {}
 
 
-def test_a_name_that_its_server_lost_is_told_while_that_server_is_there() -> None:
+def test_a_lost_name_is_reported_while_its_former_server_exists() -> None:
     told = Told()
     told.commit(a=["now"], b=["other"])
     assert told.commit(a=["later"], b=["now"]) == {"now": "b"}
@@ -83,7 +83,7 @@ def test_a_name_that_its_server_lost_is_told_while_that_server_is_there() -> Non
     assert told.commit(b=["now"], c=["third"]) == {}
 
 
-def test_a_name_that_its_server_lost_is_told_for_an_hour_and_one_that_two_want_for_longer() -> None:
+def test_a_lost_name_is_reported_for_an_hour_and_a_disputed_one_longer() -> None:
     told = Told()
     told.commit(a=["lost"], b=["wanted"])
     assert told.commit(a=["wanted"], b=["lost", "wanted"]) == {"lost": "b", "wanted": "a"}
@@ -91,14 +91,14 @@ def test_a_name_that_its_server_lost_is_told_for_an_hour_and_one_that_two_want_f
     assert told.expire(REPORTED_FOR) == {"wanted": "a"}
 
 
-def test_a_name_that_moves_as_its_server_got_a_prefix_is_no_news() -> None:
+def test_a_name_that_moves_because_of_a_new_prefix_is_not_reported() -> None:
     told = Told()
     told.commit(a=["now"], b=["now"])
     assert told.commit(prefix="a_", a=["now"], b=["now"]) == {}
     assert told.commit(a=["now"], b=["now"]) == {"now": "a"}, "it has taken the name back"
 
 
-def test_a_name_of_a_server_that_was_removed_is_told_until_the_next_change() -> None:
+def test_the_name_of_a_removed_server_is_reported_until_the_next_change() -> None:
     told = Told()
     told.commit(a=["now"], b=["now"])
     assert told.commit(b=["now"]) == {"now": "b"}
@@ -106,7 +106,7 @@ def test_a_name_of_a_server_that_was_removed_is_told_until_the_next_change() -> 
     assert told.commit(b=["now"], c=["other"]) == {}
 
 
-def test_a_name_that_moves_on_is_told_anew() -> None:
+def test_a_name_that_moves_again_is_reported_again() -> None:
     told = Told()
     told.commit(c=["now"])
     assert told.commit(b=["now"], c=["now"]) == {"now": "b"}

@@ -50,7 +50,7 @@ def test_a_prompts_name_follows_the_rule_of_tools_names() -> None:
     )
 
 
-def test_a_malformed_prompt_is_left_out_with_a_problem_and_the_rest_stays() -> None:
+def test_a_malformed_prompt_is_skipped_with_a_problem() -> None:
     huge = recorded("huge", definition=b"x" * (MAX_DEFINITION + 1))
     nameless = (Recorded("", b"7"), Recorded("", b"{}"))
     exposure = expose_recorded(SPEC, (*nameless, *huge, *recorded("ok")), PROMPTS)
@@ -64,7 +64,7 @@ def test_a_malformed_prompt_is_left_out_with_a_problem_and_the_rest_stays() -> N
     )
 
 
-def test_what_comes_after_the_bound_is_left_out_with_a_problem() -> None:
+def test_prompts_over_the_limit_are_skipped_with_a_problem() -> None:
     names = [f"p{number:05}" for number in range(MAX_LISTED + 2)]
     exposure = expose_recorded(SPEC, recorded(*names), PROMPTS)
     assert len(exposure.exposed) == MAX_LISTED
@@ -91,7 +91,7 @@ def test_resources_are_filtered_by_uri_and_never_renamed() -> None:
     assert "1 resource not registered" in problems[0].message
 
 
-def test_malformed_resources_are_left_out_with_problems() -> None:
+def test_malformed_resources_are_skipped_with_problems() -> None:
     long = "x:" + "y" * MAX_URI
     found = offering(resources=("a:b", "a:b", long), templates=("",))
     assert [one.name for one in expose_resources(found, NO_FILTER).resources] == ["a:b"]
@@ -127,7 +127,7 @@ _RULES = st.builds(NameFilter, _PATTERNS, _PATTERNS)
 
 @settings(deadline=None)
 @given(_URIS, _RULES, st.randoms(use_true_random=False))
-def test_what_is_seen_does_not_depend_on_the_order_of_the_listing(
+def test_exposed_resources_do_not_depend_on_the_order_of_the_listing(
     uris: list[str], rules: NameFilter, rng: random.Random
 ) -> None:
     found = offering(resources=tuple(uris), templates=tuple(uris))

@@ -39,7 +39,7 @@ def test_a_rules_arguments_are_those_that_it_needs(expression: str, named: set[s
     assert named_arguments(expression) == named
 
 
-def test_an_argument_that_a_tool_lacks_is_a_warning_that_names_what_may_be_meant() -> None:
+def test_a_rule_with_an_unknown_argument_is_a_warning_with_a_suggestion() -> None:
     listing = ServerListing(
         (tool("read", "path"), tool("stat", "path"), tool("ping")), "2025-11-25"
     )
@@ -53,7 +53,7 @@ def test_an_argument_that_a_tool_lacks_is_a_warning_that_names_what_may_be_meant
     assert "read" not in message.split("does not have")[0]
 
 
-def test_what_fits_or_cannot_be_known_is_no_warning() -> None:
+def test_known_or_open_arguments_are_no_warning() -> None:
     listing = ServerListing(
         (tool("read", "path"), tool("open", additionalProperties=True)), "2025-11-25"
     )

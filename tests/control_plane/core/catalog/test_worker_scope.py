@@ -59,7 +59,7 @@ def reasons(state: Coordinator) -> list[str]:
     return [one.problem.reason for one in state.problems.open()]
 
 
-def test_a_server_is_tried_sent_and_leased_only_where_its_labels_are() -> None:
+def test_a_server_is_probed_sent_and_leased_only_on_workers_with_its_labels() -> None:
     state, workers = joined({}, GPU, {"pool": "cpu"})
     assert {w.id for w in workers for probe in w.probes if probe.spec.key == RENDER} == {"w1"}
     list_all(state, workers)
@@ -100,7 +100,7 @@ def test_a_server_that_no_worker_may_run_is_a_problem_until_one_comes() -> None:
     assert isinstance(place(state, PlacementKey("default", "s", "render"), (), at(4)), Placement)
 
 
-def test_its_last_worker_that_is_lost_leaves_a_problem_after_a_while() -> None:
+def test_losing_the_last_matching_worker_opens_a_problem() -> None:
     state, workers = joined({}, GPU)
     list_all(state, workers)
     state.handle_worker_disconnected("w1", at(5))
@@ -110,7 +110,7 @@ def test_its_last_worker_that_is_lost_leaves_a_problem_after_a_while() -> None:
     assert sorted(reasons(state)) == ["NO_MATCHING_WORKER", "WORKER_LOST"]
 
 
-def test_workers_that_are_still_to_join_are_waited_for() -> None:
+def test_no_problem_is_reported_before_settling() -> None:
     state = coordinator(2)
     load(state, spec("plain"), render())
     workers = [FakeWorker("w0")]
@@ -121,7 +121,7 @@ def test_workers_that_are_still_to_join_are_waited_for() -> None:
     assert state.pending_servers == ["render"]
 
 
-def test_new_labels_move_a_server_and_take_it_from_whom_it_is_no_more_for() -> None:
+def test_new_labels_move_a_server_to_other_workers() -> None:
     state, workers = joined({"pool": "cpu"}, GPU)
     list_all(state, workers)
     moved = replace(render(), worker_labels={"pool": "cpu"})
@@ -156,7 +156,7 @@ def test_a_tenants_own_variant_is_where_the_common_one_is() -> None:
     assert [set(worker.held) for worker in workers] == [set(), {RENDER, own.key}]
 
 
-def test_a_lease_elsewhere_stands_for_nothing_where_the_server_may_not_run() -> None:
+def test_a_lease_is_placed_again_if_its_worker_no_longer_accepts_the_server() -> None:
     state, workers = joined({}, GPU)
     list_all(state, workers)
     held = lease("l1", "w1", server_id="render")
@@ -184,7 +184,7 @@ def test_a_new_control_plane_learns_the_labels_back_from_the_workers() -> None:
 
 
 @given(LABELS, LABELS, st.lists(st.sampled_from(["a", "a*", "*", "x"]), max_size=2))
-def test_a_worker_takes_a_server_exactly_where_nothing_speaks_against_it(
+def test_a_worker_accepts_a_server_if_labels_and_id_match(
     asked: dict[str, str], has: dict[str, str], servers: list[str]
 ) -> None:
     one = replace(spec("ab"), worker_labels=asked)
@@ -197,7 +197,7 @@ def test_a_worker_takes_a_server_exactly_where_nothing_speaks_against_it(
     assert unplaced([one], {}) == {}
 
 
-def test_why_no_worker_may_have_it_is_told_to_the_tenant_whose_variant_it_is() -> None:
+def test_the_denial_of_an_unplaced_server_contains_the_reason() -> None:
     """Another tenant has the server, too, and learns nothing of labels that are not its own."""
     secret = replace(
         render(), key=VariantKey("render", "acme"), worker_labels={"pool": "acme-only"}

@@ -18,14 +18,14 @@ def test_ends_are_known_for_a_minute_the_oldest_first() -> None:
     assert ends.recent(90.0) == []
 
 
-def test_the_last_word_on_a_lease_counts() -> None:
+def test_the_last_report_of_a_lease_counts() -> None:
     ends = LeaseEnds()
     ends.record([end(1), end(2)], 0.0)
     ends.record([end(1, "revoked")], 1.0)
     assert ends.recent(2.0) == [end(2), end(1, "revoked")]
 
 
-def test_of_too_many_ends_the_oldest_are_forgotten() -> None:
+def test_the_oldest_ends_over_the_limit_are_dropped() -> None:
     ends = LeaseEnds()
     ends.record([end(number) for number in range(5000)], 0.0)
     recent = ends.recent(1.0)

@@ -34,7 +34,7 @@ def test_the_least_loaded_worker_with_room_is_chosen() -> None:
     assert table.place(key("s5"), WORKERS, (), 0.0) is None
 
 
-def test_a_worker_that_has_all_it_may_of_a_server_is_not_chosen_for_it() -> None:
+def test_a_worker_at_the_servers_limit_is_not_chosen() -> None:
     table, one_each = table_of(w1=8, w2=8), Able(("w1", "w2"), max_leases=1)
     table.add_lease(held("L1", "w1", "s1"))
     assert table.place(key("s2"), one_each, (), 0.0) == Placement("w2")
@@ -65,7 +65,7 @@ def test_a_renewed_reservation_ends_later() -> None:
     assert table.place(key("s2"), only, (), 12.0) is None
 
 
-def test_a_tenant_gets_no_more_than_it_may_and_others_do() -> None:
+def test_a_tenant_at_its_limit_gets_no_lease_and_others_do() -> None:
     table, roomy = table_of(w1=5000), Able(("w1",), max_leases=5000)
     for number in range(bounds.MAX_TENANT_LEASES - 1):
         table.add_lease(held(f"L{number}", "w1", f"s{number}"))
@@ -78,7 +78,7 @@ def test_a_tenant_gets_no_more_than_it_may_and_others_do() -> None:
     assert table.place(key("one more"), roomy, (), 0.0)
 
 
-def test_reservations_of_one_tenant_keep_no_other_tenant_out() -> None:
+def test_reservations_of_one_tenant_do_not_block_another() -> None:
     table = table_of(w1=4)
     for number in range(4):
         assert table.place(key(f"s{number}"), ONLY, (), 0.0)
@@ -89,7 +89,7 @@ def test_reservations_of_one_tenant_keep_no_other_tenant_out() -> None:
     assert table.place(key("s4"), ONLY, (), 0.0) is None, "they have equally many by now"
 
 
-def test_a_lease_that_is_held_is_no_reservation_and_stays() -> None:
+def test_a_held_lease_is_not_displaced() -> None:
     table = table_of(w1=3)
     for number in range(3):
         assert table.place(key(f"s{number}"), ONLY, (), 0.0)
@@ -124,7 +124,7 @@ def test_a_held_lease_is_found_again_even_on_a_full_worker() -> None:
     assert (chosen.worker_id, chosen.lease_id) == ("w1", "L1")
 
 
-def test_the_younger_twin_is_named_and_the_older_is_found() -> None:
+def test_a_duplicate_is_returned_and_the_older_lease_is_found() -> None:
     table = table_of(w1=2, w2=2)
     assert table.add_lease(held("young", "w2", "s1", granted_at=5.0)) == ()
     twins = table.add_lease(held("old", "w1", "s1", granted_at=1.0))
@@ -135,7 +135,7 @@ def test_the_younger_twin_is_named_and_the_older_is_found() -> None:
     assert chosen.lease_id == "old"
 
 
-def test_no_report_of_age_ends_a_lease_that_was_placed() -> None:
+def test_a_placed_lease_is_older_than_any_unplaced_duplicate() -> None:
     table = table_of(w1=2, w2=2)
     assert table.place(key("s1"), ONLY, (), 0.0)
     assert table.add_lease(held("placed", "w1", "s1", granted_at=5.0)) == ()
@@ -151,7 +151,7 @@ def test_no_report_of_age_ends_a_lease_that_was_placed() -> None:
     assert not table.leases
 
 
-def test_a_worker_speaks_for_its_own_leases_only() -> None:
+def test_a_worker_cannot_change_leases_of_other_workers() -> None:
     table = table_of(w1=2, w2=2)
     table.add_lease(held("L1", "w1", "s1"))
     assert table.add_lease(held("L1", "w2", "s2")) == ()
@@ -236,6 +236,6 @@ class Placements(RuleBasedStateMachine):
             assert self.table.has_lease(lease.key)
 
 
-def test_counts_stay_true_whatever_workers_report() -> None:
+def test_counts_are_correct_after_any_reports() -> None:
     chosen = settings(max_examples=60, stateful_step_count=30, deadline=None)
     run_state_machine_as_test(Placements, settings=chosen)

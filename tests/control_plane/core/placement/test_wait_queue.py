@@ -54,7 +54,7 @@ class Room:
         return W1
 
 
-def test_room_goes_to_those_who_came_first() -> None:
+def test_capacity_goes_to_the_oldest_request() -> None:
     line = PlacementQueue()
     join(line, "s1", "s2", "s3")
     room = Room(2)
@@ -64,7 +64,7 @@ def test_room_goes_to_those_who_came_first() -> None:
     assert (len(line), line.pop_answers()) == (1, [])
 
 
-def test_where_the_first_has_no_room_those_behind_it_are_not_asked() -> None:
+def test_if_the_first_request_fails_equal_ones_are_not_tried() -> None:
     line = PlacementQueue()
     join(line, "s1", "s2", "s3")
     other = line.join(key("s4", "b"), (), 0.0)
@@ -74,7 +74,7 @@ def test_where_the_first_has_no_room_those_behind_it_are_not_asked() -> None:
     assert room.tried == ["s1", "s4"], "one of each server"
 
 
-def test_whoever_shares_the_lease_of_one_that_was_placed_is_placed_with_it() -> None:
+def test_requests_with_the_same_key_are_placed_together() -> None:
     line, table = PlacementQueue(), table_of(w1=1)
     join(line, "mine", "theirs", "mine")
     workers = Able(("w1",))
@@ -83,7 +83,7 @@ def test_whoever_shares_the_lease_of_one_that_was_placed_is_placed_with_it() -> 
     assert len(line) == 1
 
 
-def test_whoever_shares_a_lease_that_is_held_by_now_needs_no_room() -> None:
+def test_a_request_for_a_held_lease_needs_no_capacity() -> None:
     line, table = PlacementQueue(), table_of(w1=1)
     join(line, "theirs", "mine")
     table.add_lease(HeldLease("L1", key("mine"), "w1", 0.0))
@@ -94,7 +94,7 @@ def test_whoever_shares_a_lease_that_is_held_by_now_needs_no_room() -> None:
     assert line.pop_answers() == [(2, Placement("w1", "L1"))]
 
 
-def test_who_leaves_gives_its_turn_to_the_next() -> None:
+def test_a_removed_request_gives_its_turn_to_the_next() -> None:
     line = PlacementQueue()
     first = line.join(key("s1"), (), 0.0)
     join(line, "s2")
@@ -106,7 +106,7 @@ def test_who_leaves_gives_its_turn_to_the_next() -> None:
     assert room.let_in == ["s2"]
 
 
-def test_a_worker_that_refused_is_tried_again_after_a_second() -> None:
+def test_a_worker_that_refused_is_avoided_for_a_second() -> None:
     line = PlacementQueue()
     join(line, "s1", avoided=["w1"])
     room = Room(1)
@@ -116,7 +116,7 @@ def test_a_worker_that_refused_is_tried_again_after_a_second() -> None:
     assert (room.let_in, line.next_retry()) == (["s1"], None)
 
 
-def test_a_lapse_is_not_due_again_for_one_that_others_stand_before() -> None:
+def test_a_retry_time_of_a_skipped_request_is_cleared() -> None:
     line = PlacementQueue()
     join(line, "s1")
     join(line, "s2", avoided=["w1"])
@@ -124,7 +124,7 @@ def test_a_lapse_is_not_due_again_for_one_that_others_stand_before() -> None:
     assert line.next_retry() is None
 
 
-def test_who_avoids_a_worker_does_not_keep_the_others_from_it() -> None:
+def test_a_request_that_avoids_a_worker_does_not_block_others() -> None:
     line = PlacementQueue()
     join(line, "s1", avoided=["w1"])
     join(line, "s2")
@@ -133,7 +133,7 @@ def test_who_avoids_a_worker_does_not_keep_the_others_from_it() -> None:
     assert room.let_in == ["s2"]
 
 
-def test_who_was_refused_by_its_worker_comes_back_to_its_old_place() -> None:
+def test_a_refused_request_gets_its_old_position_back() -> None:
     line = PlacementQueue()
     join(line, "s1", "s2", "s3")
     line.serve(Room(1), 0.0)
@@ -143,7 +143,7 @@ def test_who_was_refused_by_its_worker_comes_back_to_its_old_place() -> None:
     assert room.let_in == ["s1"]
 
 
-def test_an_old_place_is_kept_as_long_as_a_reservation() -> None:
+def test_an_old_position_is_kept_as_long_as_a_reservation() -> None:
     line = PlacementQueue()
     join(line, "s1", "s2")
     line.serve(Room(1), 0.0)
@@ -153,13 +153,13 @@ def test_an_old_place_is_kept_as_long_as_a_reservation() -> None:
     assert room.let_in == ["s2"]
 
 
-def test_the_line_is_bounded() -> None:
+def test_the_queue_is_bounded() -> None:
     line = PlacementQueue()
     join(line, *(f"s{n}" for n in range(bounds.MAX_WAITING)))
     assert line.join(key("one more"), (), 0.0) is None
 
 
-def test_a_tenant_that_fills_the_line_makes_place_for_another_with_its_newest_request() -> None:
+def test_a_tenant_that_fills_the_queue_loses_its_newest_request_to_another() -> None:
     line = PlacementQueue()
     join(line, *(f"s{n}" for n in range(bounds.MAX_WAITING)))
     assert line.join(PlacementKey("other", "s", "a"), (), 0.0) is not None
@@ -269,6 +269,6 @@ class Lines(RuleBasedStateMachine):
         assert len(self.wait_queue) == len(self.waiting)
 
 
-def test_no_turn_is_missed_whatever_happens() -> None:
+def test_no_turn_is_missed() -> None:
     chosen = settings(max_examples=100, stateful_step_count=30, deadline=None)
     run_state_machine_as_test(Lines, settings=chosen)

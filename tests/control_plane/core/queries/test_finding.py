@@ -45,7 +45,7 @@ def owner(outcome: NamedTarget | ResourceTarget | PendingServers | Denial) -> st
     return outcome.served.key.server_id
 
 
-def test_exposed_and_qualified_names_lead_to_the_same_tool() -> None:
+def test_exposed_and_qualified_names_resolve_to_the_same_tool() -> None:
     state, _ = started(spec("a"))
     for name in ("a_echo", "a:echo"):
         target = find_name(state, "default", name, START)
@@ -69,7 +69,7 @@ def test_an_unknown_server_is_not_found_with_the_nearest() -> None:
     assert denied.message == "There is no server 'everythin'. Did you mean 'everything'?"
 
 
-def test_a_name_like_no_other_leads_to_what_there_is() -> None:
+def test_a_name_without_similar_ones_gets_the_list_command() -> None:
     state, _ = started(spec("a"))
     for name, said in (
         ("nosuch:zzz", "There is no server 'nosuch'. See `leaseway servers`."),
@@ -102,7 +102,7 @@ def test_a_name_waits_while_a_server_starts_for_the_first_time() -> None:
     assert "exited at once" in denied.message
 
 
-def test_a_server_that_never_came_up_is_refused_with_the_time_until_its_next_try() -> None:
+def test_the_denial_of_a_failed_server_contains_the_time_of_the_next_try() -> None:
     state, worker = never_up()
     denied = find_name(state, "default", "a:echo", at(1))
     assert isinstance(denied, Denial)
@@ -139,7 +139,7 @@ def test_a_prompt_that_lost_its_name_is_found_by_its_qualified_name() -> None:
     assert [p.problem.reason for p in state.problems.open()] == ["PROMPT_NAME_CLASH"]
 
 
-def test_with_a_server_named_only_what_that_offers_is_found() -> None:
+def test_with_a_server_given_only_its_items_are_found() -> None:
     state = offered(
         a=(spec("a"), offering(prompts=("ask",))),
         b=(spec("b"), offering(prompts=("ask", "b_other"))),
@@ -176,7 +176,7 @@ def test_a_templates_own_text_is_found_as_a_template() -> None:
     assert filled == ResourceTarget(target.served, "note://7")
 
 
-def test_a_uri_that_nobody_lists_is_its_that_is_named() -> None:
+def test_an_unlisted_uri_resolves_to_the_given_server() -> None:
     state = offered(a=(spec("a"), offering("tool")))
     assert owner(find_resource(state, "default", "any://thing", START, "a")) == "a"
     denied = find_resource(state, "default", "any://thing", START)
@@ -188,7 +188,7 @@ def test_a_uri_that_nobody_lists_is_its_that_is_named() -> None:
     )
 
 
-def test_a_filter_holds_back_what_is_listed_and_what_is_not() -> None:
+def test_a_filter_applies_to_listed_and_unlisted_uris() -> None:
     limited = replace(spec("a"), resources=NameFilter((), ("file:///secret/*",)))
     found = offering(
         resources=("file:///secret/k", "file:///open"),
@@ -206,7 +206,7 @@ def test_a_filter_holds_back_what_is_listed_and_what_is_not() -> None:
     assert denied.message.startswith("Server 'a' has no resource 'file:///secret/x'.")
 
 
-def test_a_whitelist_of_uris_decides_about_what_templates_stand_for() -> None:
+def test_a_whitelist_applies_to_uris_that_match_templates() -> None:
     limited = replace(spec("a"), resources=NameFilter(("file:///docs/*",)))
     state = offered(a=(limited, offering(templates=("file:///{+path}",))))
     assert owner(find_resource(state, "default", "file:///docs/x", START)) == "a"
@@ -228,7 +228,7 @@ def test_a_resource_waits_while_a_server_starts_for_the_first_time() -> None:
 
 
 @pytest.mark.parametrize("server_id", ["", "a"])
-def test_a_uri_beyond_its_bound_is_nobodys(server_id: str) -> None:
+def test_a_uri_over_the_limit_is_not_found(server_id: str) -> None:
     state = offered(a=(spec("a"), offering(templates=("x:{+any}",))))
     denied = find_resource(state, "default", "x:" + "y" * MAX_URI, START, server_id)
     assert isinstance(denied, Denial)
@@ -243,7 +243,7 @@ def test_of_many_uris_those_that_begin_most_alike_are_compared() -> None:
     assert "Did you mean 'file:///4321/report.txt'" in denied.message
 
 
-def test_what_a_person_gets_to_see_cannot_steer_a_terminal() -> None:
+def test_messages_contain_no_control_characters() -> None:
     state = offered(a=(spec("a"), offering()))
     denied = find_resource(state, "default", "x:\x1b[2J", START)
     assert isinstance(denied, Denial)

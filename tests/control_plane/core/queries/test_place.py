@@ -36,7 +36,7 @@ def test_a_shared_server_is_not_leasable() -> None:
     assert denied.reason is Reason.NOT_LEASABLE
 
 
-def test_a_new_control_plane_places_only_what_it_knows_until_it_has_settled() -> None:
+def test_before_settling_only_known_leases_are_placed() -> None:
     state = coordinator(expected_workers=0)
     worker = FakeWorker()
     load(state, spec("a", shared=False))
@@ -62,7 +62,7 @@ def two_workers() -> Coordinator:
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_a_lease_waits_for_its_worker_that_is_out_of_touch_for_a_moment(held: bool) -> None:
+def test_a_lease_waits_for_its_disconnected_worker(held: bool) -> None:
     state = two_workers()
     assert place(state, KEY, (), START) == Placement("w1")
     if held:
@@ -76,7 +76,7 @@ def test_a_lease_waits_for_its_worker_that_is_out_of_touch_for_a_moment(held: bo
     assert place(state, KEY, {"w1"}, at(1.1)) == Placement("w2"), "who could not reach it either"
 
 
-def test_a_lease_of_a_worker_that_stays_away_is_placed_anew() -> None:
+def test_the_lease_of_a_lost_worker_is_placed_on_another() -> None:
     state = two_workers()
     state.handle_report("w1", WorkerReport(gained=(lease("L1", "w1", KEY.session),)), START)
     state.handle_worker_disconnected("w1", at(1))
@@ -115,7 +115,7 @@ def never_up() -> tuple[Coordinator, FakeWorker]:
     return state, worker
 
 
-def test_who_waits_for_room_does_not_wait_for_a_server_that_never_came_up() -> None:
+def test_a_queued_request_does_not_wait_for_a_failed_server() -> None:
     state, _ = never_up()
     denied = place_or_wait(state, KEY, (), at(1), wait=True)
     assert isinstance(denied, Denial)
@@ -135,7 +135,7 @@ def filled(most: int) -> tuple[Coordinator, str]:
     return state, denied.message
 
 
-def test_a_refusal_for_want_of_room_names_the_limit_and_what_helps() -> None:
+def test_a_capacity_error_names_the_limit_and_advice() -> None:
     _, message = filled(2)
     assert "1 worker with 2 of 2 leases of it (max_instances)." in message
     assert "raise its 'max_instances', add workers, or let the request wait" in message
@@ -148,7 +148,7 @@ def test_a_refusal_for_want_of_room_names_the_limit_and_what_helps() -> None:
     assert "1 worker that just refused it or could not be reached." in denied.message
 
 
-def test_a_tenant_that_has_all_it_may_is_told_how_many_that_are() -> None:
+def test_the_denial_of_a_full_tenant_contains_its_limit() -> None:
     state, _ = started(spec("a", shared=False))
     for number in range(bounds.MAX_TENANT_LEASES):
         state.placements.add_lease(lease(f"L{number}", "w1", f"s{number}"))

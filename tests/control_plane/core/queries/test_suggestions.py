@@ -15,7 +15,7 @@ MANY = [f"server{n // 20:03}_some_tool_name_{n % 20:02}_{n}" for n in range(10_0
 
 @settings(deadline=None)
 @given(st.text("abc_", min_size=1, max_size=8), st.sets(st.text("abc_", max_size=8), max_size=20))
-def test_among_few_it_is_the_nearest(name: str, known: set[str]) -> None:
+def test_the_nearest_of_few_names_is_suggested(name: str, known: set[str]) -> None:
     assert alike(name, known) == nearest(name, known)
 
 
@@ -25,7 +25,7 @@ def test_a_typing_error_is_found_among_ten_thousand() -> None:
     assert MANY[2467] in alike("server123_some_tool_name_07_246", MANY), "by how it begins"
 
 
-def test_so_many_characters_are_compared_whatever_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_compared_characters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
 
     def counting(name: str, known: dict[str, None]) -> list[str]:
@@ -40,7 +40,7 @@ def test_so_many_characters_are_compared_whatever_there_is(monkeypatch: pytest.M
     assert max(compared) <= 250_000
 
 
-def test_what_is_longer_than_any_name_is_like_none() -> None:
+def test_a_name_over_the_limit_has_no_suggestion() -> None:
     assert alike("a" * 301, ["a" * 301]) == []
     assert alike("", ["a"]) == []
     assert alike("ab", []) == []

@@ -26,7 +26,7 @@ def test_servers_that_exist_and_leaseways_own_are_listed() -> None:
     assert unknown_server(state, "default", ["a", "mcp_admin"], START) is None
 
 
-def test_a_server_that_has_not_come_up_exists() -> None:
+def test_a_server_that_has_not_started_is_known() -> None:
     state = coordinator()
     load(state, spec("a"))
     assert unknown_server(state, "default", ["a"], START) is None
@@ -35,5 +35,5 @@ def test_a_server_that_has_not_come_up_exists() -> None:
     assert unknown_server(down, "default", ["aa"], at(1)) is not None
 
 
-def test_before_a_configuration_was_read_nobody_knows_what_exists() -> None:
+def test_before_the_first_configuration_no_server_is_unknown() -> None:
     assert unknown_server(coordinator(), "default", ["a"], START) is None

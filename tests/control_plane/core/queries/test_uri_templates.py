@@ -39,7 +39,7 @@ from leaseway.control_plane.core.queries.uri_templates import (
         ("note://{id}", "note://{id}", True),
     ],
 )
-def test_an_expression_stands_for_a_run_and_without_operator_for_one_without_slash(
+def test_a_simple_expression_matches_no_slash_and_one_with_operator_does(
     template: str, uri: str, expected: bool
 ) -> None:
     assert ComparedUri(uri).matches(template) is expected
@@ -61,14 +61,14 @@ def test_a_hostile_template_takes_bounded_time() -> None:
     assert not ComparedUri("x" * 8_000).matches("{+a}x" * 33), "more than 32 stand for nothing"
 
 
-def test_what_no_backtracking_would_ever_end_is_matched_at_once() -> None:
+def test_a_template_with_exponential_backtracking_is_matched_at_once() -> None:
     assert not ComparedUri("x" * 8_192).matches("{a}x" * 32 + "y")
     assert not ComparedUri("x" * 8_191).matches("{+a}x{b}" * 16 + "{+c}y")
     assert ComparedUri("x" * 8_192).matches("{+a}" + "x" * 4_000 + "{b}" + "x" * 4_000 + "{c}")
     assert not ComparedUri(("x" * 63 + "/") * 128).matches("{+a}" + "x" * 4_000 + "{b}y")
 
 
-def test_a_uri_costs_so_much_at_most_with_however_many_templates() -> None:
+def test_the_cost_of_a_uri_is_bounded_for_any_number_of_templates() -> None:
     compared, seen = ComparedUri("x" * 8_192), []
 
     def compare() -> None:

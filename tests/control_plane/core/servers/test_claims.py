@@ -46,7 +46,7 @@ def reasons(state: Coordinator) -> list[tuple[str, str]]:
     return [(one.problem.reason, one.problem.worker_id) for one in state.problems.open()]
 
 
-def test_a_claim_of_a_worker_that_did_not_try_the_server_changes_nothing_by_itself() -> None:
+def test_an_unverified_claim_changes_nothing() -> None:
     state, first, second = two_workers()
     version = state.committed.version
     state.handle_relisting("w2", A, LAUNCH, POISON, at(1))
@@ -61,7 +61,7 @@ def test_a_claim_of_a_worker_that_did_not_try_the_server_changes_nothing_by_itse
     assert reasons(state) == []
 
 
-def test_a_change_that_another_worker_lists_too_is_taken() -> None:
+def test_a_claim_that_another_worker_confirms_is_applied() -> None:
     state, first, second = two_workers()
     more = listing("echo", "more")
     state.handle_relisting("w2", A, LAUNCH, more, at(1))
@@ -71,7 +71,7 @@ def test_a_change_that_another_worker_lists_too_is_taken() -> None:
     assert reasons(state) == []
 
 
-def test_the_worker_that_tried_the_server_is_taken_at_its_word() -> None:
+def test_a_new_listing_of_the_probing_worker_is_applied() -> None:
     state, first, second = two_workers()
     state.handle_relisting("w1", A, LAUNCH, listing("echo", "more"), at(1))
     run(state, [first, second], at(1))
@@ -79,7 +79,7 @@ def test_the_worker_that_tried_the_server_is_taken_at_its_word() -> None:
     assert first.probes == second.probes == []
 
 
-def test_a_worker_that_comes_under_the_id_of_the_one_that_tried_it_makes_claims() -> None:
+def test_a_new_stream_of_the_probing_worker_makes_claims() -> None:
     state, first, second = two_workers()
     state.handle_worker_disconnected("w1", at(1))
     state.handle_worker_joined(hello("w1", held=first.hashes()), at(2))
@@ -110,7 +110,7 @@ def test_after_a_restart_the_only_worker_is_asked_and_starts_nothing() -> None:
     assert exposed(state) == {"a_echo": "a"}
 
 
-def test_where_nothing_is_up_to_be_listed_again_another_start_says_what_there_is() -> None:
+def test_a_claim_is_verified_by_a_new_start_if_no_instance_is_live() -> None:
     state, first, second = two_workers()
     state.handle_relisting("w2", A, LAUNCH, POISON, at(1))
     run(state, [first, second], at(1))
@@ -123,7 +123,7 @@ def test_where_nothing_is_up_to_be_listed_again_another_start_says_what_there_is
     assert reasons(state) == [("LISTS_DIFFER", "w2")]
 
 
-def test_a_worker_that_nobody_can_confirm_is_never_asked_about_its_own_claim() -> None:
+def test_a_worker_never_verifies_its_own_claim_if_others_accept_the_server() -> None:
     state, first, second = two_workers()
     state.handle_relisting("w2", A, LAUNCH, POISON, at(1))
     run(state, [first, second], at(1))
@@ -137,7 +137,7 @@ def test_a_worker_that_nobody_can_confirm_is_never_asked_about_its_own_claim() -
     assert reasons(state) == [("LISTS_DIFFER", "w2")]
 
 
-def test_a_worker_that_claims_much_has_others_asked_now_and_then_only() -> None:
+def test_verifications_of_claims_are_rate_limited() -> None:
     state, first, second = two_workers()
     asked = 0
     for tenth in range(10, 310):
@@ -151,7 +151,7 @@ def test_a_worker_that_claims_much_has_others_asked_now_and_then_only() -> None:
     assert exposed(state) == {"a_echo": "a"}
 
 
-def test_a_new_exposure_does_not_forget_who_is_to_be_asked() -> None:
+def test_a_new_exposure_keeps_a_pending_verification() -> None:
     state, first, second = two_workers()
     state.handle_relisting("w2", A, LAUNCH, listing("echo", "more"), at(1))
     run(state, [first, second], at(1))

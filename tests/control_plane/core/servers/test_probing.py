@@ -47,7 +47,7 @@ def open_problem(state: Coordinator) -> OpenProblem:
     return problem
 
 
-def test_a_server_that_never_comes_up_has_one_problem_whoever_tries_it() -> None:
+def test_a_server_that_never_starts_has_one_problem_for_all_workers() -> None:
     state, workers = begun()
     tried = []
     for second in range(4):
@@ -61,7 +61,7 @@ def test_a_server_that_never_comes_up_has_one_problem_whoever_tries_it() -> None
     assert open_problem(state).count == 4, "a worker's end mends no server"
 
 
-def test_its_problem_ends_when_it_comes_up() -> None:
+def test_the_problem_closes_when_the_server_starts() -> None:
     state, workers = begun()
     end_try(state, workers, 0)
     end_try(state, workers, 1, good=True)
@@ -69,7 +69,7 @@ def test_its_problem_ends_when_it_comes_up() -> None:
     assert state.servers.probes.retry_outlook(KEY, at(1).mono) is None
 
 
-def test_its_problem_ends_with_it_even_while_another_configuration_of_it_is_tried() -> None:
+def test_the_problem_closes_when_the_server_is_removed() -> None:
     state, workers = begun()
     end_try(state, workers, 0)
     load(state, spec("a", command="other"), now=at(1))
@@ -79,7 +79,7 @@ def test_its_problem_ends_with_it_even_while_another_configuration_of_it_is_trie
     assert state.problems.open() == []
 
 
-def test_the_outlook_tells_how_often_it_failed_and_when_it_is_tried() -> None:
+def test_the_outlook_contains_failures_and_the_next_probe() -> None:
     state, workers = begun()
     probes = state.servers.probes
     assert probes.retry_outlook(KEY, at(0).mono) is None, "its first try is under way"
@@ -90,7 +90,7 @@ def test_the_outlook_tells_how_often_it_failed_and_when_it_is_tried() -> None:
     assert probes.retry_outlook(KEY, at(2).mono) == RetryOutlook(1, None)
 
 
-def test_a_server_whose_missing_reference_has_come_is_tried_at_once() -> None:
+def test_a_server_is_probed_at_once_when_its_missing_reference_appears() -> None:
     state, workers = begun()
     state.servers.probes.delay = lambda _attempt: 30.0
     tried = end_try(state, workers, 0)

@@ -38,7 +38,7 @@ def callable_on(state: Coordinator) -> list[str]:
     return [record.id for record in state.workers_serving(state.visible.view("t").servers["a"])]
 
 
-def test_callers_are_sent_past_a_worker_that_cannot_start_the_server() -> None:
+def test_a_worker_that_cannot_start_the_server_is_not_returned() -> None:
     state = fleet()
     assert callable_on(state) == ["w1", "w2"]
     tell(state, "w1", "backoff", failures=1)
@@ -49,14 +49,14 @@ def test_callers_are_sent_past_a_worker_that_cannot_start_the_server() -> None:
     assert callable_on(state) == ["w1"]
 
 
-def test_callers_go_where_the_server_is_up_already() -> None:
+def test_workers_with_a_ready_instance_are_preferred() -> None:
     state = fleet()
     tell(state, "w1", "starting", role="shared")
     tell(state, "w2", "ready", role="shared")
     assert callable_on(state) == ["w2"]
 
 
-def test_watchers_hear_that_a_shared_server_is_up_on_one_more_worker_and_that_it_is_not() -> None:
+def test_watchers_are_notified_when_a_shared_instance_starts_or_ends() -> None:
     state = fleet()
     tell(state, "w1", "ready", role="shared")
     one = state.visible_state
@@ -69,14 +69,14 @@ def test_watchers_hear_that_a_shared_server_is_up_on_one_more_worker_and_that_it
     assert state.visible_state == one
 
 
-def test_watchers_hear_nothing_of_instances_that_are_leased() -> None:
+def test_watchers_are_not_notified_of_leased_instances() -> None:
     state = fleet(shared=False)
     before = state.visible_state
     tell(state, "w1", "ready", role="spare")
     assert state.visible_state is before
 
 
-def test_leases_are_placed_past_a_worker_that_cannot_start_the_server_while_another_can() -> None:
+def test_leases_avoid_a_worker_that_cannot_start_the_server() -> None:
     state = fleet(shared=False)
     tell(state, "w1", "backoff", failures=1)
     placed = [place(state, PlacementKey("t", f"s{n}", "a"), (), at(3)) for n in range(9)]
@@ -85,7 +85,7 @@ def test_leases_are_placed_past_a_worker_that_cannot_start_the_server_while_anot
     assert place(state, PlacementKey("t", "s", "a"), (), at(3)) == Placement("w1")
 
 
-def test_a_worker_without_capacity_is_one_without() -> None:
+def test_a_worker_with_capacity_zero_gets_no_lease() -> None:
     ref = catalog_pb2.WorkerRef(id="w1", incarnation="run", address="127.0.0.1:1")
     assert hello_from_wire(sync_pb2.Hello(worker=ref), Moment(0.0, 0.0)).capacity == 0
 
@@ -95,7 +95,7 @@ def stands(state: Coordinator) -> tuple[str, int, int]:
     return found.state, found.up, found.workers
 
 
-def test_where_a_server_stands_comes_from_its_instances() -> None:
+def test_the_state_of_a_server_follows_from_its_instances() -> None:
     state = fleet()
     for worker_id in ("w1", "w2"):
         tell(state, worker_id, "ready", role="shared")
@@ -122,7 +122,7 @@ def test_a_server_that_no_worker_serves_is_failing() -> None:
     assert stands(state) == ("failing", 0, 0)
 
 
-def test_a_lease_goes_where_a_spare_waits_among_workers_with_as_few() -> None:
+def test_a_worker_with_a_spare_is_preferred_among_equally_loaded_ones() -> None:
     state = fleet(shared=False)
     tell(state, "w2", "ready", role="spare")
     assert place(state, PlacementKey("t", "s1", "a"), (), at(3)) == Placement("w2")

@@ -61,7 +61,7 @@ def reasons(state: Coordinator) -> list[str]:
     return sorted(one.problem.reason for one in state.problems.open())
 
 
-def test_taking_a_variant_closes_its_refusal_and_nothing_else() -> None:
+def test_acknowledging_a_variant_closes_only_its_refusal() -> None:
     state, push = offered("a")
     refuse(state, push, "BAD")
     state.handle_report("w1", WorkerReport(problems=(DIFFERS,)), START)
@@ -71,7 +71,7 @@ def test_taking_a_variant_closes_its_refusal_and_nothing_else() -> None:
     assert reasons(state) == ["TOOL_DIFFERS"]
 
 
-def test_another_reason_for_the_same_variant_takes_the_place_of_the_first() -> None:
+def test_a_new_reason_replaces_the_old_one_of_a_variant() -> None:
     state, push = offered("a")
     refuse(state, push, "BAD")
     load(state, spec("a", prefix="new_"))
@@ -79,7 +79,7 @@ def test_another_reason_for_the_same_variant_takes_the_place_of_the_first() -> N
     assert reasons(state) == ["WORSE"]
 
 
-def test_a_refusal_of_what_was_not_sent_is_no_problem() -> None:
+def test_a_refusal_of_an_unsent_variant_is_ignored() -> None:
     state, push = offered("a")
     unknown = VariantRefusal(VariantKey("other"), "BAD", "never sent")
     state.handle_nack("w1", push.nonce, [unknown], START)
@@ -87,7 +87,7 @@ def test_a_refusal_of_what_was_not_sent_is_no_problem() -> None:
     assert reasons(state) == []
 
 
-def test_a_worker_that_rejoins_is_spared_what_it_rejected_and_the_problem_stays() -> None:
+def test_a_rejoining_worker_is_not_sent_what_it_refused() -> None:
     state, push = offered("a", "b")
     refuse(state, push, "BAD")
     state.pop_actions()
@@ -102,7 +102,7 @@ def test_a_worker_that_rejoins_is_spared_what_it_rejected_and_the_problem_stays(
     assert reasons(state) == []
 
 
-def test_twins_whose_ages_are_reported_the_other_way_round_later_are_not_both_revoked() -> None:
+def test_duplicates_with_reversed_ages_are_not_both_revoked() -> None:
     state = coordinator(expected_workers=2)
     load(state, spec("a", shared=False))
     for name in ("w1", "w2"):
@@ -123,7 +123,7 @@ def test_twins_whose_ages_are_reported_the_other_way_round_later_are_not_both_re
     assert len(revoked(state)) == 1
 
 
-def test_a_lease_stands_where_the_older_one_is_reported_as_ended_soon_after() -> None:
+def test_a_duplicate_stays_if_the_older_lease_ends_soon_after() -> None:
     state = coordinator(expected_workers=2)
     load(state, spec("a", shared=False))
     for name in ("w1", "w2"):
@@ -136,7 +136,7 @@ def test_a_lease_stands_where_the_older_one_is_reported_as_ended_soon_after() ->
     assert revoked(state) == []
 
 
-def test_a_worker_that_was_to_drain_and_comes_back_on_a_new_stream_is_told_again() -> None:
+def test_a_draining_worker_is_drained_again_on_a_new_stream() -> None:
     state, _ = offered("a")
     held = lease("L1", "w1")
     state.handle_report("w1", WorkerReport(gained=(held,)), at(1))
@@ -148,7 +148,7 @@ def test_a_worker_that_was_to_drain_and_comes_back_on_a_new_stream_is_told_again
     assert state.workers["w1"].draining
 
 
-def test_a_draining_run_whose_stream_breaks_comes_back_draining_and_another_run_does_not() -> None:
+def test_a_draining_run_reconnects_draining_and_a_new_run_does_not() -> None:
     state, _ = offered("a")
     assert state.drain_worker("w1", at(1))
     state.pop_actions()
@@ -171,7 +171,7 @@ def test_a_drained_run_is_remembered_for_ten_seconds() -> None:
     assert not state.workers["w1"].draining
 
 
-def test_a_worker_lost_without_a_word_is_a_problem_that_names_it_until_it_is_back() -> None:
+def test_a_lost_worker_is_a_problem_until_it_reconnects() -> None:
     state, _ = offered("a")
     state.handle_report("w1", WorkerReport(gained=(lease("L1", "w1"),)), at(1))
     state.handle_worker_disconnected("w1", at(1))
@@ -186,7 +186,7 @@ def test_a_worker_lost_without_a_word_is_a_problem_that_names_it_until_it_is_bac
     assert reasons(state) == []
 
 
-def test_a_lost_worker_that_nobody_brings_back_is_no_problem_for_ever() -> None:
+def test_the_problem_of_a_lost_worker_expires() -> None:
     state, _ = offered("a")
     state.handle_worker_disconnected("w1", at(1))
     state.tick(at(11))
@@ -201,7 +201,7 @@ def known(state: Coordinator) -> dict[str, str]:
     return {record.id: record.state for record in state.roster.all_workers}
 
 
-def test_a_lost_worker_is_known_until_it_is_back_and_named_where_there_is_no_other() -> None:
+def test_a_lost_worker_is_returned_if_there_is_no_other() -> None:
     state, push = offered("a")
     state.handle_ack("w1", push.nonce, START)
     served = state.visible.served[A]
@@ -220,7 +220,7 @@ def test_a_lost_worker_is_known_until_it_is_back_and_named_where_there_is_no_oth
     assert known(state) == {"w1": "connected"}
 
 
-def test_a_lost_worker_that_missed_a_version_is_not_named() -> None:
+def test_a_lost_worker_with_an_older_version_is_not_returned() -> None:
     state, push = offered("a")
     state.handle_ack("w1", push.nonce, START)
     served = state.visible.served[A]
@@ -230,7 +230,7 @@ def test_a_lost_worker_that_missed_a_version_is_not_named() -> None:
     assert not state.roster.lost_workers_with(served, state.visible.version + 1)
 
 
-def test_a_worker_that_was_to_go_is_not_missed() -> None:
+def test_a_drained_worker_is_not_reported_as_lost() -> None:
     state, _ = offered("a")
     state.handle_report("w1", WorkerReport(gained=(lease("L1", "w1"),), draining=True), at(1))
     state.handle_worker_disconnected("w1", at(1))
@@ -239,7 +239,7 @@ def test_a_worker_that_was_to_go_is_not_missed() -> None:
     assert reasons(state) == []
 
 
-def test_a_lease_that_came_and_went_between_two_reports_frees_what_was_reserved_for_it() -> None:
+def test_a_lease_that_ended_between_two_reports_frees_its_reservation() -> None:
     state, _ = offered("a")
     brief = lease("L1", "w1")
     placed = state.placements.place(brief.key, Able(("w1",)), (), START.mono)
@@ -287,7 +287,7 @@ def back(state: Coordinator, now: Moment, *names: str) -> None:
     state.handle_worker_joined(hello("w1", leases=leases, held=held), now)
 
 
-def test_a_worker_that_is_back_ends_the_lease_that_another_one_has_been_given() -> None:
+def test_a_reconnecting_worker_ends_a_lease_that_was_placed_elsewhere() -> None:
     """Only the later lease has a holder: whoever had the earlier one was told that it is lost."""
     state = fleet("w1", "w2")
     state.handle_worker_disconnected("w1", at(1))
@@ -303,7 +303,7 @@ def test_a_worker_that_is_back_ends_the_lease_that_another_one_has_been_given() 
     assert revoked(state) == []
 
 
-def test_a_lease_that_is_about_to_be_granted_elsewhere_ends_the_one_that_comes_back() -> None:
+def test_a_reservation_elsewhere_ends_the_lease_of_a_reconnecting_worker() -> None:
     state = fleet("w1", "w2")
     state.handle_worker_disconnected("w1", at(1))
     assert place(state, KEY, {"w1"}, at(2)) == Placement("w2")  # whose caller did not reach w1
@@ -314,7 +314,7 @@ def test_a_lease_that_is_about_to_be_granted_elsewhere_ends_the_one_that_comes_b
     assert revoked(state) == []
 
 
-def test_a_worker_whose_stream_broke_for_a_moment_keeps_its_leases() -> None:
+def test_a_worker_keeps_its_leases_after_a_short_disconnect() -> None:
     state = fleet("w1", "w2")
     state.handle_worker_disconnected("w1", at(1))
     back(state, at(3), "L1")
@@ -322,7 +322,7 @@ def test_a_worker_whose_stream_broke_for_a_moment_keeps_its_leases() -> None:
     assert place(state, KEY, (), at(4)) == Placement("w1", "L1")
 
 
-def test_a_lease_that_its_holder_was_told_is_lost_is_ended_and_never_found_again() -> None:
+def test_a_fenced_lease_is_revoked_and_never_found() -> None:
     state = fleet("w1")
     state.roster.fence("L1", KEY)
     assert revoked(state) == [("w1", "L1")]
@@ -333,7 +333,7 @@ def test_a_lease_that_its_holder_was_told_is_lost_is_ended_and_never_found_again
     assert place(state, KEY, (), at(2)) == Placement("w1")
 
 
-def test_a_lost_lease_is_ended_when_its_worker_is_back() -> None:
+def test_a_fenced_lease_is_revoked_when_its_worker_reconnects() -> None:
     state = fleet("w1", "w2")
     state.handle_worker_disconnected("w1", at(1))
     state.tick(at(11))

@@ -31,7 +31,7 @@ def test_one_push_is_pending_and_later_changes_merge_into_the_next() -> None:
     assert [one.key.server_id for one in second.upserts] == ["a", "b"]
 
 
-def test_workers_that_hold_the_same_get_one_comparison() -> None:
+def test_workers_with_equal_content_share_one_delta() -> None:
     old, new = snapshot(1, a="x", b="x"), snapshot(2, a="y", c="x")
     workers = [Subscription(), Subscription()]
     for worker in workers:
@@ -46,7 +46,7 @@ def test_workers_that_hold_the_same_get_one_comparison() -> None:
     assert first.upserts is second.upserts
 
 
-def test_a_worker_that_refused_something_is_compared_by_what_it_has() -> None:
+def test_a_worker_with_refusals_gets_its_own_delta() -> None:
     old, new = snapshot(1, a="x", b="x"), snapshot(2, a="x", b="y")
     worker = Subscription()
     push = worker.push(old, removals=True)
@@ -58,7 +58,7 @@ def test_a_worker_that_refused_something_is_compared_by_what_it_has() -> None:
     assert [one.key.server_id for one in again.upserts] == ["b"]
 
 
-def test_what_could_not_be_removed_at_first_is_removed_by_the_next_push() -> None:
+def test_deferred_removals_are_in_the_next_push() -> None:
     first, later = snapshot(1, a="x"), snapshot(2, a="y")
     worker = Subscription.resume(snapshot(9, gone="x").hashes)
     push = worker.push(first, removals=False)
@@ -70,7 +70,7 @@ def test_what_could_not_be_removed_at_first_is_removed_by_the_next_push() -> Non
     assert push.removals == (VariantKey("gone"),)
 
 
-def test_what_a_worker_has_moves_on_an_acknowledgement_only() -> None:
+def test_acked_content_changes_on_an_acknowledgement_only() -> None:
     worker = Subscription()
     push = worker.push(snapshot(1, a="x"), removals=True)
     assert push is not None
@@ -111,7 +111,7 @@ def test_the_good_ones_of_a_refused_delta_apply() -> None:
     assert worker.last_error == ""
 
 
-def test_what_a_worker_was_given_it_may_list_from_when_it_is_sent_until_it_is_removed() -> None:
+def test_a_variant_counts_as_sent_from_the_push_until_its_removal() -> None:
     key, launch = VariantKey("a"), spec("a").launch_hash
     worker = Subscription()
     assert not worker.was_sent(key, launch)
@@ -128,7 +128,7 @@ def test_what_a_worker_was_given_it_may_list_from_when_it_is_sent_until_it_is_re
     assert Subscription.resume(snapshot(1, a="x").hashes).was_sent(key, launch)
 
 
-def test_the_last_error_is_of_what_is_still_refused() -> None:
+def test_the_last_error_is_of_a_variant_that_is_still_refused() -> None:
     worker = Subscription()
     push = worker.push(snapshot(1, a="x", b="x"), removals=True)
     assert push is not None
@@ -142,7 +142,7 @@ def test_the_last_error_is_of_what_is_still_refused() -> None:
     assert worker.last_error == "a is bad"
 
 
-def test_what_was_rejected_is_not_sent_again_on_a_new_stream() -> None:
+def test_a_refused_variant_is_not_sent_again_on_a_new_stream() -> None:
     before, state = Subscription(), snapshot(1, a="x", b="x")
     push = before.push(state, removals=True)
     assert push is not None
@@ -154,7 +154,7 @@ def test_what_was_rejected_is_not_sent_again_on_a_new_stream() -> None:
     assert after.last_error == "a is bad"
 
 
-def test_a_rejection_ends_when_the_worker_has_what_is_wanted_instead() -> None:
+def test_a_refusal_ends_when_the_worker_has_the_current_content() -> None:
     good = snapshot(1, a="x")
     worker = Subscription.resume(good.hashes)
     push = worker.push(snapshot(2, a="y"), removals=True)

@@ -28,7 +28,7 @@ def serving() -> Coordinator:
     return state
 
 
-def test_a_worker_counts_once_it_has_what_callers_see() -> None:
+def test_a_worker_is_visible_once_it_has_the_visible_version() -> None:
     state = serving()
     assert state.visible_state.version == state.visible.version > 0
     assert {each.address.id for each in state.visible_state.workers} == {"w1"}
@@ -38,7 +38,7 @@ def test_a_worker_counts_once_it_has_what_callers_see() -> None:
     assert {each.address.id for each in state.visible_state.workers} == {"w1", "w2"}
 
 
-def test_what_watchers_do_not_see_leaves_it_alone() -> None:
+def test_other_events_do_not_change_the_visible_state() -> None:
     state = serving()
     before = state.visible_state
     state.record_contact("w1")
@@ -47,7 +47,7 @@ def test_what_watchers_do_not_see_leaves_it_alone() -> None:
     assert state.visible_state is before
 
 
-def test_who_drains_or_leaves_is_in_it_no_more() -> None:
+def test_draining_and_disconnected_workers_are_not_visible() -> None:
     state = serving()
     state.handle_worker_joined(hello("w2"), at(2))
     obey(state)
@@ -57,7 +57,7 @@ def test_who_drains_or_leaves_is_in_it_no_more() -> None:
     assert not state.visible_state.workers
 
 
-def test_another_version_is_another_one() -> None:
+def test_a_new_version_changes_the_visible_state() -> None:
     state = serving()
     before = state.visible_state
     load(state, server("a", prefix="other_"), now=at(2))

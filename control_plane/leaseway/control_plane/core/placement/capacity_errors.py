@@ -15,7 +15,7 @@ from leaseway.wire.limits import limit_metadata
 _RETRY: Final = 1.0
 _RELEASE: Final = "Release leases that are not needed"
 _OF_SERVER: Final = "(max_instances)"
-_WAIT: Final = "or let the request wait for room (wait=)"
+_WAIT: Final = "or let the request wait for capacity (wait=)"
 
 
 def capacity_error(
@@ -38,7 +38,7 @@ def capacity_error(
     found = ", ".join(_workers(count, limit) for limit, count in sorted(limits.items()))
     instances = " raise its 'max_instances'," if any(map(_is_of_server, limits)) else ""
     message = (
-        f"There is no room for another lease of server '{key.server_id}': {found}. {_RELEASE},"
+        f"There is no capacity for another lease of server '{key.server_id}': {found}. {_RELEASE},"
         f"{instances} add workers, {_WAIT}."
     )
     return Denial(Reason.CAPACITY, message, _RETRY, {"server": key.server_id})
