@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import BOUND
 from tests.data_plane.changing_values import (
     ON_DEMAND,
     look,
@@ -22,9 +23,10 @@ from tests.data_plane.conftest import worker_bench
 
 from leaseway.data_plane.instances.reference_watcher import ReferenceWatcher, WatchTiming
 from leaseway.data_plane.references.vault import WorkerVault
-from leaseway.spec.model import InstancePolicy
+from leaseway.spec.model import InstancePolicy, Value
 from leaseway.spec.protobuf import spec_to_wire
 from leaseway.v1 import sync_pb2
+from leaseway.vault.file import set_secret
 from leaseway.vault.key import VaultPlace
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
@@ -149,6 +151,40 @@ class _Watched(WorkerVault):
     def refresh(self) -> None:
         self.readers.add(threading.current_thread())
         super().refresh()
+
+
+class _SlowVault(WorkerVault):
+    """A vault that is read only after a test allows it, like one on a busy machine."""
+
+    def __init__(self, place: VaultPlace) -> None:
+        super().__init__(place)
+        self.may_read = threading.Event()
+        self.may_read.set()
+
+    def refresh(self) -> None:
+        self.may_read.wait(BOUND)
+        super().refresh()
+
+
+async def test_a_changed_vault_that_is_read_slowly_is_used_once_it_has_been_read(
+    tmp_path: Path,
+) -> None:
+    place = VaultPlace(tmp_path / "vault", tmp_path / "key", "a key of sixteen or more")
+    set_secret(place, "password", "one")
+    vault = _SlowVault(place)
+    timing = WatchTiming(poll=3600.0, debounce=0.005, file_timeout=0.2)
+    async with worker_bench(watch_timing=timing, known=vault) as bench:
+        bench.servers.vault = vault
+        await until_looking(bench, lambda: vault.get("password") == "one")
+        await bench.serve("uses", env={"SECRET": Value("secret", "password")})
+        await bench.until_ready(1)
+        await look(bench)
+        set_secret(place, "password", "two")
+        vault.may_read.clear()
+        await look(bench)
+        assert secrets(bench) == ["one"]
+        vault.may_read.set()
+        await until_looking(bench, lambda: secrets(bench) == ["two"])
 
 
 async def test_references_are_read_in_threads_that_do_not_delay_the_exit(

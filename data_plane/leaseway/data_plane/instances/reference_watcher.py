@@ -186,11 +186,14 @@ class ReferenceWatcher:
     async def _resolve_changed(
         self, specs: Mapping[VariantKey, ServerSpec], stamps: Mapping[VariantKey, Stamps]
     ) -> dict[VariantKey, _Resolution]:
-        await self._scanner.map(lambda _: self._vault.refresh(), ["the vault"])
+        refreshed = await self._scanner.map(lambda _: self._vault.refresh(), ["the vault"])
+        # While the vault is still being read, servers that use it wait for the next check.
+        # Otherwise its old secrets would be recorded as those of its new stamps.
         changed = {
             (key, stamp): specs[key]
             for key, stamp in stamps.items()
             if key not in self._resolutions or self._resolutions[key].stamps != stamp
+            if refreshed or not _uses_vault(specs[key])
         }
         outcomes = await self._scanner.map(
             lambda change: self._resolve_or_fault(changed[change]), changed
@@ -336,7 +339,11 @@ def _sources(spec: ServerSpec) -> list[Path | None]:
     values = spec.values.values()
     files: list[Path | None] = [Path(value.text) for value in values if value.kind == "file"]
     files += module_files(spec, os.environ)
-    return [*files, None] if any(value.kind == "secret" for value in values) else files
+    return [*files, None] if _uses_vault(spec) else files
+
+
+def _uses_vault(spec: ServerSpec) -> bool:
+    return any(value.kind == "secret" for value in spec.values.values())
 
 
 def _can_change(spec: ServerSpec) -> bool:

@@ -21,7 +21,7 @@ from leaseway.data_plane.core.ports import (
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.protocol.messages.server_requests import unanswered_text
-from leaseway.data_plane.references.resolve import resolve
+from leaseway.data_plane.references.resolve import NO_VAULT, Vault, resolve
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
 
@@ -52,6 +52,7 @@ class MemoryServers:
         gate: If set, starts wait for it.
         warnings: The warnings of the next instances.
         prompts_resources: The prompts and resources that instances list next.
+        vault: Where `{secret}` references are looked up.
         opened: Every instance so far.
     """
 
@@ -62,6 +63,7 @@ class MemoryServers:
     gate: asyncio.Event | None = None
     warnings: tuple[tuple[str, str], ...] = ()
     prompts_resources: ListedPromptsResources = NO_PROMPTS_RESOURCES
+    vault: Vault = NO_VAULT
     opened: list[MemoryInstance] = field(default_factory=list)
 
     def __call__(
@@ -248,7 +250,7 @@ class MemoryInstance:
 
     def _resolve(self) -> ResolvedValues:
         try:
-            return resolve(self.spec, {})
+            return resolve(self.spec, {}, self._servers.vault)
         except Fault:
             self.state = "failed"
             raise
