@@ -240,18 +240,16 @@ class Worker:
             options.servers,
             options.standbys,
         )
-        self.sync = SyncClient(
+        status = WorkerStatus(
             registration,
-            WorkerStatus(
-                registration,
-                self.pool,
-                self.leases,
-                lambda: self.executor.in_flight,
-                lambda: self.executor.draining,
-                describe,
-            ),
             self.pool,
             self.leases,
+            lambda: self.executor.in_flight,
+            lambda: self.executor.draining,
+            describe,
+        )
+        self.sync = SyncClient(
+            status,
             lambda reason: shutdown.drain(f"drained: {reason.rstrip('.')}"),
             Inspection(me, self.executor.recent, self.executor, self.leases).answer,
             self._record,
@@ -279,7 +277,7 @@ class Worker:
             artifacts_failed=lambda: self.artifacts.failed,
             served=lambda: (each.key.server_id for each in pool.generations),
             ready=lambda: (
-                live for each in pool.generations for live in each.live_instances if live.is_ready
+                live for each in pool.generations for live in each.instances if live.is_ready
             ),
             instance_states=lambda: (
                 (status.variant.server_id, status.state)
@@ -344,7 +342,7 @@ class Worker:
         return {
             "leases": len(tuple(self.leases.leases)),
             "waiting": self.leases.waiting,
-            "instances": sum(len(tuple(each.live_instances)) for each in self.pool.generations),
+            "instances": sum(len(each.instances) for each in self.pool.generations),
             "calls": self.executor.in_flight,
         }
 

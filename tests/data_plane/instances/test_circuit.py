@@ -18,7 +18,7 @@ LATER = InstancePolicy(restart=Backoff(3600.0, 3600.0))
 
 
 def restart(bench: Bench, server_id: str = "db") -> Any:
-    return bench.worker.pool.resolve(server_id, "").circuit_breaker
+    return bench.worker.pool.resolve(server_id, "").instances.circuit_breaker
 
 
 async def test_five_acquires_may_fail_at_once_and_then_none_starts_a_process(bench: Bench) -> None:

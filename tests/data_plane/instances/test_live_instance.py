@@ -144,7 +144,7 @@ async def test_an_old_instance_keeps_serving_if_its_replacement_fails(bench: Ben
     report = await bench.plane.expect_report(lambda report: report.problems)
     assert report.problems[0].message == "no licence"
     await bench.until(
-        lambda: bench.worker.pool.resolve("time", "").circuit_breaker.circuit != "closed"
+        lambda: bench.worker.pool.resolve("time", "").instances.circuit_breaker.circuit != "closed"
     )
     assert (await bench.caller().call("time")).payload
     assert first.state == "ready"
@@ -185,7 +185,7 @@ async def test_the_lease_of_an_old_instance_ends_after_its_call(bench: Bench) ->
     call_id = await caller.begin("db", lease_id=lease.id, session=lease.session)
     await bench.until(lambda: bench.servers.opened[0].calls)
     await bench.serve("db", shared=False, instances=InstancePolicy(max_age=0.1))
-    (live,) = bench.worker.pool.resolve("db", "").live_instances
+    (live,) = bench.worker.pool.resolve("db", "").instances
     await bench.until(lambda: live.overdue)
     assert bench.worker.leases.get(lease.id) is not None
     bench.servers.opened[0].calls[0].answer(b"{}")

@@ -159,13 +159,14 @@ async def test_a_lease_that_was_starting_during_the_change_ends_too(
 async def test_reverting_a_value_keeps_the_leases_with_that_value(bench: Bench, file: Path) -> None:
     await bench.serve("db", shared=False, env=uses(file), lease_drain_timeout=600)
     lease = await bench.acquire("s1")
+    pool = bench.worker.pool
     for text in ("two", "one"):
         write(file, text)
         await look(bench)
         await bench.until(
             lambda text=text: text == bench.servers.opened[-1].resolved_values.env["SECRET"]
         )
-        await bench.until(lambda: not bench.worker.pool.resolve("db", "").is_behind(newest(bench)))
+        await bench.until(lambda: not pool.resolve("db", "").instances.is_behind(newest(bench)))
     assert bench.worker.leases.get(lease.id).ends_by is None
 
 

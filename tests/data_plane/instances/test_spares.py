@@ -26,8 +26,8 @@ async def until_ready(bench: Bench, count: int) -> None:
 
 
 def spares(bench: Bench, server_id: str = "db") -> int:
-    lives = bench.worker.pool.resolve(server_id, "").live_instances
-    return sum(not live.lease_id for live in lives)
+    instances = bench.worker.pool.resolve(server_id, "").instances
+    return sum(not live.lease_id for live in instances)
 
 
 async def test_spares_start_before_a_lease_needs_them_and_are_no_leases(bench: Bench) -> None:
@@ -124,7 +124,7 @@ async def test_spares_that_keep_crashing_open_the_circuit(
         await bench.until(lambda at=number: len(bench.servers.opened) > at)
         await bench.until(lambda at=number: bench.servers.opened[at].state == "ready")
         bench.servers.opened[number].crash()
-    restart = bench.worker.pool.resolve("db", "").circuit_breaker
+    restart = bench.worker.pool.resolve("db", "").instances.circuit_breaker
     assert (restart.failures, restart.circuit) == (6, "open")
 
 

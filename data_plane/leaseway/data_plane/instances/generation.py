@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
 from typing import Final
 
 from leaseway.data_plane.background import Alarm
 from leaseway.data_plane.core.desired_state import HeldVariant
-from leaseway.data_plane.core.instances.circuit_breaker import CircuitBreaker
 from leaseway.data_plane.core.instances.instance_policy import (
     age_deadline,
     idle_deadline,
     target_spares,
 )
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
-from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.instance_set import InstanceSet
 from leaseway.data_plane.instances.live_instance import (
@@ -44,6 +41,7 @@ class Generation(InstanceOwner):
     Attributes:
         launch_hash: The hash of everything that needs a new instance when it changes.
         problems: Its open problems.
+        instances: Its instances that have not ended.
         predecessor: The older generation that serves until an instance of this one has started.
     """
 
@@ -53,26 +51,26 @@ class Generation(InstanceOwner):
         self.predecessor: Generation | None = None
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._instances = InstanceSet(variant, context, self, self.problems, self._on_up)
+        self.instances = InstanceSet(variant, context, self, self.problems, self._on_up)
         self._supervisor = SharedSupervisor(
-            self._instances, context, self._replace_predecessor, self._report_failed_change
+            self.instances, context, self._replace_predecessor, self._report_failed_change
         )
-        self._spares = Spares(self._instances, context)
+        self._spares = Spares(self.instances, context)
         self._expiry_alarm = Alarm(self._expire_leases)
 
     @property
     def variant(self) -> HeldVariant:
         """The exposed variant; its launch hash never changes."""
-        return self._instances.variant
+        return self.instances.variant
 
     @property
     def key(self) -> VariantKey:
-        return self._instances.variant.key
+        return self.instances.variant.key
 
     @property
     def is_shared(self) -> bool:
         """Whether calls of different sessions share one instance."""
-        return self._instances.variant.spec.truely_stateless
+        return self.instances.variant.spec.truely_stateless
 
     @property
     def shared(self) -> LiveInstance | None:
@@ -82,32 +80,15 @@ class Generation(InstanceOwner):
     @property
     def draining(self) -> bool:
         """Whether a newer generation has replaced this one."""
-        return self._instances.draining
-
-    @property
-    def live_instances(self) -> Iterable[LiveInstance]:
-        return self._instances.all
-
-    @property
-    def starts(self) -> int:
-        return self._instances.starts
-
-    @property
-    def last_id(self) -> str:
-        """The id of the newest instance; empty before the first."""
-        return self._instances.last_id
-
-    @property
-    def circuit_breaker(self) -> CircuitBreaker:
-        return self._instances.circuit_breaker
+        return self.instances.draining
 
     @property
     def is_backing_off(self) -> bool:
         """Whether starts failed and none is in progress."""
         return (
-            self._instances.circuit_breaker.failures > 0
+            self.instances.circuit_breaker.failures > 0
             and not self.draining
-            and all(live.up_since is not None for live in self._instances.all)
+            and all(live.up_since is not None for live in self.instances)
         )
 
     @property
@@ -115,27 +96,13 @@ class Generation(InstanceOwner):
         """Whether the shared instance ended because it was idle; the next call starts it."""
         return self._supervisor.is_resting and not self.draining
 
-    @property
-    def is_empty(self) -> bool:
-        return not len(self._instances)
-
-    @property
-    def resolved_values(self) -> ResolvedValues | None:
-        """What the references resolved to; None before the first start."""
-        return self._instances.resolved_values
-
-    @property
-    def known_version(self) -> str:
-        """The protocol version for the next instance; empty if unknown."""
-        return self._instances.known_version
-
     def can_succeed(self, older: Generation) -> bool:
         """Return whether an older generation can serve until an instance of this one starts."""
         if self.variant.spec.hidden or self.is_shared != older.is_shared:
             return False
         if self.is_shared:
             return self.shared is None and older.shared is not None
-        return not self._instances.was_up and older._instances.was_up
+        return not self.instances.was_up and older.instances.was_up
 
     def succeed(self, older: Generation) -> None:
         """Let an older generation serve shared calls until an instance of this one starts.
@@ -182,7 +149,7 @@ class Generation(InstanceOwner):
         if not live.is_ready:
             self._context.background.spawn(live.close(), f"close a dead instance of {self.key}")
             return
-        self._instances.adopt(live)
+        self.instances.adopt(live)
         if self.is_shared:
             self._supervisor.adopt(live)
         else:
@@ -191,23 +158,10 @@ class Generation(InstanceOwner):
 
     def adopt_if_empty(self, live: LiveInstance) -> None:
         """Use a probe's instance if there is no other instance, else close it."""
-        if self.is_empty:
+        if not self.instances:
             self.adopt(live)
         else:
             self._context.background.spawn(live.close(), f"close a second instance of {self.key}")
-
-    def is_outdated(self, live: LiveInstance) -> bool:
-        """Return whether the next instance will get other values or an older protocol."""
-        return self._instances.is_outdated(live)
-
-    def is_behind(self, values: ResolvedValues) -> bool:
-        """Return whether any instance, or the next one, has other values than these."""
-        used = [live.instance.resolved_values for live in self.live_instances]
-        return any(values.differs(other) for other in (self.resolved_values, *used))
-
-    def forget_resolved_values(self) -> None:
-        """Resolve the references again at the next start."""
-        self._instances.resolved_values = None
 
     def start(self) -> None:
         """Start the instances that must run before they are needed."""
@@ -218,8 +172,8 @@ class Generation(InstanceOwner):
 
     def update_exposure(self, variant: HeldVariant) -> None:
         """Apply new tools and settings to the instances that run."""
-        before, self._instances.variant = self.variant.spec, variant
-        for live in self.live_instances:
+        before, self.instances.variant = self.variant.spec, variant
+        for live in self.instances:
             if live.is_ready:
                 self._compare_again(live)
         target = target_spares(variant.spec.instances)
@@ -239,7 +193,7 @@ class Generation(InstanceOwner):
                 self._relist_suspect(live), f"list the tools of {live.instance.id} again"
             )
         else:
-            self.problems.update_tools(live, self.live_instances, self.variant.toolset)
+            self.problems.update_tools(live, self.instances, self.variant.toolset)
 
     async def _relist_suspect(self, live: LiveInstance) -> None:
         try:
@@ -258,7 +212,7 @@ class Generation(InstanceOwner):
             Fault: The listing failed.
         """
         await live.relist()
-        self.problems.update_tools(live, self.live_instances, self.variant.toolset)
+        self.problems.update_tools(live, self.instances, self.variant.toolset)
 
     def check_leased_lists(self, live: LiveInstance, failure: Fault | None = None) -> None:
         """Report or clear a difference between a leased instance's lists and the recorded ones.
@@ -274,7 +228,7 @@ class Generation(InstanceOwner):
         elif live.lists_other(self.variant.toolset):
             self.problems.report_changed_lists("is not the recorded one.")
         else:
-            self.problems.update_tools(live, self.live_instances, self.variant.toolset)
+            self.problems.update_tools(live, self.instances, self.variant.toolset)
 
     def _on_up(self) -> None:
         if not self.is_shared:
@@ -304,7 +258,7 @@ class Generation(InstanceOwner):
         Raises:
             Fault: It did not start; SERVER_NOT_READY also if the circuit is open.
         """
-        failure = self._instances.last_fault
+        failure = self.instances.last_fault
         try:
             if failure is None or self.predecessor is None:
                 live = await self._spares.acquire(lease_id) or await self._start_for_lease(lease_id)
@@ -320,12 +274,12 @@ class Generation(InstanceOwner):
         return await self.predecessor.acquire_for_lease(lease_id)
 
     async def _start_for_lease(self, lease_id: str) -> LiveInstance:
-        if not self._instances.circuit_breaker.allows_start(self._loop.time()):
-            raise self._instances.unavailable_fault(Reason.SERVER_NOT_READY, "does not start")
+        if not self.instances.circuit_breaker.allows_start(self._loop.time()):
+            raise self.instances.unavailable_fault(Reason.SERVER_NOT_READY, "does not start")
         limit = self.variant.spec.instances.max_instances
         self._context.quota.make_room(self.key.server_id, limit)
-        live = self._instances.open(lease_id)
-        await self._instances.start(live)
+        live = self.instances.open(lease_id)
+        await self.instances.start(live)
         return live
 
     def _expire_leases(self) -> None:
@@ -336,7 +290,7 @@ class Generation(InstanceOwner):
         now = self._loop.time()
         deadlines = [
             self._expire_lease(live, now)
-            for live in self.live_instances
+            for live in self.instances
             if live.lease_id and live.up_since is not None
         ]
         self._expiry_alarm.set(min(deadlines, default=math.inf))
@@ -359,33 +313,29 @@ class Generation(InstanceOwner):
 
     def drain(self) -> None:
         """Close spares now and the shared instance after its last call; start nothing new."""
-        self._instances.draining = True
+        self.instances.draining = True
         self._supervisor.stop()
         self._spares.stop()
-        for live in self.live_instances:
+        for live in self.instances:
             if not live.lease_id:
-                self._instances.retire(live)
+                self.instances.retire(live)
         self.problems.clear_all()
         predecessor = self.pop_predecessor()
         if predecessor is not None:
             predecessor.drain()
 
-    def discard(self, live: LiveInstance) -> asyncio.Task[None]:
-        """Remove an instance and close it in the background."""
-        return self._instances.discard(live)
-
     async def close(self) -> None:
         """Close every instance."""
-        self._instances.draining = True
+        self.instances.draining = True
         self._supervisor.stop()
         self._spares.stop()
         self._expiry_alarm.clear()
-        closing = [self.discard(live) for live in self.live_instances]
+        closing = [self.instances.discard(live) for live in self.instances]
         if closing:
             await asyncio.wait(closing)
 
     def on_instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
-        self._instances.remove(live, "ended" if fault is None else fault.message)
+        self.instances.remove(live, "ended" if fault is None else fault.message)
         if live.up_since is None:
             return  # the task that starts it handles the failure
         if live.lease_id:
@@ -399,7 +349,7 @@ class Generation(InstanceOwner):
 
     def on_instance_idle(self, live: LiveInstance) -> None:
         if live.draining:
-            self.discard(live)
+            self.instances.discard(live)
         else:
             self._expire_leases()
 
@@ -410,7 +360,7 @@ class Generation(InstanceOwner):
         self._context.reports.mark_instances_changed()
 
     def on_instance_warning(self, live: LiveInstance, reason: str, text: str) -> None:
-        if reason == NO_BACK_CHANNEL and self._instances.downgrade_protocol():
+        if reason == NO_BACK_CHANNEL and self.instances.downgrade_protocol():
             text += (
                 " New leases use an older protocol that does not have this limitation: release an"
                 " older lease, and call again."

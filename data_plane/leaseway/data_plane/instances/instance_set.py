@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from leaseway.data_plane.core.desired_state import HeldVariant
@@ -65,10 +65,9 @@ class InstanceSet:
     def __len__(self) -> int:
         return len(self._all)
 
-    @property
-    def all(self) -> Iterable[LiveInstance]:
-        """A copy of the instances, the oldest first."""
-        return tuple(self._all.values())
+    def __iter__(self) -> Iterator[LiveInstance]:
+        """Iterate over a copy of the instances, the oldest first."""
+        return iter(tuple(self._all.values()))
 
     @property
     def key(self) -> VariantKey:
@@ -89,6 +88,11 @@ class InstanceSet:
             return True
         values = self.resolved_values
         return values is not None and values.differs(live.instance.resolved_values)
+
+    def is_behind(self, values: ResolvedValues) -> bool:
+        """Return whether any instance, or the next one, has other values than these."""
+        used = [live.instance.resolved_values for live in self]
+        return any(values.differs(other) for other in (self.resolved_values, *used))
 
     @property
     def known_version(self) -> str:
@@ -177,7 +181,7 @@ class InstanceSet:
         self.circuit_breaker = self.circuit_breaker.start_succeeded(self._loop.time())
         self.last_fault = None
         live.compare(self.variant.toolset)
-        self._problems.update_tools(live, self.all, self.variant.toolset)
+        self._problems.update_tools(live, self, self.variant.toolset)
         self._problems.on_started(live)
         self._context.reports.mark_instances_changed()
         self.was_up = True

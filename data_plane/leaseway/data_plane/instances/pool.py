@@ -87,7 +87,7 @@ class Pool:
     @property
     def generations(self) -> Iterable[Generation]:
         """All generations that have or may start instances, the current ones first."""
-        self._draining = [old for old in self._draining if not (old.draining and old.is_empty)]
+        self._draining = [old for old in self._draining if not (old.draining and not old.instances)]
         return (*self._current.values(), *self._draining)
 
     @property
@@ -304,7 +304,7 @@ class Pool:
             StderrLog(live.instance.id, tuple(lines), "running", live.instance.pid or 0)
             for generation in self.generations
             if generation.key == key
-            for live in generation.live_instances
+            for live in generation.instances
             if (lines := live.instance.stderr.lines())
         ]
         return [*self.context.stderr_history.get(key), *running]

@@ -242,11 +242,11 @@ class ReferenceWatcher:
         """Record a resolution; report one that fails for a server with older values."""
         self._resolutions[generation.key] = resolution
         if isinstance(resolution.outcome, ResolvedValues):
-            if generation.resolved_values is not None:
+            if generation.instances.resolved_values is not None:
                 generation.problems.clear(_MISSING)
             elif generation.is_backing_off:  # its references resolve now: start without backoff
                 self._pool.replace(generation)
-        elif generation.resolved_values is not None:
+        elif generation.instances.resolved_values is not None:
             generation.problems.report(
                 _MISSING,
                 f"On worker {self._context.worker_id}, server {generation.key} keeps the values "
@@ -260,12 +260,12 @@ class ReferenceWatcher:
         if resolution is None or resolution.stamps[0] != generation.launch_hash:
             return
         values = resolution.outcome
-        if not isinstance(values, ResolvedValues) or not generation.is_behind(values):
+        if not isinstance(values, ResolvedValues) or not generation.instances.is_behind(values):
             self._cancel_trial(key)
             generation.problems.clear(_FAILED)
-        elif generation.is_empty:
+        elif not generation.instances:
             self._cancel_trial(key)
-            generation.forget_resolved_values()
+            generation.instances.resolved_values = None
             if generation.is_backing_off:
                 self._pool.replace(generation)
         else:
@@ -294,7 +294,7 @@ class ReferenceWatcher:
                     context.open_instance,
                     old.variant.spec,
                     None,
-                    old.known_version,
+                    old.instances.known_version,
                     trial.values,
                     context.meters,
                 )

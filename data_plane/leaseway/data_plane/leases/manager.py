@@ -246,7 +246,7 @@ class WorkerLeaseManager:
     def _add_instance(self, lease: WorkerLease, live: LiveInstance, generation: Generation) -> None:
         start = self._starting.pop(lease.id, None)
         if start is None:  # the lease ended while the task was about to run
-            generation.discard(live)
+            generation.instances.discard(live)
             return
         self._instances[lease.id] = (live, generation)
         self._table.set_launch_hash(lease, generation.launch_hash)
@@ -364,7 +364,8 @@ class WorkerLeaseManager:
         if (current.key, current.launch_hash) != (lease.variant, lease.launch_hash):
             return "the configuration"
         live = self.live_instance(lease)
-        return "a secret or file" if live is not None and current.is_outdated(live) else ""
+        outdated = live is not None and current.instances.is_outdated(live)
+        return "a secret or file" if outdated else ""
 
     def _on_instance_ended(self, live: LiveInstance, fault: Fault | None) -> None:
         self._instances.pop(live.lease_id, None)
@@ -387,7 +388,7 @@ class WorkerLeaseManager:
         entry = self._instances.pop(lease.id, None)
         if entry is not None:
             live, generation = entry
-            generation.discard(live)
+            generation.instances.discard(live)
         start = self._starting.pop(lease.id, None)
         if start is not None:
             start.done.set_exception(ended)

@@ -16,10 +16,9 @@ import grpc
 
 from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.instances.pool import Pool
-from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.sync import convert
 from leaseway.data_plane.sync.probes import Prober
-from leaseway.data_plane.sync.status import Registration, WorkerStatus
+from leaseway.data_plane.sync.status import WorkerStatus
 from leaseway.spec.protobuf import key_from_wire
 from leaseway.telemetry.tracing import context_from, tracer
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
@@ -69,10 +68,7 @@ class SyncClient:
     """Keeps a worker joined to its control plane.
 
     Args:
-        registration: How the worker joins.
         status: Builds the messages with the worker's state.
-        pool: The served generations.
-        leases: The held leases.
         on_drain: Called with a reason when the control plane asks the worker to shut down.
         inspect: Answers operators' inspections.
         on_record: Called with decisions about calls and actions of operators, for the audit.
@@ -84,29 +80,26 @@ class SyncClient:
 
     def __init__(
         self,
-        registration: Registration,
         status: WorkerStatus,
-        pool: Pool,
-        leases: WorkerLeaseManager,
         on_drain: Callable[[str], None],
         inspect: Callable[[sync_pb2.Inspect], sync_pb2.Inspected],
         on_record: Callable[[Recorded], None],
     ) -> None:
-        self._registration = registration
         self._status = status
-        self._pool = pool
-        self._leases = leases
+        self._registration = status.registration
+        self._pool = status.pool
+        self._leases = status.leases
         self._on_drain = on_drain
         self._inspect = inspect
         self._on_record = on_record
-        self._reports = pool.context.reports
-        self._prober = Prober(pool, self._send_probe_result)
+        self._reports = status.pool.context.reports
+        self._prober = Prober(status.pool, self._send_probe_result)
         self._highest_epoch = 0
         self._outgoing: asyncio.Queue[sync_pb2.SyncRequest] | None = None
         self._overfull = asyncio.Event()
         self._applied_delta = False  # on the current stream
         self._last_refusal: str | None = None
-        self._address = str(registration.control_plane)
+        self._address = str(status.registration.control_plane)
         self._redirected = False
         self._approvals: dict[int, asyncio.Future[sync_pb2.ApprovalAnswer]] = {}
         self._last_question = 0

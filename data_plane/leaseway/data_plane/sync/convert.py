@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -140,25 +141,20 @@ def problem_to_proto(problem: WorkerProblem, worker_id: str) -> admin_pb2.Proble
     )
 
 
+@dataclass(frozen=True)
 class LeaseMessages:
     """Converts leases to messages for callers and the control plane."""
 
-    def __init__(
-        self,
-        worker_id: str,
-        leases: WorkerLeaseManager,
-        clock: Callable[[], float],
-    ) -> None:
-        self._worker_id = worker_id
-        self._leases = leases
-        self._clock = clock
+    worker_id: str
+    leases: WorkerLeaseManager
+    clock: Callable[[], float]
 
     def __call__(self, lease: WorkerLease) -> leases_pb2.Lease:
-        live = self._leases.live_instance(lease)
+        live = self.leases.live_instance(lease)
         return leases_pb2.Lease(
             id=lease.id,
             server_id=lease.key.server_id,
-            worker_id=self._worker_id,
+            worker_id=self.worker_id,
             tenant=lease.key.tenant,
             session=lease.key.session,
             agent=lease.agent,
@@ -166,7 +162,7 @@ class LeaseMessages:
             reminder=reminder(lease.key.server_id),
             launch_hash=lease.launch_hash,
             instance_id=live.instance.id if live is not None else "",
-            age=duration(max(0.0, self._clock() - lease.granted_at)),
+            age=duration(max(0.0, self.clock() - lease.granted_at)),
             acquirer=lease.acquirer,
         )
 
@@ -176,14 +172,14 @@ def instances_to_proto(
 ) -> list[catalog_pb2.InstanceStatus]:
     """Return the status of every instance, and of each server in backoff or at rest."""
     statuses = [
-        _status(generation, worker_id, live.instance.id, _state(generation, live), live)
+        _status(generation, worker_id, _state(generation, live), live)
         for generation in generations
-        for live in generation.live_instances
+        for live in generation.instances
     ]
     for generation in generations:
         if generation.is_backing_off or generation.is_resting:
             state = "backoff" if generation.is_backing_off else "idle"
-            statuses.append(_status(generation, worker_id, generation.last_id, state, None))
+            statuses.append(_status(generation, worker_id, state, None))
     return statuses
 
 
@@ -202,22 +198,22 @@ def _role(generation: Generation, live: LiveInstance | None) -> str:
 
 
 def _status(
-    generation: Generation, worker_id: str, instance_id: str, state: str, live: LiveInstance | None
+    generation: Generation, worker_id: str, state: str, live: LiveInstance | None
 ) -> catalog_pb2.InstanceStatus:
-    restart = generation.circuit_breaker
+    breaker = generation.instances.circuit_breaker
     return catalog_pb2.InstanceStatus(
         worker_id=worker_id,
-        id=instance_id,
+        id=live.instance.id if live is not None else generation.instances.last_id,
         state=state,
         lease_id=live.lease_id if live is not None else "",
         pid=(live.instance.pid or 0) if live is not None else 0,
         variant=key_to_wire(generation.key),
-        starts=generation.starts,
+        starts=generation.instances.starts,
         launch_hash=generation.launch_hash,
         role=_role(generation, live),
-        failures=restart.failures,
-        circuit=restart.circuit,
-        next_start_at=_wall_time(restart.retry_at) if restart.failures else None,
+        failures=breaker.failures,
+        circuit=breaker.circuit,
+        next_start_at=_wall_time(breaker.retry_at) if breaker.failures else None,
     )
 
 

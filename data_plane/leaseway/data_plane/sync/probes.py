@@ -150,7 +150,7 @@ class Prober:
     async def _relist(self, key: VariantKey, launch_hash: str) -> LiveInstance:
         generation = self._pool.find(key)
         if generation is not None and generation.launch_hash == launch_hash:
-            live = next((live for live in generation.live_instances if live.is_ready), None)
+            live = next((live for live in generation.instances if live.is_ready), None)
             if live is not None:
                 await self._list_all(generation, live)
                 return live
@@ -212,7 +212,7 @@ class Prober:
 
     def _on_tools_changed(self, key: VariantKey, live: LiveInstance) -> None:
         generation = self._pool.find(key)
-        if generation is None or generation.draining or live not in generation.live_instances:
+        if generation is None or generation.draining or live not in generation.instances:
             return  # its generation has been replaced
         if generation in self._relisting:
             self._relisting[generation][live] = None  # after the current listing, and a delay

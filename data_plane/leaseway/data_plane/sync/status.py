@@ -39,38 +39,25 @@ class Registration:
     standbys: tuple[Endpoint, ...] = ()
 
 
+@dataclass
 class WorkerStatus:
     """Builds messages with the current state of a worker.
 
-    Args:
+    Attributes:
         registration: How the worker joins.
-        pool: The served generations.
-        leases: The held leases.
         in_flight: Returns the number of calls in flight.
         draining: Returns whether the worker rejects calls because it shuts down.
         lease_message: Converts a lease.
-
-    Attributes:
         leaving: Whether the worker is shutting down and accepts no more work.
     """
 
-    def __init__(
-        self,
-        registration: Registration,
-        pool: Pool,
-        leases: WorkerLeaseManager,
-        in_flight: Callable[[], int],
-        draining: Callable[[], bool],
-        lease_message: Callable[[WorkerLease], leases_pb2.Lease],
-    ) -> None:
-        self._registration = registration
-        self._pool = pool
-        self._leases = leases
-        self._in_flight = in_flight
-        self._draining = draining
-        self._lease_message = lease_message
-        self._reports = pool.context.reports
-        self.leaving = False
+    registration: Registration
+    pool: Pool
+    leases: WorkerLeaseManager
+    in_flight: Callable[[], int]
+    draining: Callable[[], bool]
+    lease_message: Callable[[WorkerLease], leases_pb2.Lease]
+    leaving: bool = False
 
     def hello(self, highest_epoch: int) -> sync_pb2.Hello:
         """Return the first message of a stream, with the whole state; later changes are reported.
@@ -78,30 +65,30 @@ class WorkerStatus:
         Args:
             highest_epoch: The highest seen epoch, or 0.
         """
-        desired_state = self._pool.desired_state
-        self._reports.reset_for_new_stream()
+        desired_state = self.pool.desired_state
+        self.pool.context.reports.reset_for_new_stream()
         # A control plane that has just started does not know that this worker is shutting down. It
         # would treat the leases that end here as older twins of their replacements.
         capacity, leases = (
-            (0, ()) if self.leaving else (self._registration.capacity, tuple(self._leases.leases))
+            (0, ()) if self.leaving else (self.registration.capacity, tuple(self.leases.leases))
         )
         return sync_pb2.Hello(
             protocol_version=PROTOCOL_VERSION,
             package_version=user_agent(),
-            worker=self._registration.worker,
+            worker=self.registration.worker,
             capacity=capacity,
-            labels=self._registration.labels,
-            servers=self._registration.servers,
+            labels=self.registration.labels,
+            servers=self.registration.servers,
             highest_registry_version=desired_state.registry_version,
             highest_epoch=highest_epoch,
             held=[convert.hashes_to_proto(variant) for variant in desired_state.variants.values()],
-            leases=[self._lease_message(lease) for lease in leases],
+            leases=[self.lease_message(lease) for lease in leases],
             instances=self._instances(),
         )
 
     def held(self, want: sync_pb2.Want) -> sync_pb2.Held:
         """Return the requested variants that are held."""
-        variants = self._pool.desired_state.variants
+        variants = self.pool.desired_state.variants
         held = sync_pb2.Held()
         for key in map(key_from_wire, want.keys):
             if key in variants:
@@ -110,11 +97,12 @@ class WorkerStatus:
 
     def report(self) -> sync_pb2.Report:
         """Return the changes since the last report or the Hello."""
-        leases, ends, instances_changed = self._reports.pop_changes()
-        problems, cleared = self._reports.problems.pop_changes()
-        worker_id = self._registration.worker.id
+        reports = self.pool.context.reports
+        leases, ends, instances_changed = reports.pop_changes()
+        problems, cleared = reports.problems.pop_changes()
+        worker_id = self.registration.worker.id
         return sync_pb2.Report(
-            leases_gained=[self._lease_message(lease) for lease in leases],
+            leases_gained=[self.lease_message(lease) for lease in leases],
             leases_lost=[lease.id for lease, _ in ends],
             lease_ends=[
                 admin_pb2.LeaseEnd(lease_id=lease.id, tenant=lease.key.tenant, how=outcome)
@@ -124,12 +112,10 @@ class WorkerStatus:
             instances_changed=instances_changed,
             problems=[convert.problem_to_proto(problem, worker_id) for problem in problems],
             cleared=[convert.problem_to_proto(problem, worker_id) for problem in cleared],
-            calls_in_flight=self._in_flight(),
-            draining=self.leaving or self._draining(),
-            events=[event_to_wire(event) for event in self._reports.pop_events()],
+            calls_in_flight=self.in_flight(),
+            draining=self.leaving or self.draining(),
+            events=[event_to_wire(event) for event in reports.pop_events()],
         )
 
     def _instances(self) -> list[catalog_pb2.InstanceStatus]:
-        return convert.instances_to_proto(
-            list(self._pool.generations), self._registration.worker.id
-        )
+        return convert.instances_to_proto(list(self.pool.generations), self.registration.worker.id)
