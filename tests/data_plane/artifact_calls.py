@@ -6,13 +6,10 @@ import base64
 import json
 from typing import Any
 
-import grpc
-import pytest
-from tests.data_plane.conftest import Bench
+from tests.data_plane.conftest import Bench, rpc_fault
 
 from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault
-from leaseway.wire.status import fault_from_rpc_error
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 
@@ -35,8 +32,7 @@ async def call(bench: Bench, payload: bytes, **fields: Any) -> Any:
 
 
 async def answer(bench: Bench, payload: bytes) -> None:
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
-    bench.servers.opened[0].calls[0].answer(payload)
+    (await bench.wait_for_calls())[0].answer(payload)
 
 
 async def kept(bench: Bench, content: bytes = PNG, **fields: Any) -> str:
@@ -53,8 +49,4 @@ async def read(bench: Bench, ref: str, **fields: Any) -> list[execution_pb2.Read
 
 
 async def refused(bench: Bench, ref: str, **fields: Any) -> Fault:
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await read(bench, ref, **fields)
-    fault = fault_from_rpc_error(error.value)
-    assert fault is not None
-    return fault
+    return await rpc_fault(read(bench, ref, **fields))

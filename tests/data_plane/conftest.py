@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 
 from leaseway.data_plane.app import run
 from leaseway.data_plane.background import Background
-from leaseway.data_plane.testing.servers import MemoryInstance, MemoryServers
+from leaseway.data_plane.testing.servers import MemoryCall, MemoryInstance, MemoryServers
 from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.protobuf import key_to_wire, spec_to_wire
@@ -38,6 +38,16 @@ from leaseway.wire.status import fault_from_rpc_error, fault_from_status
 from leaseway.wire.version import PROTOCOL_VERSION
 
 WAIT = 60.0
+
+
+async def rpc_fault(call: Awaitable[Any]) -> Fault:
+    """Return the fault that an RPC ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        async with asyncio.timeout(WAIT):
+            await call
+    fault = fault_from_rpc_error(error.value)
+    assert fault is not None
+    return fault
 
 
 class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
@@ -273,6 +283,32 @@ class Bench:
         spec = self.spec(server_id, shared=shared, **fields)
         await self.push(self.upsert(spec))
         return spec
+
+    async def hold(self, server_id: str, *, shared: bool = True, **fields: Any) -> ServerSpec:
+        """Serve a server that leaves its calls unanswered until the test answers them."""
+        spec = await self.serve(server_id, shared=shared, **fields)
+        self.servers.holds = True
+        return spec
+
+    async def wait_for_calls(self, count: int = 1) -> list[MemoryCall]:
+        """Wait until servers have this many unanswered calls; return them, oldest first."""
+
+        def calls() -> list[MemoryCall]:
+            return [call for instance in self.servers.opened for call in instance.calls]
+
+        await self.until(lambda: len(calls()) >= count)
+        return calls()
+
+    async def answer_call(
+        self, server_id: str, payload: bytes = b"{}", *, is_error: bool = False, **fields: Any
+    ) -> MemoryCall:
+        """Call a held server and answer the call, whose result has then arrived; return it."""
+        caller = self.caller()
+        call_id = await caller.begin(server_id, **fields)
+        call = (await self.wait_for_calls())[-1]
+        call.answer(payload, is_error=is_error)
+        await caller.result(call_id)
+        return call
 
     async def probe(self, spec: ServerSpec) -> sync_pb2.ProbeResult:
         """Have a server tried, and serve what it listed."""

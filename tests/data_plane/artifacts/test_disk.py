@@ -68,13 +68,12 @@ class Reader(io.BytesIO):
 @pytest.fixture
 async def shots(disk: threading.Event) -> AsyncIterator[Bench]:
     async with worker_bench(storage=Hanging(disk)) as bench:
-        await bench.serve("shots")
-        bench.servers.holds = True
+        await bench.hold("shots")
         yield bench
         disk.set()
 
 
-async def test_of_more_results_than_may_wait_for_the_disk_the_media_stay_in_place(
+async def test_media_stay_in_results_when_too_many_wait_for_the_disk(
     shots: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payload = result(PNG)
@@ -88,7 +87,7 @@ async def test_of_more_results_than_may_wait_for_the_disk_the_media_stay_in_plac
     assert not caller.results[first].done()
 
 
-async def test_the_calls_after_a_disk_that_hung_are_kept_again(
+async def test_media_are_stored_again_after_the_disk_hung(
     shots: Bench, disk: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     payload = result(PNG)
@@ -98,7 +97,7 @@ async def test_the_calls_after_a_disk_that_hung_are_kept_again(
     assert len(refs) == 3
 
 
-async def test_a_reader_that_leaves_a_hanging_read_holds_up_nobody(
+async def test_a_cancelled_read_of_a_hanging_disk_delays_no_call(
     shots: Bench, disk: threading.Event
 ) -> None:
     disk.set()
@@ -118,7 +117,7 @@ async def test_a_reader_that_leaves_a_hanging_read_holds_up_nobody(
     await shots.until(lambda: storage.readers[0].closed)
 
 
-async def test_the_end_of_a_worker_waits_for_a_disk_that_hangs_only_a_while(
+async def test_a_stopping_worker_waits_briefly_for_a_hanging_disk(
     tmp_path: Path,
     disk: threading.Event,
     caplog: pytest.LogCaptureFixture,

@@ -42,7 +42,7 @@ class Page:
         item = {"type": kind, "mimeType": mime, "data": base64.b64encode(PNG).decode()}
         caller = self.bench.caller()
         call_id = await caller.begin("shots", **OWNER)
-        await self.bench.until(lambda: self.bench.servers.opened[0].calls)
+        await self.bench.wait_for_calls()
         self.bench.servers.opened[0].calls[0].answer(json.dumps({"content": [item]}).encode())
         await caller.result(call_id)
         return str(json.loads(caller.payloads[call_id])["content"][0]["artifact"])
@@ -69,15 +69,14 @@ async def page(request: pytest.FixtureRequest) -> AsyncIterator[Page]:
     admit = authenticator_for(key).for_role(Role.CALLER) if key else None
     listener = ArtifactsListener(Endpoint("127.0.0.1", 0), admit)
     async with worker_bench(artifacts_http=listener) as bench, aiohttp.ClientSession() as http:
-        await bench.serve("shots")
-        bench.servers.holds = True
+        await bench.hold("shots")
         yield Page(bench, f"http://{listener.endpoint}", http)
 
 
 with_key = pytest.mark.parametrize("page", ["a-key"], indirect=True)
 
 
-async def test_an_image_is_shown_to_its_owner_and_kept_from_being_run(page: Page) -> None:
+async def test_an_image_is_served_to_its_owner_with_security_headers(page: Page) -> None:
     ref = await page.kept()
     status, body, headers = await page.ask(ref, OWNER)
     assert (status, body) == (200, PNG)
@@ -89,13 +88,13 @@ async def test_an_image_is_shown_to_its_owner_and_kept_from_being_run(page: Page
     assert headers["Cache-Control"].startswith("private, max-age=86")
 
 
-async def test_the_owner_may_be_told_in_headers(page: Page) -> None:
+async def test_the_owner_may_be_sent_in_headers(page: Page) -> None:
     ref = await page.kept()
     named = {"X-Leaseway-Tenant": "acme", "X-Leaseway-Session": "s1"}
     assert (await page.ask(ref, headers=named))[:2] == (200, PNG)
 
 
-async def test_head_says_what_get_would_send(page: Page) -> None:
+async def test_head_returns_the_headers_of_get(page: Page) -> None:
     ref = await page.kept()
     status, body, headers = await page.ask(ref, OWNER, method="HEAD")
     assert (status, body, headers["Content-Length"]) == (200, b"", str(len(PNG)))
@@ -114,7 +113,7 @@ async def test_head_says_what_get_would_send(page: Page) -> None:
         ("lines=1-2", 200, 0, None),
     ],
 )
-async def test_a_part_is_sent_where_one_is_asked_for(
+async def test_a_requested_range_is_sent(
     page: Page, wanted: str, status: int, begin: int, end: int | None
 ) -> None:
     ref = await page.kept()
@@ -126,7 +125,7 @@ async def test_a_part_is_sent_where_one_is_asked_for(
         assert answer[2]["Content-Range"] == f"bytes {first}-{last}/{len(PNG)}"
 
 
-async def test_a_part_behind_the_end_cannot_be_had(page: Page) -> None:
+async def test_a_range_behind_the_end_is_refused(page: Page) -> None:
     ref = await page.kept()
     status, body, headers = await page.ask(ref, OWNER, headers={"Range": "bytes=999-"})
     assert (status, body, headers["Content-Range"]) == (416, b"", f"bytes */{len(PNG)}")
@@ -144,7 +143,7 @@ async def test_a_part_behind_the_end_cannot_be_had(page: Page) -> None:
         ("image", "image/png\r\nX-Evil: 1", "application/octet-stream", "attachment"),
     ],
 )
-async def test_only_images_and_sounds_are_served_as_what_they_are(
+async def test_only_images_and_sounds_keep_their_type(
     page: Page, kind: str, mime: str, served: str, place: str
 ) -> None:
     ref = await page.kept(mime, kind)
@@ -154,7 +153,7 @@ async def test_only_images_and_sounds_are_served_as_what_they_are(
     assert "X-Evil" not in headers
 
 
-async def test_a_name_that_another_site_points_here_is_refused(page: Page) -> None:
+async def test_a_foreign_host_name_is_refused(page: Page) -> None:
     ref = await page.kept()
     status, _, _ = await page.ask(ref, OWNER, headers={"Host": "evil.example"})
     assert status == 403
@@ -170,7 +169,7 @@ async def test_a_name_that_another_site_points_here_is_refused(page: Page) -> No
         {"tenant": "other", "session": "s1"},
     ],
 )
-async def test_others_learn_no_more_than_of_a_missing_one(
+async def test_an_artifact_of_another_owner_is_like_a_missing_one(
     page: Page, query: dict[str, str]
 ) -> None:
     ref = await page.kept()
@@ -203,7 +202,7 @@ async def test_others_learn_no_more_than_of_a_missing_one(
         "x/../{ref}x",
     ],
 )
-async def test_no_path_leads_anywhere(page: Page, path: str) -> None:
+async def test_no_path_escapes_the_artifacts(page: Page, path: str) -> None:
     ref = await page.kept()
     status, body, _ = await page.ask(path.format(ref=ref), OWNER)
     assert status == 404
@@ -211,7 +210,7 @@ async def test_no_path_leads_anywhere(page: Page, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-async def test_there_is_nothing_but_get_and_head(page: Page, method: str) -> None:
+async def test_only_get_and_head_are_allowed(page: Page, method: str) -> None:
     ref = await page.kept()
     status, _, headers = await page.ask(ref, OWNER, method=method)
     assert status == 405
@@ -220,7 +219,7 @@ async def test_there_is_nothing_but_get_and_head(page: Page, method: str) -> Non
 
 @with_key
 @pytest.mark.parametrize("sent", [None, "Bearer other", "a-key", "Basic a-key", "Bearer a-ké"])
-async def test_without_the_key_nothing_is_told(page: Page, sent: str | None) -> None:
+async def test_without_the_key_every_path_is_unauthorized(page: Page, sent: str | None) -> None:
     ref = await page.kept()
     headers = {"Authorization": sent} if sent is not None else None
     for path in (ref, "artifacts/none", "elsewhere"):
@@ -230,13 +229,13 @@ async def test_without_the_key_nothing_is_told(page: Page, sent: str | None) -> 
 
 
 @with_key
-async def test_with_the_key_it_is_served(page: Page) -> None:
+async def test_with_the_key_an_artifact_is_served(page: Page) -> None:
     ref = await page.kept()
     answer = await page.ask(ref, OWNER, headers={"Authorization": "Bearer a-key"})
     assert answer[:2] == (200, PNG)
 
 
-async def test_what_goes_while_it_is_sent_breaks_the_connection(
+async def test_an_artifact_removed_while_it_is_sent_aborts_the_connection(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ref = await page.kept()
@@ -253,7 +252,7 @@ async def test_what_goes_while_it_is_sent_breaks_the_connection(
     assert (await page.ask(ref, OWNER))[1] == PNG
 
 
-async def test_too_many_readers_are_told_to_come_back(
+async def test_too_many_readers_get_a_retry_delay(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "ARTIFACT_READERS", 0)
@@ -262,9 +261,7 @@ async def test_too_many_readers_are_told_to_come_back(
     assert (status, headers["Retry-After"]) == (503, "1")
 
 
-async def test_no_more_than_a_number_of_connections_are_kept(
-    page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connections_are_limited(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_listener, "_MOST_CONNECTIONS", 2)
     host, _, port = page.base.removeprefix("http://").partition(":")
     idle = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
@@ -274,21 +271,21 @@ async def test_no_more_than_a_number_of_connections_are_kept(
         writer.close()
 
 
-async def test_the_worker_says_where_it_serves_them(page: Page) -> None:
+async def test_the_worker_advertises_its_artifacts_url(page: Page) -> None:
     assert dict(page.bench.first_hello.labels) == {
         "zone": "a",
         "artifacts-http": f"{page.base}/artifacts/",
     }
 
 
-async def test_a_port_in_use_is_told_at_once_with_its_option() -> None:
+async def test_a_port_in_use_is_reported_with_its_option() -> None:
     taken = ArtifactsListener(Endpoint("127.0.0.1", 0), None)
     with pytest.raises(OSError, match=r"Cannot serve artifacts on .* --artifacts-http"):
         ArtifactsListener(taken.endpoint, None)
     taken.close()
 
 
-def test_other_machines_are_let_in_with_a_key_only() -> None:
+def test_serving_other_machines_requires_a_key() -> None:
     with pytest.raises(ValueError, match="LEASEWAY_KEY"):
         ArtifactsListener(Endpoint("192.0.2.1", 0), None)
 
@@ -302,8 +299,7 @@ async def test_a_credential_of_a_tenant_reads_that_tenants_artifacts_only(tmp_pa
     admit = authenticator_for(None, keys=tmp_path / "keys.json").for_role(Role.CALLER)
     listener = ArtifactsListener(Endpoint("127.0.0.1", 0), admit)
     async with worker_bench(artifacts_http=listener) as bench, aiohttp.ClientSession() as http:
-        await bench.serve("shots")
-        bench.servers.holds = True
+        await bench.hold("shots")
         page = Page(bench, f"http://{listener.endpoint}", http)
         ref = await page.kept()
         session = {"session": OWNER["session"]}

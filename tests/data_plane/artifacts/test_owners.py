@@ -16,8 +16,7 @@ from leaseway.wire.errors import Reason
 @pytest.fixture
 async def shots() -> AsyncIterator[Bench]:
     async with worker_bench() as bench:
-        await bench.serve("shots")
-        bench.servers.holds = True
+        await bench.hold("shots")
         yield bench
 
 
@@ -48,13 +47,13 @@ async def test_another_tenant_or_a_session_does_not(
     assert fault.reason is Reason.ARTIFACT_LOST
 
 
-async def test_whoever_names_no_session_reads_nothing_of_sessions(shots: Bench) -> None:
+async def test_a_request_without_a_session_reads_no_artifact_of_a_session(shots: Bench) -> None:
     ref = await kept(shots, tenant="acme", session="s1")
     fault = await refused(shots, ref, tenant="acme", session="")
     assert fault.reason is Reason.ARTIFACT_LOST
 
 
-async def test_one_reference_tells_nothing_of_the_next(shots: Bench) -> None:
+async def test_a_reference_does_not_reveal_the_next_one(shots: Bench) -> None:
     refs = [await unary(shots) for _ in range(8)]
     ends = [re.sub(r".*Z-[0-9a-f]{8}-[0-9a-f]{4}-", "", ref) for ref in refs]
     # Each digit of the 74 random bits differs somewhere; version and variant stand still.

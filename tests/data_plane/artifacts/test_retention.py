@@ -20,11 +20,10 @@ from leaseway.wire.errors import Reason
 from leaseway.wire.messages.artifact_refs import artifact_reference
 
 
-async def test_what_is_too_old_goes_while_the_worker_runs() -> None:
+async def test_expired_artifacts_are_removed_while_the_worker_runs() -> None:
     storage = MemoryStorage()
     async with worker_bench(storage=storage, retention=ArtifactLimits(max_age=2.0)) as bench:
-        await bench.serve("shots")
-        bench.servers.holds = True
+        await bench.hold("shots")
         ref = await kept(bench)
         assert ref in storage.held
         await bench.until(lambda: not storage.held)
@@ -32,13 +31,12 @@ async def test_what_is_too_old_goes_while_the_worker_runs() -> None:
         assert (await refused(bench, ref)).reason is Reason.ARTIFACT_LOST
 
 
-async def test_the_oldest_make_room_and_an_image_larger_than_all_room_stays() -> None:
+async def test_the_oldest_are_evicted_and_an_image_above_the_limit_is_not_stored() -> None:
     storage = MemoryStorage()
     async with worker_bench(
         storage=storage, retention=ArtifactLimits(max_bytes=2 * len(PNG))
     ) as bench:
-        await bench.serve("shots")
-        bench.servers.holds = True
+        await bench.hold("shots")
         refs = [await kept(bench) for _ in range(3)]
         await bench.until(lambda: set(storage.held) == set(refs[1:]))
         assert (await refused(bench, refs[0])).reason is Reason.ARTIFACT_LOST
@@ -51,8 +49,7 @@ async def test_ten_thousand_artifacts_under_retention_leave_the_newest_readable(
     storage = MemoryStorage()
     batch = result(*[b"x" * 100] * 250)
     async with worker_bench(storage=storage, retention=ArtifactLimits(max_count=2_000)) as bench:
-        await bench.serve("shots")
-        bench.servers.holds = True
+        await bench.hold("shots")
         for _ in range(40):
             said = await call(bench, batch, session="s1")
         assert len(bench.worker.artifacts) == 2_000
@@ -111,11 +108,10 @@ class _Counting(DirectoryStorage):
         return Reader()
 
 
-async def test_what_is_kept_is_measured() -> None:
+async def test_artifacts_are_measured() -> None:
     meter = Meter()
     async with worker_bench(meter=meter) as bench:
-        await bench.serve("shots")
-        bench.servers.holds = True
+        await bench.hold("shots")
         await kept(bench)
         await kept(bench)
         values = {

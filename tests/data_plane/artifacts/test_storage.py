@@ -24,14 +24,14 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Artifact
     made.close()
 
 
-def test_what_was_written_is_read(storage: ArtifactStorage) -> None:
+def test_a_written_artifact_can_be_read(storage: ArtifactStorage) -> None:
     assert storage.write(REF, iter([b"ab", b"", b"cd"])) == 4
     with storage.open(REF) as file:
         file.seek(1)
         assert file.read(2) == b"bc"
 
 
-def test_what_was_removed_is_gone_but_an_open_one_is_read_to_its_end(
+def test_a_removed_artifact_stays_readable_while_open(
     storage: ArtifactStorage,
 ) -> None:
     storage.write(REF, [b"abcd"])
@@ -69,7 +69,7 @@ def test_only_this_user_may_look_into_folders_and_files(tmp_path: Path) -> None:
     storage.close()
 
 
-def test_nothing_is_left_when_it_is_closed(tmp_path: Path) -> None:
+def test_closing_the_storage_removes_everything(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
     storage.write(REF, [b"ab"])
     storage.close()
@@ -80,7 +80,7 @@ def test_nothing_is_left_when_it_is_closed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_being_written_is_given_up_before_the_folder_goes(tmp_path: Path) -> None:
+def test_closing_the_storage_interrupts_writes_first(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
     begun, go_on = threading.Event(), threading.Event()
 
@@ -113,7 +113,7 @@ def test_what_is_being_written_is_given_up_before_the_folder_goes(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_another_worker_sweeps_as_it_is_made_is_made_again(
+def test_a_folder_removed_by_another_worker_before_locking_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
@@ -131,7 +131,7 @@ def test_a_folder_that_another_worker_sweeps_as_it_is_made_is_made_again(
     storage.close()
 
 
-def test_what_a_killed_worker_left_goes_when_the_next_one_starts(tmp_path: Path) -> None:
+def test_folders_of_killed_workers_are_removed_at_the_next_start(tmp_path: Path) -> None:
     left = tmp_path / "leaseway-artifacts-left"
     (left / "artifacts").mkdir(parents=True)
     (left / "artifacts" / "x.png").write_bytes(b"x")
@@ -158,7 +158,7 @@ def test_a_link_among_the_folders_is_not_followed(tmp_path: Path) -> None:
     assert (target / "file").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_told_with_its_option(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported_with_its_option(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(OSError, match=r"Artifacts cannot be kept in .*--artifacts"):
         DirectoryStorage(tmp_path / "file")

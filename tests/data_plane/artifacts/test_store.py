@@ -26,12 +26,11 @@ from leaseway.wire.status import fault_from_status
 @pytest.fixture
 async def shots(bench: Bench) -> Bench:
     """A worker with a server whose calls wait to be answered."""
-    await bench.serve("shots")
-    bench.servers.holds = True
+    await bench.hold("shots")
     return bench
 
 
-async def test_an_image_is_kept_and_read_by_its_session(shots: Bench) -> None:
+async def test_an_image_is_stored_and_read_by_its_session(shots: Bench) -> None:
     said = await call(shots, result(PNG), session="s1")
     item = said["content"][0]
     assert item == {
@@ -48,7 +47,7 @@ async def test_an_image_is_kept_and_read_by_its_session(shots: Bench) -> None:
     assert b"".join(part.data for part in rest) == PNG
 
 
-async def test_a_caller_that_wants_media_in_place_gets_the_bytes_as_sent(shots: Bench) -> None:
+async def test_inline_media_are_passed_on_unchanged(shots: Bench) -> None:
     payload = result(PNG)
     caller = shots.caller()
     call_id = await caller.begin("shots", inline_media=True)
@@ -58,14 +57,14 @@ async def test_a_caller_that_wants_media_in_place_gets_the_bytes_as_sent(shots: 
     assert len(shots.worker.artifacts) == 0
 
 
-async def test_an_image_is_kept_though_the_result_with_it_is_above_the_bound(shots: Bench) -> None:
+async def test_an_image_in_an_oversize_result_is_stored(shots: Bench) -> None:
     image = bytes(bounds.MAX_RESULT)
     ref = await kept(shots, image)
     first, *rest = await read(shots, ref)
     assert (first.byte_length, b"".join(part.data for part in rest)) == (len(image), image)
 
 
-async def test_what_stays_above_the_bound_is_no_result(shots: Bench) -> None:
+async def test_a_result_that_stays_oversize_is_refused(shots: Bench) -> None:
     caller = shots.caller()
     in_place = await caller.begin("shots", inline_media=True)
     await answer(shots, result(bytes(bounds.MAX_RESULT)))
@@ -78,7 +77,7 @@ async def test_what_stays_above_the_bound_is_no_result(shots: Bench) -> None:
         assert (fault.reason, fault.started) == (Reason.RESULT_TOO_LARGE, "yes")
 
 
-async def test_bytes_that_are_no_base64_stay_and_the_log_says_so(
+async def test_invalid_base64_remains_in_the_result_with_a_warning(
     shots: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     payload = json.dumps({"content": [{"type": "image", "mimeType": "image/png", "data": "%"}]})
@@ -87,7 +86,7 @@ async def test_bytes_that_are_no_base64_stay_and_the_log_says_so(
     assert "shots:echo remains in it and is not kept as an artifact" in caplog.text
 
 
-async def test_the_log_says_that_a_result_has_more_media_than_are_kept(
+async def test_too_many_media_in_a_result_are_logged(
     shots: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -96,7 +95,7 @@ async def test_the_log_says_that_a_result_has_more_media_than_are_kept(
     assert "shots:echo has more than 256 images and sounds" in caplog.text
 
 
-async def test_an_artifact_is_read_on_from_an_offset(shots: Bench) -> None:
+async def test_an_artifact_is_read_from_an_offset(shots: Bench) -> None:
     ref = await kept(shots)
     _, *rest = await read(shots, ref, offset=100)
     assert b"".join(part.data for part in rest) == PNG[100:]
@@ -109,7 +108,7 @@ async def test_an_artifact_is_read_on_from_an_offset(shots: Bench) -> None:
     ("tenant", "session"),
     [("acme", "s2"), ("acme", ""), ("other", "s1"), ("", "s1"), ("default", "s1"), ("ACME", "s1")],
 )
-async def test_another_tenant_or_session_learns_no_more_than_of_a_missing_one(
+async def test_an_artifact_of_another_owner_looks_like_a_missing_one(
     shots: Bench, tenant: str, session: str
 ) -> None:
     ref = await kept(shots, tenant="acme")
@@ -154,14 +153,13 @@ async def on_disk(tmp_path: Path) -> AsyncIterator[tuple[Bench, Path]]:
     storage = DirectoryStorage(tmp_path)
     (storage.folder / "secret.txt").write_text("secret")
     async with worker_bench(storage=storage) as bench:
-        await bench.serve("shots")
-        bench.servers.holds = True
+        await bench.hold("shots")
         yield bench, storage.folder
     storage.close()
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_no_path_leads_anywhere(on_disk: tuple[Bench, Path], path: str) -> None:
+async def test_no_path_escapes_the_artifacts(on_disk: tuple[Bench, Path], path: str) -> None:
     bench, folder = on_disk
     ref = await kept(bench)
     assert (folder / ref).read_bytes() == PNG
@@ -171,7 +169,7 @@ async def test_no_path_leads_anywhere(on_disk: tuple[Bench, Path], path: str) ->
     assert len(fault.message) < 500
 
 
-async def test_calls_go_on_while_an_image_is_written(
+async def test_other_calls_continue_while_an_image_is_written(
     shots: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = shots.worker.artifacts._storage
@@ -217,7 +215,7 @@ async def test_a_call_whose_deadline_passes_while_its_image_is_written_has_start
     await shots.until(lambda: len(shots.worker.artifacts) == 1)
 
 
-async def test_an_image_that_cannot_be_written_stays_in_place(
+async def test_an_image_that_cannot_be_written_remains_in_the_result(
     shots: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(ref: str, parts: Iterable[bytes]) -> int:
@@ -233,8 +231,7 @@ async def test_an_image_that_cannot_be_written_stays_in_place(
 async def test_a_tool_with_an_odd_name_has_a_plain_path(bench: Bench) -> None:
     odd = b'{"name":"a/../b c","inputSchema":{"type":"object"}}'
     bench.servers.tools = {"a/../b c": odd}
-    await bench.serve("shots")
-    bench.servers.holds = True
+    await bench.hold("shots")
     said = await call(bench, result(PNG), tool="a/../b c")
     assert said["content"][0]["artifact"].startswith("artifacts/mcp/shots/a____b_c/")
 
@@ -258,7 +255,7 @@ async def _unary(bench: Bench, request: execution_pb2.CallToolRequest) -> Any:
     return await bench.execution.CallTool(request)
 
 
-async def test_no_more_than_a_number_of_artifacts_are_sent_at_once(
+async def test_concurrent_reads_of_artifacts_are_limited(
     shots: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "ARTIFACT_READERS", 1)
@@ -273,7 +270,7 @@ async def test_no_more_than_a_number_of_artifacts_are_sent_at_once(
     assert await read(shots, ref)
 
 
-async def test_a_caller_that_does_not_read_makes_room_for_others(shots: Bench) -> None:
+async def test_a_caller_that_does_not_read_times_out(shots: Bench) -> None:
     ref = await kept(shots)
     store = shots.worker.artifacts
     request = execution_pb2.ReadArtifactRequest(ref=ref, session="s1")

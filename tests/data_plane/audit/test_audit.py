@@ -36,7 +36,7 @@ def check(lines: list[bytes]) -> RunReport:
     return verify_run([("audit.jsonl", lines)])
 
 
-def test_a_chain_that_nobody_touched_verifies() -> None:
+def test_an_untouched_chain_verifies() -> None:
     report = check(lines_of(5))
     assert (report.records, report.faults, report.remarks) == (7, [], [])
 
@@ -63,13 +63,13 @@ def test_a_removed_or_repeated_line_is_found(number: int, repeat: bool, at_once:
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
-def test_lines_that_change_places_are_found(at_once: int) -> None:
+def test_swapped_lines_are_found(at_once: int) -> None:
     lines = lines_of(4, at_once)
     lines[2], lines[3] = lines[3], lines[2]
     assert check(lines).faults
 
 
-def test_an_end_that_was_cut_off_is_remarked() -> None:
+def test_a_truncated_end_is_a_remark() -> None:
     assert not check(lines_of(4)[:-2]).faults
     assert "no closing record" in check(lines_of(4)[:-2]).remarks[0]
     for torn in (lines_of(4), lines_of(4, 4)[:-1]):
@@ -79,7 +79,7 @@ def test_an_end_that_was_cut_off_is_remarked() -> None:
         assert "middle of a line" in report.remarks[0]
 
 
-def test_records_of_which_the_hash_is_gone_are_found_and_named() -> None:
+def test_records_without_a_hash_are_found() -> None:
     unsealed = check(lines_of(4, 4)[:-2])
     assert unsealed.faults == ["audit.jsonl:4: The records from line 2 on have no hash."]
     changed = lines_of(4, 4)
@@ -88,7 +88,7 @@ def test_records_of_which_the_hash_is_gone_are_found_and_named() -> None:
     assert fault.startswith("audit.jsonl:5: One of the records from line 2 to this one")
 
 
-def test_what_a_caller_sends_does_not_pass_for_a_hash() -> None:
+def test_arguments_cannot_imitate_a_hash() -> None:
     chain = HashChain()
     like = b'{"event":"begin","arguments":{"n":1,"hash":"%s"}}' % (b"0" * 64)
     first = chain.seal([b'{"event":"opened","prev":"%s"}' % (b"0" * 64)])
@@ -141,7 +141,7 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_a_value_of_a_secret_shape_is_recorded_nowhere(secret: str) -> None:
+def test_a_value_with_the_shape_of_a_secret_is_redacted(secret: str) -> None:
     arguments: dict[str, Any] = {
         "plain": secret,
         "deep": {"list": ["ok", f"before {secret} after"]},
@@ -159,7 +159,7 @@ def test_a_value_of_a_secret_shape_is_recorded_nowhere(secret: str) -> None:
     "name",
     ["password", "db_password", "API-KEY", "apiKey", "clientSecret", "token", "Authorization"],
 )
-def test_a_value_under_the_name_of_a_secret_is_not_recorded(name: str) -> None:
+def test_a_value_with_the_name_of_a_secret_is_redacted(name: str) -> None:
     arguments = {"user": "ann", name: "hunter2", "more": [{name: 12345}]}
     recorded = Redactor().redact(json.dumps(arguments).encode(), arguments)
     assert json.loads(msgspec.json.encode(recorded)) == {
@@ -169,7 +169,7 @@ def test_a_value_under_the_name_of_a_secret_is_not_recorded(name: str) -> None:
     }
 
 
-def test_what_the_schema_calls_secret_is_not_recorded() -> None:
+def test_secret_properties_of_the_schema_are_redacted() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -185,7 +185,7 @@ def test_what_the_schema_calls_secret_is_not_recorded() -> None:
         assert "4111" not in text
 
 
-def test_ordinary_arguments_are_recorded_as_they_were_sent() -> None:
+def test_ordinary_arguments_are_recorded_unchanged() -> None:
     sent = b'{"path": "notes/a.txt",  "n": 3}'
     assert Redactor().redact(sent, json.loads(sent)) == msgspec.Raw(sent)
 
@@ -199,7 +199,7 @@ _JSON = st.recursive(
 
 @given(st.dictionaries(st.text(), _JSON, max_size=5))
 @settings(max_examples=40)
-def test_whatever_is_sent_is_recorded_as_json_within_its_bound(arguments: dict[str, Any]) -> None:
+def test_any_arguments_are_recorded_as_bounded_json(arguments: dict[str, Any]) -> None:
     sent = json.dumps(arguments).encode()
     encoded = msgspec.json.encode(Redactor().redact(sent, arguments))
     assert isinstance(json.loads(encoded), dict)
@@ -250,7 +250,7 @@ async def test_older_files_may_be_archived(tmp_path: Path) -> None:
     assert "older files" in report.remarks[0]
 
 
-async def test_a_full_disk_refuses_what_must_be_recorded_first_and_counts_what_it_loses(
+async def test_a_full_disk_rejects_writes_and_counts_dropped_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problems: list[str] = []
@@ -290,7 +290,7 @@ for number in range(10**9):
 """
 
 
-def test_what_was_recorded_before_its_call_outlives_sigkill(tmp_path: Path) -> None:
+def test_written_records_survive_sigkill(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _KILLED, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -310,8 +310,6 @@ def test_what_was_recorded_before_its_call_outlives_sigkill(tmp_path: Path) -> N
     ),
     st.integers(0, 3),
 )
-def test_what_is_worth_a_closer_look_has_a_mark_and_all_else_has_none(
-    pieces: list[bytes], cut: int
-) -> None:
+def test_only_text_with_a_mark_may_hold_a_secret(pieces: list[bytes], cut: int) -> None:
     text = b"".join(pieces)[cut:]
     assert may_hold_secret(text) == any(mark in text.lower() for mark in BYTE_MARKS)

@@ -55,8 +55,7 @@ async def audited(tmp_path: Path) -> AsyncIterator[Audited]:
 async def test_a_call_that_may_change_something_is_recorded_before_it_runs(
     audited: Audited,
 ) -> None:
-    await audited.bench.serve("time")
-    audited.bench.servers.holds = True
+    await audited.bench.hold("time")
     caller = audited.bench.caller()
     call_id = await caller.begin(
         "time", tenant="acme", agent="billing", session="d1", traceparent=f"00-{'a' * 32}-b-01"
@@ -137,7 +136,7 @@ class at_server:  # noqa: N801 - read as: async with at_server
         return None
 
 
-async def test_who_was_refused_is_recorded_wherever_that_was(audited: Audited) -> None:
+async def test_refused_rpcs_of_both_planes_are_recorded(audited: Audited) -> None:
     here = RpcRefusal("ExecutionService/ReadLogs", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED")
     audited.bench.worker.record_refused_rpc(here, 1)
     there = sync_pb2.RefusedRpc(rpc="AdminService/DrainWorker", outcome="UNAUTHENTICATED", times=9)
@@ -174,7 +173,7 @@ async def test_each_call_has_one_outcome_also_when_it_is_refused(audited: Audite
     assert [record["event"] for record in records] == ["call"] * 5
 
 
-async def test_no_secret_is_recorded_whatever_field_it_is_in(audited: Audited) -> None:
+async def test_no_secret_is_recorded_in_any_field(audited: Audited) -> None:
     secret = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
     await audited.bench.serve("time")
     caller = audited.bench.caller()
@@ -187,7 +186,7 @@ async def test_no_secret_is_recorded_whatever_field_it_is_in(audited: Audited) -
     assert audited.records()[0]["arguments"] == {"text": "[redacted]"}
 
 
-async def test_a_full_disk_stops_calls_that_change_something_and_nothing_else(
+async def test_a_full_disk_refuses_only_calls_that_change_something(
     audited: Audited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await audited.bench.serve("time")

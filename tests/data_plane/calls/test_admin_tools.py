@@ -6,12 +6,11 @@ import asyncio
 import json
 from typing import Any
 
-import grpc
 import pytest
+from tests.data_plane.conftest import rpc_fault
 
 from leaseway.v1 import execution_pb2, leases_pb2
 from leaseway.wire.errors import Reason
-from leaseway.wire.status import fault_from_rpc_error
 
 Bench = Any
 
@@ -77,7 +76,7 @@ async def test_a_release_of_an_older_lease_leaves_the_newer_one(bench: Bench) ->
     assert bench.worker.leases.get(newer) is not None
 
 
-async def test_a_lease_that_ended_otherwise_is_said_to_have(bench: Bench) -> None:
+async def test_releasing_a_revoked_lease_reports_the_revocation(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     lease_id = await acquire(bench, "db")
     bench.worker.leases.revoke(lease_id, "an operator wanted it")
@@ -86,7 +85,7 @@ async def test_a_lease_that_ended_otherwise_is_said_to_have(bench: Bench) -> Non
     assert "revoked: an operator wanted it" in text
 
 
-async def test_a_session_that_holds_nothing_is_told_what_it_holds(bench: Bench) -> None:
+async def test_releasing_a_missing_lease_lists_the_leases_of_the_session(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     await bench.serve("desk", shared=False)
     await bench.serve("time")
@@ -135,15 +134,12 @@ async def test_there_is_no_other_admin_tool(bench: Bench) -> None:
     assert fault.metadata["nearest"] == "mcp_release"
 
 
-async def test_a_call_without_a_session_is_refused_on_both_ways(bench: Bench) -> None:
+async def test_a_release_without_a_session_is_refused_on_streams_and_unary(bench: Bench) -> None:
     fault = await bench.caller().refused("mcp_admin", "mcp_release", arguments=arguments("db"))
     assert fault.reason is Reason.SESSION_REQUIRED
     request = execution_pb2.CallToolRequest(tool="mcp_release")
     request.arguments["serverId"] = "db"
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await bench.execution.CallTool(request)
-    unary = fault_from_rpc_error(caught.value)
-    assert unary is not None
+    unary = await rpc_fault(bench.execution.CallTool(request))
     assert unary.reason is Reason.SESSION_REQUIRED
 
 
@@ -158,13 +154,13 @@ async def test_a_unary_caller_releases_by_the_exposed_name(bench: Bench) -> None
     await bench.until(lambda: not bench.servers.live)
 
 
-async def test_calls_in_flight_on_a_released_lease_are_told(bench: Bench) -> None:
+async def test_calls_in_flight_on_a_released_lease_fail(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     lease_id = await acquire(bench, "db")
     bench.servers.holds = True
     caller = bench.caller()
     call_id = await caller.begin("db", session="s1", lease_id=lease_id)
-    await bench.until(lambda: bench.servers.opened[0].calls)
+    await bench.wait_for_calls()
     await release(caller, "db")
     result = await caller.result(call_id)
     assert "LEASE_RELEASED" in str(result.status)
@@ -193,7 +189,7 @@ async def test_a_leaving_worker_refuses_it_like_every_call(bench: Bench) -> None
     assert fault.reason is Reason.DRAINING
 
 
-async def test_a_call_that_joins_a_lease_is_told_which(bench: Bench) -> None:
+async def test_a_call_that_joins_a_lease_gets_its_id(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     first, second = bench.caller(), bench.caller()
     made = await first.call("db", session="s1")

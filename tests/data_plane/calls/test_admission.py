@@ -30,7 +30,7 @@ Bench = Any
         ("time", "echo", b"", Reason.INVALID_ARGUMENTS),
     ],
 )
-async def test_what_cannot_run_is_refused_before_the_server_sees_it(
+async def test_an_invalid_call_is_refused_before_it_is_sent(
     bench: Bench, server_id: str, tool: str, arguments: bytes, reason: Reason
 ) -> None:
     await bench.serve("time")
@@ -66,7 +66,9 @@ async def test_line_breaks_in_arguments_never_reach_a_server_of_lines(bench: Ben
     assert b'{   \\"text\\":  \\"a\\\\nb\\"} ' in result.payload
 
 
-async def test_a_tool_whose_name_another_server_has_is_called_by_its_own(bench: Bench) -> None:
+async def test_a_tool_whose_exposed_name_is_taken_can_be_called_by_its_original_name(
+    bench: Bench,
+) -> None:
     upsert = bench.upsert(bench.spec("time"))
     upsert.toolset.exposed[0].skipped = True
     await bench.push(upsert)
@@ -77,7 +79,7 @@ NOTHING = Grant(NameFilter(whitelist=("other",)))
 ACME = Grant(NameFilter(whitelist=("echo",)), {"guest": None})
 
 
-async def test_what_is_not_granted_is_refused_like_what_was_never_there(bench: Bench) -> None:
+async def test_a_tool_without_a_grant_is_refused_like_a_missing_one(bench: Bench) -> None:
     await bench.serve("time", policy=ServerPolicy(grants={"acme": ACME}))
     await bench.serve("mine", policy=ServerPolicy(grants={"rival": Grant()}))
     caller = bench.caller()
@@ -116,7 +118,9 @@ def noting_calls() -> Iterator[list[str]]:
         sys.setprofile(None)
 
 
-async def test_what_is_not_granted_takes_the_way_of_what_was_never_there(bench: Bench) -> None:
+async def test_a_tool_without_a_grant_takes_the_same_code_path_as_a_missing_one(
+    bench: Bench,
+) -> None:
     await bench.serve("time", policy=ServerPolicy(grants={"acme": ACME, "rival": Grant()}))
     await bench.serve("mine", policy=ServerPolicy(grants={"rival": Grant()}))
     await bench.serve("some", policy=ServerPolicy(grants={"acme": NOTHING, "rival": Grant()}))
@@ -164,7 +168,7 @@ async def test_a_rule_denies_by_arguments_and_repeats_none_of_them(bench: Bench)
     assert (await caller.call("time", tenant="rival", arguments=b'{"text": "/etc"}')).payload
 
 
-async def test_permissions_deny_by_paths_and_by_what_a_tool_does(bench: Bench) -> None:
+async def test_permissions_deny_calls_by_path_and_by_effect(bench: Bench) -> None:
     schema = {"type": "object", "properties": {"path": {"type": "string"}}}
     reads = {"annotations": {"readOnlyHint": True}, "inputSchema": schema}
     bench.servers.tools = {
@@ -225,10 +229,9 @@ async def test_external_tools_are_limited_for_each_tenant_by_itself(bench: Bench
     assert (await caller.call("time", tenant="rival")).payload
 
 
-async def test_calls_of_a_tenant_under_way_are_bounded(bench: Bench) -> None:
+async def test_concurrent_calls_of_a_tenant_are_limited(bench: Bench) -> None:
     policy = ServerPolicy(limits={"acme": TenantLimits(concurrent=1)})
-    await bench.serve("time", policy=policy)
-    bench.servers.holds = True
+    await bench.hold("time", policy=policy)
     caller = bench.caller()
     first = await caller.begin("time", tenant="acme")
     assert (await caller.refused("time", tenant="acme")).reason is Reason.RATE_LIMITED
@@ -238,7 +241,7 @@ async def test_calls_of_a_tenant_under_way_are_bounded(bench: Bench) -> None:
     assert (await caller.call("time", tenant="acme")).payload
 
 
-async def test_how_another_tenants_lease_ended_is_not_told(bench: Bench) -> None:
+async def test_how_another_tenants_lease_ended_is_not_revealed(bench: Bench) -> None:
     await bench.serve("files", shared=False)
     caller = bench.caller()
     result = await caller.call("files", tenant="acme", session="d1")
@@ -255,7 +258,7 @@ async def test_how_another_tenants_lease_ended_is_not_told(bench: Bench) -> None
     assert own.reason is Reason.LEASE_RELEASED
 
 
-async def test_a_server_that_is_tried_for_others_is_like_one_that_never_was(bench: Bench) -> None:
+async def test_a_server_probed_for_other_tenants_looks_like_a_missing_one(bench: Bench) -> None:
     spec = bench.spec("files", policy=ServerPolicy(grants={"acme": Grant()}))
     caller = bench.caller()
     with bench.worker.pool.probing(spec):

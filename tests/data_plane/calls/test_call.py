@@ -64,8 +64,7 @@ async def refusal(ask: MemoryAsk) -> str:
 @pytest.fixture
 async def held(bench: Bench) -> Bench:
     """A worker with one leased server, whose calls wait."""
-    await bench.serve("db", shared=False)
-    bench.servers.holds = True
+    await bench.hold("db", shared=False)
     return bench
 
 
@@ -82,7 +81,7 @@ async def test_a_question_and_its_answer_go_through_as_they_are(held: Bench) -> 
     assert (await caller.result(call_id)).payload == b'{"content":[]}'
 
 
-async def test_an_error_for_an_answer_reaches_the_server_and_the_call_goes_on(held: Bench) -> None:
+async def test_an_error_as_an_answer_reaches_the_server_and_the_call_continues(held: Bench) -> None:
     caller = held.caller()
     call_id, call = await begin(held, caller, session="s1")
     question = call.ask(SAMPLE)
@@ -168,7 +167,7 @@ async def test_an_answer_that_names_another_call_is_dropped(held: Bench) -> None
     second.answer(b"{}")
 
 
-async def test_a_server_whose_caller_does_not_answer_the_method_is_told_what_to_pass(
+async def test_a_question_that_the_caller_cannot_answer_is_refused_with_advice(
     held: Bench,
 ) -> None:
     caller = held.caller()
@@ -212,7 +211,7 @@ async def test_a_question_does_not_outlive_the_deadline(held: Bench) -> None:
     assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "yes")
 
 
-async def test_a_question_that_the_server_takes_back_makes_room_and_takes_no_answer(
+async def test_a_withdrawn_question_frees_its_place_and_ignores_its_answer(
     held: Bench,
 ) -> None:
     caller = held.caller()

@@ -29,9 +29,8 @@ async def answer(bench: Bench, state: str, **fields: Any) -> sync_pb2.ApprovalQu
     return asked
 
 
-async def test_nothing_reaches_the_server_before_a_person_has_agreed(bench: Bench) -> None:
-    await bench.serve("bank", policy=NEEDS)
-    bench.servers.holds = True
+async def test_nothing_reaches_the_server_before_approval(bench: Bench) -> None:
+    await bench.hold("bank", policy=NEEDS)
     refused = asyncio.create_task(
         bench.caller().refused("bank", tenant="acme", agent="billing", session="d1")
     )
@@ -47,7 +46,7 @@ async def test_nothing_reaches_the_server_before_a_person_has_agreed(bench: Benc
     assert not any(each.calls for each in bench.servers.opened)
 
 
-async def test_an_approved_call_runs_with_the_very_arguments_that_were_shown(bench: Bench) -> None:
+async def test_an_approved_call_runs_with_exactly_the_shown_arguments(bench: Bench) -> None:
     await bench.serve("bank", policy=NEEDS)
     twice = b'{"text": "small", "text": "large"}'
     called = asyncio.create_task(bench.caller().call("bank", arguments=twice))
@@ -58,9 +57,8 @@ async def test_an_approved_call_runs_with_the_very_arguments_that_were_shown(ben
     assert b"small" not in (await called).payload
 
 
-async def test_a_call_whose_agreement_another_one_has_used_is_refused(bench: Bench) -> None:
-    await bench.serve("bank", policy=NEEDS)
-    bench.servers.holds = True
+async def test_an_approval_cannot_be_used_twice(bench: Bench) -> None:
+    await bench.hold("bank", policy=NEEDS)
     refused = asyncio.create_task(bench.caller().refused("bank"))
     await answer(bench, "approved")
     await answer(bench, "waiting", approval_id="a2")
@@ -70,7 +68,7 @@ async def test_a_call_whose_agreement_another_one_has_used_is_refused(bench: Ben
     assert not any(each.calls for each in bench.servers.opened)
 
 
-async def test_secrets_in_arguments_are_not_shown_but_told_apart(bench: Bench) -> None:
+async def test_secrets_in_arguments_are_hidden_but_change_the_digest(bench: Bench) -> None:
     await bench.serve("bank", policy=NEEDS)
     secrets = (
         "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
@@ -89,13 +87,13 @@ async def test_secrets_in_arguments_are_not_shown_but_told_apart(bench: Bench) -
     assert len(digests) == 2
 
 
-async def test_arguments_that_do_not_fit_trouble_no_person(bench: Bench) -> None:
+async def test_invalid_arguments_request_no_approval(bench: Bench) -> None:
     await bench.serve("bank", policy=NEEDS)
     fault = await bench.caller().refused("bank", arguments=b'{"text": 7}')
     assert fault.reason is Reason.INVALID_ARGUMENTS
 
 
-async def test_without_the_control_plane_no_such_call_runs(bench: Bench) -> None:
+async def test_no_call_that_needs_approval_runs_without_the_control_plane(bench: Bench) -> None:
     await bench.serve("bank", policy=NEEDS)
     await bench.serve("free")
     bench.plane.end_stream()
@@ -107,7 +105,7 @@ async def test_without_the_control_plane_no_such_call_runs(bench: Bench) -> None
     assert not any(each.calls for each in bench.servers.opened)
 
 
-async def test_calls_that_are_judged_together_are_asked_about_for_their_own_callers(
+async def test_calls_whose_rules_are_checked_together_keep_their_callers(
     bench: Bench,
 ) -> None:
     rule = ArgumentRule('args.text == "no"')

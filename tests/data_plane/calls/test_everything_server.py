@@ -104,7 +104,7 @@ async def test_the_reference_server_asks_through_a_worker(running: Bench, npm_se
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_the_reference_server_is_told_what_its_caller_has_to_pass(
+async def test_the_reference_server_gets_advice_when_its_caller_cannot_answer(
     running: Bench, npm_server: Any
 ) -> None:
     (command,) = npm_server("mcp-server-everything")

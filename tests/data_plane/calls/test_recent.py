@@ -81,7 +81,7 @@ def test_calls_of_one_server_are_selected_among_those_of_others() -> None:
     assert _numbers(calls.select("recent", limit=10, now=0.0, server_id="a")) == [1]
 
 
-def test_what_a_call_went_through_lasts_until_the_next_part_begins() -> None:
+def test_a_phase_of_a_call_lasts_until_the_next_one_starts() -> None:
     call = _call(duration=1.0, marks=(("admission", 0.0), ("waiting", 0.25), ("server", 0.75)))
     assert list(call.phases) == [
         ("admission", 0.0, 0.25),
@@ -151,7 +151,7 @@ def test_the_rings_keep_their_bounds_and_the_counts_their_sums(
         assert traffic.failed == sum(outcome != OK for _, outcome in ended)
 
 
-async def test_a_success_is_told_as_any_other_call(bench: Bench) -> None:
+async def test_a_successful_call_is_remembered_with_all_fields(bench: Bench) -> None:
     recent = bench.worker.executor.recent = RecentCalls()
     await bench.serve("time")
     caller = bench.caller()

@@ -49,14 +49,8 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 async def test_a_sampled_call_is_traced_down_to_the_server(
     spans: InMemorySpanExporter, bench: Bench
 ) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
-    caller = bench.caller()
-    call_id = await caller.begin("time", traceparent=SAMPLED, agent="billing", session="s1")
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
-    (call,) = bench.servers.opened[0].calls
-    call.answer(b"{}")
-    await caller.result(call_id)
+    await bench.hold("time")
+    call = await bench.answer_call("time", traceparent=SAMPLED, agent="billing", session="s1")
     found = by_name(spans)
     worker, request = found["leaseway.call"], found["tools/call echo"]
     assert (worker.kind, request.kind) == (SpanKind.SERVER, SpanKind.CLIENT)
@@ -106,7 +100,7 @@ async def test_an_unsampled_call_has_no_span(spans: InMemorySpanExporter, bench:
     assert not spans.get_finished_spans()
 
 
-async def test_a_call_that_the_sampler_leaves_out_tells_the_server_so(
+async def test_an_unsampled_call_sends_an_unsampled_trace_context(
     spans: InMemorySpanExporter, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choosy = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
@@ -114,12 +108,7 @@ async def test_a_call_that_the_sampler_leaves_out_tells_the_server_so(
     await bench.serve("time")
     spans.clear()
     bench.servers.holds = True
-    caller = bench.caller()
-    call_id = await caller.begin("time")
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
-    (call,) = bench.servers.opened[0].calls
-    call.answer(b"{}")
-    await caller.result(call_id)
+    call = await bench.answer_call("time")
     assert int(call.request.meta["traceparent"][-2:], 16) & 1 == 0
     assert not spans.get_finished_spans()
 
@@ -144,11 +133,10 @@ async def test_waiting_for_a_lease_is_an_event_and_the_lease_an_attribute(
 async def test_how_a_call_failed_is_on_both_spans(
     spans: InMemorySpanExporter, bench: Bench
 ) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+    await bench.hold("time")
     caller = bench.caller()
     failing = await caller.begin("time", traceparent=SAMPLED)
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    await bench.wait_for_calls()
     fault = Fault(Reason.SERVER_ERROR, "no", "yes", metadata={"code": "-32050"})
     bench.servers.opened[0].calls[0].fail(fault)
     await caller.result(failing)
@@ -162,13 +150,8 @@ async def test_how_a_call_failed_is_on_both_spans(
 async def test_an_error_of_the_tool_is_seen_in_its_trace(
     spans: InMemorySpanExporter, bench: Bench
 ) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
-    caller = bench.caller()
-    call_id = await caller.begin("time", traceparent=SAMPLED)
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
-    bench.servers.opened[0].calls[0].answer(b'{"isError":true}', is_error=True)
-    await caller.result(call_id)
+    await bench.hold("time")
+    await bench.answer_call("time", b'{"isError":true}', is_error=True, traceparent=SAMPLED)
     assert attributes(by_name(spans)["tools/call echo"])["error.type"] == "tool_error"
 
 

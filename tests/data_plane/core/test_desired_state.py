@@ -33,7 +33,7 @@ def test_changes_tell_new_launch_from_new_exposure_from_the_same() -> None:
     assert keys(changes.exposed) == ["c"]
 
 
-def test_a_removal_names_what_was_held_and_ignores_the_rest() -> None:
+def test_removals_of_unknown_variants_are_ignored() -> None:
     desired_state, _ = apply(DesiredState(), Update(1, 5, (variant("a"),)))
     desired_state, changes = apply(
         desired_state,
@@ -50,7 +50,7 @@ def test_an_upsert_wins_over_a_removal_of_the_same_delta() -> None:
     assert VariantKey("a") in desired_state.variants
 
 
-def test_a_tenant_gets_its_own_variant_else_the_common_one() -> None:
+def test_a_tenant_gets_its_own_variant_or_the_common_one() -> None:
     own, common = variant("a", tenant="acme"), variant("a")
     desired_state, _ = apply(
         DesiredState(), Update(1, 5, (own, common, variant("b", tenant="acme")))

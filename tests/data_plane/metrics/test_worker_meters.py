@@ -45,7 +45,7 @@ async def measured(meter: Meter) -> AsyncIterator[Bench]:
 CALL = ("tools/call", "execute_tool", "echo")
 
 
-async def test_calls_are_timed_by_tool_and_by_how_they_ended(measured: Bench, meter: Meter) -> None:
+async def test_calls_are_timed_by_tool_and_outcome(measured: Bench, meter: Meter) -> None:
     await measured.serve("files")
     caller = measured.caller()
     await caller.call("files")
@@ -108,9 +108,7 @@ async def test_other_requests_are_timed_by_method_and_subscriptions_until_they_h
     assert read(meter, "leaseway.calls.refused") == {}
 
 
-async def test_calls_that_no_server_had_are_counted_by_reason(
-    measured: Bench, meter: Meter
-) -> None:
+async def test_refused_calls_are_counted_by_reason(measured: Bench, meter: Meter) -> None:
     await measured.serve("files")
     caller = measured.caller()
     await caller.refused("files", arguments=b'{"text": 7}')
@@ -125,9 +123,7 @@ async def test_calls_that_no_server_had_are_counted_by_reason(
     assert read(meter, "mcp.client.operation.duration") == {}
 
 
-async def test_what_tenants_use_of_their_limits_is_read_and_what_they_are_refused_counted(
-    measured: Bench, meter: Meter
-) -> None:
+async def test_usage_and_rejections_of_tenants_are_measured(measured: Bench, meter: Meter) -> None:
     limits = {
         "acme": TenantLimits(concurrent=1, leases=1, calls=Rate(50, 10.0)),
         "*": TenantLimits(concurrent=2, artifact_bytes=1_000),
@@ -257,7 +253,7 @@ def test_a_server_that_invents_error_codes_gets_a_bounded_number_of_series(meter
     assert found["tools/call", "execute_tool", "t", "wild", "tcp", "_OTHER"] == 984
 
 
-def test_series_of_servers_that_are_gone_are_dropped(meter: Meter) -> None:
+def test_series_of_removed_servers_are_dropped(meter: Meter) -> None:
     meters = WorkerMeters(meter, lambda: 0.0)
     for server_id in ("kept", "gone"):
         spec = ServerSpec(VariantKey(server_id), "stdio", command="x")

@@ -17,8 +17,7 @@ from leaseway.wire.messages.mcp import ELICIT
 @pytest.fixture
 async def held(bench: Bench) -> Bench:
     """A worker with one shared server, whose calls wait."""
-    await bench.serve("db")
-    bench.servers.holds = True
+    await bench.hold("db")
     return bench
 
 
@@ -46,7 +45,7 @@ async def several_parked(bench: Bench, count: int) -> tuple[list[Reply], list[Me
     return responses, calls
 
 
-async def test_results_that_wait_have_a_bound_in_bytes_and_the_oldest_call_is_given_up(
+async def test_suspended_calls_beyond_the_memory_limit_discard_the_oldest(
     held: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     held.worker.execution.continuations = Continuations("w1", "i1", max_bytes=3000)
@@ -65,7 +64,7 @@ async def test_results_that_wait_have_a_bound_in_bytes_and_the_oldest_call_is_gi
         assert ended.content[0].text.startswith("xxx")
 
 
-async def test_a_call_given_up_for_its_bytes_before_its_result_is_cancelled(held: Bench) -> None:
+async def test_a_discarded_call_without_a_result_is_cancelled(held: Bench) -> None:
     held.worker.execution.continuations = Continuations("w1", "i1", max_bytes=1000)
     responses, calls = await several_parked(held, 2)
     calls[1].answer(text_result(950))
@@ -75,7 +74,7 @@ async def test_a_call_given_up_for_its_bytes_before_its_result_is_cancelled(held
     assert (await reply_of(held, request_state=responses[1].request_state)).content
 
 
-async def test_what_a_call_was_asked_and_told_counts_as_held(held: Bench) -> None:
+async def test_questions_count_as_memory_of_suspended_calls(held: Bench) -> None:
     held.worker.execution.continuations = Continuations("w1", "i1", max_bytes=5000)
     _response, _ = await parked(held, ELICIT)
     call = call_of(held)
@@ -87,7 +86,7 @@ async def test_what_a_call_was_asked_and_told_counts_as_held(held: Bench) -> Non
     await held.until(lambda: call.cancelled)
 
 
-async def test_another_tenant_is_not_told_of_a_call_that_was_given_up(held: Bench) -> None:
+async def test_another_tenant_does_not_learn_of_a_discarded_call(held: Bench) -> None:
     held.worker.execution.continuations = Continuations("w1", "i1", max_bytes=10)
     response, _ = await parked(held, ELICIT)
     await held.until(lambda: call_of(held).cancelled)
@@ -97,13 +96,13 @@ async def test_another_tenant_is_not_told_of_a_call_that_was_given_up(held: Benc
     assert mine.reason is Reason.OVERLOADED
 
 
-async def test_a_drain_waits_for_what_waits_only_a_short_while(held: Bench) -> None:
+async def test_a_drain_shortens_the_timeout_of_suspended_calls(held: Bench) -> None:
     held.worker.execution.continuations = Continuations("w1", "i1", drain_timeout=0.05)
     (asked, _with_result), calls = await several_parked(held, 2)
     calls[1].answer(text_result(100))
     caller = held.caller()
     in_flight = await caller.begin("db")
-    await held.until(lambda: len(held.servers.opened[0].calls) == 2)
+    await held.wait_for_calls(2)
     going_on = held.servers.opened[0].calls[1]
     held.shutdown.request("a test wants it")
     await held.until(lambda: calls[0].cancelled and not len(held.worker.execution.continuations))
@@ -115,7 +114,7 @@ async def test_a_drain_waits_for_what_waits_only_a_short_while(held: Bench) -> N
     await held.until(lambda: not held.servers.live)
 
 
-async def test_a_caller_that_comes_back_in_time_gets_its_result_from_a_worker_that_ends(
+async def test_a_draining_worker_still_returns_the_result_of_a_suspended_call(
     held: Bench,
 ) -> None:
     response, _ = await parked(held, ELICIT)

@@ -7,9 +7,9 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import pytest
 from google.protobuf.json_format import MessageToDict
+from tests.data_plane.conftest import rpc_fault
 
 from leaseway.data_plane.services.continuations import Continuations
 from leaseway.data_plane.services.unary import UnarySink
@@ -18,7 +18,6 @@ from leaseway.v1 import execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
-from leaseway.wire.status import fault_from_rpc_error
 
 Bench = Any
 Reply = execution_pb2.CallToolResponse
@@ -56,11 +55,7 @@ async def reply_of(bench: Bench, **fields: Any) -> Reply:
 
 
 async def refused(bench: Bench, **fields: Any) -> Fault:
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await reply_of(bench, **fields)
-    fault = fault_from_rpc_error(error.value)
-    assert fault is not None
-    return fault
+    return await rpc_fault(reply_of(bench, **fields))
 
 
 async def parked(bench: Bench, *methods: str, **fields: Any) -> tuple[Reply, list[MemoryAsk]]:
@@ -68,6 +63,16 @@ async def parked(bench: Bench, *methods: str, **fields: Any) -> tuple[Reply, lis
     reply, call = await begin(bench, **fields)
     questions = [call.ask(method, {"n": n}) for n, method in enumerate(methods)]
     return await reply, questions
+
+
+def resume(
+    bench: Bench, response: Reply, answers: Any = None, **fields: Any
+) -> asyncio.Future[Reply]:
+    """Continue a call; by default with an empty object as the answer to each question."""
+    if answers is None:
+        answers = {question.id: {} for question in response.input_required}
+    fields = {"request_state": response.request_state, "input_responses": answers, **fields}
+    return asyncio.ensure_future(reply_of(bench, **fields))
 
 
 async def reply_to(question: MemoryAsk) -> Any:
@@ -78,8 +83,7 @@ async def reply_to(question: MemoryAsk) -> Any:
 @pytest.fixture
 async def held(bench: Bench) -> Bench:
     """A worker with one shared server, whose calls wait."""
-    await bench.serve("db")
-    bench.servers.holds = True
+    await bench.hold("db")
     return bench
 
 
@@ -90,23 +94,18 @@ async def test_a_call_is_continued_with_the_answers(held: Bench) -> None:
     assert not response.content
     ids = [each.id for each in response.input_required]
     answers: Any = {ids[0]: {"action": "accept"}, ids[1]: {"tokens": 3, "list": [1, None]}}
-    going_on = asyncio.ensure_future(
-        reply_of(held, request_state=response.request_state, input_responses=answers)
-    )
+    going_on = resume(held, response, answers)
     assert await reply_to(name) == {"action": "accept"}
     assert await reply_to(model) == {"tokens": 3, "list": [1, None]}
     call_of(held).answer(b'{"content":[{"type":"text","text":"done"}]}')
     assert (await going_on).content[0].text == "done"
 
 
-async def test_a_call_may_ask_again_and_again(held: Bench) -> None:
+async def test_a_call_may_ask_several_times(held: Bench) -> None:
     response, (question,) = await parked(held, ELICIT)
     states = {response.request_state}
     for _ in range(3):
-        (asked,) = response.input_required
-        going_on = asyncio.ensure_future(
-            reply_of(held, request_state=response.request_state, input_responses={asked.id: {}})
-        )
+        going_on = resume(held, response)
         await reply_to(question)
         question = call_of(held).ask(ROOTS)
         response = await going_on
@@ -115,46 +114,39 @@ async def test_a_call_may_ask_again_and_again(held: Bench) -> None:
     call_of(held).answer(b"{}")
 
 
-async def test_what_is_not_answered_and_what_came_meanwhile_is_asked_next(held: Bench) -> None:
+async def test_unanswered_and_new_questions_are_sent_next(held: Bench) -> None:
     response, (first, second) = await parked(held, ELICIT, SAMPLE)
     call_of(held).ask(ROOTS)
     answered: Any = {response.input_required[0].id: {}}
-    following = await reply_of(held, request_state=response.request_state, input_responses=answered)
+    following = await resume(held, response, answered)
     assert await reply_to(first) == {}
     assert [each.method for each in following.input_required] == [SAMPLE, ROOTS]
     assert following.input_required[0].id == response.input_required[1].id
     assert not second.reply.done()
 
 
-async def test_a_result_that_comes_before_the_answers_is_kept(held: Bench) -> None:
+async def test_a_result_that_arrives_before_the_answers_is_kept(held: Bench) -> None:
     response, _ = await parked(held, ELICIT)
     call_of(held).answer(b'{"content":[{"type":"text","text":"never mind"}]}')
-    state, (asked,) = response.request_state, response.input_required
-    ended = await reply_of(held, request_state=state, input_responses={asked.id: {}})
+    ended = await resume(held, response)
     assert ended.content[0].text == "never mind"
 
 
-async def test_an_answer_to_a_question_that_was_taken_back_is_dropped(held: Bench) -> None:
+async def test_an_answer_to_a_withdrawn_question_is_dropped(held: Bench) -> None:
     response, (first, second) = await parked(held, ELICIT, SAMPLE)
     first.withdraw()
-    answers: Any = {each.id: {} for each in response.input_required}
-    going_on = asyncio.ensure_future(
-        reply_of(held, request_state=response.request_state, input_responses=answers)
-    )
+    going_on = resume(held, response)
     await reply_to(second)
     call_of(held).answer(b"{}")
     await going_on
     assert not first.reply.done()
 
 
-async def test_a_state_is_good_once(held: Bench) -> None:
+async def test_a_request_state_works_once(held: Bench) -> None:
     response, (question,) = await parked(held, ELICIT)
-    state, (asked,) = response.request_state, response.input_required
-    first = asyncio.ensure_future(
-        reply_of(held, request_state=state, input_responses={asked.id: {}})
-    )
+    first = resume(held, response)
     await reply_to(question)
-    again = await refused(held, request_state=state, input_responses={asked.id: {}})
+    again = await rpc_fault(resume(held, response))
     assert again.reason is Reason.INVALID_REQUEST
     assert "continued already" in again.message
     call_of(held).answer(b"{}")
@@ -162,7 +154,7 @@ async def test_a_state_is_good_once(held: Bench) -> None:
 
 
 @pytest.mark.parametrize("state", ["x", "0123456789abcdef.x", ".", "{}.x"])
-async def test_a_state_of_another_worker_is_refused(held: Bench, state: str) -> None:
+async def test_a_request_state_of_another_worker_is_refused(held: Bench, state: str) -> None:
     fault = await refused(held, request_state=state)
     assert fault.reason is Reason.INVALID_REQUEST
     assert "worker that asked" in fault.message
@@ -171,38 +163,33 @@ async def test_a_state_of_another_worker_is_refused(held: Bench, state: str) -> 
 async def test_another_tenant_cannot_continue_a_call(held: Bench) -> None:
     response, (question,) = await parked(held, ELICIT)
     (asked,) = response.input_required
-    state, answers = response.request_state, {asked.id: {"a": 1}}
-    fault = await refused(held, request_state=state, tenant="other", input_responses=answers)
+    answers = {asked.id: {"a": 1}}
+    fault = await rpc_fault(resume(held, response, answers, tenant="other"))
     assert fault.reason is Reason.INVALID_REQUEST
     assert not question.reply.done()
-    fine = asyncio.ensure_future(
-        reply_of(held, request_state=state, tenant="default", input_responses=answers)
-    )
+    fine = resume(held, response, answers, tenant="default")
     assert await reply_to(question) == {"a": 1}
     call_of(held).answer(b"{}")
     await fine
 
 
 @pytest.mark.parametrize("key", ["0", "elicit", "-1", "1" * 5000])
-async def test_an_answer_to_what_was_never_asked_is_refused_and_the_call_waits_on(
+async def test_an_answer_to_an_unknown_question_is_refused_and_the_call_stays_suspended(
     held: Bench, key: str
 ) -> None:
     response, (question,) = await parked(held, ELICIT)
-    state, (asked,) = response.request_state, response.input_required
-    wrong: Any = {key: {}, asked.id: {}}
-    fault = await refused(held, request_state=state, input_responses=wrong)
+    (asked,) = response.input_required
+    fault = await rpc_fault(resume(held, response, {key: {}, asked.id: {}}))
     assert fault.reason is Reason.INVALID_REQUEST
     assert "never asked" in fault.message
     assert not question.reply.done()
-    fine = asyncio.ensure_future(
-        reply_of(held, request_state=state, input_responses={asked.id: {}})
-    )
+    fine = resume(held, response)
     await reply_to(question)
     call_of(held).answer(b"{}")
     await fine
 
 
-async def test_a_method_that_the_caller_does_not_answer_is_refused_in_its_place(
+async def test_a_question_of_an_unanswered_method_is_refused_by_the_worker(
     held: Bench,
 ) -> None:
     reply, call = await begin(held, answers=[ROOTS])
@@ -212,7 +199,7 @@ async def test_a_method_that_the_caller_does_not_answer_is_refused_in_its_place(
     assert not (await reply).input_required
 
 
-async def test_a_caller_that_leaves_while_it_continues_cancels_the_call(held: Bench) -> None:
+async def test_cancelling_the_second_request_cancels_the_call(held: Bench) -> None:
     response, (question,) = await parked(held, ELICIT)
     (asked,) = response.input_required
     going_on = held.execution.CallTool(
@@ -226,9 +213,9 @@ async def test_a_caller_that_leaves_while_it_continues_cancels_the_call(held: Be
     await settled
 
 
-async def test_the_deadline_of_the_first_request_ends_a_call_that_waits(held: Bench) -> None:
+async def test_the_deadline_of_the_first_request_ends_a_suspended_call(held: Bench) -> None:
     reply = held.execution.CallTool(request(), timeout=3.0)
-    await held.until(lambda: held.servers.opened and held.servers.opened[0].calls)
+    await held.wait_for_calls()
     call = call_of(held)
     call.ask(ELICIT)
     response = await reply
@@ -237,7 +224,7 @@ async def test_the_deadline_of_the_first_request_ends_a_call_that_waits(held: Be
     assert fault.reason is Reason.DEADLINE_EXCEEDED
 
 
-async def test_a_call_waits_for_a_while_only(held: Bench) -> None:
+async def test_a_suspended_call_times_out(held: Bench) -> None:
     held.worker.execution.continuations = Continuations("w1", "i1", timeout=0.05)
     response, (question,) = await parked(held, ELICIT)
     with pytest.raises(AskRefused, match="has ended"):
@@ -249,7 +236,7 @@ async def test_a_call_waits_for_a_while_only(held: Bench) -> None:
     assert "It was cancelled: its caller did not answer within 0.05 s" in fault.message
 
 
-async def test_calls_that_wait_have_a_bound(held: Bench) -> None:
+async def test_suspended_calls_are_limited(held: Bench) -> None:
     continuations = held.worker.execution.continuations = Continuations("w1", "i1")
     states = [
         (continuations.suspend(sink_of(tenant)), tenant)
@@ -265,10 +252,7 @@ async def test_calls_that_wait_have_a_bound(held: Bench) -> None:
     assert len(continuations) == bounds.MAX_PARKED
     reply, call = await begin(held)
     call.ask(ELICIT)
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await reply
-    fault = fault_from_rpc_error(error.value)
-    assert fault is not None
+    fault = await rpc_fault(reply)
     assert (fault.reason, fault.started) == (Reason.OVERLOADED, "yes")
     assert call.cancelled
     for state, tenant in states:
@@ -284,7 +268,7 @@ def sink_of(tenant: str) -> Any:
     return sink
 
 
-async def test_a_state_names_its_worker_and_cannot_be_guessed(held: Bench) -> None:
+async def test_a_request_state_contains_its_worker_and_cannot_be_guessed(held: Bench) -> None:
     states = []
     for _ in range(2):
         response, _ = await parked(held, ELICIT)
@@ -295,18 +279,11 @@ async def test_a_state_names_its_worker_and_cannot_be_guessed(held: Bench) -> No
     assert len(set(states)) == 2
 
 
-async def test_a_lease_that_the_call_acquired_is_named_with_the_questions(bench: Bench) -> None:
-    await bench.serve("db", shared=False)
-    bench.servers.holds = True
+async def test_the_new_lease_of_a_call_is_sent_with_its_questions(bench: Bench) -> None:
+    await bench.hold("db", shared=False)
     response, _ = await parked(bench, ELICIT, session="s1")
     assert response.new_lease.session == "s1"
-    going_on = asyncio.ensure_future(
-        reply_of(
-            bench,
-            request_state=response.request_state,
-            input_responses={response.input_required[0].id: {}},
-        )
-    )
+    going_on = resume(bench, response)
     await bench.until(lambda: not len(bench.worker.execution.continuations))
     call_of(bench).answer(b"{}")
     assert (await going_on).new_lease.id == response.new_lease.id
@@ -317,7 +294,7 @@ async def test_a_streaming_call_ends_its_stream_with_the_questions(held: Bench) 
         execution_pb2.CallToolStreamingRequest(call=request(), log_level="info")
     )
     events = asyncio.ensure_future(_all(stream))
-    await held.until(lambda: held.servers.opened and held.servers.opened[0].calls)
+    await held.wait_for_calls()
     call = call_of(held)
     assert call.request.on_progress is not None
     call.request.on_progress(1.0, 2.0, "half")

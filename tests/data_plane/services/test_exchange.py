@@ -7,13 +7,13 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.conftest import BOUND
+from tests.data_plane.conftest import rpc_fault
 
 from leaseway.telemetry.diagnostics import Stall, StallMeter
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.status import fault_from_rpc_error, fault_from_status
+from leaseway.wire.status import fault_from_status
 
 Bench = Any
 
@@ -37,12 +37,10 @@ async def test_a_result_is_what_the_server_sent(bench: Bench) -> None:
 
 
 async def test_an_error_of_the_tool_is_a_result(bench: Bench) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+    await bench.hold("time")
     caller = bench.caller()
     call_id = await caller.begin("time")
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
-    bench.servers.opened[0].calls[0].answer(b'{"isError":true}', is_error=True)
+    (await bench.wait_for_calls())[0].answer(b'{"isError":true}', is_error=True)
     result = await caller.result(call_id)
     assert result.is_error
     assert result.payload == b'{"isError":true}'
@@ -60,7 +58,7 @@ async def test_arguments_over_their_bound_are_refused_although_in_chunks(bench: 
     assert "4 MiB" in result.status.message
 
 
-async def test_chunks_of_a_call_that_was_given_up_make_room_for_others(bench: Bench) -> None:
+async def test_cancelling_a_chunked_call_frees_its_place(bench: Bench) -> None:
     await bench.serve("time")
     caller = bench.caller()
     piece = b'{"text": "hi"}'
@@ -78,9 +76,8 @@ async def test_chunks_of_a_call_that_was_given_up_make_room_for_others(bench: Be
     assert (await caller.result(201)).payload
 
 
-async def test_a_call_over_the_bound_of_those_in_flight_is_refused(bench: Bench) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+async def test_a_call_beyond_the_limit_in_flight_is_refused(bench: Bench) -> None:
+    await bench.hold("time")
     caller = bench.caller()
     calls = [
         execution_pb2.Call(id=number, server_id="time", tool="echo", arguments=b'{"text": ""}')
@@ -90,10 +87,10 @@ async def test_a_call_over_the_bound_of_those_in_flight_is_refused(bench: Bench)
     fault = await caller.refused("time", id=5000)
     assert (fault.reason, fault.started) == (Reason.OVERLOADED, "no")
     assert fault.retry_delay is not None
-    await bench.until(lambda: len(bench.servers.opened[0].calls) == bounds.MAX_CALLS_IN_FLIGHT)
+    await bench.wait_for_calls(bounds.MAX_CALLS_IN_FLIGHT)
 
 
-async def test_a_deadline_is_met_and_the_server_is_told(bench: Bench) -> None:
+async def test_a_passed_deadline_cancels_the_request_at_the_server(bench: Bench) -> None:
     await bench.serve("time")
     await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")
     bench.servers.holds = True
@@ -102,16 +99,14 @@ async def test_a_deadline_is_met_and_the_server_is_told(bench: Bench) -> None:
     assert "deadline" in bench.servers.opened[0].calls[0].cancelled
 
 
-async def test_a_server_without_an_answer_has_its_own_call_timeout(bench: Bench) -> None:
-    await bench.serve("time", call_timeout=0.03)
-    bench.servers.holds = True
+async def test_a_call_without_a_deadline_has_the_call_timeout_of_its_server(bench: Bench) -> None:
+    await bench.hold("time", call_timeout=0.03)
     fault = await bench.caller().refused("time", timeout_ms=0)
     assert fault.reason is Reason.DEADLINE_EXCEEDED
 
 
-async def test_a_callers_own_deadline_comes_before_the_servers(bench: Bench) -> None:
-    await bench.serve("time", call_timeout=0.03)
-    bench.servers.holds = True
+async def test_a_callers_deadline_overrides_the_call_timeout_of_the_server(bench: Bench) -> None:
+    await bench.hold("time", call_timeout=0.03)
     caller = bench.caller()
     patient = await caller.begin("time", timeout_ms=60_000)
     assert (await caller.refused("time", timeout_ms=0)).reason is Reason.DEADLINE_EXCEEDED
@@ -127,12 +122,11 @@ async def test_a_deadline_passes_while_the_server_is_starting(bench: Bench) -> N
     assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "no")
 
 
-async def test_a_cancelled_call_ends_at_once_and_the_server_is_told(bench: Bench) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+async def test_a_cancelled_call_ends_at_once_and_is_cancelled_at_the_server(bench: Bench) -> None:
+    await bench.hold("time")
     caller = bench.caller()
     call_id = await caller.begin("time")
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    await bench.wait_for_calls()
     await caller.send(cancels=[execution_pb2.Cancel(call_id=call_id, reason="no need")])
     result = await caller.result(call_id)
     assert result.status.code == grpc.StatusCode.CANCELLED.value[0]
@@ -141,28 +135,23 @@ async def test_a_cancelled_call_ends_at_once_and_the_server_is_told(bench: Bench
 
 
 async def test_the_end_of_a_stream_cancels_its_calls(bench: Bench) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+    await bench.hold("time")
     caller = bench.caller()
     await caller.begin("time")
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    await bench.wait_for_calls()
     caller.close()
     await bench.until(lambda: bench.servers.opened[0].calls[0].cancelled)
     await bench.until(lambda: bench.worker.executor.in_flight == 0)
 
 
 @pytest.mark.parametrize("call_id", [0, 1])
-async def test_a_call_id_that_names_nothing_new_ends_the_stream(bench: Bench, call_id: int) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+async def test_a_zero_or_repeated_call_id_ends_the_stream(bench: Bench, call_id: int) -> None:
+    await bench.hold("time")
     caller = bench.caller()
     await caller.begin("time")
     await caller.send(calls=[execution_pb2.Call(id=call_id, server_id="time", tool="echo")])
     await caller.until(lambda: caller.ended)
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await caller._reader
-    fault = fault_from_rpc_error(error.value)
-    assert fault is not None
+    fault = await rpc_fault(caller._reader)
     assert fault.reason is Reason.INVALID_REQUEST
 
 
@@ -174,7 +163,9 @@ async def test_a_call_at_a_newer_version_waits_for_it(bench: Bench) -> None:
     assert (await caller.result(call_id)).payload
 
 
-async def test_a_worker_that_stays_behind_says_so(bench: Bench, monkeypatch: Any) -> None:
+async def test_a_call_at_a_version_that_never_arrives_is_refused(
+    bench: Bench, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(bounds, "BEHIND_WAIT", 0.02)
     await bench.serve("time")
     fault = await bench.caller().refused("time", registry_version=9)
@@ -184,24 +175,21 @@ async def test_a_worker_that_stays_behind_says_so(bench: Bench, monkeypatch: Any
 async def test_an_unsampled_callers_trace_context_reaches_the_server_untouched(
     bench: Bench,
 ) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+    await bench.hold("time")
     caller = bench.caller()
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
     await caller.begin("time", traceparent=parent, tracestate="a=b")
     await caller.begin("time")
-    await bench.until(lambda: len(bench.servers.opened[0].calls) == 2)
-    first, second = bench.servers.opened[0].calls
+    first, second = await bench.wait_for_calls(2)
     assert first.request.meta == {"traceparent": parent, "tracestate": "a=b"}
     assert second.request.meta is None
 
 
-async def test_a_lost_server_fails_what_is_in_flight_and_comes_back(bench: Bench) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+async def test_a_crashed_server_fails_calls_in_flight_and_restarts(bench: Bench) -> None:
+    await bench.hold("time")
     caller = bench.caller()
     call_id = await caller.begin("time")
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    await bench.wait_for_calls()
     bench.servers.opened[0].crash("exit status 3")
     result = await caller.result(call_id)
     assert "exit status 3" in result.status.message
@@ -210,7 +198,9 @@ async def test_a_lost_server_fails_what_is_in_flight_and_comes_back(bench: Bench
     assert (await caller.call("time")).payload
 
 
-async def test_a_server_that_is_down_refuses_with_why_and_when(bench: Bench) -> None:
+async def test_calls_of_a_failed_server_are_refused_with_the_reason_and_a_delay(
+    bench: Bench,
+) -> None:
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no such file")] * 500
     await bench.serve("time")
     await bench.plane.expect_report(lambda report: report.problems)
@@ -220,15 +210,12 @@ async def test_a_server_that_is_down_refuses_with_why_and_when(bench: Bench) -> 
     assert fault.retry_delay is not None
 
 
-async def test_a_stream_of_another_protocol_is_refused_as_a_whole(bench: Bench) -> None:
+async def test_a_stream_of_an_unsupported_protocol_version_is_refused(bench: Bench) -> None:
     await bench.serve("time")
     stream = bench.execution.Exchange()
     other = catalog_pb2.ClientInfo(protocol_version=99)
     await stream.write(execution_pb2.ExchangeRequest(client=other))
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await asyncio.wait_for(read_all(stream), BOUND)
-    fault = fault_from_rpc_error(error.value)
-    assert fault is not None
+    fault = await rpc_fault(read_all(stream))
     assert fault.reason is Reason.INCOMPATIBLE_VERSION
 
 
@@ -246,7 +233,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("document", HOSTILE.values(), ids=HOSTILE)
-async def test_no_arguments_keep_a_neighbours_calls_waiting(bench: Bench, document: bytes) -> None:
+async def test_no_arguments_stall_the_calls_of_another_caller(
+    bench: Bench, document: bytes
+) -> None:
     """The worker, both callers and their gRPC share this loop: its work is counted, not time."""
     await bench.serve("time")
     hostile, neighbour = bench.caller(), bench.caller()

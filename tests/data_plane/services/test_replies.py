@@ -10,13 +10,14 @@ import grpc
 import pytest
 from google.protobuf.struct_pb2 import Struct
 from tests.conftest import BOUND
+from tests.data_plane.conftest import rpc_fault
 
 from leaseway.data_plane.services import exchange, replies
 from leaseway.identity.principal import Principal, Role
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.status import fault_from_rpc_error, fault_from_status
+from leaseway.wire.status import fault_from_status
 
 Bench = Any
 
@@ -27,11 +28,10 @@ async def read_all(stream: Any) -> None:
         pass
 
 
-async def test_large_payloads_go_in_chunks_both_ways_and_small_ones_pass_them(
+async def test_large_payloads_are_chunked_and_do_not_delay_small_ones(
     bench: Bench,
 ) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+    await bench.hold("time")
     caller = bench.caller()
     text = b"x" * (3 * bounds.BATCH_SIZE)
     arguments = b'{"text": "' + text + b'"}'
@@ -44,8 +44,7 @@ async def test_large_payloads_go_in_chunks_both_ways_and_small_ones_pass_them(
         calls=[execution_pb2.Call(id=9, server_id="time", tool="echo")],
     )
     small = await caller.begin("time")
-    await bench.until(lambda: len(bench.servers.opened[0].calls) == 2)
-    large_call, small_call = bench.servers.opened[0].calls
+    large_call, small_call = await bench.wait_for_calls(2)
     assert large_call.request.arguments == arguments
     payload = b'{"content": "' + b"y" * (5 * bounds.BATCH_SIZE) + b'"}'
     large_call.answer(payload)
@@ -57,13 +56,12 @@ async def test_large_payloads_go_in_chunks_both_ways_and_small_ones_pass_them(
     assert all(frame.ByteSize() <= bounds.MAX_MESSAGE for frame in caller.frames)
 
 
-async def test_results_after_the_caller_said_goodbye_still_come(bench: Bench) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+async def test_results_still_arrive_after_the_caller_is_going_away(bench: Bench) -> None:
+    await bench.hold("time")
     caller = bench.caller()
     call_id = await caller.begin("time")
     await caller.send(going_away=execution_pb2.GoingAway(reason="done"))
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    await bench.wait_for_calls()
     fault = await caller.refused("time")
     assert (fault.reason, fault.started) == (Reason.DRAINING, "no")
     bench.servers.opened[0].calls[0].answer(b"{}")
@@ -71,14 +69,12 @@ async def test_results_after_the_caller_said_goodbye_still_come(bench: Bench) ->
     await caller.until(lambda: caller.ended)
 
 
-async def test_progress_and_logs_come_only_where_they_were_asked_for(bench: Bench) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+async def test_progress_and_logs_are_sent_only_on_request(bench: Bench) -> None:
+    await bench.hold("time")
     caller = bench.caller()
     quiet = await caller.begin("time")
     loud = await caller.begin("time", wants_progress=True, log_level="info")
-    await bench.until(lambda: len(bench.servers.opened[0].calls) == 2)
-    first, second = tuple(bench.servers.opened[0].calls)
+    first, second = await bench.wait_for_calls(2)
     assert first.request.on_progress is None
     assert first.request.on_log is None
     assert second.request.log_level == "info"
@@ -100,15 +96,13 @@ async def test_progress_and_logs_come_only_where_they_were_asked_for(bench: Benc
     assert (log.call_id, log.level, log.logger, log.data) == (loud, "info", "db", b'"slow"')
 
 
-async def test_a_log_message_above_the_bound_is_dropped_and_said(
+async def test_a_log_message_above_the_limit_is_dropped_with_a_warning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+    await bench.hold("time")
     caller = bench.caller()
     await caller.begin("time", log_level="info")
-    await bench.until(lambda: len(bench.servers.opened[0].calls) == 1)
-    (call,) = tuple(bench.servers.opened[0].calls)
+    (call,) = await bench.wait_for_calls(1)
     assert call.request.on_log is not None
     call.request.on_log("info", "", b"1" * bounds.BATCH_SIZE)
     assert "was dropped" not in caplog.text
@@ -118,13 +112,12 @@ async def test_a_log_message_above_the_bound_is_dropped_and_said(
 
 
 @pytest.mark.parametrize(("count", "size"), [(3, 2 * bounds.MIB), (60, 200 * bounds.KIB)])
-async def test_a_caller_that_does_not_read_its_results_loses_its_stream(
+async def test_the_stream_of_a_caller_that_does_not_read_is_aborted(
     bench: Bench, monkeypatch: Any, count: int, size: int
 ) -> None:
     """Be they large or small."""
     monkeypatch.setattr(replies, "MAX_UNREAD", 4 * bounds.MIB)
-    await bench.serve("time")
-    bench.servers.holds = True
+    await bench.hold("time")
     stream = bench.execution.Exchange()
     numbers = range(1, count + 2)
     calls = [execution_pb2.Call(id=n, server_id="time", tool="echo") for n in numbers]
@@ -140,10 +133,7 @@ async def test_a_caller_that_does_not_read_its_results_loses_its_stream(
     await bench.until(lambda: left.cancelled)
     assert bench.worker.executor.in_flight == 0
 
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await asyncio.wait_for(read_all(stream), BOUND)
-    fault = fault_from_rpc_error(error.value)
-    assert fault is not None
+    fault = await rpc_fault(read_all(stream))
     assert (fault.reason, fault.started) == (Reason.OVERLOADED, "unknown")
     assert "does not read" in fault.message
 
@@ -157,7 +147,7 @@ async def unread(bench: Bench, channel: Any, count: int, size: int) -> Any:
         for n in range(1, count + 2)  # one stays
     ]
     await stream.write(execution_pb2.ExchangeRequest(calls=calls))
-    await bench.until(lambda: len(bench.servers.opened[0].calls) == before + len(calls))
+    await bench.wait_for_calls(before + len(calls))
     *answered, left = tuple(bench.servers.opened[0].calls)[before:]
     for call in answered:
         call.answer(b'"' + b"x" * size + b'"')
@@ -165,7 +155,7 @@ async def unread(bench: Bench, channel: Any, count: int, size: int) -> Any:
 
 
 @pytest.mark.parametrize(("count", "size"), [(8, 3 * bounds.MIB), (100, 240 * bounds.KIB)])
-async def test_whoever_leaves_most_unread_pays_where_all_streams_hold_too_much(
+async def test_the_client_with_most_unread_results_loses_its_streams_first(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, count: int, size: int
 ) -> None:
     monkeypatch.setattr(bounds, "MAX_HELD", 24 * bounds.MIB)
@@ -186,7 +176,7 @@ async def test_whoever_leaves_most_unread_pays_where_all_streams_hold_too_much(
         assert not kept.cancelled
 
 
-async def test_unfinished_arguments_count_for_what_streams_hold(
+async def test_unfinished_arguments_count_as_memory_of_a_stream(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "MAX_HELD", 4 * bounds.MIB)
@@ -210,7 +200,7 @@ async def test_unfinished_arguments_count_for_what_streams_hold(
     assert "unfinished arguments" in replies_of.fault.message
 
 
-async def test_arguments_of_calls_under_way_count_for_what_streams_hold(
+async def test_arguments_of_calls_in_flight_count_as_memory_of_a_stream(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until their calls end: a stream that has them all answered holds nothing."""
@@ -246,7 +236,7 @@ async def test_arguments_of_calls_under_way_count_for_what_streams_hold(
     await bench.until(lambda: bench.worker.executor.in_flight == 0)
 
 
-async def test_a_connection_has_a_bounded_number_of_streams(
+async def test_the_streams_of_a_connection_are_limited(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another connection still gets its own."""
@@ -261,17 +251,14 @@ async def test_a_connection_has_a_bounded_number_of_streams(
         for stream in kept:
             first: Any = await asyncio.wait_for(stream.read(), BOUND)
             assert first.HasField("worker")
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await asyncio.wait_for(stub.Exchange().read(), BOUND)
-        fault = fault_from_rpc_error(error.value)
-        assert fault is not None
+        fault = await rpc_fault(stub.Exchange().read())
         assert fault.reason is Reason.OVERLOADED
         other = execution_pb2_grpc.ExecutionServiceStub(modest).Exchange()
         first = await asyncio.wait_for(other.read(), BOUND)
         assert first.HasField("worker")
 
 
-async def test_calls_on_all_streams_of_a_client_are_bounded(
+async def test_the_calls_on_all_streams_of_a_client_are_limited(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another connection still gets its own; a call that ends makes room for one."""
@@ -325,7 +312,7 @@ async def test_calls_on_all_streams_of_a_client_are_bounded(
     await bench.until(lambda: not exchanges._clients)
 
 
-async def test_calls_without_a_stream_count_among_those_of_their_client(
+async def test_unary_calls_count_towards_the_limit_of_their_client(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "MAX_CLIENT_CALLS", 2)
@@ -341,10 +328,7 @@ async def test_calls_without_a_stream_count_among_those_of_their_client(
     streamed = bench.caller()
     await streamed.begin("time")
     await bench.until(lambda: len(instance.calls) == 2)
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await asyncio.wait_for(bench.execution.CallTool(request), BOUND)
-    fault = fault_from_rpc_error(error.value)
-    assert fault is not None
+    fault = await rpc_fault(bench.execution.CallTool(request))
     assert (fault.reason, fault.started) == (Reason.OVERLOADED, "no")
     instance.calls[0].answer(b'{"content":[]}')
     await asyncio.wait_for(first, BOUND)
@@ -363,7 +347,9 @@ def _caller(tenant: str, agent: str) -> Principal:
     return Principal("key", frozenset({Role.CALLER}), tenant, agent)
 
 
-def test_all_agents_of_a_tenant_pay_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_of_all_agents_of_a_tenant_counts_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Two agents of one tenant hold more than the largest stream, which is of another tenant."""
     monkeypatch.setattr(bounds, "MAX_HELD", 10)
     ended: list[str] = []
@@ -391,7 +377,7 @@ def test_all_agents_of_a_tenant_pay_together(monkeypatch: pytest.MonkeyPatch) ->
     assert ended == ["greedy/b"]
 
 
-async def test_results_that_come_when_nothing_is_written_any_more_break_nothing(
+async def test_results_after_the_writer_has_ended_are_harmless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The stream's writer has ended, or not begun; its calls still end."""

@@ -275,7 +275,7 @@ def test_every_rpc_of_a_worker_has_its_rogue() -> None:
 
 
 @pytest.mark.parametrize("full", sorted(THEFTS))
-async def test_ids_of_a_neighbour_and_its_requests_sent_again_bring_nothing(
+async def test_a_rogue_gains_nothing_from_ids_and_requests_of_a_neighbour(
     house: House, full: str
 ) -> None:
     method = METHODS[full]
@@ -299,9 +299,7 @@ async def test_ids_of_a_neighbour_and_its_requests_sent_again_bring_nothing(
 
 
 @pytest.mark.parametrize("full", sorted(METHODS))
-async def test_whatever_a_caller_sends_is_answered_with_an_error_of_ours(
-    house: House, full: str
-) -> None:
+async def test_hostile_requests_get_proper_errors(house: House, full: str) -> None:
     method = METHODS[full]
     largest = "x" * ((bounds.MAX_GRPC_RECEIVED - bounds.MIB) // 20)  # no request has more texts
     requests = [
@@ -314,9 +312,7 @@ async def test_whatever_a_caller_sends_is_answered_with_an_error_of_ours(
 
 
 @pytest.mark.parametrize("full", sorted(METHODS))
-async def test_more_than_a_worker_reads_at_once_is_refused_by_its_size(
-    house: House, full: str
-) -> None:
+async def test_an_oversize_request_is_refused(house: House, full: str) -> None:
     method = METHODS[full]
     metadata = bearer_metadata(house.keys["rival"])
     text = "x" * (bounds.MAX_GRPC_RECEIVED + 1)
@@ -377,9 +373,7 @@ FLOODS: Mapping[str, Flood] = {
 
 
 @pytest.mark.parametrize("full", sorted(FLOODS))
-async def test_a_flood_gets_an_error_of_its_own_and_the_neighbour_is_served(
-    house: House, full: str
-) -> None:
+async def test_a_flood_is_limited_and_the_neighbour_is_served(house: House, full: str) -> None:
     count, make, reason = FLOODS[full]
     kind = type(request_of(METHODS[full]))
     floods = [house.ask("rival", full, kind(**make(n))) for n in range(count)]

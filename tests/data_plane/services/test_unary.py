@@ -7,18 +7,17 @@ import base64
 import threading
 from typing import Any
 
-import grpc
 import msgspec
 import pytest
 from google.protobuf.json_format import MessageToDict
 from tests.conftest import BOUND
+from tests.data_plane.conftest import rpc_fault
 
 from leaseway.data_plane.services import unary
 from leaseway.data_plane.services.unary import arguments_from_struct, typed_result
 from leaseway.v1 import catalog_pb2, execution_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.status import fault_from_rpc_error
 
 Bench = Any
 
@@ -26,14 +25,6 @@ Bench = Any
 def request(**fields: Any) -> execution_pb2.CallToolRequest:
     fields.setdefault("arguments", {"text": "hi"})
     return execution_pb2.CallToolRequest(**fields)
-
-
-async def refused(call: Any) -> Fault:
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await call
-    fault = fault_from_rpc_error(error.value)
-    assert fault is not None
-    return fault
 
 
 async def test_a_call_by_server_or_by_exposed_name_has_typed_content(bench: Bench) -> None:
@@ -46,41 +37,40 @@ async def test_a_call_by_server_or_by_exposed_name_has_typed_content(bench: Benc
 
 async def test_an_unknown_exposed_name_names_the_nearest(bench: Bench) -> None:
     await bench.serve("time")
-    fault = await refused(bench.execution.CallTool(request(tool="time_ecko")))
+    fault = await rpc_fault(bench.execution.CallTool(request(tool="time_ecko")))
     assert fault.reason is Reason.TOOL_NOT_FOUND
     assert fault.metadata["nearest"] == "time_echo"
 
 
-async def test_a_leased_server_wants_a_session(bench: Bench) -> None:
+async def test_a_leased_server_requires_a_session(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     call = bench.execution.CallTool(request(server_id="db", tool="echo"))
-    assert (await refused(call)).reason is Reason.SESSION_REQUIRED
+    assert (await rpc_fault(call)).reason is Reason.SESSION_REQUIRED
     response = await bench.execution.CallTool(request(server_id="db", tool="echo", session="s1"))
     assert response.new_lease.session == "s1"
 
 
-async def test_names_of_callers_that_break_the_rule_are_refused(bench: Bench) -> None:
+async def test_invalid_names_of_callers_are_refused(bench: Bench) -> None:
     await bench.serve("time")
     for wrong in ({"session": "x" * 257}, {"tenant": "a\nb"}, {"client": {"agent": "a\tb"}}):
         call = bench.execution.CallTool(request(server_id="time", tool="echo", **wrong))
-        assert (await refused(call)).reason is Reason.INVALID_REQUEST
+        assert (await rpc_fault(call)).reason is Reason.INVALID_REQUEST
 
 
-async def test_violations_travel_with_their_paths(bench: Bench) -> None:
+async def test_violations_have_json_paths(bench: Bench) -> None:
     await bench.serve("time")
-    fault = await refused(
+    fault = await rpc_fault(
         bench.execution.CallTool(request(tool="time_echo", arguments={"text": 1}))
     )
     assert fault.reason is Reason.INVALID_ARGUMENTS
     assert [path for path, _ in fault.violations] == ["$.text"]
 
 
-async def test_a_caller_that_leaves_cancels_its_call(bench: Bench) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+async def test_a_cancelled_rpc_cancels_its_call(bench: Bench) -> None:
+    await bench.hold("time")
     call = bench.execution.CallTool(request(tool="time_echo"))
     waiting = asyncio.ensure_future(_settled(call))
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    await bench.wait_for_calls()
     call.cancel()
     await bench.until(lambda: bench.servers.opened[0].calls[0].cancelled)
     await waiting
@@ -91,11 +81,10 @@ async def _settled(call: Any) -> None:
         await call
 
 
-async def test_a_result_too_large_for_one_message_says_what_to_do(bench: Bench) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
-    call = asyncio.ensure_future(refused(bench.execution.CallTool(request(tool="time_echo"))))
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+async def test_a_result_too_large_for_one_message_is_refused_with_advice(bench: Bench) -> None:
+    await bench.hold("time")
+    call = asyncio.ensure_future(rpc_fault(bench.execution.CallTool(request(tool="time_echo"))))
+    await bench.wait_for_calls()
     text = "x" * bounds.MAX_GRPC_MESSAGE
     payload = msgspec.json.encode({"content": [{"type": "text", "text": text}]})
     bench.servers.opened[0].calls[0].answer(payload)
@@ -104,7 +93,7 @@ async def test_a_result_too_large_for_one_message_says_what_to_do(bench: Bench) 
     assert "exchange" in fault.message
 
 
-async def test_long_arguments_and_a_long_result_are_converted_beside_the_loop(
+async def test_large_arguments_and_results_are_converted_in_a_thread(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers: list[threading.Thread] = []
@@ -126,38 +115,35 @@ async def test_long_arguments_and_a_long_result_are_converted_beside_the_loop(
     assert threading.main_thread() not in workers
 
 
-async def test_a_result_of_too_many_values_is_refused_before_it_is_converted(bench: Bench) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+async def test_a_result_with_too_many_values_is_refused_before_conversion(bench: Bench) -> None:
+    await bench.hold("time")
     call = bench.execution.CallTool(request(server_id="time", tool="echo"))
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    await bench.wait_for_calls()
     many = b"[" + b"1," * bounds.MAX_VALUES + b"1]"
     bench.servers.opened[0].calls[0].answer(b'{"content":[],"structuredContent":{"x":%b}}' % many)
-    fault = await refused(call)
+    fault = await rpc_fault(call)
     assert fault.reason is Reason.RESULT_TOO_LARGE
     assert "over an exchange" in fault.message
 
 
-async def test_arguments_beyond_what_a_message_of_ours_holds_have_their_reason(
+async def test_arguments_too_large_for_one_message_are_refused(
     bench: Bench,
 ) -> None:
     await bench.serve("time")
     text = "x" * (bounds.MAX_GRPC_MESSAGE + bounds.MIB)
     call = bench.execution.CallTool(request(tool="time_echo", arguments={"text": text}))
-    fault = await refused(call)
+    fault = await rpc_fault(call)
     assert (fault.reason, fault.started) == (Reason.INVALID_ARGUMENTS, "no")
     assert "4 MiB" in fault.message
 
 
 async def test_progress_and_logs_come_before_the_result(bench: Bench) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+    await bench.hold("time")
     stream = bench.execution.CallToolStreaming(
         execution_pb2.CallToolStreamingRequest(call=request(tool="time_echo"), log_level="info")
     )
     events = asyncio.ensure_future(_all(stream))
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
-    (call,) = bench.servers.opened[0].calls
+    (call,) = await bench.wait_for_calls()
     call.request.on_progress(1.0, 2.0, "half")
     call.request.on_log("info", "", b'"hello"')
     call.answer(b'{"content":[]}')
@@ -165,15 +151,13 @@ async def test_progress_and_logs_come_before_the_result(bench: Bench) -> None:
     assert kinds == ["progress", "log", "result"]
 
 
-async def test_events_that_nobody_reads_are_bounded_and_the_newest_kept(bench: Bench) -> None:
-    await bench.serve("time")
-    bench.servers.holds = True
+async def test_unread_events_are_limited_to_the_newest(bench: Bench) -> None:
+    await bench.hold("time")
     stream = bench.execution.CallToolStreaming(
         execution_pb2.CallToolStreamingRequest(call=request(tool="time_echo"), log_level="info")
     )
     events = asyncio.ensure_future(_all(stream))
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
-    (call,) = bench.servers.opened[0].calls
+    (call,) = await bench.wait_for_calls()
     for number in range(40):  # in one turn of the loop, so that nobody can read meanwhile
         call.request.on_log("info", str(number), b'"' + b"x" * 200_000 + b'"')
     for step in range(1010):
@@ -191,11 +175,11 @@ async def _all(stream: Any) -> list[Any]:
         return [event async for event in stream]
 
 
-async def test_a_stream_that_cannot_run_ends_with_why(bench: Bench) -> None:
+async def test_a_streaming_call_that_cannot_run_ends_with_the_fault(bench: Bench) -> None:
     stream = bench.execution.CallToolStreaming(
         execution_pb2.CallToolStreamingRequest(call=request(tool="nothing"))
     )
-    assert (await refused(_all(stream))).reason is Reason.TOOL_NOT_FOUND
+    assert (await rpc_fault(_all(stream))).reason is Reason.TOOL_NOT_FOUND
 
 
 async def test_logs_of_live_and_ended_instances_can_be_read(bench: Bench) -> None:
@@ -220,12 +204,12 @@ async def test_logs_of_live_and_ended_instances_can_be_read(bench: Bench) -> Non
     ]
     assert not second.next_page_token
     wanted.page_token = "time-1"
-    assert (await refused(bench.execution.ReadLogs(wanted))).reason is Reason.INVALID_REQUEST
+    assert (await rpc_fault(bench.execution.ReadLogs(wanted))).reason is Reason.INVALID_REQUEST
     unknown = bench.execution.ReadLogs(execution_pb2.ReadLogsRequest(server_id="tme"))
-    assert (await refused(unknown)).reason is Reason.TOOL_NOT_FOUND
+    assert (await rpc_fault(unknown)).reason is Reason.TOOL_NOT_FOUND
 
 
-def test_every_kind_of_content_has_its_place() -> None:
+def test_every_kind_of_content_is_typed() -> None:
     sound = base64.b64encode(b"\x00\x01").decode()
     response = typed_result(
         msgspec.json.encode(
@@ -272,22 +256,22 @@ def test_whole_numbers_in_arguments_become_integers() -> None:
     assert isinstance(arguments["n"], int)
 
 
-def test_a_result_that_is_no_object_is_the_servers_error() -> None:
+def test_a_result_that_is_no_object_is_a_server_error() -> None:
     with pytest.raises(Fault) as fault:
         typed_result(b"[]", False)
     assert fault.value.reason is Reason.SERVER_ERROR
 
 
-async def test_a_caller_of_another_protocol_is_refused(bench: Bench) -> None:
+async def test_a_caller_with_an_unsupported_protocol_version_is_refused(bench: Bench) -> None:
     await bench.serve("time")
     other = catalog_pb2.ClientInfo(protocol_version=99, package_version="leaseway-go/9")
     call = request(server_id="time", tool="echo", client=other)
-    fault = await refused(bench.execution.CallTool(call))
+    fault = await rpc_fault(bench.execution.CallTool(call))
     assert fault.reason is Reason.INCOMPATIBLE_VERSION
     assert "leaseway-go/9" in fault.message
 
 
-async def test_a_log_level_that_is_none_is_refused_before_the_server_sees_it(bench: Bench) -> None:
+async def test_an_unknown_log_level_is_refused_before_the_call_is_sent(bench: Bench) -> None:
     await bench.serve("time")
     streaming = execution_pb2.CallToolStreamingRequest(
         call=request(server_id="time", tool="echo"), log_level="loud"
@@ -297,7 +281,7 @@ async def test_a_log_level_that_is_none_is_refused_before_the_server_sees_it(ben
         async for _ in bench.execution.CallToolStreaming(streaming):
             pass
 
-    fault = await refused(read())
+    fault = await rpc_fault(read())
     assert (fault.reason, fault.started) == (Reason.INVALID_REQUEST, "no")
     assert "warning" in fault.message
     assert not bench.servers.opened[0].calls

@@ -18,7 +18,7 @@ def names(artifacts: list[StoredArtifact]) -> list[str]:
     return [each.ref.removeprefix("artifacts/") for each in artifacts]
 
 
-def test_only_the_tenant_and_session_of_the_call_find_it() -> None:
+def test_only_the_owner_finds_an_artifact() -> None:
     index = ArtifactIndex(ArtifactLimits())
     index.add(artifact(1))
     assert index.find("artifacts/1", "acme", "s", 1) == artifact(1)
@@ -27,21 +27,21 @@ def test_only_the_tenant_and_session_of_the_call_find_it() -> None:
     assert index.find("artifacts/2", "acme", "s", 1) is None
 
 
-def test_the_oldest_make_room_for_the_newest() -> None:
+def test_the_oldest_are_evicted_for_the_newest() -> None:
     index = ArtifactIndex(ArtifactLimits(max_bytes=30))
     assert [index.add(artifact(number)) for number in range(3)] == [[], [], []]
     assert names(index.add(artifact(3, size=15))) == ["0", "1"]
     assert index.total_bytes == 25
 
 
-def test_no_more_than_a_number_of_them_are_kept() -> None:
+def test_the_number_of_artifacts_is_limited() -> None:
     index = ArtifactIndex(ArtifactLimits(max_count=2))
     gone = [name for number in range(5) for name in names(index.add(artifact(number)))]
     assert gone == ["0", "1", "2"]
     assert len(index) == 2
 
 
-def test_what_is_too_old_is_not_found_and_goes() -> None:
+def test_an_expired_artifact_is_not_found_and_is_removed() -> None:
     index = ArtifactIndex(ArtifactLimits(max_age=10))
     for number in range(4):
         index.add(artifact(number, at=number))
@@ -59,7 +59,7 @@ def test_an_empty_index_expires_nothing() -> None:
 
 
 @pytest.mark.parametrize("count", [10_000, 40_000])
-def test_thousands_under_retention_cost_no_more_each_than_one(count: int) -> None:
+def test_adding_an_artifact_takes_constant_time(count: int) -> None:
     index = ArtifactIndex(ArtifactLimits(max_count=count))
     for number in range(count):
         index.add(artifact(number))
@@ -70,7 +70,7 @@ def test_thousands_under_retention_cost_no_more_each_than_one(count: int) -> Non
     assert took / count < 100e-6  # an index that scanned would need a hundred times as long
 
 
-def test_a_tenant_with_a_quota_makes_room_with_its_own() -> None:
+def test_a_tenant_beyond_its_limit_evicts_its_own_artifacts() -> None:
     index = ArtifactIndex(ArtifactLimits())
     index.add(replace(artifact(0), tenant="rival"))
     assert not index.add(artifact(1, size=10), 20)

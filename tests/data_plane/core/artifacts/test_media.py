@@ -105,7 +105,7 @@ def test_media_in_the_messages_of_a_prompt_are_found_alone_and_in_lists() -> Non
 
 
 @pytest.mark.parametrize("header", ["data:image/gif;base64,", "DATA:image/gif;x=y;BASE64,"])
-def test_the_type_of_a_data_prefix_counts_where_the_item_names_none(header: str) -> None:
+def test_the_type_of_a_data_url_counts_if_the_item_has_none(header: str) -> None:
     nameless = {"type": "image", "data": header + encoded()}
     result, shelf = replaced({"content": [nameless, image(data=header + encoded())]})
     assert [mime for _, mime, _ in shelf.media] == ["image/gif", "image/png"]
@@ -119,7 +119,7 @@ def test_an_item_without_any_type_is_called_bytes() -> None:
     assert shelf.media[0][1] == "application/octet-stream"
 
 
-def test_what_a_server_says_of_its_own_about_artifacts_is_not_believed() -> None:
+def test_artifact_members_of_a_server_are_ignored() -> None:
     result, _ = replaced({"content": [image(artifact="artifacts/other", byteLength=1)]})
     assert result["content"][0]["artifact"] == "artifacts/1"
     assert result["content"][0]["byteLength"] == len(PNG)
@@ -137,14 +137,14 @@ def test_what_a_server_says_of_its_own_about_artifacts_is_not_believed() -> None
         "é" * 4,
     ],
 )
-def test_data_that_is_not_base64_stays_as_it_is(data: str) -> None:
+def test_invalid_base64_is_not_replaced(data: str) -> None:
     payload = msgspec.json.encode({"content": [image(data=data)]})
     shelf = Shelf()
     assert replace_media(payload, shelf) is payload
     assert len(shelf.refused) == 1
 
 
-def test_one_bad_item_does_not_keep_the_others_in_place() -> None:
+def test_an_invalid_item_does_not_affect_the_others() -> None:
     result, _ = replaced({"content": [image(data="%"), image()]})
     assert result["content"][0] == image(data="%")
     assert result["content"][1]["artifact"] == "artifacts/1"
@@ -195,7 +195,7 @@ def test_values_keep_the_bytes_that_the_server_sent() -> None:
     assert json.loads(fresh)["content"][1]["annotations"] == {"priority": 1}
 
 
-def test_no_more_than_the_bound_become_artifacts() -> None:
+def test_the_number_of_artifacts_of_a_result_is_limited() -> None:
     result, shelf = replaced({"content": [image(data="AAAA")] * (MAX_ARTIFACTS_PER_RESULT + 3)})
     assert len(shelf.media) == MAX_ARTIFACTS_PER_RESULT
     assert [item for item in result["content"] if "data" in item] == [image(data="AAAA")] * 3
@@ -218,7 +218,7 @@ def test_no_more_than_the_bound_become_artifacts() -> None:
         b'{"content":[{"type":"resource","resource":{"blob":"AAAA","data":"","k":"image"}}]}',
     ],
 )
-def test_what_holds_no_media_is_the_same_object(payload: bytes) -> None:
+def test_a_result_without_media_is_the_same_object(payload: bytes) -> None:
     assert replace_media(payload, Shelf()) is payload
 
 

@@ -17,7 +17,7 @@ def skipped(batching: Batching) -> int:
 
 
 @given(st.integers(0, 2000), st.integers(0, 1024))
-def test_the_answer_to_half_of_the_calls_leaves_at_once(ready: int, in_flight: int) -> None:
+def test_results_of_half_of_the_calls_are_sent_at_once(ready: int, in_flight: int) -> None:
     batching = Batching(range(in_flight))
     assert batching.should_wait(ready, 0.0) == (ready < in_flight)
     assert batching.is_enough(ready) == (ready >= in_flight)
@@ -37,7 +37,7 @@ def test_calls_that_take_long_are_not_waited_for() -> None:
     assert batching.is_enough(3)
 
 
-def test_the_end_of_calls_that_took_long_lets_others_be_waited_for() -> None:
+def test_slow_calls_that_end_no_longer_count_as_slow() -> None:
     calls = set(range(200))
     batching = Batching(calls)
     for now in (0.0, LONG):
@@ -48,7 +48,7 @@ def test_the_end_of_calls_that_took_long_lets_others_be_waited_for() -> None:
     assert batching.should_wait(1, 2 * LONG)
 
 
-def test_waits_that_bring_results_are_repeated() -> None:
+def test_useful_waits_are_repeated() -> None:
     batching = Batching(range(10))
     for _ in range(100):
         assert batching.should_wait(1, 0.0)
@@ -65,7 +65,7 @@ def test_after_vain_waits_more_and_more_messages_leave_at_once() -> None:
 
 
 @pytest.mark.parametrize("vain", [1, 5, 20])
-def test_one_wait_that_brings_something_makes_up_for_vain_ones(vain: int) -> None:
+def test_a_useful_wait_resets_the_backoff(vain: int) -> None:
     batching = Batching(range(10))
     for _ in range(vain):
         batching.record_wait(0)

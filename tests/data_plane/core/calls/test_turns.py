@@ -24,7 +24,7 @@ def turns_of(most: int) -> CallTurns:
     st.integers(1, 4),
     st.lists(st.one_of(TENANTS, st.integers(0, 30)), max_size=60),
 )
-def test_each_call_runs_once_and_no_more_at_once_than_may(most: int, acts: list[str | int]) -> None:
+def test_each_call_runs_once_and_within_the_limit(most: int, acts: list[str | int]) -> None:
     """A name begins a call of that tenant; a number ends one of those that run or wait."""
     turns = turns_of(most)
     running: list[tuple[str, int]] = []
@@ -49,7 +49,7 @@ def test_each_call_runs_once_and_no_more_at_once_than_may(most: int, acts: list[
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 50))
-def test_tenants_that_all_wait_have_turns_by_their_weights(most: int, rounds: int) -> None:
+def test_waiting_tenants_get_turns_by_weight(most: int, rounds: int) -> None:
     turns = turns_of(most)
     for number in range(200):
         for tenant in WEIGHTS:
@@ -65,7 +65,7 @@ def test_tenants_that_all_wait_have_turns_by_their_weights(most: int, rounds: in
         assert abs(had[tenant] - had.total() * weight / 5) <= 2
 
 
-def test_who_comes_to_a_flood_of_another_tenant_is_next() -> None:
+def test_a_new_tenant_is_next_during_a_flood_of_another() -> None:
     turns = turns_of(1)
     assert turns.add(("a", 0), "a")
     for number in range(1, 1000):

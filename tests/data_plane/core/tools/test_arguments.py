@@ -33,7 +33,7 @@ def test_arguments_that_fit_are_accepted() -> None:
     assert ArgumentCheck(SCHEMA).accepts({"count": 3, "items": ["a"]})
 
 
-def test_each_violation_has_the_path_of_what_is_wrong() -> None:
+def test_each_violation_has_a_json_path() -> None:
     found = dict(ArgumentCheck(SCHEMA).violations({"count": 1, "items": ["a", 2], "other": 1}))
     assert set(found) == {"$.count", "$.items[1]", "$"}
     assert "minimum" in found["$.count"]
@@ -64,7 +64,7 @@ NAMED = {
         ),
     ],
 )
-def test_what_has_a_default_may_be_left_out_though_the_schema_requires_it(
+def test_a_required_property_with_a_default_may_be_omitted(
     schema: dict[str, object], enough: dict[str, object], too_little: dict[str, object]
 ) -> None:
     before = copy.deepcopy(schema)
@@ -74,7 +74,7 @@ def test_what_has_a_default_may_be_left_out_though_the_schema_requires_it(
     assert schema == before
 
 
-def test_what_is_given_in_place_of_a_default_is_still_checked() -> None:
+def test_a_value_for_a_property_with_a_default_is_checked() -> None:
     assert [path for path, _ in ArgumentCheck(NAMED).violations({"name": "a", "kind": 1})] == [
         "$.kind"
     ]
@@ -163,7 +163,7 @@ OPTIONAL = {
         ({"city": "Bonn", "near": [1, {"x": "text"}]}, False),
     ],
 )
-def test_a_null_stands_for_an_optional_property_that_is_left_out(
+def test_a_null_counts_as_an_omitted_optional_property(
     arguments: dict[str, object], fits: bool
 ) -> None:
     check = ArgumentCheck(OPTIONAL)
@@ -204,7 +204,7 @@ def test_arguments_with_too_many_values_are_refused_before_they_are_parsed(many:
 
 
 @pytest.mark.parametrize("line", [b"a,b:c,{d}[e]\\n", b'say \\"a,b\\",', b"c:\\\\,"])
-def test_a_long_text_is_one_value_whatever_it_says(line: bytes) -> None:
+def test_a_long_text_counts_as_one_value(line: bytes) -> None:
     text = line * 90_000
     assert parse_arguments(b'{"x":"' + text + b'","y":[1,2]}')["y"] == [1, 2]
 

@@ -46,7 +46,7 @@ def test_buckets_that_are_full_again_are_forgotten() -> None:
     assert len(buckets) <= 21
 
 
-def test_calls_of_a_tenant_that_are_under_way_are_bounded_and_end() -> None:
+def test_concurrent_calls_of_a_tenant_are_limited_until_they_end() -> None:
     counts = Counts()
     policy = ToolPolicy("mutating", limits=TenantLimits(concurrent=2))
     assert counts.start_call("acme", "a", policy, 0.0)
@@ -59,7 +59,7 @@ def test_calls_of_a_tenant_that_are_under_way_are_bounded_and_end() -> None:
     assert counts.start_call("acme", "a", policy, 0.0)
 
 
-def test_a_call_that_comes_too_soon_is_told_when_to_come() -> None:
+def test_a_call_beyond_the_rate_gets_a_delay() -> None:
     counts = Counts()
     policy = ToolPolicy("external", rate=Rate(1, 10.0))
     assert not counts.start_call("acme", "web", policy, 0.0)

@@ -41,7 +41,7 @@ def complete(ref: Any, argument: Any = None) -> AdmittedRequest:
     return ask("completion/complete", ref=ref, argument=argument)
 
 
-def test_params_go_on_as_one_line_without_the_callers_meta() -> None:
+def test_params_are_encoded_on_one_line_without_meta() -> None:
     params = b'{"name": "greet",\n "arguments": {"who": "a\\nb"},\r\n "_meta": {"mine": 1}}'
     asked = admit(OFFERED, "notes", "prompts/get", params)
     assert asked.name == "greet"
@@ -63,14 +63,14 @@ def test_a_misspelt_prompt_is_answered_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("method", ["resources/read", SUBSCRIBE])
-def test_a_uri_is_used_only_where_the_filter_lets_it_pass(method: str) -> None:
+def test_a_uri_must_pass_the_filter(method: str) -> None:
     assert ask(method, uri="note://a").name == "note://a"
     fault = refused(method, uri="file:///etc/passwd")
     assert fault.reason is Reason.TOOL_NOT_FOUND
     assert "resource file:///etc/passwd" in fault.message
 
 
-def test_completions_are_for_what_callers_may_use() -> None:
+def test_completions_are_limited_to_exposed_prompts_and_uris() -> None:
     assert complete({"type": "ref/prompt", "name": "greet"}).name == "greet"
     assert complete({"type": "ref/resource", "uri": "note://{id}"}).name == "note://{id}"
     for ref in (
@@ -102,7 +102,7 @@ def test_completions_are_for_what_callers_may_use() -> None:
         ),
     ],
 )
-def test_params_that_are_none_say_what_is_wrong(
+def test_invalid_params_are_refused_with_their_path(
     method: str, params: dict[str, Any], where: str
 ) -> None:
     fault = refused(method, **params)
@@ -125,7 +125,7 @@ def test_other_methods_do_not_exist() -> None:
         assert len(fault.message) < 300
 
 
-def test_a_prompt_whose_name_another_server_has_is_got_by_its_own() -> None:
+def test_a_prompt_whose_exposed_name_is_taken_works_by_its_original_name() -> None:
     recorded = [b'{"name":"one"}', b'{"name":"two"}']
     exposed = [("one", "p_one", False), ("two", "p_two", True)]
     assert compile_prompts(recorded, exposed) == {"one": "p_one", "two": "p_two"}

@@ -46,7 +46,7 @@ def test_an_unknown_tool_names_the_nearest() -> None:
     assert refusal.value.metadata["nearest"] == "read_file"
 
 
-def test_annotations_say_what_may_be_repeated() -> None:
+def test_annotations_mark_idempotent_and_read_only_tools() -> None:
     toolset = compiled(
         tool("a", annotations={"idempotentHint": True}),
         tool("b", annotations={"readOnlyHint": True}),
@@ -70,7 +70,7 @@ def test_a_schema_that_does_not_compile_passes_unvalidated_and_is_a_problem() ->
     assert "bad" in problem
 
 
-def test_unchanged_tools_keep_what_was_compiled() -> None:
+def test_unchanged_tools_reuse_their_compiled_plans() -> None:
     before = compiled(tool("same", inputSchema={}), tool("other", inputSchema={}))
     after = compiled(tool("same", inputSchema={}), tool("other", title="new"), previous=before)
     assert after.tools["same"] is before.tools["same"]
