@@ -66,7 +66,7 @@ def test_an_overridden_tool_is_listed_once() -> None:
         ([Tool("a"), Tool("a")], "the tool 'a' twice"),
         ([{"name": "a", "input": {}}], "the unknown key 'input'"),
         ([{"description": "a"}], "no 'name'"),
-        ([lambda *words: words], "tool named '<lambda>'|'words' of the tool"),
+        ([lambda *words: words], "tool named '<lambda>'|'words' of tool"),
     ],
 )
 def test_an_invalid_list_of_tools_is_an_error(listed: Any, message: str) -> None:

@@ -89,7 +89,7 @@ def tool_of(function: Callable[..., Any]) -> Tool:
             f"a type hint of the tool {name!r} is unknown: {error}", location_of(function)
         ) from None
     try:
-        model = _arguments_model(name, signature)
+        model = arguments_model(name, signature.parameters.values())
         schema: dict[str, Any] = model.model_json_schema()
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise InvalidValueError(
@@ -134,17 +134,18 @@ def async_like(function: Callable[..., Any], call: Callable[..., Any]) -> Callab
     return run
 
 
-def _arguments_model(name: str, signature: inspect.Signature) -> Any:
+def arguments_model(name: str, parameters: Iterable[inspect.Parameter]) -> Any:
+    """Return a pydantic model of a tool's parameters; raises `InvalidValueError`."""
     fields: dict[str, Any] = {}
     extra: Any = "forbid"
-    for parameter in signature.parameters.values():
+    for parameter in parameters:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             extra = "allow"
             continue
         if parameter.kind not in _NAMED or parameter.name.startswith("_"):
             raise InvalidValueError(
-                f"the parameter {parameter.name!r} of the tool {name!r} can't be an argument:"
-                " arguments are passed by name, and names do not start with an underscore"
+                f"The parameter {parameter.name!r} of tool {name!r} cannot be an argument:"
+                " arguments are passed by name, and names do not start with an underscore."
             )
         empty = inspect.Parameter.empty
         kind = Any if parameter.annotation is empty else parameter.annotation

@@ -5,15 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from pydantic import ConfigDict, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from leaseway.sdk.testing.context import CallContext
+from leaseway.server.definitions import arguments_model
 from leaseway.wire.names import is_valid_name
-
-_BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +83,7 @@ def describe_parameters(
     context = next((p.name for p in parameters if p.annotation is CallContext), None)
     if schema is not None:
         return schema, None, context
-    model = _build_model(name, [p for p in parameters if p.name != context])
+    model = arguments_model(name, [p for p in parameters if p.name != context])
     return _build_schema(name, model), model, context
 
 
@@ -107,25 +105,6 @@ def _parameters(function: Callable[..., Any], scope: Mapping[str, Any]) -> list[
             f"function becomes a tool ({error}). Define it before, or pass schema=."
         ) from None
     return list(signature.parameters.values())
-
-
-def _build_model(name: str, parameters: list[inspect.Parameter]) -> Any:
-    fields: dict[str, Any] = {}
-    extra: Any = "forbid"
-    for parameter in parameters:
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            extra = "allow"
-            continue
-        if parameter.kind not in _BY_NAME or parameter.name.startswith("_"):
-            raise TypeError(
-                f"Parameter '{parameter.name}' of tool '{name}' cannot be an argument: arguments "
-                "are passed by name, and no name begins with an underscore."
-            )
-        empty = inspect.Parameter.empty
-        annotation = Any if parameter.annotation is empty else parameter.annotation
-        default = ... if parameter.default is empty else parameter.default
-        fields[parameter.name] = (annotation, default)
-    return create_model(name, __config__=ConfigDict(extra=extra), **fields)
 
 
 def _build_schema(name: str, model: Any) -> dict[str, Any]:
