@@ -96,22 +96,22 @@ class CallRecovery:
         if state.events is not None:
             state.events.reset()
         fault = await self._check_lease(state, fault)
-        tried = self._tried(state)
+        failed_try = self._failed_try(state)
         target, link = state.target, state.link
         if target is not None and link is not None:
-            if tried.placing:
+            if failed_try.placing:
                 key = SessionLeaseKey(state.session, target.server_id)
                 self._leases.record_failed_acquisition(key, link.worker, fault)
-            elif link.suspect and target.shared and not tried.elsewhere:
+            elif link.suspect and target.shared and not failed_try.elsewhere:
                 self._resolver.invalidate(target, at_once=True)  # other workers may now serve it
-        again = decide(fault, tried)
-        if again is None:
+        retry = decide(fault, failed_try)
+        if retry is None:
             if state.release is not None and fault.reason in _HOLDER_LOST:
                 # The lease ends with its worker, or expires.
                 self._leases.book.forget_released(*state.release)
             raise more_informative(state.known, fault)
         state.known = more_informative(state.known, fault)
-        await self._prepare(state, again, fault)
+        await self._prepare(state, retry, fault)
 
     async def _check_lease(self, state: CallState, fault: Fault) -> Fault:
         """Return the fault for the caller; end the lease of the call if the failure ended it."""
@@ -125,7 +125,7 @@ class CallRecovery:
             self._leases.book.end(lease.lease_id, fault)
         return fault
 
-    def _tried(self, state: CallState) -> FailedTry:
+    def _failed_try(self, state: CallState) -> FailedTry:
         target, link, lease = state.target, state.link, state.lease
         leased = target is not None and not target.shared
         placing = leased and lease is None and link is not None
@@ -156,18 +156,18 @@ class CallRecovery:
                 SessionLeaseKey(state.session, target.server_id), link.worker, None
             )
 
-    async def _prepare(self, state: CallState, again: Retry, fault: Fault) -> None:
+    async def _prepare(self, state: CallState, retry: Retry, fault: Fault) -> None:
         if state.span is not None:
             state.span.add_event("leaseway.retry", {"leaseway.tries": state.tries})
-        state.repeated = state.repeated or again.repeats
-        if again.avoid_worker and state.link is not None:
+        state.repeated = state.repeated or retry.repeats
+        if retry.avoid_worker and state.link is not None:
             state.avoid = state.avoid | {state.link.worker}
             if fault.reason in UNREADY:
                 state.slow = state.slow | {state.link.worker}
-        if again.return_to_slow:
+        if retry.return_to_slow:
             state.avoid, state.slow = state.avoid - state.slow, frozenset()
-        if state.target is not None and (again.resolve or again.avoid_worker):
-            self._resolver.invalidate(state.target, at_once=again.resolve)
+        if state.target is not None and (retry.resolve or retry.avoid_worker):
+            self._resolver.invalidate(state.target, at_once=retry.resolve)
         state.link = state.lease = state.release = None
-        if again.delay > 0:
-            await asyncio.sleep(again.delay)
+        if retry.delay > 0:
+            await asyncio.sleep(retry.delay)

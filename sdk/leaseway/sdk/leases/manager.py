@@ -215,7 +215,7 @@ class LeaseManager:
                 now = self._loop.time()
                 if fault.reason is Reason.CAPACITY and now < wait_until:
                     tries = 1  # these tries are limited by time
-                tried = FailedTry(
+                failed_try = FailedTry(
                     tries,
                     deadline - now,
                     placing=True,
@@ -226,19 +226,19 @@ class LeaseManager:
                     reconnects += 1
                     await asyncio.sleep(_RECONNECT.delay(reconnects - 1))
                     continue
-                again = decide(replace(fault, started="no") if reconnects else fault, tried)
+                retry = decide(replace(fault, started="no") if reconnects else fault, failed_try)
                 known = more_informative(known, fault)
-                if again is None:
+                if retry is None:
                     raise known from None
-                if worker is not None and again.avoid_worker:
+                if worker is not None and retry.avoid_worker:
                     avoid.add(worker)
                     if fault.reason in UNREADY:
                         slow.add(worker)
-                if again.return_to_slow:
+                if retry.return_to_slow:
                     avoid -= slow
                     slow.clear()
                 worker, reconnects = None, 0
-                await asyncio.sleep(again.delay)
+                await asyncio.sleep(retry.delay)
 
     async def find_worker(self, key: SessionLeaseKey) -> WorkerRun | None:
         """Ask the control plane once which worker holds the lease of a key.

@@ -117,11 +117,11 @@ class ControlPlane:
         now = self._loop.time()
         # Slightly before the caller's own deadline, whose error would say less about the cause.
         give_up = now + min(bound, (deadline - now) * 0.9)
-        stalleader_until = now + min(max(bound, _STALL_TIMEOUT), (deadline - now) * 0.9)
+        stalled_until = now + min(max(bound, _STALL_TIMEOUT), (deadline - now) * 0.9)
         quiet_until = now + wait
         leader_until = now + min(_LEADER_TIMEOUT, (deadline - now) * 0.9)
         while True:
-            await self._connect(give_up, stalleader_until)
+            await self._connect(give_up, stalled_until)
             sent_at = self._loop.time()
             try:
                 remaining = max(deadline - self._loop.time(), 0.001)
@@ -133,12 +133,12 @@ class ControlPlane:
                 now = self._loop.time()
                 if lost and now - sent_at > bound:  # it was lost while the caller waited
                     give_up = now + min(bound, (deadline - now) * 0.9)
-                    stalleader_until = max(stalleader_until, give_up)
+                    stalled_until = max(stalled_until, give_up)
                 self.switch_leader(fault)
                 if fault.reason is Reason.NOT_LEADER:  # another leads, or will soon
-                    give_up, stalleader_until = (
+                    give_up, stalled_until = (
                         max(give_up, leader_until),
-                        max(stalleader_until, leader_until),
+                        max(stalled_until, leader_until),
                     )
                 again = lost or is_dropped(error) or fault.reason is Reason.NOT_LEADER
                 if not again or now + _PAUSE >= give_up:
@@ -208,7 +208,7 @@ class ControlPlane:
         """Close the channel; requests in flight fail."""
         await self._channel.close()
 
-    async def _connect(self, give_up: float, stalleader_until: float) -> None:
+    async def _connect(self, give_up: float, stalled_until: float) -> None:
         channel = self._channel
         state = channel.get_state(try_to_connect=True)
         try:
@@ -219,7 +219,7 @@ class ControlPlane:
                     state = channel.get_state(try_to_connect=True)
                     continue
                 stalls = state is grpc.ChannelConnectivity.CONNECTING
-                async with asyncio.timeout_at(stalleader_until if stalls else give_up):
+                async with asyncio.timeout_at(stalled_until if stalls else give_up):
                     await channel.wait_for_state_change(state)
                 state = channel.get_state(try_to_connect=True)
         except TimeoutError:
