@@ -21,7 +21,7 @@ _ANSWER = 60.0
 
 
 def chromium() -> str:
-    """Return where Chromium is; skip the test where it is not, or fail where it has to be."""
+    """Return the path of Chromium; without it, skip the test or fail if it is required."""
     found = shutil.which("chromium")
     if found is None:
         if "chromium" in os.environ.get("LEASEWAY_REQUIRE", "").split(","):
@@ -44,7 +44,7 @@ class Page:
         self.complaints: list[str] = []
 
     async def read(self) -> None:
-        """Take what the browser says until it ends."""
+        """Read the browser's messages until it exits."""
         async for message in self._socket:
             said = json.loads(message.data)
             waiting = self._waiting.pop(said.get("id", 0), None)
@@ -56,7 +56,7 @@ class Page:
                 self.complaints.append(json.dumps(said["params"]["exceptionDetails"])[:800])
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """Ask the browser for something and return its answer."""
+        """Send a command to the browser and return its result."""
         number = next(self._numbers)
         self._waiting[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": params})
@@ -67,7 +67,7 @@ class Page:
         return result
 
     async def open(self, url: str, *, width: int = 1280, dark: bool = False) -> None:
-        """Show a page of its own size and colour scheme."""
+        """Open a page with a size and colour scheme."""
         await self.send("Log.enable")
         await self.send("Runtime.enable")
         await self.send("Page.enable")
@@ -83,7 +83,7 @@ class Page:
         await self.send("Page.navigate", url=url)
 
     async def run(self, expression: str) -> Any:
-        """Run a script in the page and return its value; promises are waited for."""
+        """Run a script in the page and return its value; await promises."""
         answer = await self.send(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
@@ -109,7 +109,7 @@ class Page:
             return None  # the page is between two documents
 
     async def text(self) -> str:
-        """Return what the page shows."""
+        """Return the page's text."""
         return str(await self.run("document.body.innerText"))
 
     async def shot(self, path: Path) -> None:
@@ -122,7 +122,7 @@ class Page:
 
 @asynccontextmanager
 async def browser(folder: Path) -> AsyncIterator[Page]:
-    """Give a page of a fresh browser; afterwards the browser is gone."""
+    """Yield a page of a new browser."""
     process = await asyncio.create_subprocess_exec(
         chromium(),
         "--headless=new",

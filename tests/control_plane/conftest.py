@@ -47,7 +47,7 @@ class Running:
     admin: admin_pb2_grpc.AdminServiceAsyncStub
 
     def load(self, *specs: ServerSpec, problems: tuple[Problem, ...] = ()) -> None:
-        """Give the plane a configuration."""
+        """Apply a configuration."""
         servers = {spec.key: spec for spec in specs}
         self.plane.act(lambda s, now: s.apply_config(servers, frozenset(), problems, now))
 
@@ -60,7 +60,7 @@ class Running:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> float:
-    """Have services take callers for ones that give up half a second after they have asked.
+    """Treat callers as if their deadline were half a second after the request.
 
     They answer a little before that. A caller that really gave up then would miss the answer
     where the machine gives this process no time; these wait for the seconds that are returned.

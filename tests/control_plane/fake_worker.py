@@ -1,4 +1,4 @@
-"""A worker as the control plane sees it: the Sync stream, by hand."""
+"""A fake worker that speaks the Sync protocol."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class FakeWorker:
         return probe.spec.key.server_id
 
     async def apply_until(self, *servers: str) -> None:
-        """Take deltas until exactly these servers are held."""
+        """Apply deltas until exactly these servers are held."""
         async with asyncio.timeout(BOUND):
             while set(self.held) != set(servers):
                 message = await self._next()

@@ -1,4 +1,4 @@
-"""What the coordinator hears of a configuration's files."""
+"""From configuration files to the coordinator."""
 
 from __future__ import annotations
 

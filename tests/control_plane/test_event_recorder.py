@@ -1,4 +1,4 @@
-"""What becomes an event of what a control plane's coordinator does."""
+"""Events recorded from the coordinator's state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who leads, decided and held against an API in memory."""
+"""Leader election with an API in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _A, _B = "10.0.0.1:7600_a", "10.0.0.2:7600_b"
 
 
 class LeaseInMemory:
-    """The API's part: one record with a version that each write must name."""
+    """The API: one record with optimistic locking."""
 
     def __init__(self) -> None:
         self.record: LeaseRecord | None = None
@@ -88,7 +88,7 @@ def test_a_renewal_restarts_the_wait() -> None:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30))
 def test_epochs_never_decrease(made_anew: list[bool]) -> None:
-    """Neither by a change of holder, nor where somebody deletes the Lease."""
+    """Neither after a change of holder nor after the Lease was deleted."""
     created, transitions, before = 1_700_000_000, 0, 0
     for anew in made_anew:
         created, transitions = (created + 1, 0) if anew else (created, transitions + 1)
@@ -177,7 +177,7 @@ async def test_a_follower_releases_nothing(lease: LeaseInMemory) -> None:
 async def test_a_candidate_that_takes_its_own_lease_again_gets_a_later_epoch(
     lease: LeaseInMemory,
 ) -> None:
-    """What it said in its earlier term is past: its workers may have heard of another since."""
+    """Its workers may have followed another leader since its earlier term."""
     before = await Elector(lease, _A, 2).lead()
 
     assert await Elector(lease, _A, 2).lead() > before

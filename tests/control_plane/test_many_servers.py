@@ -1,4 +1,4 @@
-"""Five hundred servers in one file: what a change of one costs (DESIGN §3, steps 3 to 5)."""
+"""The cost of changing one of five hundred servers (DESIGN §3, steps 3 to 5)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANY = 500
 
 
 class CountingWorker(FakeWorker):
-    """Answers every probe, applies every delta, and keeps count of both by server id."""
+    """Answers every probe, applies every delta, and counts both by server id."""
 
     def __init__(self, address: str, worker_id: str) -> None:
         super().__init__(address, worker_id)
@@ -25,7 +25,7 @@ class CountingWorker(FakeWorker):
         self.upserts: list[str] = []
 
     async def work(self) -> None:
-        """Do what is said until cancelled."""
+        """Handle messages until cancelled."""
         while True:
             message = await self._next()
             match message.WhichOneof("message"):

@@ -1,4 +1,4 @@
-"""What a control plane measures."""
+"""Metrics of a control plane."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leaseway.wire.errors import Reason
 
 
 class Measured:
-    """A coordinator with meters and a clock of its own."""
+    """A coordinator with meters and a fake clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,7 +25,7 @@ class Measured:
         self.meters = PlaneMeters(self.meter, self.state, lambda: self.now)
 
     def carry(self) -> list[tuple[str, object]]:
-        """Have the actions noted as they go out."""
+        """Record the queued actions."""
         actions = self.state.pop_actions()
         for worker_id, action in actions:
             self.meters.record_action(worker_id, action)

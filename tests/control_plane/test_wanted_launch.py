@@ -1,4 +1,4 @@
-"""What `leaseway diff` is told of a server whose newest launch does not come up."""
+"""The status of a server whose newest configuration does not start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of a running system: how each is planted, and which alerts it has to raise."""
+"""Faults of a running system: how to plant each, and which alerts it must raise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _JOBS: Final = {"control-plane": "leaseway-control-plane"}
 
 @dataclass
 class Stage:
-    """A system that runs, and whoever calls it."""
+    """A running system and its callers."""
 
     system: System
     client: AsyncClient
@@ -42,7 +42,7 @@ class Stage:
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
 
     def targets(self) -> dict[str, str]:
-        """Return the jobs of what is scraped, by address."""
+        """Return the jobs of the scraped targets, by address."""
         names = self.system.metrics.items()
         return {address: _JOBS.get(name, "leaseway-worker") for name, address in names}
 
@@ -52,7 +52,7 @@ class Stage:
         self.system.write(self.servers)
 
     def begin(self, work: Awaitable[object]) -> None:
-        """Do something beside the recording, whatever becomes of it."""
+        """Run a task during the recording; ignore its errors."""
 
         async def quietly() -> None:
             with contextlib.suppress(LeasewayError, TimeoutError):
@@ -131,7 +131,7 @@ async def _crowd(stage: Stage) -> None:
 
 
 async def _fill_disk(stage: Stage) -> None:
-    """Put files where the worker's folders for artifacts were."""
+    """Replace the worker's artifact folders with files."""
     await stage.client.call_tool("gallery", {}, timeout=60)
     for each in [path for path in (stage.folder / "temporary").iterdir() if path.is_dir()]:
         shutil.rmtree(each)
@@ -152,7 +152,7 @@ async def _end_control_plane(stage: Stage) -> None:
 
 
 async def _stall_worker(stage: Stage) -> None:
-    """Let a worker's event loop stand still while there is something to tell it."""
+    """Block a worker's event loop while there is a delta for it."""
     stage.system.workers["worker-2"].process.send_signal(signal.SIGUSR2)
     del stage.servers["needless"]
     stage.configure()
@@ -195,7 +195,7 @@ async def _call_mixed(stage: Stage) -> None:
 
 
 async def _give_up(stage: Stage) -> None:
-    """Cancel a call that its server answers nevertheless."""
+    """Cancel a call that its server still answers."""
     late = stage.client.call_tool("mixed_slow", {"seconds": 1.0}, timeout=20)
     stage.begin(asyncio.wait_for(late, 0.3))
 
@@ -299,12 +299,12 @@ FAULTS: Final[dict[str, Fault]] = {
     "given_up_calls": Fault(_fires(), servers={"mixed": _MIXED}, each_minute=_give_up),
     "failing_tool": Fault(_fires(), servers={"mixed": _MIXED}, each_minute=_calling("mixed_fail")),
 }
-"""The twelve that operators are shown the way to, and what else an alert is there for."""
+"""The twelve documented faults, and others with an alert."""
 
 
 @contextlib.asynccontextmanager
 async def staged(fault: Fault, folder: Path) -> AsyncIterator[Stage]:
-    """Run a system with two servers that are well and those of a fault."""
+    """Run a system with two working servers and those of a fault."""
     (folder / "temporary").mkdir()
     servers = {
         "steady": python_server("planted.py", "echo", **_STATELESS),
@@ -327,7 +327,7 @@ async def staged(fault: Fault, folder: Path) -> AsyncIterator[Stage]:
 
 
 async def record(fault: Fault, folder: Path, well: int = _WELL, ill: int = _ILL) -> Recording:
-    """Run a system, plant a fault in it, and scrape it all the time."""
+    """Run a system, plant a fault, and scrape it throughout."""
     recording = Recording()
     async with staged(fault, folder) as stage:
         targets = stage.targets()
@@ -343,7 +343,7 @@ async def record(fault: Fault, folder: Path, well: int = _WELL, ill: int = _ILL)
 
 
 async def work(client: AsyncClient) -> None:
-    """What goes on in a system that is well."""
+    """The load of a system without a fault."""
     await client.call_tool("steady:echo", {}, timeout=10)
     async with client.session(f"well-{id(asyncio.current_task())}") as session:
         await session.call_tool("files:echo", {}, timeout=10)

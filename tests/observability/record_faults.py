@@ -1,4 +1,4 @@
-"""`make record-faults`: record the metrics of each fault anew, or of those that are named."""
+"""`make record-faults`: record the metrics of all or some faults again."""
 
 from __future__ import annotations
 

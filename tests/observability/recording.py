@@ -36,7 +36,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def dashboard_expressions() -> Iterator[tuple[str, str]]:
-    """Yield what the dashboards ask for, each with its place."""
+    """Yield the dashboards' expressions, each with its place."""
     for path in sorted(_DASHBOARDS.glob("*.json")):
         board = json.loads(path.read_text(encoding="utf-8"))
         for panel in board["panels"]:
@@ -75,12 +75,12 @@ class Recording:
             yield f"{name} {' '.join(_notation(self.series[name]))}"
 
     def write(self, path: Path) -> None:
-        """Keep it in a file."""
+        """Write it to a file."""
         path.write_text("\n".join(self.lines()) + "\n", encoding="utf-8")
 
 
 def read_recorded(path: Path) -> dict[str, str]:
-    """Return promtool's values of each series of a file."""
+    """Return promtool's values for each series of a file."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return {series + "}": values for series, _, values in (each.rpartition("} ") for each in lines)}
 
@@ -114,7 +114,7 @@ def _notation(values: Values) -> Iterator[str]:
 
 
 def _run(values: Values) -> tuple[float, int]:
-    """Return the step between the first values, while it stays the same, and how many they are."""
+    """Return the step between the first values and how many values have it."""
     first, second = values[0], values[1] if len(values) > 1 else None
     if first is None or second is None or second < first:
         return 0, next((n for n, each in enumerate(values) if each != first), len(values))

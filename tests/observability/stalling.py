@@ -1,4 +1,4 @@
-"""`leaseway`, whose event loop stands still for 17 seconds at SIGUSR2; its links stay up."""
+"""`leaseway` with an event loop that SIGUSR2 blocks for 17 seconds."""
 
 import signal
 import time

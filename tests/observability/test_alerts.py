@@ -43,7 +43,7 @@ def _promtool() -> str:
 
 
 def _play(folder: Path, tests: list[dict[str, Any]], *more: Path) -> None:
-    """Have Prometheus evaluate its rules over series, and compare with what is expected."""
+    """Evaluate the rules over series with Prometheus and compare the result."""
     file = folder / "tests.yaml"
     content = {
         "rule_files": [str(RULES), *map(str, more)],
@@ -62,7 +62,7 @@ def _play(folder: Path, tests: list[dict[str, Any]], *more: Path) -> None:
 
 
 def _test_of(name: str, series: Mapping[str, str], asked: str, answer: set[str]) -> dict[str, Any]:
-    """Return a test of which values a label has in the end."""
+    """Return a test for the final values of a label."""
     label, expression = asked.split(" of ", 1)
     return {
         "name": name,

@@ -1,4 +1,4 @@
-"""The collector's configuration, run by a real OpenTelemetry Collector where there is one."""
+"""The collector's configuration in a real OpenTelemetry Collector, if installed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_collector_takes_the_configuration_as_it_is(otelcol: str) -> None:
 
 @dataclass
 class _Collecting:
-    """A collector that runs: where it takes spans, and where it shows metrics."""
+    """A running collector: the addresses for spans and metrics."""
 
     endpoint: str
     metrics: str
@@ -90,7 +90,7 @@ async def _collecting(
 
 
 def _send(endpoint: str) -> dict[str, str]:
-    """Send many traces of one span each; return the ids of those that are to be kept."""
+    """Send many traces of one span each; return the ids of those to be kept."""
     exporter = OtlpSpanExporter(endpoint=endpoint, insecure=True)
     provider = TracerProvider(resource=Resource({"service.name": "leaseway-worker"}))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -146,7 +146,7 @@ async def _listens(port: int) -> bool:
 
 
 def _counts_all(url: str) -> bool:
-    """Say whether the page has every series that the dashboards read, of all the calls."""
+    """Return whether the page has all series of the dashboards, with all calls."""
     with urlopen(url, timeout=BOUND) as response:
         families = list(text_string_to_metric_families(response.read().decode()))
     samples = [sample for family in families for sample in family.samples]

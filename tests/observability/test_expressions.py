@@ -1,4 +1,4 @@
-"""Dashboards, alert rules and the collector name nothing that the code does not have."""
+"""Dashboards, alert rules and the collector use only existing names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _expressions() -> list[tuple[str, str]]:
 
 
 def _span_metrics() -> dict[str, frozenset[str]]:
-    """Return the series that the collector makes of spans."""
+    """Return the series that the collector creates from spans."""
     collector = yaml.safe_load((_FOLDER / "collector.yaml").read_text(encoding="utf-8"))
     connector = collector["connectors"]["span_metrics"]
     base = connector["namespace"].replace(".", "_")

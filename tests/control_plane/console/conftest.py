@@ -1,4 +1,4 @@
-"""A plane in process with its console, and a client that asks it."""
+"""A plane in process with its console, and a client."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Open = Callable[[str | None], Awaitable[tuple[Plane, "Asker"]]]
 
 
 class Asker:
-    """Asks a console as a page of it does."""
+    """Sends requests to a console like its page."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self.url = url
         self.session = session
 
     async def get(self, path: str, **options: Any) -> tuple[int, Any]:
-        """Return the status and the JSON of an answer."""
+        """Return the status and the JSON of a response."""
         async with self.session.get(self.url + path, **options) as answer:
             return answer.status, await answer.json()
 
     async def post(self, path: str, body: object, **headers: str) -> tuple[int, Any]:
-        """Send JSON and return the status and the JSON of the answer."""
+        """Send JSON and return the status and the JSON of the response."""
         sent = {"X-Leaseway-Console": "1", **headers}
         async with self.session.post(self.url + path, json=body, headers=sent) as answer:
             return answer.status, await answer.json()
@@ -39,7 +39,7 @@ class Asker:
 
 @pytest.fixture
 async def console() -> AsyncIterator[Open]:
-    """Give what opens a console with a key, or without."""
+    """Return a function that opens a console, with or without a key."""
     async with AsyncExitStack() as stack:
 
         async def start(key: str | None = None) -> tuple[Plane, Asker]:

@@ -1,4 +1,4 @@
-"""The console's HTTP: who may ask, what a browser may do, and what comes back."""
+"""The console's HTTP API: access, security headers and responses."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_public_address_requires_a_key() -> None:
 
 
 def waiting(plane: Plane) -> str:
-    """Have a call wait for a person; return the approval's id."""
+    """Request an approval; return its id."""
     question = ApprovalRequest(
         "acme", "billing", "d1", False, "bank", "pay", "digest", '{"amount":5}', "key 1"
     )
@@ -203,7 +203,7 @@ async def test_deciding_an_approval_requires_the_role_approver() -> None:
 
 
 class Routed(ConsoleListener):
-    """Notes what paths there are."""
+    """Records the paths of the application."""
 
     routes: ClassVar[list[tuple[str, str]]] = []
 
@@ -440,7 +440,7 @@ async def test_problems_have_an_entry_in_the_runbook(console: Open) -> None:
 
 
 async def _messages(stream: Any, wanted: set[str]) -> dict[str, Any]:
-    """Read messages until one of each kind has come."""
+    """Read messages until one of each kind has arrived."""
     found: dict[str, Any] = {}
     kind = ""
     while not wanted <= set(found):

@@ -1,4 +1,4 @@
-"""Short ways to make what the core works on."""
+"""Builders for values of the core."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START = Moment(1_000.0, 1_700_000_000.0)
 
 @dataclass
 class Able:
-    """Which workers could hold a lease, as placement asks it."""
+    """Eligible workers for placement."""
 
     ids: Collection[str]
     max_leases: int = bounds.MAX_INSTANCES
@@ -38,7 +38,7 @@ class Able:
 
 
 def table_of(**capacities: int) -> PlacementTable:
-    """Return a table that workers of these capacities have joined."""
+    """Return a table with workers of these capacities."""
     table = PlacementTable()
     for worker_id, capacity in capacities.items():
         table.add_worker(worker_id, capacity)
@@ -46,7 +46,7 @@ def table_of(**capacities: int) -> PlacementTable:
 
 
 def at(seconds: float) -> Moment:
-    """Return the moment so many seconds after the start."""
+    """Return the moment this many seconds after the start."""
     return Moment(START.mono + seconds, START.unix + seconds)
 
 
@@ -111,5 +111,5 @@ def coordinator(expected_workers: int = 1) -> Coordinator:
 
 
 def load(state: Coordinator, *specs: ServerSpec, now: Moment = START) -> None:
-    """Give a coordinator a configuration with these servers."""
+    """Apply a configuration with these servers."""
     state.apply_config({one.key: one for one in specs}, frozenset(), (), now)

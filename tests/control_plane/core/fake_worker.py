@@ -1,4 +1,4 @@
-"""A worker that a coordinator is driven with: it applies what it is sent and remembers it."""
+"""A fake worker for tests of the coordinator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAILED = Problem("server", "START_FAILED", "Server 'a' exited at once.")
 
 
 class FakeWorker:
-    """Applies what it is sent, as a real worker would, and remembers it."""
+    """Applies deltas like a real worker and records all actions."""
 
     def __init__(self, worker_id: str = "w1") -> None:
         self.id = worker_id
@@ -47,7 +47,7 @@ class FakeWorker:
 
 
 def run(state: Coordinator, workers: Iterable[FakeWorker], now: Moment = START) -> None:
-    """Let workers take everything that is said to them, and acknowledge it."""
+    """Deliver all actions to the workers and acknowledge the deltas."""
     by_id = {worker.id: worker for worker in workers}
     while actions := state.pop_actions():
         for worker_id, action in actions:
@@ -82,7 +82,7 @@ def answer(
     outcome: ServerListing | Problem,
     now: Moment = START,
 ) -> None:
-    """Have a worker end its oldest probe."""
+    """Send the result of a worker's oldest probe."""
     state.handle_probe_result(worker.probes.pop(0).id, outcome, now)
     run(state, [worker], now)
 

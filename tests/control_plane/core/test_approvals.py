@@ -1,4 +1,4 @@
-"""Approvals: bound to one call, used once, and of no use after their time."""
+"""Approvals are bound to one call, used once, and expire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of a worker, against the plain way: look at all of them and take the best."""
+"""The choice of a worker, compared with a scan of all workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Booking:
 
 
 class Choices(RuleBasedStateMachine):
-    """What is held and reserved is counted here as well, without any index."""
+    """Counts leases and reservations without an index."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Choices(RuleBasedStateMachine):
         return sum(where == worker_id for _, where in self.units())
 
     def best(self, key: PlacementKey, able: Able, excluded: frozenset[str]) -> str | None:
-        """Walk all workers, as DESIGN §5 says it."""
+        """Scan all workers as in DESIGN §5."""
         units = self.units()
         roomy = [
             one

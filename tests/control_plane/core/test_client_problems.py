@@ -1,4 +1,4 @@
-"""Problems that callers report, such as a provider's refusal of a tool, and how they end."""
+"""Problems that callers report, such as a provider's refusal of a tool."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ REFUSED = Problem(
 
 
 def shown(state: Coordinator) -> list[str]:
-    """Return the subjects of what is open."""
+    """Return the subjects of open problems."""
     return [each.problem.subject for each in state.problems.open()]
 
 
 def relist(
     state: Coordinator, worker: FakeWorker, new: ServerListing, seconds: float = 1.0
 ) -> None:
-    """Have server `a` list something else, and serve it."""
+    """Change the listing of server `a` and serve it."""
     key = spec("a").key
     state.handle_relisting("w1", key, spec("a").launch_hash, new, at(seconds))
     state.tick(at(seconds + 0.1))

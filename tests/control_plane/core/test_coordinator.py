@@ -1,4 +1,4 @@
-"""The control plane's one writer, driven by events."""
+"""The coordinator: events in, actions out."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def test_a_refused_variant_is_a_problem_and_is_not_sent_again_until_it_changes()
 
 
 def two_workers_and_the_older_lease() -> tuple[Coordinator, list[FakeWorker]]:
-    """Return w1 with the older lease of a session and w2, which is about to report another."""
+    """Return w1 with a session's older lease and w2, which will report another."""
     state = coordinator(expected_workers=2)
     workers = [FakeWorker("w1"), FakeWorker("w2")]
     load(state, spec("a", shared=False))
@@ -412,7 +412,7 @@ CONFIGS = st.lists(
 def test_any_sequence_of_configurations_has_the_result_of_the_last_one(
     configs: list[dict[str, tuple[str, str]]], broken: set[tuple[str, str]], restart: bool
 ) -> None:
-    """Applying the diffs gives the last configuration; failures never touch other servers."""
+    """All deltas together give the last configuration; failures affect no other server."""
 
     def settle(state: Coordinator, worker: FakeWorker) -> None:
         run(state, [worker])

@@ -1,4 +1,4 @@
-"""What an event costs in a large fleet: it is about those whom it concerns."""
+"""The cost of events in a large fleet is limited to the affected workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANY = 50
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Collect the workers that were asked what they lack."""
+    """Collect the workers whose delta was computed."""
     collected: list[str] = []
     push = Roster.push
 

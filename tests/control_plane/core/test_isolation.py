@@ -43,14 +43,14 @@ class System:
         self.state.handle_worker_joined(hello(), START)
 
     def restart(self, now: Moment) -> None:
-        """Put a new coordinator in the place of one that was killed."""
+        """Replace a killed coordinator with a new one."""
         held = self.worker.hashes()
         self.worker.probes.clear()
         self.state = coordinator()
         self.state.handle_worker_joined(hello(held=held, highest_version=self.worker.version), now)
 
     def step(self, others: Others, trouble: Trouble, launch: int, now: Moment) -> None:
-        """Give it a configuration and let everything that follows happen."""
+        """Apply a configuration and process all resulting actions."""
         specs = [spec(name, command=c, prefix=p + name) for name, (c, p) in others.items()]
         if trouble not in ("absent", "not readable"):
             command = f"culprit-{launch}" if trouble in REASONS else "culprit"
@@ -77,7 +77,7 @@ class System:
             run(self.state, [self.worker], now)
 
     def served_of_others(self) -> tuple[object, object, object]:
-        """Return all that callers and the worker have of the other servers."""
+        """Return what callers and the worker see of the other servers."""
         visible = {k: s.hashes for k, s in self.state.visible.served.items() if k != CULPRIT}
         held = {key: each for key, each in self.worker.hashes().items() if key != CULPRIT}
         names = {n: owner for n, owner in exposed(self.state).items() if owner != "m"}
@@ -90,7 +90,7 @@ class System:
 def test_a_server_in_trouble_never_changes_anothers_toolset(
     steps: list[tuple[Others, Trouble, bool]],
 ) -> None:
-    """Beside it, the others are at every step what they are in a system without it."""
+    """At every step, the other servers are equal to those of a system without it."""
     beside, without = System(), System()
     for number, (others, trouble, restart) in enumerate(steps):
         now = at(number)

@@ -1,4 +1,4 @@
-"""Prompts and resources through the coordinator: committed, kept, moved, as tools are."""
+"""Prompts and resources in the coordinator: committed, kept and moved like tools."""
 
 from __future__ import annotations
 

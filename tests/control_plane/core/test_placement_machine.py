@@ -48,7 +48,7 @@ Event = Callable[[Coordinator, Moment], object]
 
 @dataclass
 class Stream:
-    """One Sync stream: what is on its way up, the hello first, and down."""
+    """One Sync stream with its undelivered messages in both directions."""
 
     up: list[Event] = field(default_factory=list)
     down: list[Action] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Worker:
         return HeldLease(lease.id, key, self.id, then.mono - age)
 
     def take(self, action: Action, now: float) -> None:
-        """Do what the control plane says."""
+        """Execute an action of the control plane."""
         assert self.stream is not None
         match action:
             case PushDelta(push):
@@ -145,7 +145,7 @@ class Worker:
 
 
 class System(RuleBasedStateMachine):
-    """A control plane, three workers with room for two leases each, and callers."""
+    """A control plane, three workers with capacity for two leases each, and callers."""
 
     keys = st.builds(PlacementKey, st.just("default"), st.sampled_from(SESSIONS), st.just("a"))
     names = st.sampled_from(WORKERS)
@@ -202,7 +202,7 @@ class System(RuleBasedStateMachine):
         self.send()
 
     def hear(self, name: str, stream: Stream) -> None:
-        """Let the control plane take the first message of a stream."""
+        """Deliver the first message of a stream to the control plane."""
         event = stream.up.pop(0)
         before = dict(self.streams)
         self.streams[name] = stream
@@ -215,7 +215,7 @@ class System(RuleBasedStateMachine):
         self.forget_bookings()
 
     def forget_bookings(self) -> None:
-        """A reservation ends with its lease's report, its worker or its time."""
+        """Reservations end with the lease's report, the worker's loss or by time."""
         held = {(one.key, one.worker_id) for one in self.state.placements.leases.values()}
         self.booked = {
             key: (worker_id, until)
@@ -254,7 +254,7 @@ class System(RuleBasedStateMachine):
 
     @rule(name=names)
     def end_a_stream(self, name: str) -> None:
-        """What is on its way up may still arrive; the control plane may see the end late."""
+        """Sent messages may still arrive; the control plane may notice the end late."""
         self.workers[name].stream = None
 
     @rule(name=names)
@@ -305,7 +305,7 @@ class System(RuleBasedStateMachine):
             self.placed.append((key, outcome.worker_id))
 
     def awaited(self, places: list[str], excluded: set[str]) -> bool:
-        """Say whether a worker of these may be back that only the control plane cannot reach."""
+        """Return whether one of these workers may reconnect."""
         records = [self.state.workers[one] for one in places if one in self.state.workers]
         return not any(record.accepts_work for record in records) and any(
             not record.connected and not record.draining and record.id not in excluded
@@ -327,14 +327,14 @@ class System(RuleBasedStateMachine):
     @precondition(lambda self: self.placed)
     @rule(data=st.data())
     def acquire(self, data: st.DataObject) -> None:
-        """Ask the worker, however long ago it was named; a refusal goes back to placement."""
+        """Acquire from a worker chosen earlier; after a refusal, place again."""
         key, name = self.placed.pop(data.draw(st.integers(0, len(self.placed) - 1)))
         if self.workers[name].acquire(key, self.now.mono) is None:
             self.place(key, {name})
 
     @rule(key=keys, excluded=st.sets(names, max_size=2))
     def lease(self, key: PlacementKey, excluded: set[str]) -> None:
-        """Place and acquire at once, perhaps away from a holder that this caller cannot reach."""
+        """Place and acquire at once, possibly excluding a holder that is unreachable."""
         before = len(self.placed)
         self.place(key, excluded)
         for each, name in self.placed[before:]:
@@ -342,7 +342,7 @@ class System(RuleBasedStateMachine):
 
     @rule(name=names)
     def hear_all_of_a_worker(self, name: str) -> None:
-        """Let a worker and the control plane say and hear everything that is to be said."""
+        """Deliver all messages between a worker and the control plane."""
         for _ in self.exchange(name):
             pass
 
@@ -391,7 +391,7 @@ class System(RuleBasedStateMachine):
             assert self.state.placements.load(name) == len(worker.table)
 
     def quiesce(self) -> None:
-        """Connect everything and let all that is said be heard, until nothing happens."""
+        """Connect all workers and deliver all messages."""
         for _ in range(3):  # another run of a worker is let in when the first is lost
             for name in WORKERS:
                 self.notice_an_ended_stream(name)

@@ -1,4 +1,4 @@
-"""What of a commit callers see, by who holds it; and what is not computed twice on the way."""
+"""The visible part of a commit, and values that are computed once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def registry(*names: str) -> Registry:
 
 
 def take(worker: WorkerRecord, served: Registry, *, refused: Iterable[str] = ()) -> None:
-    """Have a worker acknowledge what it is sent, and refuse some of it."""
+    """Let a worker acknowledge a delta and refuse some variants."""
     push = worker.subscription.push(served.committed, removals=True)
     assert push is not None
     refusals = [VariantRefusal(VariantKey(name), "BAD", "no") for name in refused]

@@ -1,4 +1,4 @@
-"""A control plane that starts again: what workers hold tells it what was."""
+"""A restarted control plane restores its state from workers."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def served(server_id: str, content: str) -> Served:
 
 @dataclass(frozen=True)
 class Message:
-    """What a worker says, and what it held when it said so."""
+    """A message of a worker, and what it held when sending it."""
 
     held: Held
     nonce: int = 0
@@ -54,7 +54,7 @@ class Message:
 
 @dataclass
 class Worker:
-    """What it holds, and what it has said that was not yet heard."""
+    """A worker's content and its undelivered messages."""
 
     held: Held = field(default_factory=dict)
     said: list[Message] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Worker:
 
 
 class Subscriptions(RuleBasedStateMachine):
-    """One worker's streams, one after the other."""
+    """The successive streams of one worker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Subscriptions(RuleBasedStateMachine):
         self.stream()
 
     def stream(self) -> None:
-        """Begin a stream with a hello that names what the worker holds."""
+        """Start a stream with a hello that lists the worker's content."""
         held = dict(self.worker.held)
         self.state = Subscription.resume(held, self.state)
         self.believed = held
@@ -128,7 +128,7 @@ class Subscriptions(RuleBasedStateMachine):
         self.unanswered.append(push)
 
     def forget_refusals(self) -> None:
-        """What was refused does not matter once the worker has what is wanted instead."""
+        """A refusal ends when the worker has the current content."""
         for key in list(self.standing):
             if self.snapshot.hashes.get(key) == self.believed.get(key):
                 del self.standing[key]
@@ -140,7 +140,7 @@ class Subscriptions(RuleBasedStateMachine):
 
     @rule(config=CONFIGS, refuses=SOME)
     def exchange(self, config: dict[str, str], refuses: set[str]) -> None:
-        """Commit, push, answer and hear, with nothing in between."""
+        """Commit, push, answer and deliver at once."""
         self.commit(config)
         self.push()
         if self.unanswered:
@@ -186,7 +186,7 @@ class Subscriptions(RuleBasedStateMachine):
         self.ignored(10_000)
 
     def ignored(self, nonce: int) -> None:
-        """Say a stale nonce: it is counted and changes nothing else."""
+        """Send a stale nonce, which is only counted."""
         before = {name: repr(value) for name, value in vars(self.state).items()}
         refusal = VariantRefusal(VariantKey("a"), "BAD", "stale")
         assert not self.state.ack(nonce)
@@ -197,7 +197,7 @@ class Subscriptions(RuleBasedStateMachine):
 
     @rule(heard=st.booleans())
     def reconnect(self, heard: bool) -> None:
-        """End the stream; what was on its way is lost, and may have been applied."""
+        """End the stream; undelivered messages are lost, but may have been applied."""
         if heard and self.unanswered:
             self.worker.take(self.unanswered[0], set())
         self.worker.said.clear()
@@ -218,7 +218,7 @@ class Subscriptions(RuleBasedStateMachine):
         assert self.state.last_error == "".join(newest)
 
     def teardown(self) -> None:
-        """Let everything be answered: worker and control plane end up of one mind."""
+        """Deliver everything: worker and control plane then agree."""
         self.removals = True
         while self.unanswered or self.worker.said:
             if self.worker.said:

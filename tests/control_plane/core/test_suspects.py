@@ -1,4 +1,4 @@
-"""Workers that may hang: their streams are open, but they owe an answer (DESIGN §5)."""
+"""Suspect workers: their streams are open, but they do not answer (DESIGN §5)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def chosen(state: Coordinator, session: str, seconds: float, server_id: str = "a
 
 
 def report_lease(state: Coordinator, worker_id: str, session: str, seconds: float) -> None:
-    """Have a worker say that it holds what was placed on it."""
+    """Report a placed lease."""
     key = PlacementKey("default", session, "a")
     lease = HeldLease(f"L-{session}", key, worker_id, at(seconds).mono)
     state.record_contact(worker_id)

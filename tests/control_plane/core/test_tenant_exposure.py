@@ -1,4 +1,4 @@
-"""A tenant never sees what its own configuration hides, however launches end (DESIGN §2)."""
+"""A tenant never sees what its configuration hides, however probes end (DESIGN §2)."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ NO_WIPE = NameFilter(blacklist=("wipe",))
 
 
 def of_acme(command: str = "serve", tools: NameFilter = NO_WIPE) -> ServerSpec:
-    """Return acme's own variant of server `a`, launched like the common one unless told."""
+    """Return acme's variant of server `a`, by default with the common launch hash."""
     return replace(spec("a", command=command), key=ACME, tools=tools)
 
 
 def load(state: Coordinator, *specs: ServerSpec, now: Moment = START) -> None:
-    """Give a coordinator a configuration."""
+    """Apply a configuration."""
     state.apply_config({one.key: one for one in specs}, frozenset(), (), now)
 
 
@@ -61,7 +61,7 @@ def running(*specs: ServerSpec) -> tuple[Coordinator, FakeWorker]:
 
 
 def later(state: Coordinator, worker: FakeWorker) -> None:
-    """Let what is due in a moment happen."""
+    """Advance the time and process all actions."""
     soon = Moment(START.mono + 0.1, START.unix + 0.1)
     state.tick(soon)
     run(state, [worker], soon)
@@ -169,7 +169,7 @@ WANTED = st.one_of(
 
 
 class OneTenant(RuleBasedStateMachine):
-    """A tenant with changing rules, launches that come up or not, workers that refuse."""
+    """A tenant with changing rules, probes that succeed or fail, workers that refuse."""
 
     @initialize()
     def begin(self) -> None:
@@ -233,7 +233,7 @@ class OneTenant(RuleBasedStateMachine):
         self._take_all()
 
     def _take_all(self) -> None:
-        """Have the worker take what it is sent, less a variant of the tenant that it refuses."""
+        """Let the worker apply a delta, except a tenant variant that it refuses."""
         push = self.state.workers["w1"].subscription.pending
         upserts = push.upserts if push is not None and ACME not in self.worker.held else ()
         refused = self.refuses and any(served.key == ACME for served in upserts)

@@ -1,4 +1,4 @@
-"""Variants of tenants: hidden servers, refused overrides, what is pending for whom."""
+"""Tenant variants: hidden servers, refused overrides, pending servers."""
 
 from __future__ import annotations
 

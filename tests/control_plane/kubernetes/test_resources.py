@@ -63,7 +63,7 @@ def test_an_issue_names_the_resource() -> None:
 
 @given(_ANYTHING)
 def test_no_specification_breaks_the_document(found: Any) -> None:
-    """A broken document would refuse every other resource with it."""
+    """A broken document would reject all other resources, too."""
     parsed = parse_config([_layer(_server("time", {"transport": "stdio", "env": found}))])
 
     assert not parsed.broken

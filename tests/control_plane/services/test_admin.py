@@ -1,4 +1,4 @@
-"""What operators do to workers and leases, and whether it is confirmed."""
+"""Operators' commands on workers and leases."""
 
 from __future__ import annotations
 

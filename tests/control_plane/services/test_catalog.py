@@ -1,4 +1,4 @@
-"""The control plane's services over real gRPC, with workers spoken by hand."""
+"""The control plane's services over gRPC, with fake workers."""
 
 from __future__ import annotations
 

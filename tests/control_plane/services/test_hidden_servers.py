@@ -1,4 +1,4 @@
-"""A server of another tenant is answered like one that does not exist, whatever state it is in."""
+"""A server that is hidden from a tenant looks like an unknown one in every state."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def unplaced(running: Running, fake: FakeWorker) -> None:
 
 
 async def rejected(running: Running, fake: FakeWorker) -> None:
-    """Its entry has an error; another one is restricted, so tenants are told of no such entry."""
+    """Tenants do not see an entry with an error while another server is restricted."""
     running.load(spec("open"), replace(spec("else"), policy=POLICY))
     await fake.serve("look")
     await fake.serve("look")
@@ -121,7 +121,7 @@ ASKED = {
 
 
 async def answer(running: Running, ask: Callable[[Running, str], Any], server: str) -> bytes:
-    """Return all that is told, with the same name whichever was asked for."""
+    """Return all responses, with the server's name replaced."""
     try:
         told = (await ask(running, server)).SerializeToString(deterministic=True)
     except grpc.aio.AioRpcError as error:

@@ -1,4 +1,4 @@
-"""How a lease ended, from its worker's report to those who list leases."""
+"""Lease ends, from a worker's report to the list of leases."""
 
 from __future__ import annotations
 

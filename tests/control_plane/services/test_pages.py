@@ -1,4 +1,4 @@
-"""What operators list of a large fleet: page by page, each at most a mebibyte (DESIGN §10)."""
+"""Lists of a large fleet come in pages of at most a mebibyte (DESIGN §10)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def start(listing: str, token: str = "", page_size: int = 0) -> PageStart:
 
 
 def instances(worker_id: str, server_id: str, count: int) -> tuple[ReportedInstance, ...]:
-    """Return so many instances of a server on a worker."""
+    """Return this many instances of a server on a worker."""
     key = VariantKey(server_id)
     return tuple(
         ReportedInstance(f"{worker_id}-{number:05}", worker_id, key, "ready", launch_hash="1" * 32)
@@ -43,7 +43,7 @@ def instances(worker_id: str, server_id: str, count: int) -> tuple[ReportedInsta
 
 
 def fleet(servers: int, workers: int, each: int, *busy: int) -> Coordinator:
-    """Return what is known of workers that have so many instances of each busy server."""
+    """Return a coordinator with workers that have this many instances of each server."""
     state = coordinator()
     ids = [f"server-{number:03}" for number in range(servers)]
     load(state, *(spec(server_id) for server_id in ids))

@@ -1,4 +1,4 @@
-"""Placement as callers and workers see it."""
+"""The placement service with fake workers."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ async def resolve(
 
 
 async def served(running: Running, w1: FakeWorker) -> None:
-    """Have one server with a prompt, a resource and a template."""
+    """Serve one server with a prompt, a resource and a template."""
     running.load(spec("a"))
     await w1.serve(
         "x", prompts=prompts("ask"), resources=resources("file:///a"), templates=TEMPLATES
@@ -201,7 +201,7 @@ async def test_an_upsert_of_prompts_and_resources_round_trips(running: Running) 
 
 
 def held_upsert() -> sync_pb2.Upsert:
-    """Return what a worker holds of a server that an earlier control plane sent it."""
+    """Return a signed variant of an earlier control plane."""
     upsert = sync_pb2.Upsert(
         hashes=sync_pb2.HeldHashes(launch_hash="l", exposure_hash="e", toolset_hash="t"),
         toolset=sync_pb2.Toolset(

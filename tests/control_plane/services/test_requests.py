@@ -1,4 +1,4 @@
-"""The control plane refuses names of callers that break the one rule for them."""
+"""The control plane rejects invalid names of callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A caller and a worker that mean harm, against every RPC of the control plane that there is."""
+"""A malicious caller and a malicious worker against every RPC."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_false_leases_and_versions_of_a_worker_harm_no_other(
 
 
 def _poisoned(server_id: str, launch_hash: str) -> sync_pb2.Upsert:
-    """Return content that no control plane has sent, under a seal of whoever made it."""
+    """Return a variant signed with another key."""
     made = sync_pb2.Upsert(
         spec=spec_pb2.ServerSpec(key=spec_pb2.VariantKey(server_id=server_id), command="sh"),
         hashes=sync_pb2.HeldHashes(
@@ -124,7 +124,7 @@ def _listing(server_id: str, launch_hash: str, probe_id: int = 0) -> sync_pb2.Pr
 
 
 async def _heard_out(running: Running, rogue: FakeWorker) -> None:
-    """Wait until the control plane has taken all that a worker has said so far."""
+    """Wait until the control plane has handled all messages of a worker."""
     name = f"heard-{rogue.id}"
     lease = leases_pb2.Lease(id=name, server_id=name, tenant="default", session=name)
     await rogue.say(report=sync_pb2.Report(leases_gained=[lease]))
@@ -180,7 +180,7 @@ async def test_false_specs_and_toolsets_of_a_worker_are_ignored(
 async def test_one_worker_alone_cannot_change_a_listing(
     running: Running,
 ) -> None:
-    """Neither by a list that it says has changed, nor by content that it changed on its disk."""
+    """Neither by a changed listing nor by changed content on its disk."""
     desk = spec("desk")
     async with worker(running.address) as honest:
         running.load(desk)

@@ -1,4 +1,4 @@
-"""What is told of servers: it is put together of what all workers have said."""
+"""Server statuses combine the reports of all workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that wait until there is room for their lease."""
+"""Requests that wait for capacity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def wanted(session: str, seconds: float = 30.0, **more: object) -> leases_pb2.Pl
 
 
 async def fill(running: Running, *sessions: str) -> None:
-    """Reserve all the room of a worker of capacity 4."""
+    """Reserve all capacity of a worker with capacity 4."""
     for session in sessions:
         await running.placement.Place(leases_pb2.PlaceRequest(session=session, server_id="desk"))
 
@@ -30,7 +30,7 @@ async def fill(running: Running, *sessions: str) -> None:
 async def waiting(
     running: Running, session: str, behind: int
 ) -> asyncio.Future[leases_pb2.PlaceResponse]:
-    """Ask for room and return when the request stands in line."""
+    """Request a lease and return when the request is queued."""
     asked = asyncio.ensure_future(running.placement.Place(wanted(session), timeout=60))
     await running.until(lambda state: len(state.wait_queue) == behind + 1)
     return asked

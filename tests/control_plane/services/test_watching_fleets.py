@@ -1,4 +1,4 @@
-"""What watchers of tools hear while a large fleet takes a change."""
+"""Messages to watchers of tools while a large fleet applies a change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANY = 30
 
 
 async def heard_until(running: Running, watch: object, workers: int) -> int:
-    """Return how many messages it took until a watcher has heard of so many workers."""
+    """Return the number of messages until a watcher was notified of all workers."""
     count = 0
     async with asyncio.timeout(BOUND):
         while True:

@@ -1,4 +1,4 @@
-"""Deltas as messages, made once for many workers."""
+"""Messages of deltas, built once for many workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leaseway.wire.messages.message_parts import Joiner
 
 
 def heard(messages: list[sync_pb2.SyncResponse]) -> sync_pb2.Delta:
-    """Return the delta that a worker puts together of messages."""
+    """Return the delta that a worker joins from messages."""
     joiner = Joiner()
     for message in messages:
         assert message.ByteSize() <= MAX_MESSAGE + 64
@@ -30,7 +30,7 @@ def heard(messages: list[sync_pb2.SyncResponse]) -> sync_pb2.Delta:
 
 
 def fleet(found: ServerListing, count: int = 3) -> tuple[Coordinator, list[tuple[str, PushDelta]]]:
-    """Return a coordinator with workers, and the deltas with which they hear of one server."""
+    """Return a coordinator with workers, and their deltas for one server."""
     state = coordinator(count)
     load(state, spec("a"))
     for number in range(count):
@@ -44,14 +44,14 @@ def fleet(found: ServerListing, count: int = 3) -> tuple[Coordinator, list[tuple
 
 
 def deltas(state: Coordinator) -> list[tuple[str, PushDelta]]:
-    """Return the deltas that are to be sent."""
+    """Return the queued deltas."""
     taken = state.pop_actions()
     return [(name, action) for name, action in taken if isinstance(action, PushDelta)]
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Push]:
-    """Collect the pushes whose bodies were made."""
+    """Collect the pushes whose bodies were built."""
     collected: list[Push] = []
     make = delta_wire._build_body
 

@@ -1,4 +1,4 @@
-"""A worker whose event loop stands still is cut off, though its connection answers."""
+"""The stream of a worker with a blocked event loop is ended."""
 
 from __future__ import annotations
 

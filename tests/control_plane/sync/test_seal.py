@@ -1,4 +1,4 @@
-"""The seal: only what a control plane with the same key has sent is taken back from workers."""
+"""Signatures: only variants of a control plane with the same key are restored."""
 
 from __future__ import annotations
 

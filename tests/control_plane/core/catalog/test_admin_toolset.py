@@ -1,4 +1,4 @@
-"""When a tenant sees Leaseway's own toolset."""
+"""When a tenant sees the built-in toolset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters, transforms, name rules and clashes, rule by rule as DESIGN §2 has them."""
+"""Filters, transforms, name rules and clashes (DESIGN §2)."""
 
 import random
 import re

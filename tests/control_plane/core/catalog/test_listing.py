@@ -1,4 +1,4 @@
-"""The hash of what a server listed, on which it hangs whether workers are sent it again."""
+"""The digest of a listing, which decides whether workers get it again."""
 
 from __future__ import annotations
 

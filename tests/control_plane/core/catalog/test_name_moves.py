@@ -1,4 +1,4 @@
-"""A name that moved between servers is a problem for as long as it matters, and no longer."""
+"""Problems about names that moved between servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from leaseway.spec.model import VariantKey
 
 
 class Told:
-    """A registry, and what it tells operators of moved names."""
+    """A registry and its problems about moved names."""
 
     def __init__(self) -> None:
         self._problems = ProblemTable()
@@ -36,14 +36,14 @@ class Told:
         return self.now()
 
     def expire(self, after: float) -> dict[str, str]:
-        """Let time pass; return who is told to have each name that moved."""
+        """Advance the time; return the reported owner of each moved name."""
         due = self._registry.next_expiry()
         assert due is not None
         self._registry.expire(Moment(START.mono + after, START.unix + after))
         return self.now()
 
     def now(self) -> dict[str, str]:
-        """Return who is told to have each name that moved."""
+        """Return the reported owner of each moved name."""
         return {
             one.problem.subject: one.problem.server_id
             for one in self._problems.open()

@@ -1,4 +1,4 @@
-"""What callers see of prompts and resources, and what operators hear of the rest."""
+"""Exposed prompts and resources, and problems about the others."""
 
 from __future__ import annotations
 

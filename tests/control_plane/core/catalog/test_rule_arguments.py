@@ -1,4 +1,4 @@
-"""Arguments that rules name, against the schemas of their tools."""
+"""Arguments in policy rules that are missing in tools' schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that only some workers may run."""
+"""Servers that only some workers accept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LABELS = st.dictionaries(NAMES, NAMES, max_size=3)
 
 
 def render(**changes: object) -> ServerSpec:
-    """Return a leased server that asks for the pool `gpu`."""
+    """Return a leased server that requires the pool `gpu`."""
     return replace(spec("render", shared=False), worker_labels=GPU, **changes)  # type: ignore[arg-type]
 
 
@@ -44,7 +44,7 @@ def joined(
 
 
 def list_all(state: Coordinator, workers: list[FakeWorker]) -> None:
-    """Answer every probe that is under way."""
+    """Answer every running probe."""
     for worker in workers:
         while worker.probes:
             answer_one(state, worker)
@@ -198,7 +198,7 @@ def test_a_worker_accepts_a_server_if_labels_and_id_match(
 
 
 def test_the_denial_of_an_unplaced_server_contains_the_reason() -> None:
-    """Another tenant has the server, too, and learns nothing of labels that are not its own."""
+    """Another tenant's denial reveals no labels of this variant."""
     secret = replace(
         render(), key=VariantKey("render", "acme"), worker_labels={"pool": "acme-only"}
     )

@@ -1,4 +1,4 @@
-"""How leases ended that are gone since a short while."""
+"""Recently ended leases."""
 
 from __future__ import annotations
 

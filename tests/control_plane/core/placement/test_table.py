@@ -175,7 +175,7 @@ def test_a_holder_that_is_behind_with_the_registry_still_holds() -> None:
 
 
 class Placements(RuleBasedStateMachine):
-    """Workers report late, twice, or not at all; counts must stay true."""
+    """Workers report late, twice, or not at all; counts must stay correct."""
 
     def __init__(self) -> None:
         super().__init__()

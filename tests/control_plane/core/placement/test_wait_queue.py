@@ -1,4 +1,4 @@
-"""The order in which requests wait for room (DESIGN §5)."""
+"""The queue of lease requests that wait for capacity (DESIGN §5)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def join(
 
 
 class Room:
-    """So many places; keeps who tried and who was let in."""
+    """A limited number of places; records attempts and placements."""
 
     def __init__(self, places: int) -> None:
         self.places = places
@@ -176,7 +176,7 @@ MOST = 2
 
 
 class Lines(RuleBasedStateMachine):
-    """The line in front of a placement table, which workers, callers and time change."""
+    """The queue with a placement table that workers, callers and time change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class Lines(RuleBasedStateMachine):
         return self.table.place(waiter.key, self.able, waiter.avoided, self.now)
 
     def served(self) -> None:
-        """Let those who wait try, as happens after each event, and check who was let in."""
+        """Serve the queue, as after each event, and check the placements."""
         before = dict(self.waiting)
         self.table.expire(self.now)
         self.wait_queue.serve(self.attempt, self.now, self.table.has_lease)

@@ -1,4 +1,4 @@
-"""Where the names of tools and prompts lead, and whose URIs are."""
+"""Resolving names of tools and prompts, and URIs of resources."""
 
 from __future__ import annotations
 

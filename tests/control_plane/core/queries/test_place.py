@@ -1,4 +1,4 @@
-"""Where a lease goes."""
+"""Placement of leases."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_listed_server_that_no_worker_serves_is_not_ready() -> None:
 
 
 def never_up() -> tuple[Coordinator, FakeWorker]:
-    """Return a coordinator whose only server failed its first try."""
+    """Return a coordinator whose only server failed its first probe."""
     state, worker = coordinator(), FakeWorker()
     state.servers.probes.delay = lambda attempt: 4.0 + attempt
     load(state, spec("a", shared=False))
@@ -123,7 +123,7 @@ def test_a_queued_request_does_not_wait_for_a_failed_server() -> None:
 
 
 def filled(most: int) -> tuple[Coordinator, str]:
-    """Return a full coordinator whose one worker may hold this much of `a`, and what it says."""
+    """Return the denial of a coordinator whose one worker has reached a limit."""
     instances = InstancePolicy(max_instances=most)
     state, _ = started(replace(spec("a", shared=False), instances=instances))
     for number in range(min(most, 8)):

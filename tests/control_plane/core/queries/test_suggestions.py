@@ -1,4 +1,4 @@
-"""What a caller may have meant by an unknown name."""
+"""Suggestions for unknown names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of servers that do not exist, and of those that only have nothing to list."""
+"""Lists of unknown servers, and of servers without anything to list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which URIs a template stands for."""
+"""Matching URIs with templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker says unasked of a server's list: another worker is asked, and that one counts."""
+"""Changed listings that a worker sends unasked are verified by another worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POISON = listing("echo", "poison")
 
 
 def two_workers() -> tuple[Coordinator, FakeWorker, FakeWorker]:
-    """Return a coordinator with the worker that tried server `a`, and another that has it."""
+    """Return a coordinator with the worker that probed server `a`, and another that has it."""
     state, first, second = coordinator(), FakeWorker("w1"), FakeWorker("w2")
     load(state, spec("a"))
     state.handle_worker_joined(hello("w1"), START)
@@ -35,7 +35,7 @@ def answer(
     outcome: ServerListing | Problem,
     now: Moment,
 ) -> None:
-    """Have the first of some workers end its probe."""
+    """Send the probe result of the first worker that has one."""
     state.handle_probe_result(workers[0].probes.pop(0).id, outcome, now)
     run(state, workers, now)
     state.tick(Moment(now.mono + 0.1, now.unix + 0.1))  # later than what shares a version

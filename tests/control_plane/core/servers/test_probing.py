@@ -1,4 +1,4 @@
-"""Trying servers: what is open about those that do not come up."""
+"""Probes and problems of servers that do not start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = VariantKey("a")
 
 
 def begun() -> tuple[Coordinator, list[FakeWorker]]:
-    """Return a coordinator with a server that two workers try in turn, a second apart."""
+    """Return a coordinator with a server that two workers probe in turn, a second apart."""
     state, workers = coordinator(2), [FakeWorker("w1"), FakeWorker("w2")]
     state.servers.probes.delay = lambda _attempt: 1.0
     load(state, spec("a"))
@@ -29,7 +29,7 @@ def begun() -> tuple[Coordinator, list[FakeWorker]]:
 
 
 def end_try(state: Coordinator, workers: list[FakeWorker], second: int, good: bool = False) -> str:
-    """End the try that is under way; return who had it."""
+    """End the running probe; return its worker."""
     state.tick(at(second))
     run(state, workers, at(second))
     (worker,) = [worker for worker in workers if worker.probes]

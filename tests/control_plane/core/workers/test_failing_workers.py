@@ -1,4 +1,4 @@
-"""Workers that cannot start a server, or have not started it yet: callers go elsewhere."""
+"""Workers that cannot start a server or have not started it are avoided."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leaseway.v1 import catalog_pb2, sync_pb2
 
 
 def fleet(shared: bool = True) -> Coordinator:
-    """Return a coordinator with two workers that have taken the server `a`."""
+    """Return a coordinator with two workers that serve `a`."""
     state, w1 = started(spec("a", shared=shared))
     w2 = FakeWorker("w2")
     state.handle_worker_joined(hello("w2"), at(1))
@@ -26,7 +26,7 @@ def fleet(shared: bool = True) -> Coordinator:
 
 
 def tell(state: Coordinator, worker_id: str, how: str, failures: int = 0, role: str = "") -> None:
-    """Have a worker report its one instance of `a`."""
+    """Report a worker's instance of `a`."""
     launch = state.servers.last_known_good[VariantKey("a")].launch_hash
     one = ReportedInstance(
         "i", worker_id, VariantKey("a"), how, launch_hash=launch, role=role, failures=failures

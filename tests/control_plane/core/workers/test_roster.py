@@ -1,4 +1,4 @@
-"""What workers refuse, report and take back, as an operator sees it."""
+"""Refusals, reports, leases and losses of workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DIFFERS = Problem("server", "TOOL_DIFFERS", "A tool of 'a' differs here.", "a")
 
 
 def next_push(state: Coordinator) -> Push:
-    """Return the only delta that is to be sent."""
+    """Return the only queued delta."""
     (push,) = [one.push for _, one in state.pop_actions() if isinstance(one, PushDelta)]
     return push
 
@@ -281,14 +281,14 @@ def revoked(state: Coordinator) -> list[tuple[str, str]]:
 
 
 def back(state: Coordinator, now: Moment, *names: str) -> None:
-    """Let w1 be back with what it holds, as it was before."""
+    """Reconnect w1 with its leases."""
     held = {one.key: one.hashes for one in state.visible.served.values()}
     leases = tuple(lease(name, "w1") for name in names)
     state.handle_worker_joined(hello("w1", leases=leases, held=held), now)
 
 
 def test_a_reconnecting_worker_ends_a_lease_that_was_placed_elsewhere() -> None:
-    """Only the later lease has a holder: whoever had the earlier one was told that it is lost."""
+    """Only the later lease has a holder; that of the earlier one was told it is lost."""
     state = fleet("w1", "w2")
     state.handle_worker_disconnected("w1", at(1))
     state.tick(at(11))

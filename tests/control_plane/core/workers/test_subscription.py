@@ -1,4 +1,4 @@
-"""What a worker was sent, acknowledged and refused: three separate facts."""
+"""Sent, acknowledged and refused variants of one worker."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ STATES = st.dictionaries(st.sampled_from("abc"), st.sampled_from(["x", "y"]), ma
 def test_applying_every_delta_gives_the_last_snapshot(
     steps: list[tuple[dict[str, str], bool]],
 ) -> None:
-    """Whatever is pending when, a worker that acknowledges ends with the newest state."""
+    """A worker that acknowledges every push ends with the newest state."""
     worker, held, state = Subscription(), {}, Snapshot(0)
     for version, (tools, acks) in enumerate(steps, start=1):
         state = snapshot(version, **tools)

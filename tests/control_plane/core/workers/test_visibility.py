@@ -1,4 +1,4 @@
-"""What watchers are told of: it is another object only where they would see a difference."""
+"""The state that watchers follow; a new object only when it changes."""
 
 from __future__ import annotations
 
