@@ -60,18 +60,16 @@ class Actions:
         Raises:
             ActionRefused: The lease is unknown, or its worker is not connected.
         """
-        plane = self._plane
         try:
             self._commands.revoke(lease_id, who.name)
         except Fault as fault:
             raise ActionRefused(fault.message) from None
-        until = plane.clock().mono + _CONFIRM_TIMEOUT
-        while lease_id in plane.state.placements.leases:
-            remaining = until - plane.clock().mono
-            if remaining <= 0:
-                return {"message": "The worker has not confirmed the end yet."}
-            await plane.wait_for_change(remaining)
-        return {"message": "The lease has ended."}
+        ended = await self._commands.wait_for_end(lease_id, _CONFIRM_TIMEOUT)
+        return {
+            "message": "The lease has ended."
+            if ended
+            else "The worker has not confirmed the end yet."
+        }
 
     def drain(self, worker_id: str, who: Principal) -> Json:
         """Drain a worker.

@@ -108,14 +108,11 @@ def _server_rows(plane: Plane) -> list[Json]:
     state = plane.state
     errors = messages.errors_by_server(state)
     now = plane.clock()
-    keys = sorted(
-        {*(state.servers.desired or {}), *state.servers.last_known_good, *state.servers.refused}
-    )
     instances = messages.instances_by_variant(state)
     return [
         _server_row(messages.server(state, key, now, (), errors))
         | {"instances_text": _instances_text(instances.get(key, ()))}
-        for key in keys
+        for key in sorted(state.servers.known)
     ]
 
 
@@ -141,11 +138,7 @@ def _instances_text(instances: Iterable[ReportedInstance]) -> str:
 def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
     state = plane.state
     key = VariantKey(server_id, tenant)
-    if key not in {
-        *(state.servers.desired or {}),
-        *state.servers.last_known_good,
-        *state.servers.refused,
-    }:
+    if key not in state.servers.known:
         found = variants_of(state, tenant or DEFAULT_TENANT).get(server_id)
         if found is None:
             return None

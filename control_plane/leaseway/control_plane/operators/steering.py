@@ -95,6 +95,16 @@ class OperatorCommands:
         )
         self._plane.act(lambda state, _: state.revoke_lease(lease_id, reason))
 
+    async def wait_for_end(self, lease_id: str, timeout: float) -> bool:
+        """Wait until a lease has ended; return False after `timeout` seconds."""
+        until = self._plane.clock().mono + timeout
+        while lease_id in self._plane.state.placements.leases:
+            remaining = until - self._plane.clock().mono
+            if remaining <= 0.0:
+                return False
+            await self._plane.wait_for_change(remaining)
+        return True
+
     def record_try(self, server_id: str, tool: str, tenant: str, worker_id: str, by: str) -> None:
         """Record that an operator calls a tool for a tenant on a worker."""
         action = sync_pb2.OperatorAction(

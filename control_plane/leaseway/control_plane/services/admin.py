@@ -163,7 +163,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             self._commands.revoke(lease_id, caller().name, request.reason)
         except Fault as fault:
             await abort(context, fault)
-        return admin_pb2.RevokeLeaseResponse(ended=await self._wait_for_end(lease_id, context))
+        timeout = time_left(context, _CONFIRM_TIMEOUT) * 0.9
+        return admin_pb2.RevokeLeaseResponse(
+            ended=await self._commands.wait_for_end(lease_id, timeout)
+        )
 
     async def WatchEvents(  # noqa: N802
         self, request: admin_pb2.WatchEventsRequest, context: _Context
@@ -238,15 +241,6 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         except Fault as fault:
             await abort(context, fault)
         return admin_pb2.DecideApprovalResponse(approval=messages.approval(approval))
-
-    async def _wait_for_end(self, lease_id: str, context: _Context) -> bool:
-        until = self._plane.clock().mono + time_left(context, _CONFIRM_TIMEOUT) * 0.9
-        while lease_id in self._plane.state.placements.leases:
-            remaining = until - self._plane.clock().mono
-            if remaining <= 0.0:
-                return False
-            await self._plane.wait_for_change(remaining)
-        return True
 
 
 def _events(events: Sequence[EventRecord], dropped: int = 0) -> admin_pb2.WatchEventsResponse:

@@ -122,11 +122,8 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         """List one page of configured servers with their state, ordered by id."""
         start, tenant = await self._start_list("ListServers", request, context)
         state, now = self._plane.state, self._plane.clock()
-        keys = (
-            {*(state.servers.desired or ()), *state.servers.last_known_good, *state.servers.refused}
-            if tenant == ALL_TENANTS
-            else set(variants_of(state, tenant).values())
-        )
+        all_tenants = tenant == ALL_TENANTS
+        keys = state.servers.known if all_tenants else set(variants_of(state, tenant).values())
         known = {key.server_id for key in keys}
         if not state.visible.is_restricted or caller().has(SEES_ALL):
             # The tenants of a rejected entry are unknown, as it grants nothing.
@@ -136,7 +133,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             servers=servers,
             registry_version=state.visible.version,
             config_loaded_at=messages.timestamp(state.config_loaded_at),
-            pending=state.pending_servers if tenant == ALL_TENANTS else pending_for(state, tenant),
+            pending=state.pending_servers if all_tenants else pending_for(state, tenant),
             next_page_token=token,
         )
 

@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf, nextafter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from leaseway.wire import bounds
 
+_Key = TypeVar("_Key")
 _MAX_FENCED = 16_384
 """Fenced leases to remember until their worker reconnects and ends them."""
 
@@ -275,8 +276,8 @@ class PlacementTable:
         if chosen is None:
             return None
         self._reserved[key] = _Reservation(chosen, now + bounds.RESERVATION)
-        self._booked[chosen] = self._booked.get(chosen, 0) + 1
-        self._unused[key.tenant] = self._unused.get(key.tenant, 0) + 1
+        _add(self._booked, chosen, 1)
+        _add(self._unused, key.tenant, 1)
         self._unanswered.setdefault(chosen, now)
         self._count(key, chosen, 1)
         return Placement(chosen)
@@ -438,27 +439,25 @@ class PlacementTable:
 
     def _cancel(self, key: PlacementKey) -> None:
         booked = self._reserved.pop(key)
-        self._booked[booked.worker_id] -= 1
-        if not self._booked[booked.worker_id]:
-            del self._booked[booked.worker_id]
-        self._unused[key.tenant] -= 1
-        if not self._unused[key.tenant]:
-            del self._unused[key.tenant]
+        _add(self._booked, booked.worker_id, -1)
+        _add(self._unused, key.tenant, -1)
         self._count(key, booked.worker_id, -1)
 
     def _count(self, key: PlacementKey, worker_id: str, step: int) -> None:
         self._available.set_load(worker_id, self.load(worker_id))
-        server = (worker_id, key.server_id)
-        self._servers[server] = self._servers.get(server, 0) + step
-        if not self._servers[server]:
-            del self._servers[server]
+        _add(self._servers, (worker_id, key.server_id), step)
+        _add(self._tenants, key.tenant, step)
         session = (key.tenant, key.session)
         workers = self._sessions.setdefault(session, {})
-        workers[worker_id] = workers.get(worker_id, 0) + step
-        if workers[worker_id] <= 0:
-            del workers[worker_id]
+        _add(workers, worker_id, step)
         if not workers:
             del self._sessions[session]
-        self._tenants[key.tenant] = self._tenants.get(key.tenant, 0) + step
-        if not self._tenants[key.tenant]:
-            del self._tenants[key.tenant]
+
+
+def _add(counts: dict[_Key, int], key: _Key, step: int) -> None:
+    """Change a count; remove it at zero."""
+    count = counts.get(key, 0) + step
+    if count:
+        counts[key] = count
+    else:
+        counts.pop(key, None)

@@ -175,9 +175,7 @@ def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:
     """Return a tenant's variant of each configured server, without hidden ones."""
     desired, last_known_good = state.servers.desired or {}, state.servers.last_known_good
     chosen = {
-        key.server_id: key
-        for key in sorted({*desired, *last_known_good, *state.servers.refused})
-        if key.tenant in ("", tenant)
+        key.server_id: key for key in sorted(state.servers.known) if key.tenant in ("", tenant)
     }  # the tenant's own variant sorts after the common one and replaces it
     specs = {key: good.spec for key, good in last_known_good.items()} | dict(desired)
     return {

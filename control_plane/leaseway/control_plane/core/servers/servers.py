@@ -66,6 +66,11 @@ class Servers:
         """Tenant variants that were never up; the common variant does not replace them."""
         return frozenset(self._of_tenants.withheld(self.last_known_good))
 
+    @property
+    def known(self) -> set[VariantKey]:
+        """All desired, working or refused variants."""
+        return {*(self.desired or ()), *self.last_known_good, *self.refused}
+
     def configure(
         self,
         servers: Mapping[VariantKey, ServerSpec],
