@@ -1,6 +1,6 @@
-"""Servers as images: one container for each instance, run by a worker with the engine's client.
+"""Servers as images: a container for each instance, with real container engines.
 
-The image is made here, of this machine's shell alone, so that nothing has to be pulled.
+The image is built from this machine's shell, so that nothing is pulled.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from leaseway.data_plane.mcp.process.containers import (
 )
 from leaseway.sdk import AsyncClient, LeaseLost, ServerLost, ServerNotReady
 
-_GONE = f"{process_identity(os.getpid()).rpartition(':')[0]}:0:of-a-test"
+_DEAD_OWNER = f"{process_identity(os.getpid()).rpartition(':')[0]}:0:of-a-test"
 
 
 @dataclass(frozen=True)
 class Box:
-    """An engine, and an image in it with a shell and a server for that.
+    """An engine, and an image in it with a shell and a server.
 
     Attributes:
         engine: `docker` or `podman`.
@@ -44,7 +44,7 @@ class Box:
     engine: str
     image: str
 
-    def ask(self, *arguments: str, check: bool = True, data: bytes = b"") -> str:
+    def run(self, *arguments: str, check: bool = True, data: bytes = b"") -> str:
         """Run a command of the engine; return what it printed."""
         done = subprocess.run(
             [self.engine, *arguments], check=check, capture_output=True, input=data, timeout=BOUND
@@ -52,14 +52,14 @@ class Box:
         return done.stdout.decode()
 
     def server(self, **settings: object) -> dict[str, object]:
-        """Return the entry of a server that is the image."""
+        """Return the entry of a server with the image."""
         return {"transport": "stdio", "image": self.image, "startup_timeout": 60, **settings}
 
     def containers(self) -> list[str]:
-        return self.ask("ps", "--all", "--quiet", "--filter", f"ancestor={self.image}").split()
+        return self.run("ps", "--all", "--quiet", "--filter", f"ancestor={self.image}").split()
 
     def has(self, container: str) -> bool:
-        return bool(self.ask("ps", "--all", "--quiet", "--no-trunc", "--filter", f"id={container}"))
+        return bool(self.run("ps", "--all", "--quiet", "--no-trunc", "--filter", f"id={container}"))
 
     def system(
         self, folder: Path, servers: Mapping[str, object], **environment: str
@@ -70,20 +70,20 @@ class Box:
 
 @pytest.fixture(scope="module", params=["docker", "podman"])
 def box(request: pytest.FixtureRequest) -> Iterator[Box]:
-    """Make an image with a shell and a server for it, in each engine that runs here."""
+    """Build an image with a shell and a server, in each engine of this machine."""
     engine = str(request.param)
-    # `docker info` prints what it knows without a daemon, too.
+    # `docker info` also prints something without a daemon.
     if shutil.which(engine) is None or _fails(engine, "info"):
         absent(engine, f"no container engine answers ({engine} info).")
     box = Box(engine, f"localhost/leaseway-boxed:{secrets.token_hex(4)}")
     entry = f'ENTRYPOINT ["/bin/sh", "/{(SERVERS / "boxed.sh").name}"]'
-    box.ask("import", "--change", entry, "-", box.image, data=_files())
+    box.run("import", "--change", entry, "-", box.image, data=_files())
     try:
         if _fails(engine, "run", "--rm", "--interactive", box.image):
             absent(engine, f"{engine} cannot run a container here.")
         yield box
     finally:
-        box.ask("rmi", "--force", box.image)
+        box.run("rmi", "--force", box.image)
 
 
 def _fails(*command: str) -> bool:
@@ -92,12 +92,12 @@ def _fails(*command: str) -> bool:
 
 
 def _files() -> bytes:
-    """Return a root file system of this machine's shell, with what it is linked to."""
+    """Return a root file system with this machine's shell and its libraries."""
     shell = Path("/bin/sh").resolve()
     linked = subprocess.run(["ldd", shell], check=True, capture_output=True, text=True).stdout
     paths = {word for word in linked.split() if word.startswith("/")}
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as archive:
         for folder in ("tmp", "proc", "sys", "dev", "etc"):
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o1777
@@ -106,10 +106,10 @@ def _files() -> bytes:
         archive.add(SERVERS / "boxed.sh", "boxed.sh")
         for path in sorted(paths):
             archive.add(Path(path).resolve(), path.lstrip("/"))
-    return made.getvalue()
+    return tar.getvalue()
 
 
-async def test_a_server_is_an_image_and_its_lease_a_container(box: Box, tmp_path: Path) -> None:
+async def test_each_lease_has_its_own_container(box: Box, tmp_path: Path) -> None:
     entry = box.server(args=["said"], env={"GREETING": {"env": "HELLO"}}, start="lazy")
     async with box.system(tmp_path, {"box": entry}, HELLO="hi there") as (_, client):
         async with client.session("one") as one, client.session("two") as two:
@@ -117,29 +117,29 @@ async def test_a_server_is_an_image_and_its_lease_a_container(box: Box, tmp_path
             assert (await one.call_tool("box:next", {})).text == "2"
             assert (await two.call_tool("box:next", {})).text == "1"
             seen = (await one.call_tool("box:look", {})).text
-            held = box.containers()
+            containers = box.containers()
         await eventually(lambda: not box.containers())
 
     assert "variable=hi there argument=said writes=yes" in seen
     assert "eth0" in seen
-    assert len(held) == 2
+    assert len(containers) == 2
 
 
-async def test_limits_and_the_sandbox_hold_in_the_container(box: Box, tmp_path: Path) -> None:
+async def test_limits_and_the_sandbox_apply_in_the_container(box: Box, tmp_path: Path) -> None:
     limits = {"memory": "64MiB", "cpu": 0.5, "processes": 20}
     entry = box.server(sandbox=True, limits=limits, **{"truely-stateless": True})
     async with box.system(tmp_path, {"box": entry}) as (_, client):
         seen = (await client.call_tool("box:look", {})).text
         (name,) = box.containers()
-        wanted = "{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}} {{.HostConfig.PidsLimit}}"
-        held = box.ask("inspect", "--format", wanted, name).split()
+        template = "{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}} {{.HostConfig.PidsLimit}}"
+        limits_set = box.run("inspect", "--format", template, name).split()
 
     assert "writes=no scratch=yes interfaces= lo" in seen
-    assert held == [str(64 << 20), "500000000", "20"]
+    assert limits_set == [str(64 << 20), "500000000", "20"]
     assert not box.containers()
 
 
-async def test_no_container_outlives_a_worker_that_was_killed(box: Box, tmp_path: Path) -> None:
+async def test_containers_of_a_killed_worker_are_removed(box: Box, tmp_path: Path) -> None:
     entries = {
         "held": box.server(warm=1),
         "shared": box.server(**{"truely-stateless": True}),
@@ -159,25 +159,25 @@ async def test_no_container_outlives_a_worker_that_was_killed(box: Box, tmp_path
         assert (await client.call_tool("shared:next", {})).text == "1"
 
 
-async def test_a_container_that_dies_is_replaced(box: Box, tmp_path: Path) -> None:
+async def test_a_container_that_exits_is_replaced(box: Box, tmp_path: Path) -> None:
     entry = box.server(**{"truely-stateless": True})
     async with box.system(tmp_path, {"box": entry}) as (_, client):
         assert (await client.call_tool("box:next", {})).text == "1"
         (first,) = box.containers()
 
-        box.ask("kill", first)
+        box.run("kill", first)
 
-        async def answers_anew() -> bool:
+        async def responds() -> bool:
             try:
                 return (await client.call_tool("box:next", {}, timeout=5)).text == "1"
             except (ServerLost, ServerNotReady):
                 return False
 
-        await eventually(answers_anew)
+        await eventually(responds)
         assert first not in box.containers()
 
 
-async def test_an_image_that_is_not_there_says_so(box: Box, tmp_path: Path) -> None:
+async def test_a_missing_image_is_reported(box: Box, tmp_path: Path) -> None:
     absent_image = f"{box.image}-that-is-not-there"
     entry = box.server(start="eager") | {"image": absent_image}
     async with box.system(tmp_path, {"box": entry}) as (_, client):
@@ -186,13 +186,13 @@ async def test_an_image_that_is_not_there_says_so(box: Box, tmp_path: Path) -> N
     assert f"the container engine could not run {absent_image}" in problem.message
 
 
-async def test_a_worker_removes_what_one_that_is_gone_left(box: Box, tmp_path: Path) -> None:
-    left = box.ask("create", "--label", f"{OWNER_LABEL}={_GONE}", box.image).strip()
-    kept = box.ask("create", "--label", f"{OWNER_LABEL}=another-machine:1:1:1:x", box.image).strip()
-    assert has_exited(_GONE)
+async def test_a_worker_removes_containers_of_dead_workers(box: Box, tmp_path: Path) -> None:
+    orphan = box.run("create", "--label", f"{OWNER_LABEL}={_DEAD_OWNER}", box.image).strip()
+    kept = box.run("create", "--label", f"{OWNER_LABEL}=another-machine:1:1:1:x", box.image).strip()
+    assert has_exited(_DEAD_OWNER)
     try:
         async with box.system(tmp_path, {"box": box.server()}):
-            await eventually(lambda: not box.has(left))
+            await eventually(lambda: not box.has(orphan))
         assert box.has(kept)
     finally:
-        box.ask("rm", "--force", left, kept, check=False)
+        box.run("rm", "--force", orphan, kept, check=False)

@@ -1,4 +1,4 @@
-"""Servers as images on Kubernetes: a pod for each, over a real API and a kubelet of ours."""
+"""Servers as images on Kubernetes: a pod each, with a real API and a fake kubelet."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ async def node(
     """Return a node that runs the image `boxed`; workers have the rights of the chart's Role."""
     grant(cluster, namespace, role_of_workers(helm), "worker")
     images = {IMAGE: ("/bin/sh", str(SERVERS / "boxed.sh"))}
-    async with kubelet(cluster, namespace, tmp_path, images) as made:
-        yield made
+    async with kubelet(cluster, namespace, tmp_path, images) as node:
+        yield node
 
 
 @pytest.fixture
 def environment(cluster: Cluster, namespace: str) -> dict[str, str]:
-    """Return what tells a worker that it is a pod of the namespace."""
+    """Return the environment of a worker that is a pod of the namespace."""
     body = {"metadata": {"name": "worker-0"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
     pod = cluster.request("POST", f"/api/v1/namespaces/{namespace}/pods", body)
     return {
@@ -57,7 +57,7 @@ def server(**settings: object) -> dict[str, object]:
     return {"transport": "stdio", "image": IMAGE, "startup_timeout": 60, **settings}
 
 
-async def test_a_lease_is_a_pod_of_its_own(
+async def test_each_lease_has_its_own_pod(
     node: Kubelet, environment: dict[str, str], tmp_path: Path
 ) -> None:
     entry = server(
@@ -88,7 +88,7 @@ async def test_a_lease_is_a_pod_of_its_own(
     assert container["resources"]["limits"]["memory"] == str(64 << 20)
 
 
-async def test_what_a_killed_worker_left_goes_with_the_next_start(
+async def test_pods_of_a_killed_worker_are_deleted_at_its_next_start(
     node: Kubelet, environment: dict[str, str], tmp_path: Path
 ) -> None:
     async with running(tmp_path, {"box": server()}, environment=environment) as (system, client):
@@ -102,10 +102,10 @@ async def test_what_a_killed_worker_left_goes_with_the_next_start(
         with pytest.raises(LeaseLost):
             await session.call_tool("box:next", {})
 
-        async def are_gone() -> bool:
+        async def are_deleted() -> bool:
             return not before & {each["metadata"]["name"] for each in await node.pods()}
 
-        await eventually(are_gone)
+        await eventually(are_deleted)
 
 
 async def restarted(system: System, client: AsyncClient) -> None:
@@ -115,7 +115,7 @@ async def restarted(system: System, client: AsyncClient) -> None:
         await session.call_tool("box:next", {})
 
 
-async def test_a_pod_that_dies_is_replaced(
+async def test_a_pod_that_exits_is_replaced(
     node: Kubelet, environment: dict[str, str], tmp_path: Path
 ) -> None:
     entry = server(**{"truely-stateless": True})
@@ -129,31 +129,31 @@ async def test_a_pod_that_dies_is_replaced(
         assert (await client.call_tool("box:next", {}, timeout=30)).text == "1"
 
 
-async def test_why_a_pod_does_not_run_is_told(
+async def test_the_reason_of_a_pod_that_does_not_run_is_reported(
     node: Kubelet, environment: dict[str, str], tmp_path: Path
 ) -> None:
     entry = server(image="not-there:1", start="eager", startup_timeout=3)
     without = {**environment, "LEASEWAY_POD_UID": ""}
     async with running(tmp_path, {"box": entry}, environment=environment) as (_, client):
-        said = await problem_of(client)
+        message = await problem_of(client)
     async with running(tmp_path, {"box": entry}, environment=without) as (_, client):
         unknown = await problem_of(client)
 
-    assert "ErrImagePull no such image: not-there:1" in said
+    assert "ErrImagePull no such image: not-there:1" in message
     assert "LEASEWAY_POD_UID" in unknown
 
 
-async def test_a_right_that_is_missing_is_named(
+async def test_a_missing_right_is_named(
     cluster: Cluster, namespace: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     async with running(tmp_path, {"box": server()}, environment=environment) as (_, client):
-        said = await problem_of(client)
+        message = await problem_of(client)
 
-    assert "(403: grant its service account this right)" in said
+    assert "(403: grant its service account this right)" in message
 
 
 @pytest.mark.parametrize(
-    ("resource", "verb", "said"),
+    ("resource", "verb", "message"),
     [
         ("pods", "create", "refused POST pods (403"),
         ("pods", "watch", "refused watch pods (403"),
@@ -161,7 +161,7 @@ async def test_a_right_that_is_missing_is_named(
         ("pods/attach", "get", "can't be attached to (403"),
     ],
 )
-async def test_one_right_that_a_worker_lacks_is_named(
+async def test_each_missing_right_is_named(
     cluster: Cluster,
     namespace: str,
     helm: str,
@@ -170,19 +170,19 @@ async def test_one_right_that_a_worker_lacks_is_named(
     tmp_path: Path,
     resource: str,
     verb: str,
-    said: str,
+    message: str,
 ) -> None:
     grant(cluster, namespace, without(role_of_workers(helm), resource, verb), "worker")
     entry = server(env={"GREETING": {"env": "HELLO"}})
     async with running(tmp_path, {"box": entry}, environment=environment) as (_, client):
         found = await problem_of(client)
 
-    assert said in found
+    assert message in found
     assert "403: grant its service account this right" in found
 
 
 @pytest.mark.parametrize(
-    ("resource", "verb", "said"),
+    ("resource", "verb", "message"),
     [
         ("pods", "delete", "refused DELETE pods/leaseway-box-"),
         ("pods", "deletecollection", "refused DELETE pods (403"),
@@ -190,7 +190,7 @@ async def test_one_right_that_a_worker_lacks_is_named(
         ("secrets", "deletecollection", "refused DELETE secrets (403"),
     ],
 )
-async def test_a_worker_that_may_not_remove_pods_serves_and_says_so(
+async def test_a_worker_without_the_right_to_delete_pods_serves_and_logs_it(
     cluster: Cluster,
     namespace: str,
     helm: str,
@@ -199,7 +199,7 @@ async def test_a_worker_that_may_not_remove_pods_serves_and_says_so(
     tmp_path: Path,
     resource: str,
     verb: str,
-    said: str,
+    message: str,
 ) -> None:
     grant(cluster, namespace, without(role_of_workers(helm), resource, verb), "worker")
     entry = server(env={"GREETING": {"env": "HELLO"}})
@@ -207,20 +207,20 @@ async def test_a_worker_that_may_not_remove_pods_serves_and_says_so(
         async with client.session("one") as one:
             assert (await one.call_tool("box:next", {})).text == "1"
         log = system.workers["worker-1"].log
-        await eventually(lambda: any(said in line for line in log))
+        await eventually(lambda: any(message in line for line in log))
 
-    assert any(said in line and "grant its service account this right" in line for line in log)
+    assert any(message in line and "grant its service account this right" in line for line in log)
 
 
-async def test_a_pod_that_no_node_takes_is_told_of(
+async def test_an_unscheduled_pod_is_reported(
     cluster: Cluster, namespace: str, helm: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     grant(cluster, namespace, role_of_workers(helm), "worker")
     entry = server(start="eager", startup_timeout=15)
     async with running(tmp_path, {"box": entry}, environment=environment) as (_, client):
-        said = await problem_of(client)
+        message = await problem_of(client)
 
-    assert "does not run: it is not scheduled to a node yet, 13.5 s after its start" in said
+    assert "does not run: it is not scheduled to a node yet, 13.5 s after its start" in message
 
 
 async def problem_of(client: AsyncClient) -> str:

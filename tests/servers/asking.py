@@ -10,7 +10,7 @@ wants what the caller's capabilities lack. Of both: `capabilities`, `seen`, `ech
 import json
 
 PREFIX = "io.modelcontextprotocol/"
-TOOLS = ["ask", "late", "withdraw", "later", "patience", "demand", "endless", "capabilities"]
+TOOLS = ["ask", "late", "withdraw", "later", "demand", "endless", "capabilities"]
 TOOLS += ["seen", "echo", "visit"]
 MODERN = "2026-07-28"
 ROOTS = {"method": "roots/list"}
@@ -168,9 +168,8 @@ class Asking:
         else:
             state["round"] += 1
             wanted = {"resultType": "input_required", "requestState": json.dumps(state)}
-            if name != "patience":
-                asked = arguments.get("questions", [])
-                wanted["inputRequests"] = {
-                    f"r{state['round']}.{place}": each for place, each in enumerate(asked)
-                }
+            asked = arguments.get("questions", [])
+            wanted["inputRequests"] = {
+                f"r{state['round']}.{place}": each for place, each in enumerate(asked)
+            }
             answer(wanted)

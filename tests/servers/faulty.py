@@ -134,14 +134,8 @@ class Calls:
 def on_list(key):
     if mode == "list_error":
         send({"id": key, "error": {"code": -32000, "message": "the catalogue burnt"}})
-    elif mode == "list_circle":
-        answer(key, {"tools": [], "nextCursor": "again"})
     elif mode == "list_malformed":
         answer(key, {"tools": {"call": "no list"}})
-    elif mode == "list_endless":
-        held.append(key)
-        tools = [{"name": f"t{len(held)}_{i}", "inputSchema": {}} for i in range(1000)]
-        answer(key, {"tools": tools, "nextCursor": str(len(held))})
     else:
         answer(key, {"tools": [{"name": "call", "inputSchema": {"type": "object"}}]})
 

@@ -81,8 +81,6 @@ async def misbehave(request, message):
         return await trickle(request, "text/event-stream")
     if how == "trickle headers":
         await drip(request.transport, b"HTTP/1.1 200 OK\r\nX-Slow: ")
-    if how == "reset in body":
-        return await cut(request, b'{"jsonrpc":', "application/json")
     if how == "slow":
         await asyncio.sleep(0.3)
     if how == "reset":

@@ -7,11 +7,10 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import BOUND
-from tests.data_plane.mcp.conftest import is_alive, until, until_exited
+from tests.data_plane.mcp.conftest import Bench, is_alive, until, until_exited
 
 from leaseway.data_plane.mcp import instance as instances
 from leaseway.data_plane.mcp.instance import Instance
@@ -19,9 +18,6 @@ from leaseway.data_plane.mcp.process.process import ServerProcess
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
 from leaseway.data_plane.mcp.transports import stdio
 from leaseway.wire.errors import Fault, Reason
-
-if TYPE_CHECKING:
-    from .conftest import Bench
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 

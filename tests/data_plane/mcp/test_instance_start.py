@@ -7,17 +7,13 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import BOUND
-from tests.data_plane.mcp.conftest import until
+from tests.data_plane.mcp.conftest import Bench, until
 
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.wire.errors import Fault, Reason
-
-if TYPE_CHECKING:
-    from .conftest import Bench
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 

@@ -10,17 +10,15 @@ import importlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
+from tests.data_plane.mcp.conftest import Bench
 
 from leaseway.data_plane.mcp.protocol.features.handshake import CLIENT_INFO
-
-if TYPE_CHECKING:
-    from .conftest import Bench
 
 SERVERS = Path(__file__).parents[2] / "servers"
 PROTOCOLS = pytest.mark.parametrize(

@@ -6,16 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import Bench
 
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 from leaseway.wire.errors import Fault, Reason
-
-if TYPE_CHECKING:
-    from tests.data_plane.mcp.conftest import Bench
 
 KINDS = [(), ("--sse",), ("--legacy",), ("--legacy", "--sse")]
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import Bench
 
 from leaseway.wire.errors import Reason
-
-if TYPE_CHECKING:
-    from tests.data_plane.mcp.conftest import Bench
 
 
 @pytest.fixture(params=[(), ("--legacy",)], ids=["modern", "legacy"])

@@ -6,12 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from aiohttp import web
 from tests.conftest import BOUND
-from tests.data_plane.mcp.conftest import fault_of, until
+from tests.data_plane.mcp.conftest import Bench, fault_of, until
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, Outcome, ToolRequest
 from leaseway.data_plane.mcp.http import notifications
@@ -19,9 +19,6 @@ from leaseway.data_plane.mcp.http.connection import HttpConnection
 from leaseway.data_plane.mcp.protocol.messages.era import params_head
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.mcp import ELICIT
-
-if TYPE_CHECKING:
-    from tests.data_plane.mcp.conftest import Bench
 
 PONG = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 

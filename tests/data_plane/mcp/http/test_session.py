@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import Bench
 
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience
 from leaseway.wire.errors import Reason
-
-if TYPE_CHECKING:
-    from tests.data_plane.mcp.conftest import Bench
 
 
 @pytest.fixture

@@ -9,20 +9,17 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.conftest import BOUND
-from tests.data_plane.mcp.conftest import is_alive
+from tests.data_plane.mcp.conftest import Bench, is_alive
 
 from leaseway.data_plane.mcp.process import launch
 from leaseway.data_plane.mcp.process.cgroups import CONTROLLERS, Cgroups, find_hierarchies
 from leaseway.data_plane.mcp.process.limits import KernelLimits, plan_limits
 from leaseway.spec.model import Limits, ServerSpec, Value, VariantKey
 from leaseway.wire.bounds import MIB
-
-if TYPE_CHECKING:
-    from tests.data_plane.mcp.conftest import Bench
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 EVERYTHING = Limits(memory_bytes=64 * MIB, cpu_cores=0.5, open_files=64, processes=16)

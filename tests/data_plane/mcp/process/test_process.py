@@ -15,11 +15,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from tests.conftest import BOUND, descendants
-from tests.data_plane.mcp.conftest import SERVERS, until
+from tests.data_plane.mcp.conftest import SERVERS, Bench, until
 
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process import process as module
@@ -31,9 +31,6 @@ from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.transports import stdio
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Fault
-
-if TYPE_CHECKING:
-    from tests.data_plane.mcp.conftest import Bench
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 STUBBORN = "trap '' TERM; sh \"$1\"; while :; do sleep 600; done"

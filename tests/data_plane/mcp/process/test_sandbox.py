@@ -11,11 +11,11 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.conftest import BOUND
-from tests.data_plane.mcp.conftest import is_alive, until_exited
+from tests.data_plane.mcp.conftest import Bench, is_alive, until_exited
 
 from leaseway.data_plane.mcp.process.sandbox.checks import run_check
 from leaseway.data_plane.mcp.process.sandbox.mounts import (
@@ -27,9 +27,6 @@ from leaseway.data_plane.mcp.transports import stdio
 from leaseway.spec.model import Limits, Sandbox, ServerSpec, Value, VariantKey
 from leaseway.spec.permissions import Permissions
 from leaseway.spec.policy import ServerPolicy
-
-if TYPE_CHECKING:
-    from tests.data_plane.mcp.conftest import Bench
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 

@@ -17,15 +17,13 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import pytest
+from tests.data_plane.mcp.conftest import Bench
 
 from leaseway.data_plane.mcp.process.sandbox import seccomp
 from leaseway.spec.model import Limits, Sandbox, ServerSpec
-
-if TYPE_CHECKING:
-    from tests.data_plane.mcp.conftest import Bench
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 SECURITY: Final = Path(__file__).parents[4] / "docs" / "security.md"

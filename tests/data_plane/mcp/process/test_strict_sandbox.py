@@ -9,9 +9,10 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from tests.data_plane.mcp.conftest import Bench
 
 from leaseway.data_plane.mcp.process.sandbox.bubblewrap import plan_sandbox
 from leaseway.data_plane.mcp.process.sandbox.checks import run_check
@@ -19,9 +20,6 @@ from leaseway.data_plane.mcp.process.sandbox.mounts import Paths
 from leaseway.data_plane.mcp.process.sandbox.seccomp import ARCHITECTURES, denying_filter
 from leaseway.spec.model import Limits, Sandbox, ServerSpec
 from leaseway.wire.errors import Fault
-
-if TYPE_CHECKING:
-    from tests.data_plane.mcp.conftest import Bench
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 NEW_USER, NEW_PROCESSES, NEW_FILES = 0x1000_0000, 0x2000_0000, 0x0002_0000

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import Bench
 
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.wire.errors import Reason
-
-if TYPE_CHECKING:
-    from tests.data_plane.mcp.conftest import Bench
 
 ERAS = pytest.mark.parametrize("era", [(), ("--legacy",)], ids=["modern", "legacy"])
 
@@ -30,12 +27,6 @@ async def test_a_result_has_the_bytes_that_the_server_sent(
         + stamp
         + b"}"
     )
-
-
-async def test_arguments_with_raw_newlines_stay_one_message(bench: Bench) -> None:
-    instance = await bench.start(bench.stdio("echo_raw"))
-    arguments = b'{\n  "text": "a\\nb",\r\n  "n": 1.0\n}'
-    assert await bench.text(instance, "echo", arguments) == "a\nb"
 
 
 async def test_arguments_that_are_not_json_are_rejected_before_they_are_sent(bench: Bench) -> None:

@@ -10,20 +10,16 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.conftest import BOUND
-from tests.data_plane.mcp.conftest import fault_of, until
+from tests.data_plane.mcp.conftest import Bench, fault_of, until
 
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.protocol.features.health import Patience, default_patience
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-
-if TYPE_CHECKING:
-    from tests.data_plane.mcp.conftest import Bench
 
 SOON = Patience(idle=0.05, answer=30.0)
 STRICT = Patience(idle=0.05, answer=0.5)

@@ -6,18 +6,16 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from tests.conftest import ServerCommand
+from tests.data_plane.mcp.conftest import Bench
 
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Reason
-
-if TYPE_CHECKING:
-    from tests.data_plane.mcp.conftest import Bench
 
 WAIT = 60.0
 KINDS = pytest.mark.parametrize(
