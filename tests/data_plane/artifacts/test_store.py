@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import threading
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -283,3 +284,39 @@ async def test_a_caller_that_does_not_read_times_out(shots: Bench) -> None:
         await send_artifact(store, request, write, timeout=0.01)
     assert error.value.reason is Reason.OVERLOADED
     assert not store._readers
+
+
+async def keep_without_session(bench: Bench, tenant: str = "") -> str:
+    """Make a unary call without a session that returns an image; return its reference."""
+    request = execution_pb2.CallToolRequest(server_id="shots", tool="echo", tenant=tenant)
+    request.arguments.update({"text": "hi"})
+    calling = bench.execution.CallTool(request, timeout=60)
+    await answer(bench, result(PNG))
+    response = await calling
+    return str(response.content[0].image.artifact)
+
+
+async def test_the_artifact_of_a_call_without_a_session_belongs_to_its_tenant(shots: Bench) -> None:
+    ref = await keep_without_session(shots, tenant="acme")
+    parts = await read(shots, ref, tenant="acme", session="")
+    assert b"".join(part.data for part in parts) == PNG
+
+
+@pytest.mark.parametrize(
+    ("tenant", "session"), [("other", ""), ("", ""), ("acme", "s1"), ("other", "s1")]
+)
+async def test_another_tenant_or_session_cannot_read_an_artifact_of_a_tenant(
+    shots: Bench, tenant: str, session: str
+) -> None:
+    ref = await keep_without_session(shots, tenant="acme")
+    fault = await refused(shots, ref, tenant=tenant, session=session)
+    assert fault.reason is Reason.ARTIFACT_LOST
+
+
+async def test_a_reference_does_not_reveal_the_next_one(shots: Bench) -> None:
+    refs = [await keep_without_session(shots) for _ in range(8)]
+    ends = [re.sub(r".*Z-[0-9a-f]{8}-[0-9a-f]{4}-", "", ref) for ref in refs]
+    # Each digit of the 74 random bits differs somewhere; version and variant stand still.
+    columns = zip(*ends, strict=True)
+    still = "".join(column[0] for column in columns if len(set(column)) == 1)
+    assert re.fullmatch(r"8-[89ab]?-\.png", still), ends

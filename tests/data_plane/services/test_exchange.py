@@ -76,20 +76,6 @@ async def test_cancelling_a_chunked_call_frees_its_place(bench: Bench) -> None:
     assert (await caller.result(201)).payload
 
 
-async def test_a_call_beyond_the_limit_in_flight_is_refused(bench: Bench) -> None:
-    await bench.hold("time")
-    caller = bench.caller()
-    calls = [
-        execution_pb2.Call(id=number, server_id="time", tool="echo", arguments=b'{"text": ""}')
-        for number in range(1, bounds.MAX_CALLS_IN_FLIGHT + 1)
-    ]
-    await caller.send(calls=calls)
-    fault = await caller.refused("time", id=5000)
-    assert (fault.reason, fault.started) == (Reason.OVERLOADED, "no")
-    assert fault.retry_delay is not None
-    await bench.wait_for_calls(bounds.MAX_CALLS_IN_FLIGHT)
-
-
 async def test_a_passed_deadline_cancels_the_request_at_the_server(bench: Bench) -> None:
     await bench.serve("time")
     await bench.until(lambda: bench.servers.live and bench.servers.live[0].state == "ready")

@@ -373,7 +373,7 @@ def test_the_memory_of_all_agents_of_a_tenant_counts_together(
         Stream(_caller("greedy", "a"), 3),
         Stream(_caller("greedy", "b"), 4),
     }
-    exchanges._enforce_memory_limits()
+    exchanges.enforce_memory_limits()
     assert ended == ["greedy/b"]
 
 

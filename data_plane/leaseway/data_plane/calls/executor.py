@@ -28,7 +28,6 @@ from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolReques
 from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.leases.table import WorkerLease, WorkerLeaseKey
-from leaseway.data_plane.core.tools.policy import Counts
 from leaseway.data_plane.core.tools.prompts_resources import (
     SUBSCRIBE,
     AdmittedRequest,
@@ -58,6 +57,8 @@ class Executor:
     """Runs the calls of one worker.
 
     Attributes:
+        draining: Whether new calls are rejected.
+        counts: Usage and rejections by tenant.
         meters: Instruments, or None if metrics are off.
         artifacts: Stores the media of results, or None to leave media in the results.
         recent: Remembers ended calls, or None if no calls are remembered.
@@ -69,6 +70,7 @@ class Executor:
         self._leases = leases
         self._admin = AdminTools(pool, leases)
         self._admission = CallAdmission(pool)
+        self.counts = self._admission.counts
         self._subscriptions = Subscriptions(leases, self._admission.is_uri_visible)
         self._worker_id = worker_id
         self._background = pool.context.background
@@ -86,12 +88,7 @@ class Executor:
         self._awaiting_turn: dict[int, tuple[ToolRequest, bool]] = {}
         self._last_number = 0
         self._deadlines = Deadlines(self._loop, self._active, self._expire)
-        self._draining = False
-
-    @property
-    def draining(self) -> bool:
-        """Whether new calls are rejected."""
-        return self._draining
+        self.draining = False
 
     @property
     def in_flight(self) -> int:
@@ -101,11 +98,6 @@ class Executor:
     def waiting(self) -> int:
         """How many calls wait for a turn on an instance with `max_calls`."""
         return len(self._awaiting_turn)
-
-    @property
-    def counts(self) -> Counts:
-        """Usage and rejections by tenant."""
-        return self._admission.counts
 
     def start_call(self, call: execution_pb2.Call, arguments: bytes, sink: CallSink) -> ActiveCall:
         """Start a call. Its result goes to the sink, possibly before this returns."""
@@ -118,7 +110,7 @@ class Executor:
         if self._admission.recorder is not None:
             active.audit = AuditEntry(caller().name)
         try:
-            if self._draining:
+            if self.draining:
                 raise self.draining_fault()
             if call.server_id == ADMIN_TOOLSET:
                 self._run_admin_tool(active)
@@ -502,7 +494,7 @@ class Executor:
 
     def reject_new_calls(self) -> None:
         """Reject new calls; calls in flight continue."""
-        self._draining = True
+        self.draining = True
 
     async def drain(self) -> None:
         """Reject new calls, end subscriptions and wait until all calls in flight have ended."""

@@ -64,25 +64,26 @@ class _ClientCalls:
         chunked = sum(stream.chunked for stream in self.streams)
         return chunked < bounds.MAX_CLIENT_CHUNKED
 
+    def too_many(self) -> Fault:
+        return _too_many("calls", self.scope, "This client", bounds.MAX_CLIENT_CALLS, "calls")
+
 
 class ExchangeStream:
     """One exchange stream of a caller."""
 
-    def __init__(
-        self,
-        context: Context,
-        executor: Executor,
-        leases: WorkerLeaseManager,
-        lease_message: Callable[[Any], leases_pb2.Lease],
-        worker: catalog_pb2.WorkerRef,
-        on_growth: Callable[[], None],
-    ) -> None:
-        self._on_growth = on_growth
+    def __init__(self, context: Context, exchanges: Exchanges) -> None:
+        self._on_growth = exchanges.enforce_memory_limits
         self._context = context
-        self._executor = executor
-        self._leases = leases
-        self._worker = worker
-        self._replies = StreamWriter(context, leases, lease_message, executor.meters, on_growth)
+        self._executor = exchanges.executor
+        self._leases = exchanges.leases
+        self._worker = exchanges.worker
+        self._replies = StreamWriter(
+            context,
+            self._leases,
+            exchanges.lease_message,
+            self._executor.meters,
+            self._on_growth,
+        )
         self._calls = self._replies.calls
         self._chunks = Assembler(bounds.MAX_ARGUMENTS, bounds.MAX_CHUNKED)
         self._rejected_chunks: dict[int, Fault] = {}
@@ -212,13 +213,16 @@ class ExchangeStream:
         if chunk.call_id in self._rejected_chunks:
             return
         if chunk.call_id not in self._chunks and not self.client_calls.may_chunk:
-            self._reject_chunks(chunk.call_id, _too_many_chunks(self.client_calls.scope))
+            scope, limit = self.client_calls.scope, bounds.MAX_CLIENT_CHUNKED
+            fault = _too_many("chunks", scope, "This client", limit, "chunked calls")
+            self._reject_chunks(chunk.call_id, fault)
             return
         try:
             self._chunks.add(chunk)
             self._on_growth()
         except OversizePayload:
-            fault = _too_many("stream_chunks", "chunked payloads", bounds.MAX_CHUNKED)
+            limit = bounds.MAX_CHUNKED
+            fault = _too_many("stream_chunks", "connection", "This stream", limit, "chunked calls")
             self._reject_chunks(chunk.call_id, fault)
 
     def _reject_chunks(self, call_id: int, fault: Fault) -> None:
@@ -244,7 +248,7 @@ class ExchangeStream:
             self._replies.reject_call(call_id, self._rejection())
             return
         if not self.client_calls.try_start():
-            self._replies.reject_call(call_id, _too_many_calls(self.client_calls.scope))
+            self._replies.reject_call(call_id, self.client_calls.too_many())
             return
         active = self._executor.start_call(call, arguments, self._replies)
         if active.has_ended:
@@ -272,7 +276,8 @@ class ExchangeStream:
                 "worker or stream.",
                 retry_delay=0.1,
             )
-        return _too_many("stream_calls", "calls", bounds.MAX_CALLS_IN_FLIGHT)
+        limit = bounds.MAX_CALLS_IN_FLIGHT
+        return _too_many("stream_calls", "connection", "This stream", limit, "calls")
 
 
 def _client(principal: Principal, connection: str) -> object:
@@ -292,31 +297,11 @@ def _tenant_client(principal: Principal) -> object | None:
     return None if _scope(principal) == "connection" else _client(principal, "")
 
 
-def _too_many(limit: str, what: str, maximum: int) -> Fault:
+def _too_many(limit: str, scope: Scope, owner: str, maximum: int, what: str) -> Fault:
     return over_limit(
         limit,
-        "connection",
-        f"This stream has {maximum} {what} in flight, its limit; wait for some to end.",
-        retry_delay=0.1,
-    )
-
-
-def _too_many_chunks(scope: Scope) -> Fault:
-    return over_limit(
-        "chunks",
         scope,
-        f"This client has {bounds.MAX_CLIENT_CHUNKED} chunked payloads in flight on this worker, "
-        "its limit; wait for some to end.",
-        retry_delay=0.1,
-    )
-
-
-def _too_many_calls(scope: Scope) -> Fault:
-    return over_limit(
-        "calls",
-        scope,
-        f"This client has {bounds.MAX_CLIENT_CALLS} calls in flight on this worker, its limit; "
-        "wait for some to end.",
+        f"{owner} has {maximum} {what} in flight on this worker, its limit; wait for some to end.",
         retry_delay=0.1,
     )
 
@@ -353,10 +338,10 @@ class Exchanges:
         lease_message: Callable[[Any], leases_pb2.Lease],
         worker: catalog_pb2.WorkerRef,
     ) -> None:
-        self._executor = executor
-        self._leases = leases
-        self._lease_message = lease_message
-        self._worker = worker
+        self.executor = executor
+        self.leases = leases
+        self.lease_message = lease_message
+        self.worker = worker
         self._streams: set[ExchangeStream] = set()
         self._clients: dict[object, _ClientCalls] = {}
         self._in_use = UsageCounter(
@@ -370,14 +355,7 @@ class Exchanges:
 
     async def serve(self, context: Context) -> None:
         """Serve one stream until it ends."""
-        stream = ExchangeStream(
-            context,
-            self._executor,
-            self._leases,
-            self._lease_message,
-            self._worker,
-            self._enforce_memory_limits,
-        )
+        stream = ExchangeStream(context, self)
         connection, tenant = stream.connection, _tenant_client(caller())
         try:
             self._in_use.acquire(connection, tenant)
@@ -408,7 +386,7 @@ class Exchanges:
         client = _client(caller(), str(context.peer()))
         calls = self._clients.setdefault(client, _ClientCalls(_scope(caller())))
         if not calls.try_start():
-            fault = _too_many_calls(calls.scope)
+            fault = calls.too_many()
             self._record_rejection(fault)
             raise fault
         calls.unary += 1
@@ -419,20 +397,20 @@ class Exchanges:
             self._remove_if_idle(client)
 
     def _record_rejection(self, fault: Fault) -> None:
-        if self._executor.meters is not None:
-            self._executor.meters.record_refusal(fault)
+        if self.executor.meters is not None:
+            self.executor.meters.record_refusal(fault)
 
     def record_limit(self, fault: Fault) -> None:
         """Count in the metrics that a limit was reached, for a request that is no call."""
-        if self._executor.meters is not None:
-            self._executor.meters.limits.record(fault.metadata)
+        if self.executor.meters is not None:
+            self.executor.meters.limits.record(fault.metadata)
 
     def _remove_if_idle(self, client: object) -> None:
         calls = self._clients[client]
         if not calls.streams and not calls.unary:
             del self._clients[client]
 
-    def _enforce_memory_limits(self) -> None:
+    def enforce_memory_limits(self) -> None:
         """Abort streams of the client that holds the most memory until all limits are met."""
         streams = [stream for stream in self._streams if not stream.is_aborted]
         held = {stream: stream.held_bytes for stream in streams}
