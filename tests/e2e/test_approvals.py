@@ -113,7 +113,7 @@ async def test_a_call_that_needs_a_person_runs_once_for_whom_it_was_agreed(tmp_p
         )
         assert sorted(done.returncode for done in both) == [0, 1]
         [loser] = [done for done in both if done.returncode]
-        assert "approved already, by key" in loser.stderr
+        assert "already approved by key" in loser.stderr
 
         # Other arguments and another tenant ask anew; the call itself runs once.
         other = await refused(acme, 6)

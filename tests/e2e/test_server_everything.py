@@ -113,7 +113,7 @@ async def test_what_runs_as_a_task_only_is_left_out_and_says_so(client: AsyncCli
     problems = [each for each in await client.problems() if each.reason == "TOOL_NEEDS_TASK"]
     assert {each.subject for each in problems} == TASK_ONLY.keys()
     for name, arguments in TASK_ONLY.items():
-        with pytest.raises(ToolNotFound, match="does not run MCP tasks yet"):
+        with pytest.raises(ToolNotFound, match="does not support yet"):
             await client.call_tool(name, arguments)
 
 
