@@ -398,3 +398,38 @@ async def test_reported_problems_are_truncated(running: Running) -> None:
     await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
     listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
     assert listed.ByteSize() < 8192
+
+
+MANY = 30
+
+
+async def heard_until(running: Running, watch: object, workers: int) -> int:
+    """Return the number of messages until a watcher was notified of all workers."""
+    count = 0
+    async with asyncio.timeout(BOUND):
+        while True:
+            message = await watch.read()  # type: ignore[attr-defined]
+            assert message is not grpc.aio.EOF
+            count += 1
+            if len(running.plane.state.visible_state.workers) == workers:
+                return count
+
+
+async def test_watchers_get_few_messages_about_a_change_in_a_fleet(running: Running) -> None:
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        await running.until(lambda state: state.ready)
+        watch = running.catalog.WatchTools(catalog_pb2.WatchToolsRequest())
+        assert await heard_until(running, watch, 1) == 1
+        fleet = [FakeWorker(running.address, f"more{number}") for number in range(MANY)]
+        try:
+            await asyncio.gather(*(fake.join() for fake in fleet))
+            joined = asyncio.gather(*(fake.apply_until("a") for fake in fleet))
+            told = await heard_until(running, watch, MANY + 1)
+            await joined
+        finally:
+            watch.cancel()
+            await asyncio.gather(*(fake.close() for fake in fleet))
+    assert told < MANY / 2

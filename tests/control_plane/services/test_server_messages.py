@@ -76,3 +76,23 @@ async def test_a_temporarily_hidden_server_is_shown_as_pending(
     assert status.state == catalog_pb2.SERVER_STATE_PENDING
     assert status.launch_hash == own.launch_hash
     assert list(listed.pending) == ["a"]
+
+
+async def test_a_server_status_contains_current_and_wanted_launch_hashes(running: Running) -> None:
+    async def status() -> catalog_pb2.ServerStatus:
+        answer = await running.catalog.ListServers(catalog_pb2.ListServersRequest())
+        (only,) = answer.servers
+        return only
+
+    running.load(spec("a"))
+    async with worker(running.address) as w1:
+        await w1.serve("x")
+        await w1.apply_until("a")
+        assert (await status()).wanted_launch_hash == ""
+        newer = spec("a", command="newer")
+        running.load(newer)
+        told = await status()
+        assert told.launch_hash == spec("a").launch_hash
+        assert told.wanted_launch_hash == newer.launch_hash
+        running.load(spec("a"))
+        assert (await status()).wanted_launch_hash == ""

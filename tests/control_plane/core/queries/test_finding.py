@@ -22,7 +22,7 @@ from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
-from leaseway.control_plane.core.queries.resolve import find_name, find_resource
+from leaseway.control_plane.core.queries.resolve import find_name, find_resource, unknown_server
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.bounds import MAX_URI
@@ -275,3 +275,31 @@ def test_a_filter_of_patterns_judges_the_worst_uri_at_once() -> None:
     state = offered(a=(limited, offering(templates=("{+any}",))))
     for uri in ("x:" + "a" * 8_000, "file:///" + "a/../" * 1_600, "x:" + "%61" * 2_700):
         assert owner(find_resource(state, "default", uri, START)) == "a"
+
+
+def test_a_server_that_does_not_exist_is_refused_with_the_nearest() -> None:
+    state, _ = started(spec("everything"), spec("time"))
+    denied = unknown_server(state, "default", ["time", "everythin", "zzz"], START)
+    assert isinstance(denied, Denial)
+    assert denied.reason is Reason.TOOL_NOT_FOUND
+    assert denied.message == "There is no server 'everythin'. Did you mean 'everything'?"
+    assert denied.metadata == {"nearest": "everything"}
+
+
+def test_servers_that_exist_and_leaseways_own_are_listed() -> None:
+    state, _ = started(spec("a"))
+    assert unknown_server(state, "default", [], START) is None
+    assert unknown_server(state, "default", ["a", "mcp_admin"], START) is None
+
+
+def test_a_server_that_has_not_started_is_known() -> None:
+    state = coordinator()
+    load(state, spec("a"))
+    assert unknown_server(state, "default", ["a"], START) is None
+    down, _ = never_up()
+    assert unknown_server(down, "default", ["a"], at(1)) is None
+    assert unknown_server(down, "default", ["aa"], at(1)) is not None
+
+
+def test_before_the_first_configuration_no_server_is_unknown() -> None:
+    assert unknown_server(coordinator(), "default", ["a"], START) is None
