@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -205,8 +205,14 @@ class HttpFront:
             return self._initialize(scope, message)
         live = self._session_of(http, scope)
         media = parse_media_mode(http.headers.get(MEDIA_HEADER))
-        start = partial(self._start_legacy, scope, live.id, version is not None, streams, media)
-        http[HEAD_HANDLER] = HeadHandler(start, cancel_on_disconnect=False)
+        http[HEAD_HANDLER] = self._head_handler(
+            scope,
+            live.id,
+            streams,
+            lambda body, _: version is not None or MODERN_MARK not in body,
+            lambda reply, message, live: self._handle_legacy(reply, live, message, media),
+            cancel_on_disconnect=False,
+        )
         if not message.request_id or message.method is None:
             _handle_notification(live, message)
             return web.Response(status=202)
@@ -217,74 +223,53 @@ class HttpFront:
         await asyncio.shield(task)
         return await sender.response()
 
-    def _start_legacy(
+    def _head_handler(
         self,
         scope: str,
-        session_id: str,
-        has_version: bool,
+        session_id: str | None,
         streams: bool,
-        media: MediaMode | None,
-        body: bytes,
-        reply: HttpReply,
-    ) -> asyncio.Task[None] | None:
-        """Start to handle a request of a session whose head was checked before."""
-        try:
-            message = parse_message(body)
-        except JsonRpcError:
-            return None
-        if not has_version and MODERN_MARK in body:
-            return None
-        live, is_valid = self._find_session(scope, session_id, message)
-        if not is_valid or live is None:
-            return None
-        reply.accepts_stream = streams
-        return self._start(self._handle_legacy(reply, live, message, media))
+        matches: Callable[[bytes, Message], bool],
+        handle: Callable[[HttpReply, Message, LiveSession | None], Coroutine[Any, Any, None]],
+        *,
+        cancel_on_disconnect: bool,
+    ) -> HeadHandler:
+        """Build the handler of further requests with the head of the current request.
 
-    def _start_modern(
-        self,
-        scope: str,
-        headers: Mapping[str, str],
-        name_and_meta: tuple[str | None, bytes],
-        handle: str | None,
-        answers: tuple[str, ...],
-        streams: bool,
-        body: bytes,
-        reply: HttpReply,
-    ) -> asyncio.Task[None] | None:
-        """Start to handle a call with the same head, name and `_meta` as one checked before."""
-        try:
-            message = parse_message(body)
-        except JsonRpcError:
-            return None
-        if message.method != "tools/call" or _name_and_meta(message) != name_and_meta:
-            return None
-        live, is_valid = self._find_session(scope, handle, message)
-        if not is_valid:
-            return None
-        reply.accepts_stream = streams
-        return self._start(self._handle_modern(reply, message, scope, headers, answers, live))
+        Args:
+            scope: The server in the URL, or empty.
+            session_id: The session id or lease handle in the head, or None.
+            streams: Whether the client accepts an event stream.
+            matches: Returns whether a body passes the same checks as the current one.
+            handle: Handles a request, given its reply and its session.
+            cancel_on_disconnect: Whether a lost connection cancels the request.
+        """
 
-    def _find_session(
-        self, scope: str, session_id: str | None, message: Message
-    ) -> tuple[LiveSession | None, bool]:
-        """Return the session of a request with a known head, and whether the head still counts."""
-        if self._closed or (scope and self._scopes.get(scope, 0.0) <= time.monotonic()):
-            return None, False
-        if not message.request_id or message.method in (None, "initialize"):
-            return None, False
-        if session_id is None:
-            return None, True
-        try:
-            live = self._sessions.find(session_id, scope)
-        except TooManySessions:
-            return None, False
-        return live, live is not None
+        def start(body: bytes, reply: HttpReply) -> asyncio.Task[None] | None:
+            try:
+                message = parse_message(body)
+            except JsonRpcError:
+                return None
+            if not message.request_id or message.method in (None, "initialize"):
+                return None
+            if self._closed or (scope and self._scopes.get(scope, 0.0) <= time.monotonic()):
+                return None
+            if not matches(body, message):
+                return None
+            live = None
+            if session_id is not None:
+                try:
+                    live = self._sessions.find(session_id, scope)
+                except TooManySessions:
+                    return None
+                if live is None:
+                    return None
+            reply.accepts_stream = streams
+            task = asyncio.create_task(handle(reply, message, live))
+            self._requests.add(task)
+            task.add_done_callback(self._requests.discard)
+            return task
 
-    def _start(self, request: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(request)
-        self._requests.add(task)
-        task.add_done_callback(self._requests.discard)
-        return task
+        return HeadHandler(start, cancel_on_disconnect)
 
     def _initialize(self, scope: str, message: Message) -> web.StreamResponse:
         try:
@@ -307,9 +292,10 @@ class HttpFront:
         return response
 
     async def _handle_legacy(
-        self, reply: HttpReply, live: LiveSession, message: Message, media: MediaMode | None
+        self, reply: HttpReply, live: LiveSession | None, message: Message, media: MediaMode | None
     ) -> None:
         """Handle a request of a session."""
+        assert live is not None
         listener = Listener(reply.send)
         listener.log_level = live.log_level
         listener.lease_ttl = live.lease_ttl
@@ -351,15 +337,24 @@ class HttpFront:
         if message.method == "subscriptions/listen" and not streams:
             raise HttpError(406, "subscriptions/listen needs Accept: text/event-stream.")
         live = self._session(handle, scope, UNKNOWN_HANDLE) if handle is not None else None
+        headers = http.headers  # the handler of its head must not keep the whole request
         answers = answered_methods(capabilities)
         if message.method == "tools/call":
-            start = partial(
-                self._start_modern, scope, http.headers, name_and_meta, handle, answers, streams
+            http[HEAD_HANDLER] = self._head_handler(
+                scope,
+                handle,
+                streams,
+                lambda _, message: (
+                    message.method == "tools/call" and _name_and_meta(message) == name_and_meta
+                ),
+                lambda reply, message, live: self._handle_modern(
+                    reply, message, scope, headers, answers, live
+                ),
+                cancel_on_disconnect=True,
             )
-            http[HEAD_HANDLER] = HeadHandler(start, cancel_on_disconnect=True)
         sender = AiohttpSender(http)
         reply = HttpReply(sender, accepts_stream=streams)
-        await self._handle_modern(reply, message, scope, http.headers, answers, live)
+        await self._handle_modern(reply, message, scope, headers, answers, live)
         return await sender.response()
 
     async def _handle_modern(
