@@ -1,4 +1,4 @@
-"""Servers whose files and secrets change, for the tests of following them."""
+"""Servers with changing files and secrets, for tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leaseway.spec.model import Value
 
 Bench = Any
 ON_DEMAND = WatchTiming(poll=3600.0, debounce=0.005)
-"""Of a worker that looks when a test says so, and at once."""
+"""The timing of a worker that checks references only when a test calls `look`."""
 
 
 def uses(file: Path) -> dict[str, Value]:
@@ -28,7 +28,7 @@ def write(file: Path, text: str) -> None:
 
 
 def release(pipe: Path) -> None:
-    """Let whoever waits to open a named pipe read its end."""
+    """Let a reader of a named pipe reach its end."""
     os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
 
 
@@ -38,7 +38,7 @@ async def look(bench: Bench) -> None:
 
 
 def secrets(bench: Bench) -> list[str]:
-    """What each instance that is up was given."""
+    """The secret of each live instance."""
     return [each.resolved_values.env["SECRET"] for each in bench.servers.live]
 
 

@@ -342,6 +342,23 @@ class Bench:
             )
         )
 
+    async def hold_call(
+        self, caller: Caller, server_id: str, **fields: Any
+    ) -> tuple[int, MemoryCall]:
+        """Send a call that its server holds; return its id and the server's end of it."""
+        self.servers.holds = True
+        before = [call for instance in self.servers.opened for call in instance.calls]
+        call_id = await caller.begin(server_id, **fields)
+        held: list[MemoryCall] = []
+
+        def arrived() -> bool:
+            calls = (call for instance in self.servers.opened for call in instance.calls)
+            held[:] = [call for call in calls if call not in before]
+            return bool(held)
+
+        await self.until(arrived)
+        return call_id, held[0]
+
     async def until_ready(self, number: int = 1) -> MemoryInstance:
         """Return the n-th instance that was opened, once it is ready."""
         await self.until(lambda: len(self.servers.opened) >= number)

@@ -1,4 +1,4 @@
-"""A whole worker with real servers: it starts, serves, and leaves nothing behind."""
+"""A whole worker with real servers starts, serves, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -44,19 +44,6 @@ async def test_a_probed_server_takes_calls_and_its_results_pass_whole(running: B
     assert json.loads(result.payload)["unknown"] == {"a": 1.0}
 
 
-@pytest.mark.usefixtures("leak_guard")
-async def test_calls_that_come_together_never_cross(running: Bench) -> None:
-    await running.probe(spec(running, "echo"))
-    caller = running.caller()
-    calls = [
-        await caller.begin("echo", arguments=json.dumps({"text": f"n{number}"}).encode())
-        for number in range(200)
-    ]
-    for number, call_id in enumerate(calls):
-        assert text(await caller.result(call_id)) == f"n{number}"
-
-
-@pytest.mark.usefixtures("leak_guard")
 async def test_sessions_keep_their_own_state(running: Bench) -> None:
     await running.probe(spec(running, "echo", shared=False))
     caller = running.caller()
@@ -87,28 +74,6 @@ async def test_a_server_that_is_killed_during_a_call_is_restarted(running: Bench
     assert int(text(result)) != pid
 
 
-@pytest.mark.usefixtures("leak_guard")
-async def test_a_deadline_is_met_if_the_server_does_not_answer(running: Bench) -> None:
-    await running.probe(spec(running, "echo"))
-    caller = running.caller()
-    fault = await caller.refused("echo", "never", arguments=b"{}", timeout_ms=2_000)
-    assert (fault.reason, fault.started) == (Reason.DEADLINE_EXCEEDED, "yes")
-    assert text(await caller.call("echo", arguments=b'{"text": "on"}')) == "on"
-
-
-@pytest.mark.usefixtures("leak_guard")
-async def test_releasing_a_lease_ends_its_calls_in_flight(running: Bench) -> None:
-    await running.probe(spec(running, "echo", shared=False))
-    caller = running.caller()
-    lease = (await caller.call("echo", session="a")).new_lease.id
-    waiting = await caller.begin("echo", "never", session="a", lease_id=lease, arguments=b"{}")
-    await caller.call("echo", session="a", lease_id=lease)
-    running.plane.send(revoke={"lease_id": lease, "reason": "an operator said so"})
-    fault = fault_from_status((await caller.result(waiting)).status)
-    assert (fault.reason, fault.started) == (Reason.LEASE_REVOKED, "yes")
-
-
-@pytest.mark.usefixtures("leak_guard")
 async def test_a_drain_from_the_control_plane_ends_the_worker(running: Bench) -> None:
     await running.probe(spec(running, "echo"))
     running.plane.send(drain={"reason": "a test wants it"})

@@ -1,4 +1,4 @@
-"""Threads for a disk that may hang: they hold up nothing and nobody."""
+"""Threads for disks that may hang delay neither other work nor the exit."""
 
 from __future__ import annotations
 

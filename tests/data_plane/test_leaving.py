@@ -1,33 +1,29 @@
-"""A worker that ends finishes what is in flight and tells everybody (DESIGN §6, leaving)."""
+"""A shutdown finishes calls in flight and announces itself (DESIGN §6, leaving)."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.conftest import BOUND
 
-from leaseway.v1 import leases_pb2, sync_pb2
+from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Reason
-from leaseway.wire.status import fault_from_rpc_error
 
 Bench = Any
 
 
 async def test_calls_in_flight_finish_and_new_ones_are_refused(bench: Bench) -> None:
     await bench.serve("time")
-    bench.servers.holds = True
     caller = bench.caller()
-    call_id = await caller.begin("time")
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    call_id, call = await bench.hold_call(caller, "time")
     bench.shutdown.request("a test wants it")
     await caller.until(lambda: any(frame.HasField("going_away") for frame in caller.frames))
     fault = await caller.refused("time")
     assert (fault.reason, fault.started) == (Reason.DRAINING, "no")
-    assert bench.servers.opened[0].state == "ready"
-    bench.servers.opened[0].calls[0].answer(b"{}")
+    assert call.instance.state == "ready"
+    call.answer(b"{}")
     assert (await caller.result(call_id)).payload == b"{}"
     await caller.until(lambda: caller.ended)
     await bench.until(lambda: not bench.servers.live)
@@ -35,69 +31,50 @@ async def test_calls_in_flight_finish_and_new_ones_are_refused(bench: Bench) -> 
 
 async def test_an_exchange_opened_during_shutdown_gets_going_away(bench: Bench) -> None:
     await bench.serve("time")
-    bench.servers.holds = True
     first = bench.caller()
-    await first.begin("time")
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    await bench.hold_call(first, "time")
     bench.shutdown.request("a test wants it")
     await first.until(lambda: any(frame.HasField("going_away") for frame in first.frames))
     late = bench.caller()
     await late.until(lambda: late.ended)
     assert any(frame.HasField("going_away") for frame in late.frames)
-    acquire = leases_pb2.AcquireLeaseRequest(session="s1", server_id="time")
-    try:
-        await bench.leases.AcquireLease(acquire)
-    except grpc.aio.AioRpcError as error:
-        fault = fault_from_rpc_error(error)
-    assert fault is not None
-    assert fault.reason is Reason.DRAINING
+    assert (await bench.acquire_fault(server_id="time")).reason is Reason.DRAINING
 
 
 async def test_leases_are_revoked_after_the_calls_and_reported(
     bench: Bench,
 ) -> None:
     await bench.serve("db", shared=False)
-    lease = (
-        await bench.leases.AcquireLease(
-            leases_pb2.AcquireLeaseRequest(session="s1", server_id="db")
-        )
-    ).lease
-    bench.servers.holds = True
+    lease = await bench.acquire()
     caller = bench.caller()
-    call_id = await caller.begin("db", session="s1", lease_id=lease.id)
-    await bench.until(lambda: bench.servers.opened[0].calls)
+    call_id, call = await bench.hold_call(caller, "db", session="s1", lease_id=lease.id)
     bench.shutdown.request("a test wants it")
     await bench.plane.expect_report(lambda report: report.draining)
     assert bench.worker.leases.get(lease.id) is not None
-    bench.servers.opened[0].calls[0].answer(b"{}")
+    call.answer(b"{}")
     assert (await caller.result(call_id)).payload == b"{}"
     await bench.until(lambda: not bench.servers.live)
 
 
 async def test_a_control_plane_that_restarts_meanwhile_gets_no_leases(bench: Bench) -> None:
     await bench.serve("db", shared=False)
-    await bench.leases.AcquireLease(leases_pb2.AcquireLeaseRequest(session="s1", server_id="db"))
-    bench.servers.holds = True
+    await bench.acquire()
     caller = bench.caller()
-    call_id = await caller.begin("db", session="s1")
-    instance = bench.servers.opened[-1]
-    await bench.until(lambda: instance.calls)
+    call_id, call = await bench.hold_call(caller, "db", session="s1")
     bench.shutdown.request("a test wants it")
     await caller.until(lambda: any(frame.HasField("going_away") for frame in caller.frames))
     bench.plane.end_stream()
     hello = await bench.plane.hello()
     assert (list(hello.leases), hello.capacity) == ([], 0)
     await bench.plane.expect_report(lambda report: report.draining)
-    instance.calls[0].answer(b"{}")
+    call.answer(b"{}")
     assert (await caller.result(call_id)).payload == b"{}"
 
 
 async def test_a_second_signal_does_not_wait_for_calls(bench: Bench) -> None:
     await bench.serve("time")
-    bench.servers.holds = True
     caller = bench.caller()
-    call_id = await caller.begin("time")
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    call_id, _ = await bench.hold_call(caller, "time")
     bench.shutdown.request("once")
     bench.shutdown.request("twice")
     result = await caller.result(call_id)
@@ -107,17 +84,15 @@ async def test_a_second_signal_does_not_wait_for_calls(bench: Bench) -> None:
 
 async def test_a_repeated_drain_and_one_signal_do_not_hurry(bench: Bench) -> None:
     await bench.serve("time")
-    bench.servers.holds = True
     caller = bench.caller()
-    call_id = await caller.begin("time")
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    call_id, call = await bench.hold_call(caller, "time")
     for _ in range(2):
         bench.plane.send(drain=sync_pb2.Drain(reason="an operator asked for it"))
     await caller.until(lambda: any(frame.HasField("going_away") for frame in caller.frames))
     bench.shutdown.request("it received SIGTERM")
     assert not bench.shutdown.hurry.is_set()
     assert bench.shutdown.reason == "drained: an operator asked for it"
-    bench.servers.opened[0].calls[0].answer(b"{}")
+    call.answer(b"{}")
     assert (await caller.result(call_id)).payload == b"{}"
 
 
@@ -134,9 +109,7 @@ async def test_a_worker_is_healthy_from_the_first_delta_to_the_shutdown(
         await bench.serve("time")
         while (await watching.read()).status != serving:
             pass
-        bench.servers.holds = True
-        await bench.caller().begin("time")
-        await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+        await bench.hold_call(bench.caller(), "time")
         bench.shutdown.request("a test wants it")
         while (await watching.read()).status == serving:
             pass

@@ -1,4 +1,4 @@
-"""Background work: what ends by itself, and what must go on for as long as the worker does."""
+"""Spawned and supervised background work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that do not start are tried less and less, and nobody waits for them in vain."""
+"""Failing servers are started less and less often, and their callers fail at once."""
 
 from __future__ import annotations
 

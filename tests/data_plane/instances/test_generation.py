@@ -1,4 +1,4 @@
-"""Swaps: new calls use the new generation, what runs finishes on the old one (DESIGN §3)."""
+"""Replacing generations: new calls use the new one, calls in flight finish (DESIGN §3)."""
 
 from __future__ import annotations
 
@@ -43,18 +43,16 @@ async def test_concurrent_calls_share_one_start(bench: Bench) -> None:
 
 async def test_calls_in_flight_finish_on_the_old_instance_which_then_ends(bench: Bench) -> None:
     await bench.serve("time")
-    bench.servers.holds = True
     caller = bench.caller()
-    old_call = await caller.begin("time")
-    await bench.until(lambda: bench.servers.opened and bench.servers.opened[0].calls)
+    old_id, old_call = await bench.hold_call(caller, "time")
     await bench.serve("time", args=("--new",))
     await bench.until(lambda: len(bench.servers.live) == 2)
-    new_call = await caller.begin("time")
-    await bench.until(lambda: bench.servers.opened[1].calls)
-    bench.servers.opened[0].calls[0].answer(b'{"from":"old"}')
-    bench.servers.opened[1].calls[0].answer(b'{"from":"new"}')
-    assert (await caller.result(old_call)).payload == b'{"from":"old"}'
-    assert (await caller.result(new_call)).payload == b'{"from":"new"}'
+    new_id, new_call = await bench.hold_call(caller, "time")
+    assert [old_call.instance, new_call.instance] == bench.servers.opened
+    old_call.answer(b'{"from":"old"}')
+    new_call.answer(b'{"from":"new"}')
+    assert (await caller.result(old_id)).payload == b'{"from":"old"}'
+    assert (await caller.result(new_id)).payload == b'{"from":"new"}'
     await bench.until(lambda: bench.servers.opened[0].state == "closed")
     assert bench.servers.opened[1].state == "ready"
 
@@ -126,14 +124,12 @@ async def test_a_removed_server_rejects_new_calls_and_revokes_its_lease_after_it
 ) -> None:
     await bench.serve("db", shared=False)
     lease = await bench.acquire()
-    bench.servers.holds = True
     caller = bench.caller()
-    call_id = await caller.begin("db", lease_id=lease.id, session=lease.session)
-    await bench.until(lambda: bench.servers.opened[0].calls)
+    call_id, call = await bench.hold_call(caller, "db", lease_id=lease.id, session=lease.session)
     await bench.push(removals=[key_to_wire(VariantKey("db"))])
     assert (await caller.refused("db", session="new")).reason is Reason.TOOL_NOT_FOUND
     assert bench.worker.leases.get(lease.id) is not None
-    bench.servers.opened[0].calls[0].answer(b"{}")
+    call.answer(b"{}")
     assert (await caller.result(call_id)).payload == b"{}"
     await bench.until(lambda: bench.worker.leases.get(lease.id) is None)
     await bench.until(lambda: not bench.servers.live)

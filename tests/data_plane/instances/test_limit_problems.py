@@ -1,4 +1,4 @@
-"""A limit that does not hold on a worker is a problem there, until it does (DESIGN §2)."""
+"""A limit that a worker does not enforce is a problem of it (DESIGN §2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instances that nobody calls rest, old ones make way, and no call pays for either."""
+"""Idle instances rest and old ones are replaced, and no call fails because of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Bench = Any
 
 @pytest.fixture
 async def put_forward(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Put the loop's clock forward by some seconds; asked for before the bench that lives by it."""
+    """Return a function that puts the loop's clock forward; request it before the bench."""
     loop, lead = asyncio.get_running_loop(), [0.0]
     real = loop.time
     monkeypatch.setattr(loop, "time", lambda: real() + sum(lead))
@@ -180,15 +180,13 @@ async def test_a_renewed_lease_without_calls_ends_after_the_idle_timeout(
 async def test_the_lease_of_an_old_instance_ends_after_its_call(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     lease = await bench.acquire()
-    bench.servers.holds = True
     caller = bench.caller()
-    call_id = await caller.begin("db", lease_id=lease.id, session=lease.session)
-    await bench.until(lambda: bench.servers.opened[0].calls)
+    call_id, call = await bench.hold_call(caller, "db", lease_id=lease.id, session=lease.session)
     await bench.serve("db", shared=False, instances=InstancePolicy(max_age=0.1))
     (live,) = bench.worker.pool.resolve("db", "").instances
     await bench.until(lambda: live.overdue)
     assert bench.worker.leases.get(lease.id) is not None
-    bench.servers.opened[0].calls[0].answer(b"{}")
+    call.answer(b"{}")
     assert (await caller.result(call_id)).payload == b"{}"
     await bench.until(lambda: bench.worker.leases.get(lease.id) is None)
     fault = await caller.refused("db", lease_id=lease.id, session=lease.session)

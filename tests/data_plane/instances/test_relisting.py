@@ -1,4 +1,4 @@
-"""Listing again what servers say has changed: how often, and what the control plane hears."""
+"""Listing changed tools again: how often, and what the control plane gets."""
 
 from __future__ import annotations
 

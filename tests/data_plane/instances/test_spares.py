@@ -1,4 +1,4 @@
-"""Warm spares: ready before a lease asks, replaced behind its back, never in the way of leases."""
+"""Spares: started before a lease needs them, replaced, and evicted for leases."""
 
 from __future__ import annotations
 

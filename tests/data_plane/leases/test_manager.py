@@ -1,4 +1,4 @@
-"""Leases over gRPC: who holds what, and what its holder is told when it ends."""
+"""Leases over gRPC: acquiring, renewing, releasing, and the faults of ended leases."""
 
 from __future__ import annotations
 
@@ -206,10 +206,8 @@ async def test_calls_in_flight_on_a_revoked_lease_fail_with_the_reason(
 ) -> None:
     await bench.serve("db", shared=False)
     lease = await bench.acquire()
-    bench.servers.holds = True
     caller = bench.caller()
-    call_id = await caller.begin("db", lease_id=lease.id, session="s1")
-    await bench.until(lambda: bench.servers.opened[0].calls)
+    call_id, _ = await bench.hold_call(caller, "db", lease_id=lease.id, session="s1")
     bench.plane.send(revoke={"lease_id": lease.id, "reason": "an operator said so"})
     fault = fault_from_status((await caller.result(call_id)).status)
     assert (fault.reason, fault.started) == (Reason.LEASE_REVOKED, "yes")

@@ -1,4 +1,4 @@
-"""Who gets the room that others waited for."""
+"""The wait queue for leases: order, limits, and what ends a wait."""
 
 from __future__ import annotations
 

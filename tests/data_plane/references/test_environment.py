@@ -1,4 +1,4 @@
-"""Which environment a server's process gets."""
+"""The environment of a server's process."""
 
 from __future__ import annotations
 

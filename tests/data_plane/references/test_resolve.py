@@ -1,4 +1,4 @@
-"""References become values when an instance starts, and only then."""
+"""Resolving references, secrets and files of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sync: a worker says what it holds, applies what it can, and outlives its control plane."""
+"""Sync: the Hello, deltas, reports, and streams that end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes: what trying a server leaves, says and costs (DESIGN §3, step 4)."""
+"""Probes: their results, and what becomes of their instances (DESIGN §3, step 4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conftest import BOUND
 from leaseway.data_plane.instances import pool
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.testing.servers import ECHO
-from leaseway.spec.model import InstancePolicy
+from leaseway.spec.model import InstancePolicy, ServerSpec
 from leaseway.spec.protobuf import spec_to_wire
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
@@ -21,12 +21,19 @@ Bench = Any
 OTHER = msgspec.json.encode({"name": "other", "inputSchema": {"type": "object"}})
 
 
+def probe(bench: Bench, spec: ServerSpec, probe_id: int = 1, *, relist: bool = False) -> None:
+    """Send a probe."""
+    bench.plane.send(
+        probe=sync_pb2.Probe(
+            id=probe_id, spec=spec_to_wire(spec), launch_hash=spec.launch_hash, relist=relist
+        )
+    )
+
+
 async def test_a_probes_instance_becomes_the_shared_one_or_the_first_spare(bench: Bench) -> None:
     for shared in (True, False):
         spec = bench.spec(f"s{shared}", shared=shared)
-        bench.plane.send(
-            probe=sync_pb2.Probe(id=7, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
-        )
+        probe(bench, spec, 7)
         result = await bench.plane.expect("probe_result")
         assert [tool.definition for tool in result.tools] == list(ECHO.values())
         assert (result.id, result.launch_hash) == (7, spec.launch_hash)
@@ -42,9 +49,7 @@ async def test_a_probes_instance_of_a_lazy_server_is_closed_and_a_call_starts_an
     bench: Bench, shared: bool
 ) -> None:
     spec = bench.spec("time", shared=shared, instances=InstancePolicy(start="lazy"))
-    bench.plane.send(
-        probe=sync_pb2.Probe(id=7, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
-    )
+    probe(bench, spec, 7)
     assert (await bench.plane.expect("probe_result")).tools
     await bench.push(bench.upsert(spec))
     await bench.until(lambda: len(bench.servers.opened) == 1 and not bench.servers.live)
@@ -55,9 +60,7 @@ async def test_a_probes_instance_of_a_lazy_server_is_closed_and_a_call_starts_an
 
 async def test_a_probes_instance_with_another_launch_hash_is_closed(bench: Bench) -> None:
     tried = bench.spec("time", args=("tried",))
-    bench.plane.send(
-        probe=sync_pb2.Probe(id=1, spec=spec_to_wire(tried), launch_hash=tried.launch_hash)
-    )
+    probe(bench, tried)
     await bench.plane.expect("probe_result")
     await bench.serve("time", args=("wanted",))
     await bench.until(lambda: [each.spec.args for each in bench.servers.live] == [("wanted",)])
@@ -70,8 +73,7 @@ async def test_a_probes_instance_that_ends_before_its_delta_is_replaced(
 ) -> None:
     limits = InstancePolicy(start="eager", max_instances=1)
     spec = bench.spec("time", shared=shared, instances=limits)
-    probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
-    bench.plane.send(probe=probe)
+    probe(bench, spec)
     await bench.plane.expect("probe_result")
     getattr(bench.servers.opened[0], end)()
     await bench.push(bench.upsert(spec))
@@ -96,8 +98,7 @@ async def test_a_change_of_tools_before_the_delta_is_listed_again(
     bench: Bench,
 ) -> None:
     spec = bench.spec("time")
-    probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
-    bench.plane.send(probe=probe)
+    probe(bench, spec)
     assert len((await bench.plane.expect("probe_result")).tools) == 1
     tools = dict(bench.servers.tools)
     bench.servers.opened[0].change_tools({**ECHO, "other": OTHER})
@@ -108,7 +109,7 @@ async def test_a_change_of_tools_before_the_delta_is_listed_again(
 async def test_a_probes_instance_is_kept_for_a_limited_time(bench: Bench, monkeypatch: Any) -> None:
     monkeypatch.setattr(pool, "_PROBE_INSTANCE_LIFETIME", 0.03)
     spec = bench.spec("time")
-    bench.plane.send(probe=sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash="l"))
+    probe(bench, spec)
     await bench.plane.expect("probe_result")
     await bench.until(lambda: bench.servers.opened and not bench.servers.live)
 
@@ -118,7 +119,7 @@ async def test_a_failed_probe_has_a_problem_and_leaves_no_instance(bench: Bench)
         Fault(Reason.SERVER_NOT_READY, "no such command", metadata={"problem": "COMMAND_NOT_FOUND"})
     ]
     spec = bench.spec("time")
-    bench.plane.send(probe=sync_pb2.Probe(id=3, spec=spec_to_wire(spec), launch_hash="l"))
+    probe(bench, spec, 3)
     result = await bench.plane.expect("probe_result")
     assert (result.problem.reason, result.problem.message) == (
         "COMMAND_NOT_FOUND",
@@ -130,12 +131,12 @@ async def test_a_failed_probe_has_a_problem_and_leaves_no_instance(bench: Bench)
 async def test_a_cancelled_probe_leaves_no_instance_and_sends_no_result(bench: Bench) -> None:
     bench.servers.gate = asyncio.Event()
     spec = bench.spec("time")
-    bench.plane.send(probe=sync_pb2.Probe(id=3, spec=spec_to_wire(spec), launch_hash="l"))
+    probe(bench, spec, 3)
     await bench.until(lambda: bench.servers.opened)
     bench.plane.send(cancel_probe=sync_pb2.CancelProbe(id=3))
     await bench.until(lambda: not bench.servers.live)
     bench.servers.gate.set()
-    bench.plane.send(probe=sync_pb2.Probe(id=4, spec=spec_to_wire(spec), launch_hash="l"))
+    probe(bench, spec, 4)
     assert (await bench.plane.expect("probe_result")).id == 4
 
 
@@ -143,7 +144,7 @@ async def test_sixteen_probes_run_at_once_and_the_next_waits(bench: Bench) -> No
     bench.servers.gate = asyncio.Event()
     for number in range(17):
         spec = bench.spec(f"s{number}")
-        bench.plane.send(probe=sync_pb2.Probe(id=number + 1, spec=spec_to_wire(spec)))
+        probe(bench, spec, number + 1)
     bench.plane.send(want=sync_pb2.Want())
     await bench.plane.expect("held")
     await bench.until(lambda: len(bench.servers.opened) == 16)
@@ -168,13 +169,12 @@ async def test_changed_tools_of_a_shared_instance_are_listed_on_that_instance(
 
 async def test_a_relist_probe_starts_nothing(bench: Bench) -> None:
     spec = bench.spec("time", instances=InstancePolicy(start="lazy"))
-    probe = sync_pb2.Probe(id=5, spec=spec_to_wire(spec), launch_hash=spec.launch_hash, relist=True)
-    bench.plane.send(probe=probe)
+    probe(bench, spec, relist=True)
     assert "no live instance" in (await bench.plane.expect("probe_result")).problem.message
     await bench.push(bench.upsert(spec))
     await bench.caller().call("time")
     bench.servers.tools = {**ECHO, "other": OTHER}
-    bench.plane.send(probe=probe)
+    probe(bench, spec, relist=True)
     assert len((await bench.plane.expect("probe_result")).tools) == 2
     assert len(bench.servers.opened) == 1
 
@@ -184,8 +184,7 @@ async def test_callers_of_a_server_that_is_being_probed_get_not_ready(
 ) -> None:
     bench.servers.gate = asyncio.Event()
     spec = bench.spec("time")
-    probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
-    bench.plane.send(probe=probe)
+    probe(bench, spec)
     await bench.until(lambda: bench.servers.opened)
     caller = bench.caller()
 
@@ -206,7 +205,7 @@ async def test_callers_of_a_server_that_is_being_probed_get_not_ready(
 async def test_a_probe_for_one_tenant_is_hidden_from_another(bench: Bench) -> None:
     bench.servers.gate = asyncio.Event()
     spec = bench.spec("time", tenant="acme")
-    bench.plane.send(probe=sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash="l"))
+    probe(bench, spec)
     await bench.until(lambda: bench.servers.opened)
     caller = bench.caller()
     assert (await caller.refused("time", tenant="acme")).reason is Reason.SERVER_NOT_READY

@@ -1,4 +1,4 @@
-"""What becomes of spares, and when instances are idle or old."""
+"""Plans of spares, and the deadlines of idle and old instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why there is no lease, as callers read it."""
+"""The messages of ended leases."""
 
 from __future__ import annotations
 

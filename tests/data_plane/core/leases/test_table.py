@@ -1,4 +1,4 @@
-"""Leases end when they should, never before, and say how they ended."""
+"""Leases end at their time, not before, and their ends are recorded."""
 
 from __future__ import annotations
 
