@@ -1,15 +1,17 @@
-"""A worker over real gRPC, between a control plane and MCP servers that tests steer."""
+"""A worker over real gRPC, with a control plane and in-memory MCP servers that tests control."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import json
+import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,6 +23,7 @@ from leaseway.data_plane.testing.servers import MemoryCall, MemoryInstance, Memo
 from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.protobuf import key_to_wire, spec_to_wire
+from leaseway.telemetry.logs import configure_logging
 from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import (
     execution_pb2,
@@ -48,6 +51,23 @@ async def rpc_fault(call: Awaitable[Any]) -> Fault:
     fault = fault_from_rpc_error(error.value)
     assert fault is not None
     return fault
+
+
+@contextmanager
+def logging_to(path: Path, fmt: Any = "text") -> Iterator[None]:
+    """Configure logging as a worker does; restore it afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()
+    try:
+        configure_logging("info", fmt, str(path), "worker w1")
+        yield
+    finally:
+        for handler in root.handlers:
+            with suppress(OSError):
+                handler.close()
+        root.handlers[:] = handlers
+        root.setLevel(level)
 
 
 class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
@@ -328,11 +348,7 @@ class Bench:
 
     async def acquire_fault(self, session: str = "s1", server_id: str = "db") -> Fault:
         """Acquire a lease and return why there is none."""
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await self.acquire(session, server_id)
-        fault = fault_from_rpc_error(caught.value)
-        assert fault is not None
-        return fault
+        return await rpc_fault(self.acquire(session, server_id))
 
     async def release(self, lease: Any) -> None:
         """Release a lease."""

@@ -16,6 +16,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.app import run
+from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.worker import WorkerOptions
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.errors import Reason
@@ -99,9 +100,9 @@ async def test_a_worker_logs_that_it_waits_for_its_control_plane(
             await asyncio.sleep(0.01)
     worker.cancel()
     await asyncio.wait([worker])
-    said = [one for one in caplog.records if "waits for the control plane" in one.getMessage()]
-    assert [one.levelname for one in said if one.levelno >= logging.WARNING] == ["WARNING"]
-    assert "127.0.0.1:1; worker early waits" in said[0].getMessage()
+    records = [each for each in caplog.records if "waits for the control" in each.getMessage()]
+    assert [each.levelname for each in records if each.levelno >= logging.WARNING] == ["WARNING"]
+    assert "127.0.0.1:1; worker early waits" in records[0].getMessage()
 
 
 async def test_a_taken_port_is_an_error_that_names_it() -> None:
@@ -111,3 +112,30 @@ async def test_a_taken_port_is_an_error_that_names_it() -> None:
         endpoint = Endpoint("127.0.0.1", taken.getsockname()[1])
         with pytest.raises(OSError, match=str(endpoint)):
             await run(WorkerOptions(Endpoint("127.0.0.1", 1), endpoint), ready=lambda _: None)
+
+
+async def test_diagnostics_work_before_the_worker_is_built(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    refresh = WorkerVault.refresh
+
+    def ask_first(vault: WorkerVault) -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        refresh(vault)
+
+    monkeypatch.setattr(WorkerVault, "refresh", ask_first)
+    options = WorkerOptions(
+        Endpoint("127.0.0.1", 1), Endpoint("127.0.0.1", 0), id="early", artifacts=tmp_path
+    )
+    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    with caplog.at_level(logging.INFO):
+        worker = asyncio.create_task(run(options, ready=listening.set_result))
+        async with asyncio.timeout(BOUND):
+            await listening
+            while "Now: threads=" not in caplog.text:
+                await asyncio.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            while "Now: leases=0" not in caplog.text:
+                await asyncio.sleep(0.001)
+    worker.cancel()
+    await asyncio.wait([worker], timeout=BOUND)

@@ -1,4 +1,4 @@
-"""What secrets and files that are missing, wrong or unreadable do to the servers that use them."""
+"""Missing, wrong or unreadable secrets and files, and the servers that use them."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_a_vault_that_cannot_be_read_is_a_problem_of_the_worker(tmp_path: 
 
 
 class _Watched(WorkerVault):
-    """Notes which threads read it."""
+    """Records the threads that read it."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -190,7 +190,7 @@ async def test_a_changed_vault_that_is_read_slowly_is_used_once_it_has_been_read
 async def test_references_are_read_in_threads_that_do_not_delay_the_exit(
     file: Path,
 ) -> None:
-    """The disk that secrets and files are on may."""
+    """Their disk may hang."""
     vault = _Watched()
     async with worker_bench(watch_timing=ON_DEMAND, known=vault) as bench:
         await bench.serve("uses", env=uses(file))
@@ -199,7 +199,7 @@ async def test_references_are_read_in_threads_that_do_not_delay_the_exit(
 
 
 async def test_a_hanging_file_holds_up_only_its_own_server(file: Path) -> None:
-    """Whoever opens a pipe that nobody writes to waits as for a disk that does not answer."""
+    """Opening a pipe without a writer hangs like a disk that does not respond."""
     hangs = file.with_name("hangs")
     hangs.write_text("one")
     timing = WatchTiming(poll=3600.0, debounce=0.005, file_timeout=0.2)
@@ -227,13 +227,13 @@ async def test_a_hanging_file_holds_up_only_its_own_server(file: Path) -> None:
 async def test_an_unexpected_failure_does_not_end_the_watcher(
     monkeypatch: pytest.MonkeyPatch, file: Path
 ) -> None:
-    """Else no secret that changes would be followed for as long as the worker lives."""
-    look_around, failures = ReferenceWatcher.check, [RuntimeError("What is this?")]
+    """Otherwise changed secrets would be ignored until the worker restarts."""
+    check, failures = ReferenceWatcher.check, [RuntimeError("What is this?")]
 
     async def fail_first(watch: ReferenceWatcher) -> None:
         if failures:
             raise failures.pop()
-        await look_around(watch)
+        await check(watch)
 
     monkeypatch.setattr(ReferenceWatcher, "check", fail_first)
     async with worker_bench(watch_timing=WatchTiming(poll=0.01, debounce=0.005)) as bench:
@@ -245,7 +245,7 @@ async def test_an_unexpected_failure_does_not_end_the_watcher(
 
 
 async def miss(bench: Bench, file: Path) -> None:
-    """Have a server tried whose file is not there."""
+    """Probe a server whose file is missing."""
     spec = bench.spec("uses", env=uses(file))
     probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
     bench.plane.send(probe=probe)

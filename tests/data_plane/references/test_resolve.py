@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 from tests.conftest import BOUND
 from tests.data_plane.changing_values import release
+from tests.data_plane.conftest import logging_to
 
 from leaseway.data_plane.references import resolve as resolving
 from leaseway.data_plane.references.resolve import NO_VAULT, read_references, resolve
 from leaseway.spec.model import Builtin, ServerSpec, Value, VariantKey
-from leaseway.telemetry.logs import configure_logging
 from leaseway.vault.key import VaultError
 from leaseway.wire.errors import Fault, Reason
 
 
-class Drawer:
+class MemoryVault:
     def __init__(self, **secrets: str) -> None:
         self._secrets = secrets
 
@@ -54,7 +54,7 @@ def test_every_kind_of_value_is_resolved(tmp_path: Path) -> None:
             session_id="${MODE}",
         ),
         {"BIN": "/bin/x", "MODE": "m", "SOURCE": "source-value", "own": "from-env"},
-        Drawer(db_password="hunter22", own="from-vault"),
+        MemoryVault(db_password="hunter22", own="from-vault"),
     )
     assert (resolved.command, resolved.args) == ("/bin/x", ("--host", "localhost"))
     assert resolved.session_id == "m"
@@ -70,37 +70,31 @@ def test_every_kind_of_value_is_resolved(tmp_path: Path) -> None:
 
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Callable[[str], str]]:
-    """Return what a worker's log file holds after a text was logged."""
+    """Return a function that logs a text and returns its line in the log file."""
     path = tmp_path / "worker.log"
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    root.handlers.clear()
-    configure_logging("info", "text", str(path), "worker w1")
 
     def log(text: str) -> str:
         logging.getLogger("leaseway.test").info("The server said: %s", text)
         return path.read_text().splitlines()[-1]
 
-    yield log
-    root.handlers[0].close()
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    with logging_to(path):
+        yield log
 
 
 def test_the_workers_log_hides_secrets_in_use_and_for_a_while_after(
     line: Callable[[str], str],
 ) -> None:
     server = spec(env={"DB": Value("secret", "db")})
-    resolved_values = resolve(server, {}, Drawer(db="first-9d1c"))
+    resolved_values = resolve(server, {}, MemoryVault(db="first-9d1c"))
     assert line("bad login with first-9d1c").endswith("said: bad login with [redacted]")
-    newer = resolve(server, {}, Drawer(db="second-77ab"))
+    newer = resolve(server, {}, MemoryVault(db="second-77ab"))
     assert line("first-9d1c, second-77ab").endswith("said: [redacted], [redacted]")
     del resolved_values
-    newest = resolve(server, {}, Drawer(db="third-31ee"))
+    newest = resolve(server, {}, MemoryVault(db="third-31ee"))
     assert line("second-77ab, third-31ee").endswith("said: [redacted], [redacted]")
     assert line("first-9d1c").endswith("said: [redacted]")
     for number in range(256):
-        resolve(server, {}, Drawer(db=f"other-{number}"))
+        resolve(server, {}, MemoryVault(db=f"other-{number}"))
     assert line("first-9d1c").endswith("said: first-9d1c")
     assert (newer.env["DB"], newest.env["DB"]) == ("second-77ab", "third-31ee")
 
@@ -164,24 +158,24 @@ def test_a_file_that_is_not_text_or_too_large_is_rejected(tmp_path: Path) -> Non
             resolve(spec(env={"A": Value("file", str(tmp_path / name))}), {})
 
 
-class Closed:
+class UnreadableVault:
     def get(self, name: str) -> str | None:
         raise VaultError("The vault /v does not open.")
 
 
 def test_a_missing_secret_says_how_to_set_it() -> None:
     with pytest.raises(Fault, match="leaseway vault set db_password"):
-        resolve(spec(env={"DB": Value("secret", "db_password")}), {}, Drawer())
+        resolve(spec(env={"DB": Value("secret", "db_password")}), {}, MemoryVault())
 
 
 def test_an_unreadable_vault_is_named_for_a_missing_secret() -> None:
     wants = spec(env={"DB": Value("secret", "db_password")})
     with pytest.raises(Fault) as caught:
-        resolve(wants, {}, Closed())
+        resolve(wants, {}, UnreadableVault())
     assert caught.value.metadata["problem"] == "MISSING_REFERENCE"
     assert "db_password" in caught.value.message
     assert "The vault /v does not open" in caught.value.message
-    assert resolve(wants, {"db_password": "x"}, Closed()).env == {"DB": "x"}
+    assert resolve(wants, {"db_password": "x"}, UnreadableVault()).env == {"DB": "x"}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +186,7 @@ def test_an_unreadable_vault_is_named_for_a_missing_secret() -> None:
 def test_no_server_gets_a_key_of_leaseway(name: str, kind: Any) -> None:
     wants = spec(env={"X": Value(kind, f"${{{name}}}" if kind == "literal" else name)})
     with pytest.raises(Fault, match="a key of Leaseway's own"):
-        resolve(wants, {name: "the key itself"}, Drawer(**{name: "the key itself"}))
+        resolve(wants, {name: "the key itself"}, MemoryVault(**{name: "the key itself"}))
     with_default = spec(args=(f"${{{name}:-none}}",))
     assert resolve(with_default, {name: "the key itself"}).args == ("none",)
 
@@ -235,7 +229,7 @@ def test_a_class_gets_its_config_in_a_variable_with_references_resolved(tmp_path
     python = ServerSpec(
         VariantKey("srv"), "python", module="a.b", class_name="C", config=json.dumps(config)
     )
-    resolved = resolve(python, {"QUOTED": '"x"'}, Drawer(t="secret-token"))
+    resolved = resolve(python, {"QUOTED": '"x"'}, MemoryVault(t="secret-token"))
     assert resolved.command == sys.executable
     assert resolved.args == ("-P", "-m", "leaseway.server", "a.b", "C")
     assert json.loads(resolved.env["LEASEWAY_SERVER_CONFIG"]) == {

@@ -1,9 +1,8 @@
-"""Values that a worker learns from references turn up in nothing that leaves it."""
+"""Values of references are redacted from all text that leaves a worker."""
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import html
 import json
 import logging
@@ -17,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel, ValidationError
+from tests.data_plane.conftest import logging_to
 
 from leaseway.data_plane.core.problems import WorkerProblem
 from leaseway.data_plane.core.resolved_values import ResolvedValues
@@ -27,7 +27,6 @@ from leaseway.data_plane.mcp.session import start_fault
 from leaseway.data_plane.references.resolve import resolve
 from leaseway.data_plane.sync.convert import REDACTED_FIELDS, UNREDACTED_MESSAGES, redact_message
 from leaseway.spec.model import ServerSpec, Value, VariantKey
-from leaseway.telemetry.logs import configure_logging
 from leaseway.v1 import admin_pb2, sync_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import hide, redact
@@ -48,7 +47,7 @@ _BODIES = (
 
 
 class Planted(NamedTuple):
-    """A reference of each kind, and what it stands for."""
+    """A reference, and the secret that it resolves to."""
 
     value: Value
     secret: str
@@ -99,7 +98,7 @@ def resolved(tmp_path: Path) -> tuple[list[str], ResolvedValues]:
 
 
 def spellings(secret: str) -> Iterator[str]:
-    """Yield what servers make of a value when they print it."""
+    """Yield the spellings in which servers may print a value."""
     yield secret
     yield json.dumps({"token": secret})
     yield json.dumps({"token": secret}, ensure_ascii=False)
@@ -115,7 +114,7 @@ def spellings(secret: str) -> Iterator[str]:
 
 
 def leaked(text: str, secrets: list[str]) -> list[str]:
-    """Return the values of which a text still tells the part that is only theirs."""
+    """Return the secrets of which a text still contains the unique part."""
     marks = [(secret, _mark(secret)) for secret in secrets]
     encoded = {secret: base64.b64encode(secret.encode())[4:-4].decode() for secret in secrets}
     return [secret for secret, mark in marks if mark in text or encoded[secret] in text]
@@ -130,20 +129,11 @@ def _mark(secret: str) -> str:
 _KINDS = ("env", "secret", "file", "literal", "inside", "address")
 
 
-def _log(fmt: Any) -> Callable[[str, Path, ResolvedValues], str]:
+def _log(fmt: str) -> Callable[[str, Path, ResolvedValues], str]:
     def through(text: str, folder: Path, _: ResolvedValues) -> str:
-        root = logging.getLogger()
-        handlers, level = root.handlers[:], root.level
-        root.handlers.clear()
-        try:
-            configure_logging("info", fmt, str(folder / "log"), "worker")
-            logging.getLogger("leaseway.planted").error("It said: %s", text, extra={"f": [text]})
+        with logging_to(folder / "log", fmt):
+            logging.getLogger("leaseway.planted").error("It output: %s", text, extra={"f": [text]})
             return (folder / "log").read_text()
-        finally:
-            for handler in root.handlers:
-                handler.close()
-            root.handlers[:] = handlers
-            root.setLevel(level)
 
     return through
 
@@ -162,8 +152,8 @@ def _error(text: str, _: Path, __: ResolvedValues) -> str:
         metadata={"stderr": text, "data": text},
         violations=(("$.x", text),),
     )
-    told: bytes = status_from_fault(fault).SerializeToString()
-    return told.decode(errors="replace")
+    encoded: bytes = status_from_fault(fault).SerializeToString()
+    return encoded.decode(errors="replace")
 
 
 def _request(**fields: Any) -> sync_pb2.SyncRequest:
@@ -220,9 +210,9 @@ def test_no_planted_secret_leaves_the_worker(
     assert len(secrets) == 60
     through = PATHS[path]
     for secret in secrets:
-        told = " | ".join(spellings(secret))
-        assert leaked(told, [secret]), "or the test looks for nothing"
-        assert not leaked(through(told, tmp_path, resolved_values), [secret]), secret
+        printed = " | ".join(spellings(secret))
+        assert leaked(printed, [secret]), "the test must be able to find it"
+        assert not leaked(through(printed, tmp_path, resolved_values), [secret]), secret
 
 
 def test_no_part_of_a_value_is_in_a_validation_error() -> None:
@@ -268,21 +258,11 @@ def test_a_failing_log_line_reveals_no_argument(
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("this system has no /dev/full")
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    root.handlers.clear()
-    try:
-        configure_logging("info", "text", str(full), "worker")
-        logging.getLogger("leaseway.planted").error("It said %s", "an-unwritten-secret")
-        said = capsys.readouterr().err
-    finally:
-        for handler in root.handlers:
-            with contextlib.suppress(OSError):
-                handler.close()
-        root.handlers[:] = handlers
-        root.setLevel(level)
-    assert "an-unwritten-secret" not in said
-    assert "was not written: No space left on device" in said
+    with logging_to(full):
+        logging.getLogger("leaseway.planted").error("It output %s", "an-unwritten-secret")
+        output = capsys.readouterr().err
+    assert "an-unwritten-secret" not in output
+    assert "was not written: No space left on device" in output
 
 
 @given(st.text(min_size=12, max_size=40).filter(lambda text: not text.isspace()), st.text())

@@ -1,0 +1,184 @@
+"""Background work: spawned and supervised tasks, and threads for disks that may hang."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import subprocess
+import sys
+import threading
+from functools import partial
+
+import pytest
+from tests.conftest import BOUND
+
+from leaseway.data_plane import background
+from leaseway.data_plane.background import Background, DiskThreads
+from leaseway.wire.timing.backoff import Backoff
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restart work at once, and end idle threads soon."""
+    monkeypatch.setattr(background, "_RESTART", Backoff(0.0))
+    monkeypatch.setattr(background, "_THREAD_IDLE", 0.05)
+
+
+class Work:
+    """Fails with each of the given errors, then runs until it is cancelled."""
+
+    def __init__(self, *failures: BaseException) -> None:
+        self.failures = list(failures)
+        self.runs = 0
+        self.running = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.runs += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        self.running.set()
+        await asyncio.Event().wait()
+
+
+async def test_supervised_work_that_fails_is_logged_and_restarted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    work = Work(RuntimeError("odd"), ValueError("odder"))
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        owner = Background(group)
+        owner.supervise(work, "look around")
+        await work.running.wait()
+        owner.cancel_all()
+    assert work.runs == 3
+    said = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert [record.exc_info[0] for record in said if record.exc_info] == [RuntimeError, ValueError]
+    assert "'look around' failed; it restarts in 0 s" in caplog.text
+
+
+async def test_supervised_work_survives_a_cancellation_of_what_it_awaits() -> None:
+    """GRPC reports a stream that was cancelled on this side so."""
+    work = Work(asyncio.CancelledError())
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        owner = Background(group)
+        owner.supervise(work, "stay joined")
+        await work.running.wait()
+        owner.cancel_all()
+    assert work.runs == 2
+
+
+async def test_supervised_work_that_is_cancelled_ends() -> None:
+    work = Work()
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        task = Background(group).supervise(work, "stay joined")
+        await work.running.wait()
+        task.cancel()
+    assert task.cancelled()
+    assert work.runs == 1
+
+
+async def test_supervised_work_that_returns_ends() -> None:
+    runs = []
+
+    async def work() -> None:
+        runs.append(1)
+
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        await Background(group).supervise(work, "look around")
+    assert runs == [1]
+
+
+async def test_spawned_work_that_fails_is_logged_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    work = Work(RuntimeError("odd"))
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        await Background(group).spawn(work(), "close an instance")
+    assert work.runs == 1
+    assert "'close an instance' failed" in caplog.text
+
+
+def disk_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "disk"]
+
+
+def fail() -> None:
+    raise OSError(5, "Input/output error")
+
+
+async def test_work_runs_in_another_thread_and_returns_its_result() -> None:
+    disk = DiskThreads()
+    async with asyncio.timeout(BOUND):
+        assert await disk.run(threading.get_ident) != threading.get_ident()
+        with pytest.raises(OSError, match="Input/output"):
+            await disk.run(fail)
+        assert await disk.run(divmod, 7, 2) == (3, 1)
+
+
+async def test_work_sees_the_context_of_its_caller() -> None:
+    name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="none")
+    name.set("a call")
+    assert await asyncio.wait_for(DiskThreads().run(name.get), BOUND) == "a call"
+
+
+async def test_there_are_no_more_threads_than_allowed_and_all_work_is_done() -> None:
+    disk = DiskThreads(max_threads=3)
+    before = len(disk_threads())
+    at_once = threading.Barrier(3)
+    counts: list[int] = []
+
+    def count() -> None:
+        at_once.wait(BOUND)  # three run at once: each waits for the others
+        counts.append(len(disk_threads()) - before)
+
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*(disk.run(count) for _ in range(12)))
+    assert len(counts) == 12
+    assert max(counts) <= 3
+
+
+async def test_idle_threads_end_and_new_ones_start_on_demand() -> None:
+    disk = DiskThreads()
+    async with asyncio.timeout(BOUND):
+        thread = await disk.run(threading.current_thread)
+        await asyncio.to_thread(thread.join, BOUND)
+        assert not thread.is_alive()
+        assert await disk.run(abs, -1) == 1
+
+
+async def test_work_that_is_cancelled_while_it_waits_is_not_run() -> None:
+    disk, release = DiskThreads(max_threads=1), threading.Event()
+    ran: list[str] = []
+    first = disk.submit(partial(release.wait, BOUND))
+    second = disk.submit(partial(ran.append, "second"))
+    second.cancel()
+    release.set()
+    async with asyncio.timeout(BOUND):
+        await first
+        await disk.run(ran.append, "third")
+    assert ran == ["third"]
+
+
+async def test_work_that_is_cancelled_while_it_runs_delays_no_other_work() -> None:
+    disk, release = DiskThreads(), threading.Event()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(disk.run(release.wait, BOUND), 0.01)
+    assert await asyncio.wait_for(disk.run(abs, -2), BOUND) == 2
+    release.set()
+
+
+HANGS = """
+import asyncio, threading
+from leaseway.data_plane.background import DiskThreads
+
+async def main():
+    hanging = DiskThreads().submit(threading.Event().wait)
+    print(await DiskThreads().run(str, "answered"), hanging.done())
+
+asyncio.run(main())
+"""
+
+
+def test_a_process_ends_although_its_disk_hangs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=BOUND, check=True
+    )
+    assert done.stdout == "answered False\n"
