@@ -96,12 +96,12 @@ class FakeControlPlane(
             self._server = None
 
     def move(self) -> None:
-        """Begin a new registry version and tell watchers."""
+        """Start a new registry version and notify watchers."""
         self.version += 1
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
-        """Tell watchers the version once more: other workers serve the tools."""
+    def notify(self) -> None:
+        """Send watchers the same version again: other workers serve the tools."""
         for watcher in self._watchers:
             watcher.set()
 
@@ -118,14 +118,9 @@ class FakeControlPlane(
         tools = sorted(
             {tool.name: tool for tool in self.tools.values()}.values(), key=lambda tool: tool.name
         )
-        chosen = [t for t in tools if not request.servers or t.server_id in request.servers]
-        start = int(request.page_token or 0)
-        page = chosen[start : start + self.page_size]
-        more = start + self.page_size < len(chosen)
+        page, token = self._page(tools, request)
         answer = catalog_pb2.ListToolsResponse(
-            registry_version=self.version,
-            pending=self.pending,
-            next_page_token=str(start + self.page_size) if more else "",
+            registry_version=self.version, pending=self.pending, next_page_token=token
         )
         answer.config_loaded_at.FromSeconds(1_700_000_000)
         for tool in page:
@@ -163,7 +158,7 @@ class FakeControlPlane(
         )
 
     def _prepared(self, request: Any, answer: Any) -> Any:
-        """Return the page asked for of those that a test has prepared in the answer's place."""
+        """Return the requested page of those that a test prepared instead of the answer."""
         pages, number = self.pages.get(type(answer), [answer]), int(request.page_token or 0)
         more = number + 1 < len(pages)
         pages[number].next_page_token = str(number + 1) if more else ""
@@ -241,7 +236,7 @@ class FakeControlPlane(
             await abort(context, self.place_faults.pop(0))
         fit = [w for w in self.workers if w.ref.id not in request.exclude_workers]
         if not fit and request.HasField("wait"):
-            fit = self.workers  # who waits may try again where it was refused
+            fit = self.workers  # a waiting request may be placed on an excluded worker
         if not fit:
             await abort(context, Fault(Reason.CAPACITY, "No worker has room.", retry_delay=0.01))
         return leases_pb2.PlaceResponse(worker=fit[0].ref, registry_version=self.version)

@@ -319,7 +319,7 @@ async def test_a_notification_of_other_workers_brings_them_calls(
     await client.call_tool("time_now")
     await until(lambda: plane.watchers)
     plane.workers.append(second)
-    plane.tell()
+    plane.notify()
     await call_until(client, lambda: second.calls)
     assert len(plane.resolves) == 2
 

@@ -59,7 +59,7 @@ async def test_a_registry_version_without_changes_is_skipped(
     asked = len(plane.clients)
     plane.move()
     await until(lambda: len(plane.clients) > asked)
-    plane.tell()
+    plane.notify()
     assert not waiting.done()
     plane.add("time", "zones")
     plane.move()

@@ -61,16 +61,12 @@ class KeepAliveTasks:
             self._keep_alive(worker), name=f"leaseway keep-alive {worker.id}"
         )
 
-    def abort(self) -> None:
-        """Cancel all tasks, without waiting."""
-        for task in self._tasks.values():
-            task.cancel()
-
-    async def close(self) -> None:
-        """Cancel all tasks."""
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Cancel all tasks; return them, so that the caller may await them."""
         tasks = list(self._tasks.values())
-        self.abort()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        return tasks
 
     async def _keep_alive(self, worker: WorkerRun) -> None:
         try:

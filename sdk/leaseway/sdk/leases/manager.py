@@ -332,8 +332,8 @@ class LeaseManager:
 
     def abort(self) -> None:
         """Stop renewing, without waiting."""
-        self._keep_alive.abort()
-        self._placements.abort()
+        self._keep_alive.cancel()
+        self._placements.cancel()
         for task in (*self._release_tasks, *self._cleanup_tasks):
             task.cancel()
 
@@ -342,10 +342,10 @@ class LeaseManager:
         for task in self._cleanup_tasks:
             task.cancel()
         await asyncio.gather(
-            self._placements.close(),
+            *self._placements.cancel(),
             *self._release_tasks,
             *self._cleanup_tasks,
-            self._keep_alive.close(),
+            *self._keep_alive.cancel(),
             return_exceptions=True,
         )
 

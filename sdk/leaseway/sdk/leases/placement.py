@@ -60,16 +60,12 @@ class SharedPlacements:
                 if fault.reason not in UNANSWERED or request.deadline >= deadline:
                     raise
 
-    def abort(self) -> None:
-        """Cancel all requests, without waiting."""
-        for request in self._requests.values():
-            request.task.cancel()
-
-    async def close(self) -> None:
-        """Cancel all requests."""
+    def cancel(self) -> list[asyncio.Task[WorkerRun]]:
+        """Cancel all requests; return their tasks, which the caller may await."""
         tasks = [request.task for request in self._requests.values()]
-        self.abort()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        return tasks
 
     def _remove(self, key: SessionLeaseKey, task: asyncio.Task[WorkerRun]) -> None:
         self._requests.pop(key, None)
