@@ -1,28 +1,10 @@
 """Files that are refused whole, and the bounds of a file."""
 
 import pytest
+from tests.control_plane.config.parsing import PATH, entry, only_issue, parse
 
-from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.schema.issues import MAX_ISSUES, ConfigIssue, ParsedConfig
+from leaseway.control_plane.config.schema.issues import MAX_ISSUES, ConfigIssue
 from leaseway.wire.bounds import MAX_CONFIG, MAX_SERVERS
-
-PATH = "mcp.yaml"
-TRANSPORTS = "stdio, streamable_http, sse, websocket, http_api, python, builtin"
-
-
-def parse(text: str) -> ParsedConfig:
-    return parse_text(text, PATH)
-
-
-def only(text: str) -> ConfigIssue:
-    issues = parse(text).issues
-    assert len(issues) == 1, "\n".join(map(str, issues))
-    return issues[0]
-
-
-def entry(body: str, head: str = "transport: stdio, command: x, ") -> str:
-    """Return a file whose third line is `  s: {…}` with the body at its end."""
-    return f"version: 1\nservers:\n  s: {{{head}{body}}}\n"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +111,7 @@ def test_a_file_at_its_bound_is_parsed_and_one_above_is_refused() -> None:
     text = "version: 1\nservers: {}\n#"
     padding = MAX_CONFIG - len(text)
     assert parse(text + "x" * padding).issues == ()
-    issue = only(text + "x" * (padding + 1))
+    issue = only_issue(parse(text + "x" * (padding + 1)))
     assert (issue.reason, issue.message) == (
         "CONFIG_TOO_LARGE",
         "The file is larger than 4 MiB.",
@@ -149,14 +131,14 @@ def test_servers_at_their_bound_are_parsed_and_one_more_breaks_the_file() -> Non
 
 def test_arguments_at_their_bound_are_parsed_and_one_more_is_refused() -> None:
     assert parse(entry(f"args: [{'a, ' * 1000}]")).issues == ()
-    issue = only(entry(f"args: [{'a, ' * 1001}]"))
+    issue = only_issue(parse(entry(f"args: [{'a, ' * 1001}]")))
     assert issue.message == "'servers.s.args' has 1001 items; 1000 are allowed."
 
 
 def test_an_alias_bomb_is_refused_by_the_size_it_would_have() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
-    issue = only("\n".join(levels))
+    issue = only_issue(parse("\n".join(levels)))
     assert issue.message == "The file contains more than 250000 values, aliases written out."
 
 
@@ -176,7 +158,7 @@ servers:
   a: {transport: stdio, command: y}
   b: {transport: bogus}
 """
-    parsed = parse_text(text, "mcp.yaml")
+    parsed = parse(text)
     assert parsed.broken
     assert not parsed.servers
     assert [one.reason for one in parsed.issues] == ["DUPLICATE_SERVER", "UNSUPPORTED_TRANSPORT"]

@@ -141,11 +141,6 @@ def test_headers_and_url_are_looked_at_too(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_good_file_has_no_issues(tmp_path: Path) -> None:
-    path = write(tmp_path, f"{HEAD}    {{transport: stdio, command: x}}\n")
-    assert check_sources(parse_sources([str(path)]), environ={}, which=lambda name: name) == []
-
-
 def test_errors_and_warnings_come_in_the_order_of_the_file(tmp_path: Path) -> None:
     path = write(
         tmp_path,

@@ -1,22 +1,11 @@
 """Every way in which a server's keys can be wrong: message, line, column, nearest key."""
 
 import pytest
+from tests.control_plane.config.parsing import PATH, entry, parse
 
-from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
+from leaseway.control_plane.config.schema.issues import ConfigIssue
 
-PATH = "mcp.yaml"
-
-
-def parse(text: str) -> ParsedConfig:
-    return parse_text(text, PATH)
-
-
-def entry(body: str, head: str = "transport: stdio, command: x, ") -> str:
-    """Return a file whose third line is `  s: {…}` with the body at its end."""
-    return f"version: 1\nservers:\n  s: {{{head}{body}}}\n"
-
-
+STDIO_HEAD = "transport: stdio, command: x, "
 HTTP_HEAD = "transport: streamable_http, "
 
 
@@ -217,24 +206,6 @@ ENTRY_ERRORS: list[tuple[str, str, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("body", "key", "reason", "message"),
-    ENTRY_ERRORS,
-    ids=[row[0][:40] for row in ENTRY_ERRORS],
-)
-def test_a_bad_key_of_a_server_is_an_error_at_its_place(
-    body: str, key: str, reason: str, message: str
-) -> None:
-    text, column = marked(entry(body))
-    parsed = parse(text)
-    assert parsed.rejected == {"s"}
-    assert parsed.servers == {}
-    assert not parsed.broken
-    assert parsed.issues == (
-        ConfigIssue(PATH, 3, column, f"servers.s.{key}", "error", reason, message, "s"),
-    )
-
-
 HTTP_ERRORS: list[tuple[str, str, str, str]] = [
     ("url: ▸'ftp://a/x'", "url", "BAD_VALUE",
      "'servers.s.url' must begin with http:// or https://, not with 'ftp'."),
@@ -274,16 +245,20 @@ HTTP_ERRORS: list[tuple[str, str, str, str]] = [
 
 
 @pytest.mark.parametrize(
-    ("body", "key", "reason", "message"),
-    HTTP_ERRORS,
-    ids=[row[0][:40] for row in HTTP_ERRORS],
+    ("head", "body", "key", "reason", "message"),
+    [
+        *(pytest.param(STDIO_HEAD, *row, id=row[0][:40]) for row in ENTRY_ERRORS),
+        *(pytest.param(HTTP_HEAD, *row, id=row[0][:40]) for row in HTTP_ERRORS),
+    ],
 )
-def test_a_bad_key_of_an_http_server_is_an_error_at_its_place(
-    body: str, key: str, reason: str, message: str
+def test_a_bad_key_of_a_server_is_an_error_at_its_place(
+    head: str, body: str, key: str, reason: str, message: str
 ) -> None:
-    text, column = marked(entry(body, HTTP_HEAD))
+    text, column = marked(entry(body, head))
     parsed = parse(text)
     assert parsed.rejected == {"s"}
+    assert not parsed.servers
+    assert not parsed.broken
     assert parsed.issues == (
         ConfigIssue(PATH, 3, column, f"servers.s.{key}", "error", reason, message, "s"),
     )

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.control_plane.config.parsing import only_issue, parse
 
-from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.schema.issues import ConfigIssue
 from leaseway.control_plane.config.tree.json_tree import BadJson, load_json
 from leaseway.control_plane.config.tree.yaml_tree import MAX_DEPTH, Leaf, Position, Table
 
 START = '{"mcpServers": {"s": {"command": "x"'
 NO_JSON = "This is not valid JSON: "
-
-
-def only(text: str, path: str = "mcp.json") -> ConfigIssue:
-    issues = parse_text(text, path).issues
-    assert len(issues) == 1, "\n".join(map(str, issues))
-    return issues[0]
 
 
 @pytest.mark.parametrize(
@@ -84,14 +77,14 @@ def only(text: str, path: str = "mcp.json") -> ConfigIssue:
 def test_a_broken_json_file_is_told_as_json_with_its_place(
     text: str, line: int, column: int, message: str
 ) -> None:
-    issue = only(text)
+    issue = only_issue(parse(text, "mcp.json"))
     assert (issue.line, issue.column, issue.reason) == (line, column, "BAD_JSON")
     assert issue.message == NO_JSON + message
 
 
 def test_a_file_that_is_not_called_json_is_yaml() -> None:
-    assert only("mcpServers: [", "mcp.yaml").reason == "BAD_YAML"
-    assert only('{"mcpServers": {', "mcp.yaml").reason == "BAD_YAML"
+    assert only_issue(parse("mcpServers: [", "mcp.yaml")).reason == "BAD_YAML"
+    assert only_issue(parse('{"mcpServers": {', "mcp.yaml")).reason == "BAD_YAML"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +99,7 @@ def test_a_file_that_is_not_called_json_is_yaml() -> None:
 )
 @pytest.mark.parametrize("path", ["mcp.json", "mcp.jsonc", "mcp.yaml"])
 def test_json_works_however_it_is_written(text: str, path: str) -> None:
-    parsed = parse_text(text, path)
+    parsed = parse(text, path)
     assert not parsed.broken, parsed.issues
     assert [spec.command for spec in parsed.servers.values()] == ["x"]
 
@@ -134,13 +127,13 @@ def test_a_key_may_be_longer_than_yaml_lets_it_be() -> None:
     ],
 )
 def test_what_is_named_twice_is_told(text: str, reason: str) -> None:
-    assert reason in [issue.reason for issue in parse_text(text, "mcp.json").issues]
+    assert reason in [issue.reason for issue in parse(text, "mcp.json").issues]
 
 
 def test_places_count_characters_behind_tabs_and_comments() -> None:
     server = '{"transport": "stdio", "command": "x", "comand": "y"}'
     text = '{\n\t// ü\n\t"version": 1, "servers": {"s": ' + server + "}}"
-    issue = only(text, "native.json")
+    issue = only_issue(parse(text, "native.json"))
     assert (issue.line, issue.column, issue.reason) == (3, 72, "UNKNOWN_KEY")
 
 

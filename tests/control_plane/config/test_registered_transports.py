@@ -7,9 +7,8 @@ from pathlib import Path
 
 import jsonschema_rs
 import pytest
+from tests.control_plane.config.parsing import parse_server
 
-from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.schema.keys import native_schema
 from leaseway.spec.model import TRANSPORTS, VariantKey
 from leaseway.spec.transports import is_known, known_transports, registered_transports
@@ -30,10 +29,6 @@ def pigeons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registered_transports.cache_clear()
 
 
-def parse(body: str) -> ParsedConfig:
-    return parse_text(f"version: 1\nservers:\n  s: {{{body}}}\n", "mcp.yaml")
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -44,31 +39,31 @@ def parse(body: str) -> ParsedConfig:
     ],
 )
 def test_a_registered_transport_takes_the_keys_that_reach_it_and_needs_none(body: str) -> None:
-    parsed = parse(body)
+    parsed = parse_server(body)
     assert parsed.issues == ()
     assert parsed.servers[VariantKey("s")].transport == "carrier-pigeon"
 
 
 @pytest.mark.parametrize("key", ["sandbox: true", "limits: {cpu: 1}", "inherit_env: all"])
 def test_what_leaseway_could_not_keep_is_refused_for_a_registered_transport(key: str) -> None:
-    (issue,) = parse(f"transport: carrier-pigeon, {key}").issues
+    (issue,) = parse_server(f"transport: carrier-pigeon, {key}").issues
     assert (issue.severity, issue.reason) == ("error", "KEY_NOT_FOR_TRANSPORT")
 
 
 def test_unknown_keys_are_errors_with_a_registered_transport_too() -> None:
-    (issue,) = parse("transport: carrier-pigeon, commmand: coo").issues
+    (issue,) = parse_server("transport: carrier-pigeon, commmand: coo").issues
     assert issue.reason == "UNKNOWN_KEY"
     assert "did you mean 'command'?" in issue.message
 
 
 def test_a_misspelt_registered_name_is_an_error_of_that_server_that_names_it() -> None:
-    (issue,) = parse("transport: carrier-pidgeon").issues
+    (issue,) = parse_server("transport: carrier-pidgeon").issues
     assert issue.reason == "UNSUPPORTED_TRANSPORT"
     assert issue.message == "'carrier-pidgeon' is not a transport: did you mean 'carrier-pigeon'?"
 
 
 def test_credentials_in_the_url_of_a_registered_transport_are_refused() -> None:
-    (issue,) = parse("transport: carrier-pigeon, url: 'pigeon://me:pw@tower'").issues
+    (issue,) = parse_server("transport: carrier-pigeon, url: 'pigeon://me:pw@tower'").issues
     assert "contains credentials" in issue.message
 
 

@@ -1,28 +1,12 @@
 """Transports, missing keys, server ids, defaults: what rejects a server, and what only warns."""
 
 import pytest
+from tests.control_plane.config.parsing import PATH, entry, only_issue, parse
 
-from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
+from leaseway.control_plane.config.schema.issues import ConfigIssue
 from leaseway.spec.model import VariantKey
 
-PATH = "mcp.yaml"
 TRANSPORTS = "stdio, streamable_http, sse, websocket, http_api, python, builtin"
-
-
-def parse(text: str) -> ParsedConfig:
-    return parse_text(text, PATH)
-
-
-def only(text: str) -> ConfigIssue:
-    issues = parse(text).issues
-    assert len(issues) == 1, "\n".join(map(str, issues))
-    return issues[0]
-
-
-def entry(body: str, head: str = "transport: stdio, command: x, ") -> str:
-    """Return a file whose third line is `  s: {…}` with the body at its end."""
-    return f"version: 1\nservers:\n  s: {{{head}{body}}}\n"
 
 
 HTTP_HEAD = "transport: streamable_http, "
@@ -80,7 +64,7 @@ def test_what_belongs_to_a_process_is_not_for_the_network_transports(
     name: str, written: str
 ) -> None:
     scheme = "ws" if name == "websocket" else "http"
-    issue = only(entry(f"url: '{scheme}://a/b', {written}", f"transport: {name}, "))
+    issue = only_issue(parse(entry(f"url: '{scheme}://a/b', {written}", f"transport: {name}, ")))
     key = written.partition(":")[0]
     assert issue.reason == "KEY_NOT_FOR_TRANSPORT"
     only_for = "'stdio'" if key in ("command", "args") else "'builtin' or 'python' or 'stdio'"
@@ -90,21 +74,24 @@ def test_what_belongs_to_a_process_is_not_for_the_network_transports(
 
 
 def test_a_websocket_wants_a_url_of_its_own_scheme() -> None:
-    issue = only(entry("url: 'http://a/ws'", "transport: websocket, "))
+    issue = only_issue(parse(entry("url: 'http://a/ws'", "transport: websocket, ")))
     assert "must begin with ws:// or wss://" in issue.message
-    issue = only(entry("url: 'ws:///ws'", "transport: websocket, "))
+    issue = only_issue(parse(entry("url: 'ws:///ws'", "transport: websocket, ")))
     assert "names no host; write, for example, ws://127.0.0.1:3000/mcp." in issue.message
 
 
 @pytest.mark.parametrize("written", ["url: 'ws://a/ws'", "url: 7", "headers: [a]"])
 def test_the_value_of_a_key_that_is_for_other_transports_is_not_judged(written: str) -> None:
-    issue = only(entry(written))
+    issue = only_issue(parse(entry(written)))
     assert issue.reason == "KEY_NOT_FOR_TRANSPORT"
     assert issue.message.endswith("remove it.")
 
 
 def test_the_scheme_of_a_misspelt_transport_is_not_judged() -> None:
-    assert only(entry("url: 'ws://a/ws'", "transport: ws, ")).reason == "UNSUPPORTED_TRANSPORT"
+    assert (
+        only_issue(parse(entry("url: 'ws://a/ws'", "transport: ws, "))).reason
+        == "UNSUPPORTED_TRANSPORT"
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,7 +146,7 @@ def test_an_invalid_server_id_rejects_that_server(server_id: str, message: str) 
 
 
 def test_a_server_that_is_no_mapping_is_rejected() -> None:
-    issue = only("version: 1\nservers:\n  s: npx\n")
+    issue = only_issue(parse("version: 1\nservers:\n  s: npx\n"))
     assert (issue.line, issue.column, issue.server_id) == (3, 6, "s")
     assert issue.message == "'servers.s' must be a mapping, but it is text."
 
@@ -221,16 +208,6 @@ def test_an_error_in_defaults_rejects_the_servers_that_rely_on_them() -> None:
     )
 
 
-def test_misspelt_defaults_rename_no_tool() -> None:
-    parsed = parse(
-        "version: 1\ndefualts: {transform: [{prefix: '{server}_'}]}\nservers:\n"
-        "  a: {transport: stdio, command: x}\n"
-    )
-    assert parsed.rejected == {"a"}
-    assert not parsed.broken
-    assert [issue.reason for issue in parsed.issues] == ["UNKNOWN_KEY", "DEFAULTS_REFUSED"]
-
-
 def test_an_unknown_default_names_what_defaults_may_hold() -> None:
     parsed = parse("version: 1\ndefaults: {transforms: []}\nservers: {}\n")
     assert parsed.issues[0].message == (
@@ -281,7 +258,7 @@ def test_a_url_may_come_from_the_environment(url: str) -> None:
 
 
 def test_an_issue_reads_like_a_compilers_and_becomes_a_problem() -> None:
-    issue = only(entry("comand: x"))
+    issue = only_issue(parse(entry("comand: x")))
     assert str(issue) == (
         "mcp.yaml:3:37: error: 'comand' is not a key of a server: did you mean 'command'?"
     )
@@ -290,4 +267,24 @@ def test_an_issue_reads_like_a_compilers_and_becomes_a_problem() -> None:
 
 
 def test_an_issue_of_the_file_is_a_workspace_problem() -> None:
-    assert only("version: 2\nservers: {}").problem.scope == "workspace"
+    assert only_issue(parse("version: 2\nservers: {}")).problem.scope == "workspace"
+
+
+_NAMES = "names consist of a-z, A-Z, 0-9, '_' and '-', and only '*' is special"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("", "is empty; write '*' to match every tool"),
+        ("a[bc]", f"can match no tool: {_NAMES}"),
+        ("x" * 65, "can match no tool: names have at most 64 characters"),
+    ],
+)
+def test_a_pattern_that_can_match_nothing_is_a_warning_and_stays(pattern: str, why: str) -> None:
+    parsed = parse(entry(f"tools: {{whitelist: ['{pattern}']}}"))
+    issue = only_issue(parsed)
+    assert (issue.severity, issue.reason) == ("warning", "BAD_PATTERN")
+    assert issue.message == f"The pattern '{pattern}' {why}."
+    rules = parsed.servers[VariantKey("s")].tools
+    assert not rules.passes("anything"), "it is a whitelist all the same"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.control_plane.config.parsing import parse
 
-from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import VariantKey
 from leaseway.spec.permissions import Permissions
@@ -16,10 +16,6 @@ servers:
   files: { transport: stdio, command: x }
   web: { transport: stdio, command: x }
 """
-
-
-def parse(text: str) -> ParsedConfig:
-    return parse_text(text, "mcp.yaml")
 
 
 def policy(parsed: ParsedConfig, server_id: str) -> ServerPolicy:

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.control_plane.config.parsing import load
 
 from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.layers.sources import parse_sources
-from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 
@@ -27,9 +26,7 @@ def mcp_servers(**servers: object) -> ParsedConfig:
 
 
 def test_claude_desktop_gives_stdio_servers_and_leaves_out_disabled_ones() -> None:
-    parsed = load_sources(
-        parse_sources([str(CORPUS / "claude_desktop" / "claude_desktop_config.json")])
-    )
+    parsed = load(CORPUS / "claude_desktop" / "claude_desktop_config.json")
     assert parsed.issues == ()
     assert list(parsed.servers) == [VariantKey("files")]
     files = server(parsed, "files")
@@ -39,7 +36,7 @@ def test_claude_desktop_gives_stdio_servers_and_leaves_out_disabled_ones() -> No
 
 
 def test_cursor_names_no_transport_and_spells_variables_its_own_way() -> None:
-    parsed = load_sources(parse_sources([str(CORPUS / "cursor" / "mcp.json")]))
+    parsed = load(CORPUS / "cursor" / "mcp.json")
     search = server(parsed, "search")
     assert (search.transport, search.url) == ("streamable_http", "https://search.example/mcp")
     assert search.headers == {"Authorization": Value("literal", "Bearer ${SEARCH_TOKEN}")}
@@ -54,7 +51,7 @@ def test_cursor_names_no_transport_and_spells_variables_its_own_way() -> None:
 
 
 def test_vs_code_inputs_are_a_problem_and_a_server_that_needs_one_an_error() -> None:
-    parsed = load_sources(parse_sources([str(CORPUS / "vscode" / "mcp.json")]))
+    parsed = load(CORPUS / "vscode" / "mcp.json")
     (inputs,) = about(parsed, None)
     assert (inputs.severity, inputs.reason, inputs.line) == ("warning", "CLIENT_INPUT", 3)
     assert "'tracker-token'" in inputs.message
@@ -72,7 +69,7 @@ def test_vs_code_inputs_are_a_problem_and_a_server_that_needs_one_an_error() -> 
 def test_claude_settings_switch_servers_of_the_layers_below() -> None:
     settings = CORPUS / "claude_code" / "settings.local.json"
     system = CORPUS / "layers" / "system.yaml"
-    parsed = load_sources(parse_sources([f"system={system}", f"session={settings}"]))
+    parsed = load(f"system={system}", f"session={settings}")
     assert list(parsed.servers) == [VariantKey(name) for name in ("knowledge", "scratch", "spare")]
     assert server(parsed, "scratch").env == {"MODE": Value("literal", "${SCRATCH_MODE:-dry}")}
     undeclared = [issue for issue in parsed.issues if issue.reason == "UNDECLARED_SERVER"]
@@ -81,7 +78,7 @@ def test_claude_settings_switch_servers_of_the_layers_below() -> None:
 
 def test_a_projects_kode_file_replaces_the_users_server_by_server() -> None:
     project = CORPUS / "kode" / "project" / ".kode.json"
-    parsed = load_sources(parse_sources([str(project)], home=CORPUS / "kode" / "home"))
+    parsed = load(project, home=CORPUS / "kode" / "home")
     assert parsed.issues == ()
     assert [key.server_id for key in parsed.servers] == ["docs", "mail", "wiki"]
     docs = server(parsed, "docs")
@@ -92,7 +89,7 @@ def test_a_projects_kode_file_replaces_the_users_server_by_server() -> None:
 
 def test_the_file_in_the_home_serves_where_the_project_has_none(tmp_path: Path) -> None:
     words = [str(tmp_path / ".kode.json")]
-    parsed = load_sources(parse_sources(words, home=CORPUS / "kode" / "home"))
+    parsed = load(*words, home=CORPUS / "kode" / "home")
     assert parsed.servers
     assert not [one for one in parsed.issues if one.reason == "CONFIG_MISSING"]
 
@@ -134,10 +131,10 @@ def test_what_a_layer_says_of_the_names_of_all_servers_holds_for_other_clients_f
     native = "version: 1\nservers: {a: {transport: stdio, command: x}}\n"
     system.write_text(native)
     words = [f"system={system}", f"session={session}"]
-    assert prefixes(load_sources(parse_sources(words))) == {"a": [], "b": ["b_"]}
-    assert prefixes(load_sources(parse_sources(words, bare=True))) == {"a": [], "b": []}
+    assert prefixes(load(*words)) == {"a": [], "b": ["b_"]}
+    assert prefixes(load(*words, bare=True)) == {"a": [], "b": []}
     system.write_text(native + "defaults: {transform: [{suffix: _x}]}\n")
-    assert prefixes(load_sources(parse_sources(words))) == {"a": ["_x"], "b": ["_x"]}
+    assert prefixes(load(*words)) == {"a": ["_x"], "b": ["_x"]}
 
 
 def test_a_name_with_other_characters_becomes_an_id() -> None:
@@ -213,18 +210,3 @@ def test_a_bad_entry_refuses_its_server_only(entry: object, reason: str) -> None
     assert parsed.rejected == {"bad"}
     assert [issue.reason for issue in about(parsed, "bad")] == [reason]
     assert VariantKey("good") in parsed.servers
-
-
-def test_a_literal_credential_is_a_warning_that_does_not_tell_it() -> None:
-    secret = "sk-" + "a1b2c3d4" * 4
-    parsed = mcp_servers(a={"command": "x", "env": {"API_KEY": secret}})
-    (warning,) = parsed.issues
-    assert (warning.severity, warning.reason) == ("warning", "LITERAL_CREDENTIAL")
-    assert secret not in warning.message
-
-
-def test_a_server_that_is_defined_twice_breaks_the_file() -> None:
-    text = '{"mcpServers": {\n"a": {"command": "x"},\n"a": {"command": "y"}}}'
-    parsed = parse_text(text, "mcp.json")
-    assert parsed.broken
-    assert [(issue.reason, issue.line) for issue in parsed.issues] == [("DUPLICATE_SERVER", 3)]

@@ -1,9 +1,8 @@
 """What a valid native file becomes."""
 
 import pytest
+from tests.control_plane.config.parsing import parse
 
-from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import (
     InstancePolicy,
     Limits,
@@ -67,10 +66,6 @@ servers:
     max_age: 1h30m
     restart: { initial: 0.1, max: 1m, multiplier: 1.5 }
 """
-
-
-def parse(text: str) -> ParsedConfig:
-    return parse_text(text, "mcp.yaml")
 
 
 def one(body: str) -> ServerSpec:
@@ -243,17 +238,6 @@ def test_default_transforms_serve_servers_that_have_none_of_their_own() -> None:
     }
 
 
-def test_a_bad_entry_rejects_its_server_only() -> None:
-    parsed = parse(
-        "version: 1\nservers:\n"
-        "  good: {transport: stdio, command: x}\n"
-        "  bad: {transport: stdio, command: 7}\n"
-    )
-    assert set(parsed.servers) == {VariantKey("good")}
-    assert parsed.rejected == {"bad"}
-    assert not parsed.broken
-
-
 def test_an_alias_repeats_what_its_anchor_holds() -> None:
     parsed = parse(
         "version: 1\nservers:\n"
@@ -280,6 +264,6 @@ def test_only_a_key_that_is_meant_to_be_defaults_refuses_servers_that_rely_on_it
     key: str, refused: bool
 ) -> None:
     text = f"version: 1\n{key}: {{}}\nservers: {{a: {{transport: stdio, command: x}}}}\n"
-    parsed = parse_text(text, "mcp.yaml")
+    parsed = parse(text)
     assert (parsed.rejected == {"a"}) is refused
     assert "UNKNOWN_KEY" in {issue.reason for issue in parsed.issues}

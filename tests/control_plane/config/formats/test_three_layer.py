@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from tests.control_plane.config.parsing import load
+
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
-from leaseway.control_plane.config.loading import load_sources
 from leaseway.spec.model import Value, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.permissions import Permissions
@@ -14,7 +15,7 @@ HEAD = 'version: "1.0"\nschema: mcp-config-v5\n'
 
 
 def test_parameters_become_variables_and_a_list_of_tools_a_whitelist() -> None:
-    parsed = load_sources(parse_sources([str(LAYERS / "system.yaml")]))
+    parsed = load(LAYERS / "system.yaml")
     files = parsed.servers[VariantKey("files")]
     assert (files.transport, files.command) == ("stdio", "npx")
     assert files.env == {"ROOT": Value("literal", "reports"), "PAGE_SIZE": Value("literal", "20")}
@@ -22,7 +23,7 @@ def test_parameters_become_variables_and_a_list_of_tools_a_whitelist() -> None:
 
 
 def test_a_class_is_a_python_server_that_is_handed_its_parameters() -> None:
-    parsed = load_sources(parse_sources([str(LAYERS / "system.yaml")]))
+    parsed = load(LAYERS / "system.yaml")
     assert parsed.rejected == set()
     knowledge = parsed.servers[VariantKey("knowledge")]
     assert (knowledge.transport, knowledge.module) == ("python", "acme.knowledge")
@@ -40,7 +41,7 @@ def test_an_override_reaches_the_config_of_a_class_and_the_environment_of_others
         "  files: {override: {root: acme}}\n"
     )
     words = [f"system={LAYERS / 'system.yaml'}", f"domain=acme:{domain}"]
-    parsed = load_sources(parse_sources(words))
+    parsed = load(*words)
     knowledge = parsed.servers[VariantKey("knowledge", "acme")]
     assert knowledge.config == '{"collection":"acme","url":"http://b"}'
     files = parsed.servers[VariantKey("files", "acme")]
@@ -49,14 +50,14 @@ def test_an_override_reaches_the_config_of_a_class_and_the_environment_of_others
 
 
 def test_permissions_are_kept_as_they_stand() -> None:
-    parsed = load_sources(parse_sources([str(LAYERS / "system.yaml")]))
+    parsed = load(LAYERS / "system.yaml")
     kept = [parsed.servers[VariantKey(name)].policy.permissions for name in ("knowledge", "files")]
     assert kept == [Permissions(write=False), Permissions()]
 
 
 def test_a_domain_overrides_parameters_enables_and_declares_nothing() -> None:
     words = [f"system={LAYERS / 'system.yaml'}", f"domain={LAYERS / 'tenants'}"]
-    parsed = load_sources(parse_sources(words))
+    parsed = load(*words)
     acme, globex = VariantKey("files", "acme"), VariantKey("files", "globex")
     assert parsed.servers[acme].env["ROOT"] == Value("literal", "acme")
     assert parsed.servers[acme].env["PAGE_SIZE"] == Value("literal", "20")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.control_plane.config.parsing import load
 
 from leaseway.control_plane.config.layers.sources import (
     DEFAULT_CONFIG,
@@ -10,7 +11,6 @@ from leaseway.control_plane.config.layers.sources import (
     Source,
     parse_sources,
 )
-from leaseway.control_plane.config.loading import load_sources
 
 
 def test_nothing_said_is_the_default_file() -> None:
@@ -56,7 +56,7 @@ def test_a_folder_has_a_tenant_for_each_file(tmp_path: Path) -> None:
     for name in ("one.yaml", "two.json", "bad name.yaml", ".hidden.yaml", "notes.txt"):
         text = '{"version": 1, "servers": {"a": {"enabled": false}}}'
         (tenants / name).write_text(text)
-    parsed = load_sources(parse_sources([f"system={tmp_path / 's.yaml'}", f"domain={tenants}"]))
+    parsed = load(f"system={tmp_path / 's.yaml'}", f"domain={tenants}")
     assert [key.tenant for key in parsed.servers] == ["", "one", "two"]
     (issue,) = parsed.issues
     assert issue.file.endswith("bad name.yaml")
@@ -67,7 +67,7 @@ def test_a_file_that_cannot_be_read_refuses_everything(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_bytes(b"version: 1\nservers: {}\n")
     (tmp_path / "d.yaml").write_bytes(b"\xff")
     words = [f"system={tmp_path / 's.yaml'}", f"domain=t:{tmp_path / 'd.yaml'}"]
-    parsed = load_sources(parse_sources(words))
+    parsed = load(*words)
     assert parsed.broken
     assert [issue.reason for issue in parsed.issues] == ["CONFIG_UNREADABLE"]
 
@@ -75,5 +75,5 @@ def test_a_file_that_cannot_be_read_refuses_everything(tmp_path: Path) -> None:
 def test_a_missing_domain_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("version: 1\nservers: {}\n")
     words = [f"system={tmp_path / 's.yaml'}", f"domain=t:{tmp_path / 'd.yaml'}"]
-    (issue,) = load_sources(parse_sources(words)).issues
+    (issue,) = load(*words).issues
     assert (issue.severity, issue.reason, issue.tenant) == ("warning", "CONFIG_MISSING", "t")

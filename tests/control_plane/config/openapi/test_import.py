@@ -14,9 +14,8 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.control_plane.config.parsing import load
 
-from leaseway.control_plane.config.layers.sources import parse_sources
-from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.openapi.documents import Documents, DocumentUnavailable
 from leaseway.control_plane.config.openapi.operations import (
     BadDocument,
@@ -77,7 +76,7 @@ def test_a_document_that_was_written_out_means_the_same(name: str, tmp_path: Pat
     )
     path = tmp_path / "mcp.yaml"
     path.write_text(native_server(made, "api", name))
-    parsed = load_sources(parse_sources([str(path)]))
+    parsed = load(path)
     assert [issue for issue in parsed.issues if issue.severity == "error"] == []
     written = parsed.servers[VariantKey("api")].http_tools
     assert [tool.name for tool in written] == [tool.name for tool in made.tools]

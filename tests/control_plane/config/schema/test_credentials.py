@@ -1,8 +1,8 @@
 """Literals that look like credentials: warned about by key, never shown."""
 
 import pytest
+from tests.control_plane.config.parsing import parse_server
 
-from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.schema.credentials import names_a_secret
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 
@@ -11,16 +11,12 @@ RANDOM = "q8Zr3vT1" + "xW9kLm2p"
 JWT = "eyJhbGciOiJI" + "." + "eyJzdWIiOiIx" + "." + "c2lnbmF0dXJl"
 
 
-def parse(server: str) -> ParsedConfig:
-    return parse_text(f"version: 1\nservers:\n  s: {{{server}}}\n", "mcp.yaml")
-
-
 def stdio(body: str) -> ParsedConfig:
-    return parse(f"transport: stdio, command: x, {body}")
+    return parse_server(f"transport: stdio, command: x, {body}")
 
 
 def http(body: str) -> ParsedConfig:
-    return parse(f"transport: streamable_http, url: 'http://a/', {body}")
+    return parse_server(f"transport: streamable_http, url: 'http://a/', {body}")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +114,7 @@ def test_an_ordinary_argument_is_left_alone(arguments: str) -> None:
 
 
 def test_a_credential_in_a_urls_query_is_a_warning() -> None:
-    (issue,) = parse(f"transport: streamable_http, url: 'http://a/?api_key={RANDOM}'").issues
+    (issue,) = parse_server(f"transport: streamable_http, url: 'http://a/?api_key={RANDOM}'").issues
     assert (issue.reason, issue.key) == ("LITERAL_CREDENTIAL", "servers.s.url")
 
 

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.control_plane.config.parsing import load, only_issue, parse_server, spec_of
 
 from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
-from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
 from leaseway.spec.http_tools import HttpTool
 from leaseway.spec.model import ServerSpec, VariantKey
@@ -29,16 +29,10 @@ def parse(tools: str) -> ParsedConfig:
     return parse_text(HEAD + tools, "mcp.yaml")
 
 
-def only_issue(tools: str) -> ConfigIssue:
-    issues = parse(tools).issues
-    assert len(issues) == 1, "\n".join(map(str, issues))
-    assert issues[0].severity == "error"
-    return issues[0]
-
-
-def spec_of(parsed: ParsedConfig) -> ServerSpec:
-    assert not parsed.issues, "\n".join(map(str, parsed.issues))
-    return parsed.servers[VariantKey("s")]
+def only_error(tools: str) -> ConfigIssue:
+    issue = only_issue(parse(tools))
+    assert issue.severity == "error"
+    return issue
 
 
 def tool(line: str) -> HttpTool:
@@ -146,7 +140,7 @@ def test_members_of_an_object_say_themselves_that_they_are_required() -> None:
 def test_a_mistake_in_a_tool_has_its_place_and_a_sentence(
     line: str, key: str, reason: str, words: str
 ) -> None:
-    issue = only_issue(f"      - {{ {line} }}\n")
+    issue = only_error(f"      - {{ {line} }}\n")
     place = "servers.s.http_tools" + ("" if "'headers' sets" in words else "[0]")
     assert issue.key == (f"{place}.{key}" if key else place)
     assert (issue.reason, issue.server_id) == (reason, "s")
@@ -156,7 +150,7 @@ def test_a_mistake_in_a_tool_has_its_place_and_a_sentence(
 
 def test_two_tools_of_one_name_are_refused() -> None:
     line = "      - { name: t, method: GET, endpoint: /u }\n"
-    issue = only_issue(line + line)
+    issue = only_error(line + line)
     assert (issue.reason, issue.line) == ("DUPLICATE_KEY", 9)
 
 
@@ -173,9 +167,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
     ],
 )
 def test_a_server_lacks_what_it_needs(text: str, words: str) -> None:
-    parsed = parse_text(
-        f"version: 1\nservers:\n  s: {{ transport: http_api, {text} }}\n", "mcp.yaml"
-    )
+    parsed = parse_server(f"transport: http_api, {text}")
     assert parsed.rejected == {"s"}
     assert any(words in issue.message for issue in parsed.issues), parsed.issues
 
@@ -202,7 +194,7 @@ def test_a_document_gives_tools_and_an_address_and_what_is_written_out_wins(tmp_
         "openapi: api.json, headers: { X-Key: a, Authorization: { env: T } }, http_tools:"
         " [ { name: y, method: POST, endpoint: /z } ]",
     )
-    parsed = load_sources(parse_sources([str(path)]))
+    parsed = load(path)
     assert [issue.reason for issue in parsed.issues] == ["OPERATION_SKIPPED"]
     assert "TRACE /y does not become a tool" in parsed.issues[0].message
     spec = parsed.servers[VariantKey("s")]
@@ -215,17 +207,8 @@ def test_a_document_gives_tools_and_an_address_and_what_is_written_out_wins(tmp_
 
 
 def test_credentials_that_a_document_wants_are_asked_for(tmp_path: Path) -> None:
-    parsed = load_sources(
-        parse_sources(
-            [
-                str(
-                    _with_document(
-                        tmp_path, "openapi: { source: api.json, include: { operations: [x] } }"
-                    )
-                )
-            ]
-        )
-    )
+    entry = "openapi: { source: api.json, include: { operations: [x] } }"
+    parsed = load(_with_document(tmp_path, entry))
     (issue,) = parsed.issues
     assert (issue.reason, issue.severity) == ("CREDENTIAL_MISSING", "warning")
     assert "'k' (the header 'Authorization: Bearer …')" in issue.message
@@ -243,5 +226,5 @@ def test_a_domain_sets_no_tools(tmp_path: Path) -> None:
     system, domain = tmp_path / "system.yaml", tmp_path / "acme.yaml"
     system.write_text(HEAD + "      - { name: t, method: GET, endpoint: /u }\n")
     domain.write_text("version: 1\nservers:\n  s: { base_url: http://evil }\n")
-    parsed = load_sources(parse_sources([f"system={system}", f"domain=acme:{domain}"]))
+    parsed = load(f"system={system}", f"domain=acme:{domain}")
     assert any(issue.reason == "KEY_NOT_FOR_LAYER" for issue in parsed.issues)

@@ -1,4 +1,4 @@
-"""Entries of `python` and `builtin` servers: what they come to, and each mistake with its place."""
+"""Entries of servers that run as processes: their specs, and each mistake with its place."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.control_plane.config.parsing import load, parse_server, spec_of
 
 from leaseway.control_plane.config.effective import effective_values
-from leaseway.control_plane.config.formats.detection import parse_text
-from leaseway.control_plane.config.layers.sources import parse_sources
-from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import Builtin, ServerSpec, Value, VariantKey
 from leaseway.spec.protobuf import spec_from_wire, spec_to_wire
@@ -19,18 +17,12 @@ PYTHON = "transport: python, module: tools.weather, class: Weather"
 BUILTIN = "transport: builtin, tools: [read_file, current_time], roots: [docs]"
 
 
-def parse(entry: str) -> ParsedConfig:
-    return parse_text(f"version: 1\nservers:\n  s: {{{entry}}}\n", "mcp.yaml")
-
-
-def spec_of(entry: str) -> ServerSpec:
-    parsed = parse(entry)
-    assert parsed.issues == ()
-    return parsed.servers[VariantKey("s")]
+def server(body: str) -> ServerSpec:
+    return spec_of(parse_server(body))
 
 
 def test_a_class_is_handed_any_mapping_with_its_references() -> None:
-    spec = spec_of(
+    spec = server(
         f"{PYTHON}, config: {{url: '${{URL}}', n: 1, deep: [{{token: {{secret: t}}}}, null, true]"
         "}, env: {A: b}, limits: {cpu: 1}, sandbox: true, inherit_env: none"
     )
@@ -48,7 +40,7 @@ def test_a_class_is_handed_any_mapping_with_its_references() -> None:
 
 
 def test_what_is_on_of_a_builtin_server_travels() -> None:
-    spec = spec_of(
+    spec = server(
         "transport: builtin, tools: [read_file, execute_command, http_get], roots: ['${ROOT}', /b],"
         " commands: ['git log *'], hosts: ['*.example.com', 10.0.0.0/8]"
     )
@@ -61,13 +53,13 @@ def test_what_is_on_of_a_builtin_server_travels() -> None:
     travelled = spec_from_wire(spec_to_wire(spec))
     assert travelled.builtin == spec.builtin
     assert travelled.launch_hash == spec.launch_hash
-    python = spec_of(f"{PYTHON}, config: {{a: 1}}")
+    python = server(f"{PYTHON}, config: {{a: 1}}")
     assert spec_from_wire(spec_to_wire(python)).launch_hash == python.launch_hash
 
 
 def test_a_change_of_what_runs_changes_the_launch_and_the_order_of_keys_does_not() -> None:
     hashes = [
-        spec_of(entry).launch_hash
+        server(entry).launch_hash
         for entry in (
             PYTHON,
             PYTHON.replace("weather", "wind"),
@@ -79,11 +71,11 @@ def test_a_change_of_what_runs_changes_the_launch_and_the_order_of_keys_does_not
         )
     ]
     assert len(set(hashes)) == len(hashes)
-    assert spec_of(f"{PYTHON}, config: {{b: 2, a: 1}}").launch_hash == hashes[3]
+    assert server(f"{PYTHON}, config: {{b: 2, a: 1}}").launch_hash == hashes[3]
 
 
 def test_patterns_switch_tools_on_too() -> None:
-    spec = spec_of(
+    spec = server(
         "transport: builtin, roots: [.], tools: {whitelist: ['*_file'], blacklist: ['*']}"
     )
     assert spec.builtin.tools == ("read_file", "write_file", "edit_file", "delete_file")
@@ -132,7 +124,7 @@ def test_patterns_switch_tools_on_too() -> None:
 def test_a_mistake_is_told_with_its_place(
     entry: str, key: str | None, reason: str, words: str
 ) -> None:
-    parsed = parse(entry)
+    parsed = parse_server(entry)
     assert parsed.rejected == {"s"}
     issue = next(each for each in parsed.issues if each.severity == "error")
     assert issue.reason == reason
@@ -144,14 +136,14 @@ def test_a_mistake_is_told_with_its_place(
 
 @pytest.mark.parametrize("key", ["roots: [a]", "commands: [git]", "hosts: [a.b]"])
 def test_what_serves_no_tool_that_is_on_is_a_warning(key: str) -> None:
-    parsed = parse(f"transport: builtin, tools: [current_time], {key}")
+    parsed = parse_server(f"transport: builtin, tools: [current_time], {key}")
     (issue,) = parsed.issues
     assert (issue.severity, issue.reason) == ("warning", "KEY_WITHOUT_EFFECT")
 
 
 def test_a_literal_credential_in_a_config_is_warned_about_and_not_shown() -> None:
     token = "ghp_" + "a1B2c3D4e5" * 3
-    parsed = parse(f"{PYTHON}, config: {{db: {{token: {token}, host: h}}}}")
+    parsed = parse_server(f"{PYTHON}, config: {{db: {{token: {token}, host: h}}}}")
     (issue,) = parsed.issues
     assert (issue.reason, issue.key) == ("LITERAL_CREDENTIAL", "servers.s.config.db.token")
     assert token not in issue.message
@@ -196,4 +188,63 @@ def layered(folder: Path, entry: str) -> ParsedConfig:
     (folder / "system.yaml").write_text(SYSTEM)
     (folder / "acme.yaml").write_text(f"version: 1\nservers:\n  {entry}\n")
     words = [f"system={folder / 'system.yaml'}", f"domain=acme:{folder / 'acme.yaml'}"]
-    return load_sources(parse_sources(words))
+    return load(*words)
+
+
+_IMAGE = "transport: stdio, image: 'registry.example/tickets:1.2'"
+
+
+def test_an_image_needs_no_command() -> None:
+    spec = server(f"{_IMAGE}, args: [--fast]")
+    assert (spec.image, spec.command, spec.args) == (
+        "registry.example/tickets:1.2",
+        "",
+        ("--fast",),
+    )
+    assert not spec.hidden
+
+
+def test_an_image_and_its_template_travel_and_belong_to_the_launch() -> None:
+    template = "podTemplate: {metadata: {labels: {a: b}}, spec: {nodeSelector: {disk: ssd}}}"
+    plain, made = server(_IMAGE), server(f"{_IMAGE}, {template}")
+
+    assert json.loads(made.pod_template) == {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {"nodeSelector": {"disk": "ssd"}},
+    }
+    assert spec_from_wire(spec_to_wire(made)) == made
+    other = server("transport: stdio, image: 'registry.example/tickets:1.3'")
+    assert len({plain.launch_hash, made.launch_hash, other.launch_hash}) == 3
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason", "words"),
+    [
+        ("transport: stdio", "MISSING_KEY", "'command' or 'image'"),
+        ("transport: stdio, image: --privileged", "BAD_VALUE", "the name of an image"),
+        ("transport: stdio, image: 'a b'", "BAD_VALUE", "the name of an image"),
+        ("transport: stdio, image: [a]", "WRONG_TYPE", "must be text"),
+        (f"{_IMAGE}, podTemplate: [a]", "WRONG_TYPE", "must be a mapping"),
+        (f"{_IMAGE}, podTemplate: {{specs: {{}}}}", "UNKNOWN_KEY", "did you mean 'spec'?"),
+        (f"{_IMAGE}, podTemplate: {{spec: {{a: .inf}}}}", "BAD_VALUE", "JSON"),
+        (
+            f"{_IMAGE}, podTemplate: {{a: {'x' * 65_536}}}".replace("a:", "spec:"),
+            "BAD_VALUE",
+            "longer than 65536 characters",
+        ),
+        ("transport: sse, url: 'http://a', image: a", "KEY_NOT_FOR_TRANSPORT", "only for 'stdio'"),
+        (f"{_IMAGE}, inherit_env: all", "KEY_WITHOUT_EFFECT", "no effect with 'image'"),
+        ("transport: stdio, command: a, podTemplate: {}", "KEY_WITHOUT_EFFECT", "without 'image'"),
+    ],
+)
+def test_a_mistake_in_an_image_is_told_in_a_sentence(entry: str, reason: str, words: str) -> None:
+    (issue,) = parse_server(entry).issues
+
+    assert issue.reason == reason
+    assert words in issue.message
+
+
+def test_a_credential_in_a_template_is_told() -> None:
+    entry = f"{_IMAGE}, podTemplate: {{metadata: {{annotations: {{api_token: ghp_{'k7' * 18}}}}}}}"
+
+    assert [each.reason for each in parse_server(entry).issues] == ["LITERAL_CREDENTIAL"]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.control_plane.config.parsing import load
 
 from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
-from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.openapi.operations import import_document
 from leaseway.control_plane.config.openapi.writing import native_server
 from leaseway.control_plane.config.schema.issues import ParsedConfig
@@ -72,7 +72,7 @@ def test_a_documents_schemes_are_given_their_values_by_name(tmp_path: Path) -> N
     path = with_document(
         tmp_path, "security: { keyAuth: { secret: k }, bearerAuth: { env: TOKEN } }"
     )
-    parsed = load_sources(parse_sources([str(path)]))
+    parsed = load(path)
     assert not parsed.issues, parsed.issues
     spec = parsed.servers[VariantKey("s")]
     assert spec.security == {
@@ -97,7 +97,7 @@ def test_a_documents_schemes_are_given_their_values_by_name(tmp_path: Path) -> N
     ],
 )  # fmt: skip
 def test_what_does_not_fit_the_document_is_refused(tmp_path: Path, entry: str, words: str) -> None:
-    parsed = load_sources(parse_sources([str(with_document(tmp_path, entry))]))
+    parsed = load(with_document(tmp_path, entry))
     assert parsed.rejected == {"s"}
     assert any(words in issue.message for issue in parsed.issues), parsed.issues
 
@@ -150,7 +150,7 @@ def test_an_operation_that_needs_no_credential_is_a_tool_without(tmp_path: Path)
     }
     path = with_document(tmp_path, "security: { keyAuth: { secret: k } }")
     (tmp_path / "api.json").write_text(json.dumps(document))
-    spec = load_sources(parse_sources([str(path)])).servers[VariantKey("s")]
+    spec = load(path).servers[VariantKey("s")]
     assert {each.name: each.is_anonymous for each in spec.http_tools} == {
         "open": True, "closed": False, "either": False,
     }  # fmt: skip

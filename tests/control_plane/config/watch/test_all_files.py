@@ -13,7 +13,7 @@ from tests.conftest import BOUND
 
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent
-from leaseway.control_plane.config.tree.files import Unreadable, read_config
+from leaseway.control_plane.config.tree.files import read_config
 from leaseway.control_plane.config.watch import reading
 from leaseway.control_plane.config.watch.all_files import watch_sources
 
@@ -83,23 +83,6 @@ async def test_a_folder_may_gain_and_lose_tenants(tmp_path: Path, system: Source
         await until(watch, {"system.yaml": "one", "acme.yaml": "y"})
 
 
-async def test_changes_while_the_reader_is_busy_are_one(system: Source) -> None:
-    async with watching(system) as watch:
-        await anext(watch)
-        for text in ("two", "three", "four"):
-            system.path.write_text(text)
-        await until(watch, {"system.yaml": "four"})
-
-
-async def test_a_file_that_cannot_be_read_is_told_as_that(system: Source) -> None:
-    async with watching(system) as watch:
-        await anext(watch)
-        system.path.write_bytes(b"\xff")
-        (found,) = (await anext(watch)).values()
-    assert isinstance(found, Unreadable)
-    assert "UTF-8" in str(found)
-
-
 async def test_files_that_are_written_one_after_the_other_are_read_together(
     tmp_path: Path, system: Source
 ) -> None:
@@ -148,11 +131,3 @@ async def test_a_reading_under_which_files_change_is_read_again(
         fresh.replace(system.path)
         found = await anext(watch)
     assert list(found.values()) == ["two", "two!"]
-
-
-async def test_closing_leaves_no_task(system: Source) -> None:
-    before = asyncio.all_tasks()
-    async with watching(system) as watch:
-        await anext(watch)
-        assert asyncio.all_tasks() - before
-    assert not asyncio.all_tasks() - before

@@ -1,5 +1,6 @@
 """When a burst of events is over."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,16 +23,16 @@ def fires(times: list[float]) -> list[float]:
     return fired
 
 
-def test_without_an_event_nothing_is_due() -> None:
-    assert Debounce(QUIET, LONGEST).due is None
-
-
-def test_one_event_is_due_after_the_quiet_time() -> None:
-    assert Debounce(QUIET, LONGEST).event(10.0).due == 10.0 + QUIET
-
-
-def test_a_further_event_puts_it_off() -> None:
-    assert Debounce(QUIET, LONGEST).event(10.0).event(10.05).due == 10.05 + QUIET
+@pytest.mark.parametrize(
+    ("times", "due"),
+    [([], None), ([10.0], 10.0 + QUIET), ([10.0, 10.05], 10.05 + QUIET)],
+    ids=["no event", "one", "a later one"],
+)
+def test_a_burst_is_due_after_the_quiet_time(times: list[float], due: float | None) -> None:
+    burst = Debounce(QUIET, LONGEST)
+    for now in times:
+        burst = burst.event(now)
+    assert burst.due == due
 
 
 def test_endless_events_put_it_off_no_longer_than_the_maximum() -> None:
