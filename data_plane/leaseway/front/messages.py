@@ -161,6 +161,15 @@ def parse_params(message: Message, kind: type[ParamsT]) -> ParamsT:
     return params
 
 
+def object_params(message: Message) -> dict[str, Any] | None:
+    """Return a message's params if they are a JSON object, else None."""
+    try:
+        params = decode(message.params)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return params if isinstance(params, dict) else None
+
+
 def result_message(request_id: bytes, result: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request_id, result)
 

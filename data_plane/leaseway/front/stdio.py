@@ -22,7 +22,7 @@ from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 
 from leaseway.front.calling.handles import HANDLE_KEY, UNKNOWN_HANDLE, handle_from_meta
 from leaseway.front.calling.relay import Listener
-from leaseway.front.calling.sealing import SealedSession
+from leaseway.front.calling.sealing import SealedSession, input_capabilities
 from leaseway.front.calling.sessions import LiveSession, answered_methods
 from leaseway.front.handshake import (
     MAX_LINE,
@@ -38,14 +38,11 @@ from leaseway.front.messages import (
     decode,
     encode,
     error_message,
+    object_params,
     parse_message,
     result_message,
 )
-from leaseway.front.methods import (
-    Methods,
-    Request,
-    changed_notification,
-)
+from leaseway.front.methods import Methods, Request, changed_notification
 from leaseway.wire.bounds import MIB
 
 _MAX_REQUESTS: Final = 256
@@ -139,8 +136,9 @@ class StdioFront:
         self._handles.pop(live.id, None)
         await live.release()
 
-    def _session(self, capabilities: dict[str, Any]) -> LiveSession:
-        sealed = SealedSession(self._key, self._tenant, self._scope, "", capabilities, 0.0)
+    def _session(self, capabilities: object) -> LiveSession:
+        known = input_capabilities(capabilities)
+        sealed = SealedSession(self._key, self._tenant, self._scope, "", known, 0.0)
         live = LiveSession(sealed, "", self._methods.client.session(self._key, idle=math.inf))
         live.push = self._writer.offer
         return live
@@ -172,18 +170,17 @@ class StdioFront:
         self._request_slots.release()
 
     async def _initialize(self, message: Message, *, is_answered: bool = False) -> None:
-        with contextlib.suppress(msgspec.DecodeError):
-            params = decode(message.params)
-            capabilities = params.get("capabilities") if isinstance(params, dict) else None
-            await self._live.stop()
-            self._live = self._session(capabilities if isinstance(capabilities, dict) else {})
-            self._initialized = True
-            if not is_answered:
-                result = initialize_result(negotiate_version(params.get("protocolVersion")))
-                self._writer.write(result_message(message.request_id, result))
+        params = object_params(message)
+        if params is None:
+            error = JsonRpcError(INVALID_PARAMS, "The params of initialize must be a JSON object.")
+            self._writer.write(error_message(message.request_id, error))
             return
-        error = JsonRpcError(INVALID_PARAMS, "The params of initialize must be a JSON object.")
-        self._writer.write(error_message(message.request_id, error))
+        await self._live.stop()
+        self._live = self._session(params.get("capabilities"))
+        self._initialized = True
+        if not is_answered:
+            result = initialize_result(negotiate_version(params.get("protocolVersion")))
+            self._writer.write(result_message(message.request_id, result))
 
     async def _handle_request(self, message: Message, modern: bool) -> None:
         live, request_id = self._live, message.request_id

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import secrets
-from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -90,9 +89,11 @@ class Sealer:
         return session
 
 
-def input_capabilities(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+def input_capabilities(capabilities: object) -> dict[str, Any]:
     """Return the capabilities for server requests, without any other content."""
     known: dict[str, Any] = {}
+    if not isinstance(capabilities, dict):
+        return known
     for name, options in _INPUT_CAPABILITIES.items():
         value = capabilities.get(name)
         if isinstance(value, dict):

@@ -51,8 +51,10 @@ class TooManySessions(JsonRpcError):
     """The front has reached its limit of sessions."""
 
 
-def answered_methods(capabilities: dict[str, Any]) -> tuple[str, ...]:
+def answered_methods(capabilities: object) -> tuple[str, ...]:
     """Return the methods of server requests that a client with these capabilities answers."""
+    if not isinstance(capabilities, dict):
+        return ()
     return tuple(
         method for name, method in _METHODS.items() if isinstance(capabilities.get(name), dict)
     )
@@ -328,7 +330,7 @@ class SessionTable:
     def __iter__(self) -> Iterator[LiveSession]:
         return iter(list(self._live.values()))
 
-    def create(self, scope: str, version: str, capabilities: dict[str, Any]) -> LiveSession:
+    def create(self, scope: str, version: str, capabilities: object) -> LiveSession:
         """Create a session; raises `TooManySessions`."""
         self._check_limit()
         sealed = SealedSession(

@@ -54,6 +54,7 @@ from leaseway.front.messages import (
     cancelled_request_id,
     decode,
     error_message,
+    object_params,
     parse_message,
     result_message,
 )
@@ -272,18 +273,10 @@ class HttpFront:
         return HeadHandler(start, cancel_on_disconnect)
 
     def _initialize(self, scope: str, message: Message) -> web.StreamResponse:
-        try:
-            params = decode(message.params)
-        except msgspec.DecodeError:
-            params = None
-        if not isinstance(params, dict):
-            params = {}
+        params = object_params(message) or {}
         version = negotiate_version(params.get("protocolVersion"))
-        capabilities = params.get("capabilities")
         try:
-            live = self._sessions.create(
-                scope, version, capabilities if isinstance(capabilities, dict) else {}
-            )
+            live = self._sessions.create(scope, version, params.get("capabilities"))
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         live.push = partial(self._push, live)
