@@ -10,7 +10,7 @@ from tests.sdk.fakes import BOUND, FakeControlPlane, until
 
 from leaseway.sdk import AsyncClient, ControlPlaneUnavailable
 from leaseway.sdk.transport import control
-from leaseway.sdk.transport.grpc_errors import fault_of_worker
+from leaseway.sdk.transport.faults import fault_of_worker
 from leaseway.sdk.transport.identity import identify
 from leaseway.v1 import admin_pb2
 from leaseway.wire.errors import Fault, Reason

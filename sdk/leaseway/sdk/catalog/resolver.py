@@ -20,7 +20,7 @@ import grpc
 
 from leaseway.sdk.catalog.targets import Domain, NameOrItem, Target, domain
 from leaseway.sdk.transport.control import CONNECT_TIMEOUT, ControlPlane
-from leaseway.sdk.transport.grpc_errors import fault_of_control_plane
+from leaseway.sdk.transport.faults import fault_of_control_plane
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.errors import UNANSWERED, Fault, Reason
 from leaseway.wire.status import fault_from_status

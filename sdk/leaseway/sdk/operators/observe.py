@@ -13,7 +13,7 @@ import grpc
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.operators.views import from_proto
 from leaseway.sdk.runtime import Runtime
-from leaseway.sdk.transport.grpc_errors import fault_of_control_plane
+from leaseway.sdk.transport.faults import fault_of_control_plane
 from leaseway.v1 import admin_pb2
 from leaseway.wire.timing.durations import seconds
 

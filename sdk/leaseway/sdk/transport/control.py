@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import grpc
 
-from leaseway.sdk.transport.grpc_errors import fault_of_control_plane, is_dropped
+from leaseway.sdk.transport.faults import fault_of_control_plane, is_dropped
 from leaseway.sdk.transport.identity import Identity, channel_options
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel

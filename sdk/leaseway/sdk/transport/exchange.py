@@ -19,9 +19,8 @@ from typing import Any, Final
 
 import grpc
 
-from leaseway.sdk.transport import exchange_errors as errors
+from leaseway.sdk.transport import faults
 from leaseway.sdk.transport.events import CallEvents
-from leaseway.sdk.transport.grpc_errors import fault_of_worker
 from leaseway.sdk.transport.server_requests import ServerRequest
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.bounds import BATCH_SIZE, MAX_CALLS_IN_FLIGHT, MAX_RESULT
@@ -141,7 +140,7 @@ class Exchange:
         if self.ended:
             raise self._lost(sent=False, cause=None)
         if self.going_away:
-            raise errors.worker_draining(self._worker)
+            raise faults.worker_draining(self._worker)
         self._last_id = call_id = self._last_id + 1
         timeout_ms = max(1, int((deadline - self._loop.time()) * 1000))
         chunked = len(payload) > BATCH_SIZE
@@ -199,7 +198,7 @@ class Exchange:
             async with asyncio.timeout_at(deadline):
                 await slot
         except TimeoutError:
-            raise errors.no_slot(self._worker) from None
+            raise faults.no_slot(self._worker) from None
         finally:
             if slot in self._waiting:
                 self._waiting.remove(slot)
@@ -224,7 +223,7 @@ class Exchange:
             self.suspect = True
         sent = self._abandon(call_id, "The caller's timeout passed.")
         if not call.reply.done():
-            call.reply.set_exception(errors.deadline_passed(self._worker, call.what, sent))
+            call.reply.set_exception(faults.deadline_passed(self._worker, call.what, sent))
 
     def _abandon(self, call_id: int, reason: str) -> bool:
         """Stop waiting for a call; return whether its frame may have been sent."""
@@ -251,14 +250,14 @@ class Exchange:
         except grpc.aio.AioRpcError as error:
             # Even if the worker is going away: if this side was writing while the stream ended,
             # gRPC reports neither that it ended normally nor every message sent before.
-            cause = fault_of_worker(error, self._worker)
+            cause = faults.fault_of_worker(error, self._worker)
         except Fault as fault:
             cause = fault
         except asyncio.CancelledError:
             self._closed = True
         except Exception:
             _logger.exception("The stream to worker %s failed in this client.", self._worker)
-            cause = errors.stream_failed(self._worker)
+            cause = faults.stream_failed(self._worker)
         finally:
             for part in parts:
                 part.cancel()
@@ -315,7 +314,7 @@ class Exchange:
         version = message.worker.protocol_version
         if version not in (0, PROTOCOL_VERSION):
             package = message.worker.package_version
-            raise errors.incompatible_version(self._worker, package, version, PROTOCOL_VERSION)
+            raise faults.incompatible_version(self._worker, package, version, PROTOCOL_VERSION)
 
     def _dispatch(self, message: execution_pb2.ExchangeResponse) -> None:
         pending = self.pending
@@ -333,7 +332,7 @@ class Exchange:
             try:
                 call.reply.set_result((result, self._assembler.take(call_id, result.payload)))
             except OversizePayload as error:
-                call.reply.set_exception(errors.result_too_large(self._worker, error))
+                call.reply.set_exception(faults.result_too_large(self._worker, error))
         if self._waiting:
             self._grant_slots()
         renewal = self._renewal
@@ -385,7 +384,7 @@ class Exchange:
             if self._outbox.holds(call.ticket):
                 self._abandon(call_id, "Its worker is shutting down.")
                 if not call.reply.done():
-                    call.reply.set_exception(errors.worker_draining(self._worker))
+                    call.reply.set_exception(faults.worker_draining(self._worker))
 
     def _end(self, cause: Fault | None) -> None:
         self.ended = True
@@ -403,9 +402,9 @@ class Exchange:
 
     def _lost(self, sent: bool, cause: Fault | None) -> Fault:
         if self._closed:
-            return errors.client_closed(sent)
+            return faults.client_closed(sent)
         # The stream of a draining worker ends with status OK after its last result, so the worker
         # started none of the remaining calls.
         if self.going_away and cause is None:
-            return errors.worker_draining(self._worker)
-        return errors.stream_lost(self._worker, sent=sent, accepted=self._greeted, cause=cause)
+            return faults.worker_draining(self._worker)
+        return faults.stream_lost(self._worker, sent=sent, accepted=self._greeted, cause=cause)

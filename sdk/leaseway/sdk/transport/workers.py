@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from leaseway.sdk.transport.exchange import Exchange
-from leaseway.sdk.transport.grpc_errors import fault_of_request, fault_of_worker, silent_worker
+from leaseway.sdk.transport.faults import fault_of_request, fault_of_worker, silent_worker
 from leaseway.sdk.transport.identity import Identity, channel_options
 from leaseway.v1 import catalog_pb2, execution_pb2_grpc, leases_pb2_grpc
 from leaseway.wire.channels.tls import open_channel
