@@ -17,7 +17,7 @@ from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config_feed import follow_config
 from leaseway.control_plane.leadership import Elector, LeaderGate, candidate
 from leaseway.control_plane.metrics import PlaneMeters
-from leaseway.control_plane.operators.steering import OperatorCommands
+from leaseway.control_plane.operators.commands import OperatorCommands
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.resource_status import ResourceStatus
 from leaseway.control_plane.services.admin import AdminService

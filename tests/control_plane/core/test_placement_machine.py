@@ -180,22 +180,22 @@ class System(RuleBasedStateMachine):
     def send(self) -> None:
         for name, action in self.state.pop_actions():
             if isinstance(action, RevokeLease):
-                self.is_a_younger_twin(action.lease_id)
+                self.check_is_younger_duplicate(action.lease_id)
             if name in self.streams:
                 self.streams[name].down.append(action)
 
-    def is_a_younger_twin(self, lease_id: str) -> None:
+    def check_is_younger_duplicate(self, lease_id: str) -> None:
         lease = self.state.placements.leases[lease_id]
         others = [
             one
             for one in self.state.placements.leases.values()
             if one.key == lease.key and one.worker_id != lease.worker_id
         ]
-        standing = {one.id for one in others if self.state.workers[one.worker_id].connected}
+        valid = {one.id for one in others if self.state.workers[one.worker_id].connected}
         # Another worker may have a reservation that it has not granted yet.
         reserved = set(self.state.placements.workers_of(lease.key)) - {lease.worker_id}
-        assert standing or reserved
-        self.favoured.setdefault(lease.key.session, set()).update(standing)
+        assert valid or reserved
+        self.favoured.setdefault(lease.key.session, set()).update(valid)
 
     def tick(self) -> None:
         self.state.tick(self.now)

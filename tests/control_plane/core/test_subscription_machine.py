@@ -82,7 +82,7 @@ class Subscriptions(RuleBasedStateMachine):
         self.removals = False
         self.worker = Worker()
         self.state = Subscription()
-        self.standing: dict[VariantKey, tuple[VariantRefusal, Hashes]] = {}
+        self.refused: dict[VariantKey, tuple[VariantRefusal, Hashes]] = {}
         self.believed: Held = {}
         self.stream()
 
@@ -118,20 +118,20 @@ class Subscriptions(RuleBasedStateMachine):
         assert (push.version, self.state.sent_version) == (self.snapshot.version,) * 2
         for one in push.upserts:
             assert self.snapshot.served[one.key] is one
-            _, refused = self.standing.get(one.key, (None, None))
+            _, refused = self.refused.get(one.key, (None, None))
             assert refused != one.hashes  # not again until it changes
             assert acked.get(one.key) != one.hashes  # nothing that it has
         assert not push.removals or self.removals
         for key in push.removals:
             assert key not in self.snapshot.served
-            assert key in acked or key in self.standing
+            assert key in acked or key in self.refused
         self.unanswered.append(push)
 
     def forget_refusals(self) -> None:
         """A refusal ends when the worker has the current content."""
-        for key in list(self.standing):
+        for key in list(self.refused):
             if self.snapshot.hashes.get(key) == self.believed.get(key):
-                del self.standing[key]
+                del self.refused[key]
 
     @precondition(lambda self: self.unanswered)
     @rule(refuses=SOME)
@@ -165,14 +165,14 @@ class Subscriptions(RuleBasedStateMachine):
         if message.refusals:
             assert self.state.nack(message.nonce, message.refusals) == message.refusals
             for refusal in message.refusals:
-                self.standing.pop(refusal.key, None)
-                self.standing[refusal.key] = (refusal, sent[refusal.key])
+                self.refused.pop(refusal.key, None)
+                self.refused[refusal.key] = (refusal, sent[refusal.key])
             return
         assert self.state.ack(message.nonce)
         self.acked_version = pending.version
         for key in (*sent, *pending.removals):
-            if key in self.standing and self.standing[key][1] != sent.get(key):
-                del self.standing[key]
+            if key in self.refused and self.refused[key][1] != sent.get(key):
+                del self.refused[key]
 
     @precondition(lambda self: any(one.nonce for one in self.heard))
     @rule(data=st.data())
@@ -213,8 +213,8 @@ class Subscriptions(RuleBasedStateMachine):
         assert self.state.acked == self.believed
         assert self.state.acked_version == self.acked_version
         assert self.state.stale == self.stale
-        assert self.state.refused == self.standing
-        newest = [refusal.message for refusal, _ in self.standing.values()][-1:]
+        assert self.state.refused == self.refused
+        newest = [refusal.message for refusal, _ in self.refused.values()][-1:]
         assert self.state.last_error == "".join(newest)
 
     def teardown(self) -> None:
@@ -231,9 +231,9 @@ class Subscriptions(RuleBasedStateMachine):
             self.push()
         assert self.state.pending is None
         assert self.state.acked == self.worker.held
-        wanted = {k: v for k, v in self.snapshot.hashes.items() if k not in self.standing}
-        assert {k: v for k, v in self.worker.held.items() if k not in self.standing} == wanted
-        for key, (_, hashes) in self.standing.items():
+        wanted = {k: v for k, v in self.snapshot.hashes.items() if k not in self.refused}
+        assert {k: v for k, v in self.worker.held.items() if k not in self.refused} == wanted
+        for key, (_, hashes) in self.refused.items():
             assert self.snapshot.hashes[key] == hashes
 
 

@@ -12,7 +12,7 @@ from tests.control_plane.core.builders import spec
 from tests.control_plane.fake_worker import FakeWorker, worker
 from tests.control_plane.services.test_catalog import fault_of
 
-from leaseway.control_plane.operators.steering import OperatorCommands
+from leaseway.control_plane.operators.commands import OperatorCommands
 from leaseway.identity.principal import LOOPBACK
 from leaseway.identity.refusals import RpcRefusal
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2

@@ -17,7 +17,7 @@ from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.control_plane.core.queries.place import place_or_wait, variants_of, workers_for
 from leaseway.control_plane.core.workers.records import WorkerRecord
-from leaseway.control_plane.operators.steering import OperatorCommands
+from leaseway.control_plane.operators.commands import OperatorCommands
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import Principal
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2, leases_pb2_grpc

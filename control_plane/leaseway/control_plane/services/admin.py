@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import grpc
 
-from leaseway.control_plane.core.queries.standing import count_servers_up
+from leaseway.control_plane.core.queries.status import count_servers_up
+from leaseway.control_plane.operators.commands import OperatorCommands
 from leaseway.control_plane.operators.inspector import Inspector
-from leaseway.control_plane.operators.steering import OperatorCommands
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages, pages
 from leaseway.control_plane.services.requests import (

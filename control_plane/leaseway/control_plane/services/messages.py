@@ -20,7 +20,7 @@ from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
-from leaseway.control_plane.core.queries.standing import standing
+from leaseway.control_plane.core.queries.status import variant_status
 from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerRecord
 from leaseway.spec.model import VariantKey
 from leaseway.spec.protobuf import key_to_wire
@@ -159,21 +159,21 @@ def server(
         errors: Messages of servers' open errors, by id.
     """
     served, desired = state.visible.served.get(key), state.servers.desired or {}
-    stands = standing(state, key)
+    variant = variant_status(state, key)
     if hides_temporarily(served, desired):
         served = None
     spec = served.spec if served else desired.get(key)
     good = state.servers.last_known_good.get(key)
     failure = state.servers.failures.get(key)
     problem = failure.message if failure else ""
-    if not problem and stands.state not in ("ready", "pending"):
+    if not problem and variant.state not in ("ready", "pending"):
         problem = errors.get(key.server_id, "")
-    if stands.state in ("degraded", "failing") and stands.up < stands.workers:
-        problem = f"Up on {stands.up} of {stands.workers} workers. {problem}".strip()
+    if variant.state in ("degraded", "failing") and variant.up < variant.workers:
+        problem = f"Up on {variant.up} of {variant.workers} workers. {problem}".strip()
     status = catalog_pb2.ServerStatus(
         server_id=key.server_id,
         tenant=key.tenant,
-        state=catalog_pb2.ServerState.Value(f"SERVER_STATE_{stands.state.upper()}"),
+        state=catalog_pb2.ServerState.Value(f"SERVER_STATE_{variant.state.upper()}"),
         problem=problem,
         instances=[instance(one) for one in instances],
     )

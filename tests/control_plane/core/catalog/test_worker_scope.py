@@ -14,7 +14,7 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.control_plane.core.queries.place import not_served, place
-from leaseway.control_plane.core.queries.standing import standing
+from leaseway.control_plane.core.queries.status import variant_status
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
@@ -73,7 +73,7 @@ def test_a_server_is_probed_sent_and_leased_only_on_workers_with_its_labels() ->
         placed = place(state, PlacementKey("default", f"s{session}", "render"), (), at(2))
         assert isinstance(placed, Placement)
         assert placed.worker_id == "w1"
-    assert standing(state, RENDER).workers == 1
+    assert variant_status(state, RENDER).workers == 1
 
 
 def test_a_server_that_no_worker_may_run_is_a_problem_until_one_comes() -> None:
@@ -85,7 +85,7 @@ def test_a_server_that_no_worker_may_run_is_a_problem_until_one_comes() -> None:
         " that. Start a worker with --label pool=gpu, or change 'worker_labels'."
     )
     assert state.ready, "it counts as tried"
-    assert standing(state, RENDER).state == "failed"
+    assert variant_status(state, RENDER).state == "failed"
     refused = place(state, PlacementKey("default", "s", "render"), (), at(2))
     assert isinstance(refused, Denial)
     assert (refused.reason, refused.message) == (Reason.SERVER_NOT_READY, problem.message)

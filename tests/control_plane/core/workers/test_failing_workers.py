@@ -9,7 +9,7 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.control_plane.core.queries.place import place
-from leaseway.control_plane.core.queries.standing import count_servers_up, standing
+from leaseway.control_plane.core.queries.status import count_servers_up, variant_status
 from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerReport
 from leaseway.control_plane.sync.convert import hello_from_wire
 from leaseway.spec.model import VariantKey
@@ -91,7 +91,7 @@ def test_a_worker_with_capacity_zero_gets_no_lease() -> None:
 
 
 def stands(state: Coordinator) -> tuple[str, int, int]:
-    found = standing(state, VariantKey("a"))
+    found = variant_status(state, VariantKey("a"))
     return found.state, found.up, found.workers
 
 

@@ -37,7 +37,7 @@ class VariantStatus:
         return self.state in ("ready", "degraded")
 
 
-def standing(state: Coordinator, key: VariantKey) -> VariantStatus:
+def variant_status(state: Coordinator, key: VariantKey) -> VariantStatus:
     served = state.visible.served.get(key)
     if hides_temporarily(served, state.servers.desired or {}):
         served = None
@@ -76,7 +76,7 @@ def count_servers_up(state: Coordinator, tenant: str | None = None) -> tuple[int
     else:
         wanted = {key for key, spec in (state.servers.desired or {}).items() if not spec.hidden}
         wanted |= {VariantKey(each) for each in state.servers.rejected}
-    down = {key.server_id for key in wanted if not standing(state, key).is_up}
+    down = {key.server_id for key in wanted if not variant_status(state, key).is_up}
     ids = {key.server_id for key in wanted}
     return len(ids - down), len(ids)
 
