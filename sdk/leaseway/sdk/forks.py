@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
-_REFUSAL: Final = (
+_FORK_ERROR: Final = (
     "This process was forked from one that had used a leaseway client before. gRPC, which carries "
     "the calls, does not survive that, so no client works here. Use clients after the fork only, "
     "for example in gunicorn's post_fork hook or Celery's worker_process_init signal, or start "
@@ -23,7 +23,7 @@ _REFUSAL: Final = (
 
 _locks: Final[weakref.WeakSet[ThreadLock]] = weakref.WeakSet()
 _used = False
-_refusal: str | None = None
+_forked = False
 
 
 class ThreadLock:
@@ -57,22 +57,21 @@ def mark_grpc_used() -> None:
 
 def check_fork() -> None:
     """Raise a RuntimeError if this process was forked from one that had used gRPC."""
-    if _refusal is not None:
-        raise RuntimeError(_refusal)
+    if _forked:
+        raise RuntimeError(_FORK_ERROR)
 
 
-def refused() -> bool:
+def forked_after_use() -> bool:
     """Return whether this process was forked from one that had used gRPC."""
-    return _refusal is not None
+    return _forked
 
 
-def register(after_in_child: Callable[[], None]) -> None:
-    """Call a function in each forked child, after `refused` and the locks are set."""
+def on_fork_in_child(after_in_child: Callable[[], None]) -> None:
+    """Call a function in each forked child, after the state of this module is updated."""
 
     def in_child() -> None:
-        global _refusal
-        if _used:
-            _refusal = _REFUSAL
+        global _forked
+        _forked = _used
         for lock in _locks:
             lock.after_in_child()
         after_in_child()

@@ -17,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from leaseway.sdk.forks import check_fork, refused, register
+from leaseway.sdk.forks import check_fork, forked_after_use, on_fork_in_child
 
 _JOIN_TIMEOUT: Final = 2.0
 _TASK_NAME: Final = "leaseway work"
@@ -113,7 +113,7 @@ class LoopThread:
         No-op in a child forked after the first use: the connections belong to the parent, and an
         error here would hide the error that ended the block.
         """
-        if not refused():
+        if not forked_after_use():
             self.run(make)
 
     @property
@@ -204,7 +204,7 @@ class LoopThread:
 LOOP_THREAD: Final = LoopThread()
 """The loop thread of this process."""
 
-register(LOOP_THREAD.after_in_child)
+on_fork_in_child(LOOP_THREAD.after_in_child)
 
 
 class BlockingContext:

@@ -18,7 +18,7 @@ from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.client.session import AsyncSession, acquire_lease, release_lease
 from leaseway.sdk.client.watches import AsyncToolWatch
 from leaseway.sdk.errors import InvalidRequest
-from leaseway.sdk.forks import check_fork, refused
+from leaseway.sdk.forks import check_fork, forked_after_use
 from leaseway.sdk.leases.book import Lease
 from leaseway.sdk.operators import operations
 from leaseway.sdk.operators.views import (
@@ -113,7 +113,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
         Calls in flight fail with `Cancelled`. Closing twice is allowed.
         """
         self._closed = True
-        if refused():
+        if forked_after_use():
             return  # the connections belong to the parent process
         runtime, self._open_runtime = self._open_runtime, None
         if runtime is not None:
@@ -408,7 +408,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
 
 
 def _on_dropped(runtime: Runtime, name: str) -> None:
-    if refused():
+    if forked_after_use():
         return  # the runtime belongs to the parent process
     warnings.warn(f"unclosed {name}", ResourceWarning, stacklevel=2)
     runtime.abort()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from leaseway.sdk.client.calls import AsyncCalls
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.forks import refused
+from leaseway.sdk.forks import forked_after_use
 from leaseway.sdk.leases.book import Lease, SessionLeaseKey
 from leaseway.sdk.validation import check_seconds, check_text
 from leaseway.wire.bounds import LEASE_TTL
@@ -77,7 +77,7 @@ class AsyncSession(AsyncCalls):
         if self._entered == 0:
             self._closed = True
             # After a fork, the leases belong to the parent process.
-            if runtime is not None and not refused():
+            if runtime is not None and not forked_after_use():
                 await runtime.leases.close_session(self.key, self)
 
     async def acquire(

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from leaseway.sdk.calls.results import ToolResult
 from leaseway.sdk.client.options import Callbacks
-from leaseway.sdk.forks import refused
+from leaseway.sdk.forks import forked_after_use
 from leaseway.sdk.runtime import GetScope, forget_frames, raise_error_of
 from leaseway.sdk.transport.events import BufferedEvents, LogMessage, Progress
 from leaseway.sdk.transport.server_requests import ServerRequest
@@ -63,7 +63,7 @@ class AsyncToolStream:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
-        if refused():
+        if forked_after_use():
             return  # the call belongs to the parent process
         if self._events.dropped:
             _log.warning(

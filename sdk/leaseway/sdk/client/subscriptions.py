@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from leaseway.sdk.calls.requests import McpRequest
 from leaseway.sdk.errors import error_from_fault
-from leaseway.sdk.forks import refused
+from leaseway.sdk.forks import forked_after_use
 from leaseway.sdk.leases.book import SessionLeaseKey
 from leaseway.sdk.runtime import GetScope, Runtime, forget_frames, raise_error_of
 from leaseway.sdk.transport.events import CallEvents
@@ -152,7 +152,7 @@ class AsyncResourceUpdates:
         assert self._task is not None
         self._stopped = True
         # After a fork, the task belongs to the parent process.
-        if not self._task.done() and not refused():
+        if not self._task.done() and not forked_after_use():
             self._task.cancel()
             await asyncio.wait([self._task])
 
@@ -161,7 +161,7 @@ class AsyncResourceUpdates:
         forget_frames(task)
 
     def __del__(self) -> None:
-        if self._task is not None and not self._stopped and not refused():
+        if self._task is not None and not self._stopped and not forked_after_use():
             name = self._request.item.name
             message = f"The `with` block of a subscription to {name[:300]!r} was never ended."
             warnings.warn(message, ResourceWarning, stacklevel=2)
