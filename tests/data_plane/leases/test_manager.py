@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import grpc
 import pytest
 from tests.conftest import BOUND
+from tests.data_plane.conftest import rpc_fault
 
 from leaseway.spec.policy import ServerPolicy, TenantLimits
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.status import fault_from_rpc_error, fault_from_status
+from leaseway.wire.status import fault_from_status
 from leaseway.wire.timing.durations import duration, seconds
 
 Bench = Any
@@ -22,14 +22,6 @@ def acquire(bench: Bench, session: str = "s1", server_id: str = "db", **fields: 
     return bench.leases.AcquireLease(
         leases_pb2.AcquireLeaseRequest(session=session, server_id=server_id, **fields)
     )
-
-
-async def refused(call: Any) -> Fault:
-    with pytest.raises(grpc.aio.AioRpcError) as error:
-        await call
-    fault = fault_from_rpc_error(error.value)
-    assert fault is not None
-    return fault
 
 
 async def test_the_first_call_of_a_session_acquires_and_says_so(bench: Bench) -> None:
@@ -108,7 +100,7 @@ async def test_leases_are_listed_in_pages(bench: Bench) -> None:
     assert [lease.id for lease in (*first.leases, *rest.leases)] == held
     assert not rest.next_page_token
     garbage = bench.leases.ListLeases(leases_pb2.ListLeasesRequest(page_token="7"))
-    assert (await refused(garbage)).reason is Reason.INVALID_REQUEST
+    assert (await rpc_fault(garbage)).reason is Reason.INVALID_REQUEST
 
 
 async def test_a_call_on_a_released_lease_fails(bench: Bench) -> None:
@@ -152,12 +144,12 @@ async def test_a_name_is_resolved_on_the_server_of_a_lease(bench: Bench) -> None
         assert (answer.tool.server_id, answer.tool.original_name) == ("db", plan.original_name)
         assert answer.registry_version == bench.worker.pool.registry_version
         assert not answer.tool.shared
-    assert (await refused(asked("nothing"))).reason is Reason.TOOL_NOT_FOUND
-    assert (await refused(asked(f"web:{plan.original_name}"))).reason is Reason.TOOL_NOT_FOUND
+    assert (await rpc_fault(asked("nothing"))).reason is Reason.TOOL_NOT_FOUND
+    assert (await rpc_fault(asked(f"web:{plan.original_name}"))).reason is Reason.TOOL_NOT_FOUND
     for session in ("s2", ""):
-        assert (await refused(asked(plan.name, session))).reason is Reason.LEASE_LOST
+        assert (await rpc_fault(asked(plan.name, session))).reason is Reason.LEASE_LOST
     await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, session="s1"))
-    assert (await refused(asked(plan.name))).reason is Reason.LEASE_RELEASED
+    assert (await rpc_fault(asked(plan.name))).reason is Reason.LEASE_RELEASED
 
 
 async def test_another_session_or_tenant_cannot_release_a_lease(bench: Bench) -> None:
@@ -165,7 +157,7 @@ async def test_another_session_or_tenant_cannot_release_a_lease(bench: Bench) ->
     lease = await bench.acquire()
     for tenant, session in (("acme", "s1"), ("", "s2"), ("", ""), ("acme", "")):
         guess = leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, tenant=tenant, session=session)
-        fault = await refused(bench.leases.ReleaseLease(guess))
+        fault = await rpc_fault(bench.leases.ReleaseLease(guess))
         assert fault.reason is Reason.LEASE_LOST
         reason = "has no record of it" if tenant else "is no lease of this tenant and session"
         assert reason in fault.message
@@ -180,7 +172,7 @@ async def test_an_unknown_lease_id_is_lost_and_starts_nothing(bench: Bench) -> N
     assert fault.reason is Reason.LEASE_LOST
     assert not bench.servers.opened
     release = bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id="other-1"))
-    assert (await refused(release)).reason is Reason.LEASE_LOST
+    assert (await rpc_fault(release)).reason is Reason.LEASE_LOST
 
 
 async def test_a_lease_works_for_its_tenant_session_and_server_only(bench: Bench) -> None:
@@ -216,10 +208,10 @@ async def test_calls_in_flight_on_a_revoked_lease_fail_with_the_reason(
 
 async def test_a_lease_needs_a_leased_server_and_a_session(bench: Bench) -> None:
     await bench.serve("time")
-    assert (await refused(acquire(bench, server_id="time"))).reason is Reason.NOT_LEASABLE
-    assert (await refused(acquire(bench, server_id="tim"))).reason is Reason.TOOL_NOT_FOUND
+    assert (await rpc_fault(acquire(bench, server_id="time"))).reason is Reason.NOT_LEASABLE
+    assert (await rpc_fault(acquire(bench, server_id="tim"))).reason is Reason.TOOL_NOT_FOUND
     await bench.serve("db", shared=False)
-    assert (await refused(acquire(bench, session=""))).reason is Reason.SESSION_REQUIRED
+    assert (await rpc_fault(acquire(bench, session=""))).reason is Reason.SESSION_REQUIRED
     assert (await bench.caller().refused("db")).reason is Reason.SESSION_REQUIRED
 
 
@@ -227,7 +219,7 @@ async def test_a_lease_needs_a_leased_server_and_a_session(bench: Bench) -> None
 async def test_invalid_session_and_tenant_names_are_rejected(bench: Bench, name: str) -> None:
     await bench.serve("db", shared=False)
     for wrong in ({"session": name}, {"tenant": name}):
-        assert (await refused(acquire(bench, **wrong))).reason is Reason.INVALID_REQUEST
+        assert (await rpc_fault(acquire(bench, **wrong))).reason is Reason.INVALID_REQUEST
         given = {"session": "s", **wrong}
         assert (await bench.caller().refused("db", **given)).reason is Reason.INVALID_REQUEST
     assert bench.servers.opened == []
@@ -242,10 +234,10 @@ async def test_a_shared_call_has_no_session_or_tenant_of_any_length(bench: Bench
 async def test_a_full_worker_rejects_a_lease_at_once_or_after_the_wait(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     held = [(await bench.acquire(f"s{number}")) for number in range(4)]
-    fault = await refused(acquire(bench, "one too many"))
+    fault = await rpc_fault(acquire(bench, "one too many"))
     assert fault.reason is Reason.CAPACITY
     assert fault.retry_delay is not None
-    assert (await refused(acquire(bench, "x", wait=duration(0.03)))).reason is Reason.CAPACITY
+    assert (await rpc_fault(acquire(bench, "x", wait=duration(0.03)))).reason is Reason.CAPACITY
     waiting = asyncio.ensure_future(acquire(bench, "patient", wait=duration(10)))
     await bench.until(lambda: bench.worker.leases.waiting)
     await bench.leases.ReleaseLease(
@@ -258,7 +250,7 @@ async def test_a_full_worker_rejects_a_lease_at_once_or_after_the_wait(bench: Be
 async def test_a_lease_whose_instance_does_not_start_is_not_granted(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no such command")]
-    assert "no such command" in (await refused(acquire(bench))).message
+    assert "no such command" in (await rpc_fault(acquire(bench))).message
     assert not (await bench.leases.ListLeases(leases_pb2.ListLeasesRequest())).leases
     assert (await acquire(bench)).created
 
@@ -314,7 +306,7 @@ async def test_releasing_a_lease_cancels_the_start_of_its_instance(bench: Bench)
     (lease,) = bench.worker.leases.leases
     await bench.leases.ReleaseLease(leases_pb2.ReleaseLeaseRequest(lease_id=lease.id, session="s1"))
     async with asyncio.timeout(BOUND):
-        assert (await refused(acquiring)).reason is Reason.LEASE_RELEASED
+        assert (await rpc_fault(acquiring)).reason is Reason.LEASE_RELEASED
         await bench.until(lambda: not bench.servers.live)
         await bench.until(lambda: not bench.worker.pool.context.quota.count("db"))
 
@@ -335,7 +327,7 @@ async def test_a_lease_is_reported_while_its_instance_starts(bench: Bench) -> No
 @pytest.mark.parametrize("ttl", [0.2, -5, 25 * 3600])
 async def test_a_time_to_live_out_of_bounds_is_rejected(bench: Bench, ttl: float) -> None:
     await bench.serve("db", shared=False)
-    fault = await refused(acquire(bench, ttl=duration(ttl)))
+    fault = await rpc_fault(acquire(bench, ttl=duration(ttl)))
     assert fault.reason is Reason.INVALID_REQUEST
     assert f"ttl={ttl:g}" in fault.message
     caller = bench.caller()
@@ -346,7 +338,7 @@ async def test_a_time_to_live_out_of_bounds_is_rejected(bench: Bench, ttl: float
 async def test_a_lease_is_not_granted_to_a_caller_of_another_protocol(bench: Bench) -> None:
     await bench.serve("db", shared=False)
     other = catalog_pb2.ClientInfo(protocol_version=99)
-    fault = await refused(acquire(bench, client=other))
+    fault = await rpc_fault(acquire(bench, client=other))
     assert fault.reason is Reason.INCOMPATIBLE_VERSION
 
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 from tests.conftest import BOUND
-from tests.data_plane.conftest import worker_bench
-from tests.data_plane.leases.test_manager import Bench, acquire, refused
+from tests.data_plane.conftest import rpc_fault, worker_bench
+from tests.data_plane.leases.test_manager import Bench, acquire
 
 from leaseway.data_plane.core.leases.table import (
     LeaseLimitReached,
@@ -25,11 +25,11 @@ from leaseway.wire.timing.durations import duration
 
 
 class Room:
-    """A lease table with a line in front of it, and the order in which leases were granted."""
+    """A lease table with a wait queue, and the order of the grants."""
 
     def __init__(self, capacity: int = 1, server_limit: int = 256) -> None:
         self.table = LeaseTable("run", capacity)
-        self.line = LeaseWaitQueue()
+        self.queue = LeaseWaitQueue()
         self.server_limit = server_limit
         self.order: list[str] = []
 
@@ -49,23 +49,23 @@ class Room:
 
         try:
             return attempt()[0]
-        except LeaseLimitReached as full:
-            why = full
-        return (await self.line.wait(key, attempt, why, wait))[0]
+        except LeaseLimitReached as error:
+            limit = error
+        return (await self.queue.wait(key, attempt, limit, wait))[0]
 
     def release(self, lease: WorkerLease) -> None:
         self.table.end(lease.id, "released", 0.0)
-        self.line.serve()
+        self.queue.serve()
 
 
 async def queued(room: Room, *names: str, server: str = "db") -> list[asyncio.Task[WorkerLease]]:
-    """Let sessions wait, in this order."""
+    """Queue sessions in this order."""
     tasks = []
     for name in names:
         tasks.append(asyncio.create_task(room.acquire(name, server)))
-        waiting = len(room.line)
+        waiting = len(room.queue)
         async with asyncio.timeout(BOUND):
-            while len(room.line) == waiting:
+            while len(room.queue) == waiting:
                 await asyncio.sleep(0)
     return tasks
 
@@ -112,8 +112,8 @@ async def test_one_place_wakes_one_caller() -> None:
     room.release(held)
     async with asyncio.timeout(BOUND):
         await tasks[0]
-    assert len(room.line) == 2
-    room.line.reject_all(Fault(Reason.DRAINING, "over"))
+    assert len(room.queue) == 2
+    room.queue.reject_all(Fault(Reason.DRAINING, "over"))
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -134,9 +134,9 @@ async def test_a_full_server_does_not_hold_up_callers_of_another_one() -> None:
 async def test_a_cancelled_waiter_takes_no_place() -> None:
     room = Room()
     held = await room.acquire("first")
-    gone, next_one = await queued(room, "gone", "next")
-    gone.cancel()
-    await asyncio.gather(gone, return_exceptions=True)
+    cancelled, next_one = await queued(room, "gone", "next")
+    cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
     room.release(held)
     async with asyncio.timeout(BOUND):
         await next_one
@@ -149,43 +149,43 @@ async def test_a_wait_ends_with_its_time_and_a_fault_ends_every_wait() -> None:
     with pytest.raises(LeaseLimitReached):
         await room.acquire("hasty", wait=0.01)
     tasks = await queued(room, "a", "b")
-    room.line.reject_all(Fault(Reason.DRAINING, "over"))
+    room.queue.reject_all(Fault(Reason.DRAINING, "over"))
     ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert [end.reason for end in ends if isinstance(end, Fault)] == [Reason.DRAINING] * 2
-    assert not len(room.line)
+    assert not len(room.queue)
 
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_under_contention_every_caller_is_served_within_the_limits(seed: int) -> None:
     draw, room = random.Random(seed), Room(capacity=3, server_limit=2)
-    most = 0
+    held = 0
 
     async def live(number: int) -> None:
-        nonlocal most
+        nonlocal held
         for round_ in range(5):
             lease = await room.acquire(f"{number}-{round_}", draw.choice(["db", "fs"]))
-            most = max(most, len(room.table))
+            held = max(held, len(room.table))
             for _ in range(draw.randrange(4)):
                 await asyncio.sleep(0)
             room.release(lease)
 
     async with asyncio.timeout(BOUND):
         await asyncio.gather(*(live(number) for number in range(20)))
-    assert most <= 3
+    assert held <= 3
     assert len(room.order) == 100
-    assert not len(room.line)
+    assert not len(room.queue)
     assert not len(room.table)
 
 
 async def test_a_worker_that_shuts_down_rejects_waiters(bench: Bench) -> None:
     await bench.serve("db", shared=False, instances=InstancePolicy(max_instances=1))
     await acquire(bench, "s1")
-    waiting = asyncio.ensure_future(refused(acquire(bench, "s2", wait=duration(60))))
+    waiting = asyncio.ensure_future(rpc_fault(acquire(bench, "s2", wait=duration(60))))
     await bench.until(lambda: bench.worker.leases.waiting)
     bench.worker.leases.reject_new(bench.worker.executor.draining_fault())
     async with asyncio.timeout(BOUND):
         assert (await waiting).reason is Reason.DRAINING
-    assert (await refused(acquire(bench, "s3"))).reason is Reason.DRAINING
+    assert (await rpc_fault(acquire(bench, "s3"))).reason is Reason.DRAINING
 
 
 async def test_a_raised_limit_serves_waiters(bench: Bench) -> None:
@@ -210,7 +210,7 @@ async def test_a_waiter_whose_instance_does_not_start_gets_the_fault(bench: Benc
     bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no such command")]
     request = leases_pb2.ReleaseLeaseRequest(lease_id=held.lease.id, session=held.lease.session)
     await bench.leases.ReleaseLease(request)
-    fault = await refused(waiting)
+    fault = await rpc_fault(waiting)
     assert (fault.reason, fault.message) == (Reason.SERVER_NOT_READY, "no such command")
     assert not tuple(bench.worker.leases.leases)
 
@@ -235,25 +235,25 @@ async def test_a_worker_without_capacity_grants_no_lease() -> None:
     async with worker_bench(capacity=0) as bench:
         assert bench.first_hello.capacity == 0
         await bench.serve("db", shared=False)
-        assert (await refused(acquire(bench))).reason is Reason.CAPACITY
+        assert (await rpc_fault(acquire(bench))).reason is Reason.CAPACITY
 
 
 async def test_a_tenant_that_fills_the_queue_makes_place_for_another() -> None:
-    line, full = LeaseWaitQueue(), LeaseLimitReached("The worker is full.")
+    queue, full = LeaseWaitQueue(), LeaseLimitReached("The worker is full.")
 
     def never() -> Granted:
         raise full
 
     def asked(tenant: str, number: int) -> asyncio.Task[Granted]:
         key = WorkerLeaseKey(tenant, f"s{number}", "db")
-        return asyncio.create_task(line.wait(key, never, full, BOUND))
+        return asyncio.create_task(queue.wait(key, never, full, BOUND))
 
     greedy = [asked("greedy", number) for number in range(bounds.MAX_WAITING)]
     other = asked("other", 0)
     with pytest.raises(LeaseLimitReached):
         await greedy[-1]
     assert not other.done()
-    assert len(line) == bounds.MAX_WAITING
+    assert len(queue) == bounds.MAX_WAITING
     for task in (*greedy, other):
         task.cancel()
     await asyncio.gather(*greedy, other, return_exceptions=True)
