@@ -96,7 +96,7 @@ class Generation(InstanceOwner):
         """Whether the shared instance ended because it was idle; the next call starts it."""
         return self._supervisor.is_resting and not self.draining
 
-    def can_succeed(self, older: Generation) -> bool:
+    def can_defer_to(self, older: Generation) -> bool:
         """Return whether an older generation can serve until an instance of this one starts."""
         if self.variant.spec.hidden or self.is_shared != older.is_shared:
             return False
@@ -104,7 +104,7 @@ class Generation(InstanceOwner):
             return self.shared is None and older.shared is not None
         return not self.instances.was_up and older.instances.was_up
 
-    def succeed(self, older: Generation) -> None:
+    def defer_to(self, older: Generation) -> None:
         """Let an older generation serve shared calls until an instance of this one starts.
 
         New leases try this generation first, then the older one.

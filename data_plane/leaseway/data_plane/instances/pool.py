@@ -210,8 +210,8 @@ class Pool:
         self, fresh: Generation, replaced: Generation | None, serving: Generation | None
     ) -> None:
         """Drain the older generation, now or when the fresh one has an instance."""
-        if serving is not None and fresh.can_succeed(serving):
-            fresh.succeed(serving)
+        if serving is not None and fresh.can_defer_to(serving):
+            fresh.defer_to(serving)
             if serving is replaced:
                 self._draining.append(serving)
                 return
