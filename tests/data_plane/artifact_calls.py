@@ -1,4 +1,4 @@
-"""Calls that return images, and what becomes of those, for the tests of artifacts."""
+"""Calls that return images, for the tests of artifacts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def answer(bench: Bench, payload: bytes) -> None:
 
 
 async def kept(bench: Bench, content: bytes = PNG, **fields: Any) -> str:
-    """Have a call return an image; return its reference."""
+    """Make a call that returns an image; return its reference."""
     fields.setdefault("session", "s1")
     said = await call(bench, result(content), **fields)
     return str(said["content"][0]["artifact"])

@@ -70,8 +70,14 @@ def logging_to(path: Path, fmt: Any = "text") -> Iterator[None]:
         root.setLevel(level)
 
 
+async def read_all(stream: Any) -> None:
+    """Read a stream to its end."""
+    while await stream.read() is not grpc.aio.EOF:
+        pass
+
+
 class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
-    """The other side of Sync, one stream after the other."""
+    """A fake control plane that serves one sync stream at a time."""
 
     def __init__(self, epoch: int = 1) -> None:
         self.epoch = epoch
@@ -120,11 +126,11 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
             await self.reads.wait()
 
     def send(self, **message: Any) -> None:
-        """Say something to the worker."""
+        """Send a message to the worker."""
         self.outgoing.put_nowait(sync_pb2.SyncResponse(**message))
 
     def send_in_parts(self, **message: Any) -> None:
-        """Say something long."""
+        """Send a message in parts."""
         for part in split(sync_pb2.SyncResponse(**message).SerializeToString()):
             self.send(part=part)
 
@@ -138,9 +144,9 @@ class ControlPlane(sync_pb2_grpc.SyncServiceServicer):
             return await self.hellos.get()
 
     async def expect(self, kind: str) -> Any:
-        """Return the next message of a kind; others are dropped, but not reports.
+        """Return the next message of a kind; drop all others except reports.
 
-        When those come nobody knows: they are coalesced, and wait for one another.
+        Reports arrive at any time: they are coalesced.
         """
         queue = self.reports if kind == "report" else self.received
         async with asyncio.timeout(WAIT):
@@ -189,7 +195,7 @@ class Caller:
             self.changed.set()
 
     async def until(self, condition: Any) -> None:
-        """Wait until what was received satisfies a condition."""
+        """Wait for a condition that received messages can change."""
         async with asyncio.timeout(WAIT):
             while not condition():
                 self.changed.clear()
@@ -219,7 +225,7 @@ class Caller:
         return await self.result(await self.begin(server_id, tool, **fields))
 
     async def refused(self, server_id: str, tool: str = "echo", **fields: Any) -> Fault:
-        """Call and return why there is no result."""
+        """Call and return the fault."""
         result = await self.call(server_id, tool, **fields)
         assert result.HasField("status"), "the call has a result"
         return fault_from_status(result.status)
@@ -231,7 +237,7 @@ class Caller:
 
 
 class Bench:
-    """A worker that has joined, and what is around it."""
+    """A worker that has joined a control plane, with its servers and callers."""
 
     def __init__(self, servers: MemoryServers, plane: ControlPlane) -> None:
         self.servers = servers
@@ -293,13 +299,13 @@ class Bench:
         return sync_pb2.Delta(nonce=version, epoch=self.plane.epoch, upserts=upserts, **fields)
 
     async def push(self, *upserts: sync_pb2.Upsert, **fields: Any) -> sync_pb2.Ack:
-        """Have the worker serve something, and wait until it does."""
+        """Send a delta, and wait until the worker has applied it."""
         self.plane.send(delta=self.delta(*upserts, **fields))
         ack: sync_pb2.Ack = await self.plane.expect("ack")
         return ack
 
     async def serve(self, server_id: str, *, shared: bool = True, **fields: Any) -> ServerSpec:
-        """Have the worker serve a server in memory."""
+        """Serve an in-memory server."""
         spec = self.spec(server_id, shared=shared, **fields)
         await self.push(self.upsert(spec))
         return spec
@@ -331,7 +337,7 @@ class Bench:
         return call
 
     async def probe(self, spec: ServerSpec) -> sync_pb2.ProbeResult:
-        """Have a server tried, and serve what it listed."""
+        """Probe a server, and serve the tools that it listed."""
         probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
         self.plane.send(probe=probe)
         result: sync_pb2.ProbeResult = await self.plane.expect("probe_result")
@@ -433,7 +439,7 @@ async def bench() -> AsyncIterator[Bench]:
 async def worker_bench(
     capacity: int = 4, meter: Meter | None = None, **fields: Any
 ) -> AsyncIterator[Bench]:
-    """Run a worker, measured or not, that has joined a control plane and serves nothing yet.
+    """Run a worker that has joined a control plane and serves nothing yet.
 
     Args:
         capacity: The most leases that it takes.

@@ -1,4 +1,4 @@
-"""A disk of artifacts that hangs: calls, readers and the end of the worker do not."""
+"""A hanging disk delays neither calls nor readers nor the worker's shutdown."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from leaseway.data_plane.artifacts.storage import DirectoryStorage, MemoryStorag
 
 @pytest.fixture
 def disk() -> Iterator[threading.Event]:
-    """What a disk that hangs waits for; it answers when the test is over."""
+    """The event that a hanging disk waits for; set at the end of the test."""
     answers = threading.Event()
     yield answers
     answers.set()
 
 
 class Hanging(MemoryStorage):
-    """Artifacts of which no byte is written or read until somebody says so."""
+    """Artifact storage that writes and reads nothing until an event is set."""
 
     def __init__(self, answers: threading.Event) -> None:
         super().__init__()

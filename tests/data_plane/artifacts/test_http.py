@@ -1,4 +1,4 @@
-"""Artifacts over HTTP: shown to pages of their owner, never run, never anybody else's."""
+"""Artifacts over HTTP: owners, ranges, security headers, limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OWNER = {"tenant": "acme", "session": "s1"}
 
 
 class Page:
-    """Someone who asks for artifacts."""
+    """An HTTP client for artifacts."""
 
     def __init__(self, bench: Bench, base: str, http: aiohttp.ClientSession) -> None:
         self.bench = bench
@@ -38,7 +38,7 @@ class Page:
         self._http = http
 
     async def kept(self, mime: str = "image/png", kind: str = "image") -> str:
-        """Have a call return something; return its reference."""
+        """Make a call that returns an item; return its reference."""
         item = {"type": kind, "mimeType": mime, "data": base64.b64encode(PNG).decode()}
         caller = self.bench.caller()
         call_id = await caller.begin("shots", **OWNER)
@@ -47,7 +47,7 @@ class Page:
         await caller.result(call_id)
         return str(json.loads(caller.payloads[call_id])["content"][0]["artifact"])
 
-    async def ask(
+    async def request(
         self,
         path: str,
         query: dict[str, str] | None = None,
@@ -55,7 +55,7 @@ class Page:
         method: str = "GET",
         headers: dict[str, str] | None = None,
     ) -> tuple[int, bytes, Any]:
-        """Ask for a path as it is written; return status, body and headers."""
+        """Request a path without normalizing it; return status, body and headers."""
         words = "&".join(f"{name}={value}" for name, value in (query or {}).items())
         url = URL(f"{self.base}/{path}{'?' if words else ''}{words}", encoded=True)
         async with self._http.request(method, url, headers=headers) as answer:
@@ -78,7 +78,7 @@ with_key = pytest.mark.parametrize("page", ["a-key"], indirect=True)
 
 async def test_an_image_is_served_to_its_owner_with_security_headers(page: Page) -> None:
     ref = await page.kept()
-    status, body, headers = await page.ask(ref, OWNER)
+    status, body, headers = await page.request(ref, OWNER)
     assert (status, body) == (200, PNG)
     assert headers["Content-Type"] == "image/png"
     assert headers["Content-Length"] == str(len(PNG))
@@ -91,12 +91,12 @@ async def test_an_image_is_served_to_its_owner_with_security_headers(page: Page)
 async def test_the_owner_may_be_sent_in_headers(page: Page) -> None:
     ref = await page.kept()
     named = {"X-Leaseway-Tenant": "acme", "X-Leaseway-Session": "s1"}
-    assert (await page.ask(ref, headers=named))[:2] == (200, PNG)
+    assert (await page.request(ref, headers=named))[:2] == (200, PNG)
 
 
 async def test_head_returns_the_headers_of_get(page: Page) -> None:
     ref = await page.kept()
-    status, body, headers = await page.ask(ref, OWNER, method="HEAD")
+    status, body, headers = await page.request(ref, OWNER, method="HEAD")
     assert (status, body, headers["Content-Length"]) == (200, b"", str(len(PNG)))
     assert headers["Content-Type"] == "image/png"
 
@@ -117,7 +117,7 @@ async def test_a_requested_range_is_sent(
     page: Page, wanted: str, status: int, begin: int, end: int | None
 ) -> None:
     ref = await page.kept()
-    answer = await page.ask(ref, OWNER, headers={"Range": wanted})
+    answer = await page.request(ref, OWNER, headers={"Range": wanted})
     assert answer[:2] == (status, PNG[begin:end])
     if status == 206:
         first = begin % len(PNG)
@@ -127,7 +127,7 @@ async def test_a_requested_range_is_sent(
 
 async def test_a_range_behind_the_end_is_refused(page: Page) -> None:
     ref = await page.kept()
-    status, body, headers = await page.ask(ref, OWNER, headers={"Range": "bytes=999-"})
+    status, body, headers = await page.request(ref, OWNER, headers={"Range": "bytes=999-"})
     assert (status, body, headers["Content-Range"]) == (416, b"", f"bytes */{len(PNG)}")
 
 
@@ -147,7 +147,7 @@ async def test_only_images_and_sounds_keep_their_type(
     page: Page, kind: str, mime: str, served: str, place: str
 ) -> None:
     ref = await page.kept(mime, kind)
-    status, body, headers = await page.ask(ref, OWNER)
+    status, body, headers = await page.request(ref, OWNER)
     assert (status, body, headers["Content-Type"]) == (200, PNG, served)
     assert headers["Content-Disposition"].startswith(place)
     assert "X-Evil" not in headers
@@ -155,7 +155,7 @@ async def test_only_images_and_sounds_keep_their_type(
 
 async def test_a_foreign_host_name_is_refused(page: Page) -> None:
     ref = await page.kept()
-    status, _, _ = await page.ask(ref, OWNER, headers={"Host": "evil.example"})
+    status, _, _ = await page.request(ref, OWNER, headers={"Host": "evil.example"})
     assert status == 403
 
 
@@ -174,7 +174,7 @@ async def test_an_artifact_of_another_owner_is_like_a_missing_one(
 ) -> None:
     ref = await page.kept()
     missing = ref.replace(ref[-8:-4], "0000" if ref[-8:-4] != "0000" else "1111")
-    theirs, never = await page.ask(ref, query), await page.ask(missing, query)
+    theirs, never = await page.request(ref, query), await page.request(missing, query)
     assert theirs[0] == never[0] == 404
     assert theirs[1].replace(ref.encode(), b"") == never[1].replace(missing.encode(), b"")
     assert b"PNG" not in theirs[1]
@@ -204,7 +204,7 @@ async def test_an_artifact_of_another_owner_is_like_a_missing_one(
 )
 async def test_no_path_escapes_the_artifacts(page: Page, path: str) -> None:
     ref = await page.kept()
-    status, body, _ = await page.ask(path.format(ref=ref), OWNER)
+    status, body, _ = await page.request(path.format(ref=ref), OWNER)
     assert status == 404
     assert b"root:" not in body
 
@@ -212,7 +212,7 @@ async def test_no_path_escapes_the_artifacts(page: Page, path: str) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 async def test_only_get_and_head_are_allowed(page: Page, method: str) -> None:
     ref = await page.kept()
-    status, _, headers = await page.ask(ref, OWNER, method=method)
+    status, _, headers = await page.request(ref, OWNER, method=method)
     assert status == 405
     assert headers["Allow"] == "GET,HEAD"
 
@@ -223,7 +223,7 @@ async def test_without_the_key_every_path_is_unauthorized(page: Page, sent: str 
     ref = await page.kept()
     headers = {"Authorization": sent} if sent is not None else None
     for path in (ref, "artifacts/none", "elsewhere"):
-        status, body, answered = await page.ask(path, OWNER, headers=headers)
+        status, body, answered = await page.request(path, OWNER, headers=headers)
         assert (status, answered["WWW-Authenticate"]) == (401, "Bearer")
         assert b"LEASEWAY_KEY" in body
 
@@ -231,7 +231,7 @@ async def test_without_the_key_every_path_is_unauthorized(page: Page, sent: str 
 @with_key
 async def test_with_the_key_an_artifact_is_served(page: Page) -> None:
     ref = await page.kept()
-    answer = await page.ask(ref, OWNER, headers={"Authorization": "Bearer a-key"})
+    answer = await page.request(ref, OWNER, headers={"Authorization": "Bearer a-key"})
     assert answer[:2] == (200, PNG)
 
 
@@ -247,9 +247,9 @@ async def test_an_artifact_removed_while_it_is_sent_aborts_the_connection(
 
     monkeypatch.setattr(store, "read_parts", half)
     with pytest.raises(aiohttp.ClientPayloadError):
-        await page.ask(ref, OWNER)
+        await page.request(ref, OWNER)
     monkeypatch.undo()
-    assert (await page.ask(ref, OWNER))[1] == PNG
+    assert (await page.request(ref, OWNER))[1] == PNG
 
 
 async def test_too_many_readers_get_a_retry_delay(
@@ -257,7 +257,7 @@ async def test_too_many_readers_get_a_retry_delay(
 ) -> None:
     monkeypatch.setattr(bounds, "ARTIFACT_READERS", 0)
     ref = await page.kept()
-    status, _, headers = await page.ask(ref, OWNER)
+    status, _, headers = await page.request(ref, OWNER)
     assert (status, headers["Retry-After"]) == (503, "1")
 
 
@@ -305,9 +305,9 @@ async def test_a_credential_of_a_tenant_reads_that_tenants_artifacts_only(tmp_pa
         session = {"session": OWNER["session"]}
         owner = OWNER["tenant"]
         assert owner == "acme"
-        assert (await page.ask(ref, session, headers=headers["acme"]))[0] == 200
-        assert (await page.ask(ref, OWNER, headers=headers["acme"]))[0] == 200
-        assert (await page.ask(ref, OWNER, headers=headers["rival"]))[0] == 403
-        others = await page.ask(ref, session, headers=headers["rival"])
-        missing = await page.ask(f"{ref[:-8]}00000000", session, headers=headers["rival"])
+        assert (await page.request(ref, session, headers=headers["acme"]))[0] == 200
+        assert (await page.request(ref, OWNER, headers=headers["acme"]))[0] == 200
+        assert (await page.request(ref, OWNER, headers=headers["rival"]))[0] == 403
+        others = await page.request(ref, session, headers=headers["rival"])
+        missing = await page.request(f"{ref[:-8]}00000000", session, headers=headers["rival"])
         assert others[0] == missing[0] == 404

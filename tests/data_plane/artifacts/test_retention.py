@@ -1,4 +1,4 @@
-"""How long artifacts are kept, how many, and how large ones are sent."""
+"""Expiry, eviction and streaming of artifacts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_an_artifact_of_64_mib_is_streamed_in_parts_with_little_held(tmp_p
 
 
 def _put(bench: Bench, storage: DirectoryStorage, size: int) -> str:
-    """Keep an artifact that is larger than a result can be."""
+    """Store an artifact larger than any result."""
     noise = artifact_reference("s", "t", "image/png", mark="0" * 12, stored_at=0, noise=1)
     storage.write(noise, (bytes(bounds.MIB) for _ in range(size // bounds.MIB)))
     call = execution_pb2.Call(session="s1")

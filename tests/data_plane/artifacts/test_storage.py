@@ -1,4 +1,4 @@
-"""Where artifacts' bytes are: the folder and its twin keep the same promises."""
+"""Storage of artifacts: the folder and its in-memory twin behave alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Artifacts of a worker: kept while calls end, read by those who called and by nobody else."""
+"""Artifacts of a worker: stored from results, read only by their owners."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from leaseway.wire.status import fault_from_status
 
 @pytest.fixture
 async def shots(bench: Bench) -> Bench:
-    """A worker with a server whose calls wait to be answered."""
+    """A worker with a server that leaves its calls unanswered."""
     await bench.hold("shots")
     return bench
 

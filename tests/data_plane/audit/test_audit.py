@@ -1,4 +1,4 @@
-"""The audit: its chain, its redaction and its files."""
+"""The audit's hash chain, redaction and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker records of calls: before they change something, and how they ended."""
+"""The audit records of a worker's calls, refusals and approvals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Audited:
         self.folder = folder
 
     def records(self, *events: str) -> list[dict[str, Any]]:
-        """Return what is on the disk of some events, or of calls."""
+        """Return the written records of some events, by default of calls."""
         paths = sorted(self.folder.iterdir())
         lines = [line for path in paths for line in path.read_bytes().splitlines()]
         records = [json.loads(line) for line in lines]
@@ -60,8 +60,8 @@ async def test_a_call_that_may_change_something_is_recorded_before_it_runs(
     call_id = await caller.begin(
         "time", tenant="acme", agent="billing", session="d1", traceparent=f"00-{'a' * 32}-b-01"
     )
-    async with at_server(audited):
-        [begun] = audited.records()
+    await audited.bench.wait_for_calls()
+    [begun] = audited.records()
     wanted = {
         "event": "begin",
         "worker": "w1",
@@ -118,22 +118,6 @@ async def test_calls_that_come_together_are_recorded_in_one_write_before_any_is_
         call.answer(b"{}")
     for number in numbers:
         await caller.result(number)
-
-
-class at_server:  # noqa: N801 - read as: async with at_server
-    """Wait until the server has the call: by then its beginning is on the disk."""
-
-    def __init__(self, audited: Audited) -> None:
-        self._audited = audited
-
-    async def __aenter__(self) -> None:
-        from tests.e2e.system import eventually
-
-        opened = self._audited.bench.servers.opened
-        await eventually(lambda: bool(opened and opened[0].calls))
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
 
 
 async def test_refused_rpcs_of_both_planes_are_recorded(audited: Audited) -> None:

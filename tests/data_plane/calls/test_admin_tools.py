@@ -1,4 +1,4 @@
-"""`mcp_release` on a worker: a model gives back a lease of its own session."""
+"""`mcp_release` on a worker: a model releases a lease of its session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls may run: of a server and tool that are served, with arguments that fit."""
+"""Admission of calls: server, tool, arguments, grants, rules, limits."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ async def test_a_tool_without_a_grant_is_refused_like_a_missing_one(bench: Bench
 
 
 @contextmanager
-def noting_calls() -> Iterator[list[str]]:
-    """Note which functions of what decides about calls are called, in their order.
+def recorded_functions() -> Iterator[list[str]]:
+    """Record the functions of admission that are called, in order.
 
     `generations` and `current_generations` are left out: supervision reads them at any time.
     """
@@ -133,9 +133,9 @@ async def test_a_tool_without_a_grant_takes_the_same_code_path_as_a_missing_one(
     ]
     for there, never in pairs:
         for _ in range(2):  # the second time from what is remembered
-            with noting_calls() as taken:
+            with recorded_functions() as taken:
                 first = await caller.refused(*there, tenant="acme")
-            with noting_calls() as expected:
+            with recorded_functions() as expected:
                 second = await caller.refused(*never, tenant="acme")
             assert taken == expected
             assert "resolve" in taken

@@ -1,4 +1,4 @@
-"""What servers ask of callers over an exchange, and what becomes of it."""
+"""Questions of servers to callers over an exchange, and their answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT = 60.0
 
 
 async def begin(bench: Bench, caller: Any, *answers: str, **fields: Any) -> tuple[int, MemoryCall]:
-    """Begin a call on the one server there is; return its id and the server's side of it."""
+    """Start a call on the only server; return its id and the server's side of it."""
     before = _calls(bench)
     call_id = await caller.begin("db", answers=answers or [ELICIT, SAMPLE, ROOTS], **fields)
     await bench.until(lambda: len(_calls(bench)) > len(before))
@@ -33,7 +33,7 @@ def _calls(bench: Bench) -> list[MemoryCall]:
 
 
 async def asked(caller: Any, number: int = 1) -> list[execution_pb2.Ask]:
-    """Return the questions that came, once there are so many."""
+    """Return the received questions once there are enough."""
     await caller.until(lambda: len(_asks(caller)) >= number)
     return _asks(caller)
 
@@ -49,7 +49,7 @@ async def answer(caller: Any, ask: execution_pb2.Ask, result: bytes, **fields: A
 
 
 async def reply(ask: MemoryAsk) -> Any:
-    """Return what the server got."""
+    """Return the answer that the server got."""
     async with asyncio.timeout(WAIT):
         return await ask.reply
 

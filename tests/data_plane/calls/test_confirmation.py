@@ -1,4 +1,4 @@
-"""Calls of tools that need a person: what a worker asks, and what it sends."""
+"""Calls of tools that need an approval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference server of npm asks through a worker, and is answered or told why not."""
+"""The npm reference server asks its caller through a worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANSWERS = {
 
 
 class Answering:
-    """A caller that answers whatever is asked."""
+    """A caller that answers all questions."""
 
     def __init__(self, bench: Bench) -> None:
         self.caller = bench.caller()
@@ -60,7 +60,7 @@ class Answering:
         return "\n".join(item["text"] for item in content)
 
     def close(self) -> None:
-        """End."""
+        """Close the stream."""
         self._task.cancel()
         self.caller.close()
 

@@ -1,4 +1,4 @@
-"""Which calls a worker remembers, and what it counts of them."""
+"""The calls that a worker remembers and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a server that runs so many at once: tenants take turns."""
+"""Turns of tenants on a server with `max_calls`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leaseway.wire.status import fault_from_status
 
 
 def first(bench: Bench) -> MemoryCall:
-    """Return the oldest call that the server has and has not answered."""
+    """Return the server's oldest unanswered call."""
     return bench.servers.opened[0].calls[0]
 
 
@@ -20,7 +20,7 @@ def texts(bench: Bench) -> list[bytes]:
 
 
 async def flood(bench: Bench, calls: int) -> list[int]:
-    """Have the tenant `acme` send calls that the server does not answer."""
+    """Send calls of the tenant `acme` that the server does not answer."""
     bench.servers.holds = True
     caller = bench.caller()
     ids = [await caller.begin("time", tenant="acme") for _ in range(calls)]

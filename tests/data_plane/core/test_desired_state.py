@@ -1,4 +1,4 @@
-"""A delta changes exactly what it says, and the registry version never falls."""
+"""Updates of the desired state; its registry version never decreases."""
 
 from hypothesis import given
 from hypothesis import strategies as st

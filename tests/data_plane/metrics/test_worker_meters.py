@@ -1,4 +1,4 @@
-"""What a worker measures, from inside of one process."""
+"""The metrics of a worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def meter() -> Meter:
 
 @pytest.fixture
 async def measured(meter: Meter) -> AsyncIterator[Bench]:
-    """A worker that measures itself."""
+    """A worker with metrics."""
     async with worker_bench(capacity=2, meter=meter) as bench:
         yield bench
 

@@ -1,4 +1,4 @@
-"""Calls without an exchange whose servers ask: they wait between two requests of their caller."""
+"""Unary calls that are suspended until their caller answers the server's questions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def call_of(bench: Bench) -> MemoryCall:
 
 
 async def begin(bench: Bench, **fields: Any) -> tuple[asyncio.Future[Reply], MemoryCall]:
-    """Begin a call; return what its caller waits for, and the server's side of it."""
+    """Start a call; return its pending response and the server's side of it."""
     reply = asyncio.ensure_future(reply_of(bench, **fields))
     await bench.until(lambda: any(instance.calls for instance in bench.servers.opened))
     return reply, call_of(bench)
@@ -59,7 +59,7 @@ async def refused(bench: Bench, **fields: Any) -> Fault:
 
 
 async def parked(bench: Bench, *methods: str, **fields: Any) -> tuple[Reply, list[MemoryAsk]]:
-    """Begin a call whose server asks; return the response and the questions."""
+    """Suspend a call by questions; return its response and the questions."""
     reply, call = await begin(bench, **fields)
     questions = [call.ask(method, {"n": n}) for n, method in enumerate(methods)]
     return await reply, questions
@@ -82,7 +82,7 @@ async def reply_to(question: MemoryAsk) -> Any:
 
 @pytest.fixture
 async def held(bench: Bench) -> Bench:
-    """A worker with one shared server, whose calls wait."""
+    """A worker with a shared server that leaves its calls unanswered."""
     await bench.hold("db")
     return bench
 
@@ -260,7 +260,7 @@ async def test_suspended_calls_are_limited(held: Bench) -> None:
 
 
 def sink_of(tenant: str) -> Any:
-    """Return the sink of a call that nobody runs."""
+    """Return the sink of a call that does not run."""
     sink: Any = UnarySink(False, tenant)
     sink.active = SimpleNamespace(
         call=execution_pb2.Call(tenant=tenant), asks=None, arguments=b"{}"
@@ -318,3 +318,102 @@ async def test_a_streaming_call_ends_its_stream_with_the_questions(held: Bench) 
 async def _all(stream: Any) -> list[Any]:
     async with asyncio.timeout(WAIT):
         return [event async for event in stream]
+
+
+def text_result(size: int) -> bytes:
+    """Return a result of this size."""
+    around = len(b'{"content":[{"type":"text","text":""}]}')
+    return b'{"content":[{"type":"text","text":"%b"}]}' % (b"x" * (size - around))
+
+
+async def several_parked(bench: Bench, count: int) -> tuple[list[Reply], list[MemoryCall]]:
+    """Suspend calls one after the other; return their responses and the server's sides."""
+    responses: list[Reply] = []
+    calls: list[MemoryCall] = []
+    for number in range(count):
+        reply = asyncio.ensure_future(reply_of(bench))
+        calls.append((await bench.wait_for_calls(number + 1))[number])
+        calls[number].ask(ELICIT)
+        responses.append(await reply)
+    return responses, calls
+
+
+async def test_suspended_calls_beyond_the_memory_limit_discard_the_oldest(
+    held: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    held.worker.execution.continuations = Continuations("w1", "i1", max_bytes=3000)
+    responses, calls = await several_parked(held, 3)
+    for call in (calls[1], calls[0]):
+        call.answer(text_result(1200))
+    assert len(held.worker.execution.continuations) == 3
+    calls[2].answer(text_result(1200))
+    await held.until(lambda: len(held.worker.execution.continuations) == 2)
+    fault = await refused(held, request_state=responses[0].request_state)
+    assert (fault.reason, fault.started) == (Reason.OVERLOADED, "yes")
+    assert "Its result was dropped: calls that wait for their callers hold more" in fault.message
+    assert "call of db:echo without an exchange: its result was dropped" in caplog.text
+    for response in responses[1:]:
+        ended = await reply_of(held, request_state=response.request_state)
+        assert ended.content[0].text.startswith("xxx")
+
+
+async def test_a_discarded_call_without_a_result_is_cancelled(held: Bench) -> None:
+    held.worker.execution.continuations = Continuations("w1", "i1", max_bytes=1000)
+    responses, calls = await several_parked(held, 2)
+    calls[1].answer(text_result(950))
+    await held.until(lambda: calls[0].cancelled)
+    fault = await refused(held, request_state=responses[0].request_state)
+    assert "It was cancelled: calls that wait" in fault.message
+    assert (await reply_of(held, request_state=responses[1].request_state)).content
+
+
+async def test_questions_count_as_memory_of_suspended_calls(held: Bench) -> None:
+    held.worker.execution.continuations = Continuations("w1", "i1", max_bytes=5000)
+    _response, _ = await parked(held, ELICIT)
+    call = call_of(held)
+    for _ in range(15):
+        call.ask(ELICIT, {"message": "x" * 100}).withdraw()
+    sink = next(iter(held.worker.execution.continuations._suspended.values())).sink
+    assert sink.held_bytes < 500, "what was taken back is not kept"
+    call.ask(ELICIT, {"message": "x" * 5000})
+    await held.until(lambda: call.cancelled)
+
+
+async def test_another_tenant_does_not_learn_of_a_discarded_call(held: Bench) -> None:
+    held.worker.execution.continuations = Continuations("w1", "i1", max_bytes=10)
+    response, _ = await parked(held, ELICIT)
+    await held.until(lambda: call_of(held).cancelled)
+    fault = await refused(held, request_state=response.request_state, tenant="other")
+    assert "continued already" in fault.message
+    mine = await refused(held, request_state=response.request_state)
+    assert mine.reason is Reason.OVERLOADED
+
+
+async def test_a_drain_shortens_the_timeout_of_suspended_calls(held: Bench) -> None:
+    held.worker.execution.continuations = Continuations("w1", "i1", drain_timeout=0.05)
+    (asked, _with_result), calls = await several_parked(held, 2)
+    calls[1].answer(text_result(100))
+    caller = held.caller()
+    in_flight = await caller.begin("db")
+    await held.wait_for_calls(2)
+    going_on = held.servers.opened[0].calls[1]
+    held.shutdown.request("a test wants it")
+    await held.until(lambda: calls[0].cancelled and not len(held.worker.execution.continuations))
+    fault = await refused(held, request_state=asked.request_state)
+    assert fault.reason is Reason.DRAINING
+    assert "worker w1 is draining and its caller did not answer within 0.05 s" in fault.message
+    going_on.answer(b"{}")
+    assert (await caller.result(in_flight)).payload == b"{}"
+    await held.until(lambda: not held.servers.live)
+
+
+async def test_a_draining_worker_still_returns_the_result_of_a_suspended_call(
+    held: Bench,
+) -> None:
+    response, _ = await parked(held, ELICIT)
+    call_of(held).answer(text_result(100))
+    held.shutdown.request("a test wants it")
+    await held.plane.expect_report(lambda report: report.draining)
+    ended = await reply_of(held, request_state=response.request_state)
+    assert ended.content[0].text.startswith("xxx")
+    await held.until(lambda: not held.servers.live)

@@ -1,4 +1,4 @@
-"""Calls over an exchange: each gets its own result or refusal, with its fate."""
+"""Calls over an exchange: results, refusals, deadlines, cancellation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.data_plane.conftest import rpc_fault
+from tests.data_plane.conftest import read_all, rpc_fault
 
 from leaseway.telemetry.diagnostics import Stall, StallMeter
 from leaseway.v1 import catalog_pb2, execution_pb2
@@ -16,12 +16,6 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import fault_from_status
 
 Bench = Any
-
-
-async def read_all(stream: Any) -> None:
-    """Read a stream to its end."""
-    while await stream.read() is not grpc.aio.EOF:
-        pass
 
 
 async def test_a_result_is_what_the_server_sent(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""What goes back over an exchange: large results, what comes before results, and who reads none."""
+"""Responses over an exchange: chunks, progress, logs, unread results, limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 import pytest
 from google.protobuf.struct_pb2 import Struct
 from tests.conftest import BOUND
-from tests.data_plane.conftest import rpc_fault
+from tests.data_plane.conftest import read_all, rpc_fault
 
 from leaseway.data_plane.services import exchange, replies
 from leaseway.identity.principal import Principal, Role
@@ -20,12 +20,6 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import fault_from_status
 
 Bench = Any
-
-
-async def read_all(stream: Any) -> None:
-    """Read a stream to its end."""
-    while await stream.read() is not grpc.aio.EOF:
-        pass
 
 
 async def test_large_payloads_are_chunked_and_do_not_delay_small_ones(
@@ -115,7 +109,6 @@ async def test_a_log_message_above_the_limit_is_dropped_with_a_warning(
 async def test_the_stream_of_a_caller_that_does_not_read_is_aborted(
     bench: Bench, monkeypatch: Any, count: int, size: int
 ) -> None:
-    """Be they large or small."""
     monkeypatch.setattr(replies, "MAX_UNREAD", 4 * bounds.MIB)
     await bench.hold("time")
     stream = bench.execution.Exchange()
@@ -139,7 +132,7 @@ async def test_the_stream_of_a_caller_that_does_not_read_is_aborted(
 
 
 async def unread(bench: Bench, channel: Any, count: int, size: int) -> Any:
-    """Open a stream that gets results and reads none of them."""
+    """Open a stream that does not read its results."""
     stream = execution_pb2_grpc.ExecutionServiceStub(channel).Exchange()
     before = len(bench.servers.opened[0].calls)
     calls = [
@@ -203,7 +196,7 @@ async def test_unfinished_arguments_count_as_memory_of_a_stream(
 async def test_arguments_of_calls_in_flight_count_as_memory_of_a_stream(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until their calls end: a stream that has them all answered holds nothing."""
+    """A stream without calls in flight holds no memory."""
     monkeypatch.setattr(bounds, "MAX_HELD", 4 * bounds.MIB)
     await bench.serve("time")
     await bench.until(lambda: bench.servers.opened)

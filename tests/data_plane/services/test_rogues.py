@@ -1,4 +1,4 @@
-"""A caller that means harm, with a credential of its own, against every RPC of a worker."""
+"""An authenticated but malicious caller against every RPC of a worker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ECHO: Mapping[str, Any] = {"server_id": "open", "tool": "echo", "arguments": {"t
 
 @dataclass
 class Loot:
-    """What the rogue has overheard of its neighbour."""
+    """The neighbour's ids, as the rogue has overheard them."""
 
     lease: str
     ended: str
@@ -67,7 +67,7 @@ class House:
         return await said(self.bench, self.keys[who], full, request)
 
     async def holds(self) -> None:
-        """Check that the neighbour has lost nothing, and is served."""
+        """Check that the neighbour has lost nothing and its calls still work."""
         lease = self.bench.worker.leases.get(self.loot.lease)
         assert lease is not None, "the lease is gone"
         assert lease.expires_at == self.expires_at, "somebody else renewed the lease"
@@ -213,7 +213,7 @@ def _call(of: str) -> Theft:
 
 
 def _frame(of: str) -> Theft:
-    """Return the same as a frame of an exchange."""
+    """Return the same call as a frame of an exchange."""
     return lambda loot: {
         "calls": [CALL(id=7, **{**_call(of)(loot), "arguments": b'{"text": "hi"}'})]
     }
@@ -267,7 +267,7 @@ THEFTS: Mapping[str, list[tuple[Theft, Reason | None]]] = {
     ],
     path("ListLeases"): [(lambda loot: {"page_size": 1000}, None)],
 }
-"""What a rogue does with the ids of its neighbour, and the error that it gets, if any."""
+"""Requests with ids of the neighbour, and the expected error, if any."""
 
 
 def test_every_rpc_of_a_worker_has_its_rogue() -> None:
@@ -369,7 +369,7 @@ FLOODS: Mapping[str, Flood] = {
     ),
     path("ListLeases"): (_MANY, lambda n: {"page_size": 2**32 - 1}, None),
 }
-"""What a rogue sends how often at once, and the error of what is too much."""
+"""How many requests to send at once, and the expected error, if any."""
 
 
 @pytest.mark.parametrize("full", sorted(FLOODS))
@@ -384,7 +384,7 @@ async def test_a_flood_is_limited_and_the_neighbour_is_served(house: House, full
 
 
 def _a_text(descriptor: Any) -> str:
-    """Return the name of a text in a request, or in a message in it."""
+    """Return the name of a text field of a request, or of a message in it."""
     for field in descriptor.fields:
         if field.cpp_type == field.CPPTYPE_STRING:
             return str(field.name)

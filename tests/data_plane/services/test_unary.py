@@ -1,4 +1,4 @@
-"""Calls without an exchange: typed content, the same rules."""
+"""Unary and streaming calls, typed content and logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which artifacts are kept: by owner, age, size and number."""
+"""The index of artifacts: owners, age, size and number."""
 
 from __future__ import annotations
 

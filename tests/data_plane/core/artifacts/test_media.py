@@ -1,4 +1,4 @@
-"""EncodedMedia in results: found where they stand, replaced by references, all else untouched."""
+"""Media in results are replaced by references; all else is unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ JSON = st.recursive(
 
 
 class Shelf:
-    """Keeps media in a list and names them by number."""
+    """Stores media in a list and references them by number."""
 
     def __init__(self) -> None:
         self.media: list[tuple[str, str, bytes]] = []

@@ -11,8 +11,8 @@ from leaseway.data_plane.core.calls.batching import Batching
 LONG = 1.0
 
 
-def skipped(batching: Batching) -> int:
-    """Return how many messages leave at once before the next one waits."""
+def undelayed(batching: Batching) -> int:
+    """Return how many messages are sent without waiting before the next one waits."""
     return next(number for number in range(1000) if batching.should_wait(1, 0.0))
 
 
@@ -27,7 +27,7 @@ def test_the_only_call_of_a_stream_never_waits() -> None:
     assert not Batching(()).should_wait(1, 0.0)
 
 
-def test_calls_that_take_long_are_not_waited_for() -> None:
+def test_slow_calls_are_not_waited_for() -> None:
     calls = set(range(200))
     batching = Batching(calls)
     assert batching.should_wait(1, 0.0)
@@ -55,12 +55,12 @@ def test_useful_waits_are_repeated() -> None:
         batching.record_wait(3)
 
 
-def test_after_vain_waits_more_and_more_messages_leave_at_once() -> None:
+def test_useless_waits_back_off_exponentially() -> None:
     batching = Batching(range(10))
     counts = []
     for _ in range(8):
         batching.record_wait(0)
-        counts.append(skipped(batching))
+        counts.append(undelayed(batching))
     assert counts == [2, 4, 8, 16, 32, 64, 64, 64]
 
 

@@ -1,4 +1,4 @@
-"""Turns of calls on an instance that may run no more at once."""
+"""Fair turns for calls on an instance with `max_calls`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def turns_of(most: int) -> CallTurns:
     st.lists(st.one_of(TENANTS, st.integers(0, 30)), max_size=60),
 )
 def test_each_call_runs_once_and_within_the_limit(most: int, acts: list[str | int]) -> None:
-    """A name begins a call of that tenant; a number ends one of those that run or wait."""
+    """A name adds a call of that tenant; a number removes a running or waiting call."""
     turns = turns_of(most)
     running: list[tuple[str, int]] = []
     waiting: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""Arguments are checked before a server sees them, and never shown to anybody."""
+"""Checks of arguments, whose values appear in no message."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""What is counted: token buckets and calls under way."""
+"""Token buckets and concurrent calls."""
 
 from __future__ import annotations
 

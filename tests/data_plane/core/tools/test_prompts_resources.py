@@ -1,4 +1,4 @@
-"""What of prompts and resources callers may use, and which params of requests are right."""
+"""Admission of requests for prompts and resources, and URI filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A toolset is compiled once, and each instance is held to it."""
+"""Compilation of toolsets, and comparison with an instance's list."""
 
 import json
 
