@@ -70,11 +70,6 @@ def silent_worker(worker: str, seconds: float) -> Fault:
     )
 
 
-def is_end(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether gRPC failed because the peer had just ended the RPC."""
-    return error.code() is _Code.INTERNAL and (error.details() or "").startswith(_ENDED)
-
-
 def is_dropped(error: grpc.aio.AioRpcError) -> bool:
     """Return whether the server's gRPC dropped an RPC because its queue was full."""
     bare = error.code() is _Code.CANCELLED and error.details() == _DROPPED
@@ -86,7 +81,9 @@ def _fault(error: grpc.aio.AioRpcError, peer: str, unavailable: Reason) -> Fault
     if sent is not None:
         return sent
     code = error.code()
-    if is_end(error) or code is _Code.UNAVAILABLE:
+    # gRPC failed because the peer had just ended the RPC.
+    ended = code is _Code.INTERNAL and (error.details() or "").startswith(_ENDED)
+    if ended or code is _Code.UNAVAILABLE:
         reason = unavailable
     elif is_dropped(error):
         reason = Reason.OVERLOADED
