@@ -22,16 +22,10 @@ MASK: Final = "***"
 
 @dataclass(frozen=True)
 class EffectiveValue:
-    """One configured value.
+    """One configured value, with unresolved references.
 
-    Attributes:
-        server: The server's id.
-        tenant: The tenant of its variant, or empty for the common one.
-        key: Its key, such as `env.MODE`.
-        value: The value, with unresolved references.
-        layer: The layer that sets it: `native`, `global`, `system`, `domain` or `session`.
-        file: The file that sets it.
-        line: Its line there, counted from 1.
+    `tenant` is empty for the common variant, `key` is a path such as `env.MODE`. The value is set
+    by a `layer`, in a `file`, on a `line` counted from 1.
     """
 
     server: str

@@ -20,12 +20,8 @@ _RESOURCE_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
 def native_text(text: str, path: str, *, bare: bool = False) -> tuple[str, ParsedConfig]:
     """Return a configuration file's content as a native file, and the parsed configuration.
 
-    A server with an error becomes a comment. A broken file becomes an empty text.
-
-    Args:
-        text: The file's content.
-        path: Its name, for the issues and the format; it is not opened.
-        bare: Whether tools get no prefix if the format cannot state one.
+    A server with an error becomes a comment. A broken file becomes an empty text. The arguments are
+    those of `parse_text`.
     """
     parsed, document, lines = _parse(text, path, bare)
     if document is None:
@@ -48,7 +44,7 @@ def kubernetes_text(text: str, path: str, *, bare: bool = False) -> tuple[str, P
     """Return a file's servers as MCPServer resources, and the parsed configuration.
 
     A server with an error, or with an id that no resource can have, becomes a comment. The
-    arguments are those of `native_text`.
+    arguments are those of `parse_text`.
     """
     parsed, document, lines = _parse(text, path, bare)
     if document is None:

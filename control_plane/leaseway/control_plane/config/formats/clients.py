@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from leaseway.control_plane.config.formats.variables import is_of_client, with_native_variables
 from leaseway.control_plane.config.layers.document import (
     Document,
     DocumentReader,
@@ -58,6 +57,26 @@ _NO_ID: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 _MILLISECONDS: Final = 1_000.0
 """A `timeout` from here on counts milliseconds, as some clients do; a smaller one seconds."""
 
+
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z]+)(?::([^}]*))?\}")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_OF_CLIENTS: Final = frozenset(
+    {
+        "workspaceFolder",
+        "workspaceFolderBasename",
+        "workspaceRoot",
+        "cwd",
+        "file",
+        "fileBasename",
+        "fileDirname",
+        "pathSeparator",
+        "config",
+        "command",
+        "extensionInstallFolder",
+    }
+)
+"""Variables that VS Code and Cursor fill in from the editor's window."""
 
 _PREFIXED: Final = Defaults((Transform("prefix", f"{SERVER_PLACEHOLDER}_"),))
 """These formats cannot state a prefix; without one, equal tool names of servers would clash."""
@@ -198,7 +217,7 @@ def _server(entry: TableEntry, servers: Where, implied: Implied) -> TableEntry:
 
 def _translated(entry: TableEntry, where: Where) -> TableEntry | None:
     name = _RENAMED.get(entry.name, entry.name)
-    if name not in SERVER_KEYS or (name in ("cwd", "env_file") and is_of_client(entry.value)):
+    if name not in SERVER_KEYS or (name in ("cwd", "env_file") and _is_of_client(entry.value)):
         message = (
             f"{quoted(entry.name)} of the server {quoted(where.server_id or '')} is not taken over:"
             f" {_why_not(entry)}."
@@ -209,7 +228,7 @@ def _translated(entry: TableEntry, where: Where) -> TableEntry | None:
 
 
 def _why_not(entry: TableEntry) -> str:
-    if not is_of_client(entry.value):
+    if not _is_of_client(entry.value):
         return "it has no meaning here"
     return "only the client can fill in the variables of its path; write the path itself"
 
@@ -217,7 +236,7 @@ def _why_not(entry: TableEntry) -> str:
 def _value(entry: TableEntry, name: str, where: Where) -> Tree:
     node = entry.value
     if name in _WITH_VARIABLES:
-        return with_native_variables(node, where)
+        return _with_native_variables(node, where)
     if name in ("tools", "prompts", "resources"):
         return whitelist(entry).value
     if isinstance(node, Leaf):
@@ -255,3 +274,71 @@ def _switched(entry: TableEntry, switch: Leaf | None) -> TableEntry:
         return entry
     kept = [each for each in entry.members if each.name != "enabled"]
     return entry.with_members((*kept, TableEntry("enabled", switch.at, switch)))
+
+
+def _is_of_client(node: Tree) -> bool:
+    """Return whether a text holds a variable that only a client can fill in, or an input."""
+    if not isinstance(node, Leaf) or not isinstance(node.value, str):
+        return False
+    names = {match[1] for match in _VARIABLE.finditer(node.value)}
+    return bool(names & (_OF_CLIENTS | {"input"}))
+
+
+def _with_native_variables(node: Tree, where: Where) -> Tree:
+    """Return a value with variables as `${NAME}` and numbers as text.
+
+    Inputs and variables that only the client can fill in are reported as errors.
+    """
+    match node:
+        case Leaf(value=str() as text):
+            return replace(node, value=_text_with_variables(text, node, where))
+        case Leaf(value=int() | float() as number) if not isinstance(number, bool):
+            return replace(node, value=node.text)
+        case Items():
+            items = (
+                _with_native_variables(item, where.item(index, item.at))
+                for index, item in enumerate(node.items)
+            )
+            return replace(node, items=tuple(items))
+        case Table():
+            return replace(node, entries=tuple(_entries_with_variables(node, where)))
+    return node
+
+
+def _entries_with_variables(table: Table, where: Where) -> list[TableEntry]:
+    return [
+        replace(entry, value=_with_native_variables(entry.value, where.child(entry)))
+        for entry in table.entries
+        # A null unsets a variable for VS Code; here an unset variable is omitted.
+        if not (isinstance(entry.value, Leaf) and entry.value.value is None)
+    ]
+
+
+def _text_with_variables(text: str, node: Leaf, where: Where) -> str:
+    def spelling(match: re.Match[str]) -> str:
+        name, argument = match[1], match[2]
+        if name == "env" and argument and _NAME.fullmatch(argument):
+            return f"${{{argument}}}"
+        if name == "userHome" and argument is None:
+            return "${HOME}"
+        if name == "input":
+            _report_input(argument or "", node, where)
+            return "${INPUT}"  # so that no other mistake is reported for it
+        if name in _OF_CLIENTS:
+            message = (
+                f"{quoted(where.key)} uses {quoted(match[0])}, which only the client of this file"
+                " can fill in; write the value itself."
+            )
+            where.error(node.at, IssueReason.CLIENT_VARIABLE, message)
+        return match[0]
+
+    return _VARIABLE.sub(spelling, text)
+
+
+def _report_input(name: str, node: Leaf, where: Where) -> None:
+    message = (
+        f"{quoted(where.key)} needs the input {quoted(name)}, which a client asks a person for and"
+        " Leaseway asks no one. Set an environment variable where workers run and write"
+        " ${NAME} instead."
+    )
+    where.error(node.at, IssueReason.CLIENT_INPUT, message)

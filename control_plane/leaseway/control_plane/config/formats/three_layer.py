@@ -62,11 +62,7 @@ _ROOT: Final = keyed(
 
 
 def read_three_layer(implied: Implied = "always") -> DocumentReader:
-    """Return a reader of a system file, or of an incomplete one that overlays it.
-
-    Args:
-        implied: When an entry without `transport` implies one: in a system file always.
-    """
+    """Return a reader of a system file (`always`), or of an incomplete one that overlays it."""
     partial = implied != "always"
 
     def read(root: Table, where: Where) -> Document | None:

@@ -154,13 +154,7 @@ class KubernetesApi:
     async def record_event(
         self, resource: CustomResource, kind: str, reason: str, note: str
     ) -> None:
-        """Create an event about a resource.
-
-        Args:
-            resource: The resource.
-            kind: `Normal` or `Warning`.
-            reason: One word.
-            note: A sentence; it is cut to the API's limit.
+        """Create an event of a kind, `Normal` or `Warning`, with a one-word reason and a sentence.
 
         Raises:
             KubernetesFailure: The API rejected it.

@@ -74,22 +74,18 @@ def next_status(
 ) -> tuple[dict[str, Any], list[ResourceEvent]] | None:
     """Return a resource's new status and the events, or None if the status is current.
 
-    Args:
-        resource: The resource.
-        before: Its last written status.
-        facts: The facts about it.
-        now: The time, in the format of Kubernetes.
+    `before` is its last written status, `now` the time in the format of Kubernetes.
     """
     old = {
         each["type"]: each
         for each in before.get("conditions") or ()
         if isinstance(each, Mapping) and "type" in each
     }
-    verdicts = {"Accepted": facts.accepted, "Ready": facts.ready, "Degraded": facts.degraded}
+    given = {"Accepted": facts.accepted, "Ready": facts.ready, "Degraded": facts.degraded}
     conditions = [
-        _condition(kind, verdict, old.get(kind, {}), resource.generation, now)
-        for kind, verdict in verdicts.items()
-        if verdict is not None
+        _condition(kind, condition, old.get(kind, {}), resource.generation, now)
+        for kind, condition in given.items()
+        if condition is not None
     ]
     status = {
         "observedGeneration": resource.generation,
@@ -107,17 +103,17 @@ def next_status(
 
 
 def _condition(
-    kind: str, verdict: Condition, old: Mapping[str, Any], generation: int, now: str
+    kind: str, condition: Condition, old: Mapping[str, Any], generation: int, now: str
 ) -> dict[str, Any]:
-    status = "True" if verdict.holds else "False"
+    status = "True" if condition.holds else "False"
     since = old.get("lastTransitionTime") if old.get("status") == status else None
     return {
         "type": kind,
         "status": status,
         "observedGeneration": generation,
         "lastTransitionTime": since or now,
-        "reason": verdict.reason,
-        "message": verdict.message[:_MAX_MESSAGE],
+        "reason": condition.reason,
+        "message": condition.message[:_MAX_MESSAGE],
     }
 
 

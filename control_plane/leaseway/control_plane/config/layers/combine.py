@@ -134,15 +134,7 @@ def _without(entry: TableEntry, names: Collection[str]) -> TableEntry:
 
 @dataclass(frozen=True)
 class LayerDocument:
-    """One layer's document.
-
-    Attributes:
-        kind: The kind of layer.
-        path: The file.
-        tenant: The tenant of a domain, else empty.
-        document: The file's servers.
-        failed: The servers that already have an error in this file.
-    """
+    """One layer's document, with the servers that already have an error in its file."""
 
     kind: str
     path: str
@@ -177,12 +169,7 @@ class _Declared:
 
 
 def combine(documents: Sequence[LayerDocument], log: IssueLog) -> ParsedConfig:
-    """Combine documents, the lowest layer first.
-
-    Args:
-        documents: The documents, none of them broken.
-        log: The issues so far; further issues are added.
-    """
+    """Combine documents, none of them broken, the lowest layer first; add issues to the log."""
     common = [each.document for each in documents if each.kind != "domain"]
     defaults = [each.defaults for each in common if each.defaults.given]
     tenants = [each.tenants for each in common if each.tenants is not None]

@@ -33,14 +33,9 @@ resource that declares a server, above the files that declare servers."""
 
 @dataclass(frozen=True)
 class Layer:
-    """One file of a configuration.
+    """One file of a configuration, with its content; `tenant` is that of a domain.
 
-    Attributes:
-        kind: The kind of layer.
-        path: The file's name, for issues.
-        text: The file's content.
-        tenant: The tenant of a domain, else empty.
-        bare: Whether its tools get no prefix if its format cannot state one.
+    `bare` tells whether its tools get no prefix if its format cannot state one.
     """
 
     kind: LayerKind

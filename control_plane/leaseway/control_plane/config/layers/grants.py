@@ -101,11 +101,7 @@ def references_not_granted(
 ) -> Iterator[Reference]:
     """Yield the references of a domain's entry that its tenant may not use.
 
-    Args:
-        entry: The domain's entry.
-        below: The same server's entry in the layer below.
-        tenant: The domain's tenant.
-        tenants: The grants.
+    `below` is the same server's entry in the layer below.
     """
     allowed = {reference.target for reference in references_in(below)}
     config = (tenants or {}).get(tenant) or (tenants or {}).get(OTHERS)

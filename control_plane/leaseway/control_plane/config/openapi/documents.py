@@ -40,12 +40,7 @@ class DocumentUnavailable(Exception):
 
 @dataclass(frozen=True)
 class OpenApiDocument:
-    """An imported document.
-
-    Attributes:
-        imported: Its content.
-        stale: The reason if it could not be read again and this is its previous content.
-    """
+    """An imported document; `stale` is the reason if this is only its previous content."""
 
     imported: Imported
     stale: str = ""
@@ -61,11 +56,7 @@ class Documents:
         self._imported: dict[tuple[str, Selection], tuple[Hashable, Imported]] = {}
 
     def load(self, source: str, selection: Selection) -> OpenApiDocument:
-        """Return a document's tools.
-
-        Args:
-            source: An absolute path, or an address with http or https.
-            selection: The chosen operations.
+        """Return a document's tools, by its absolute path or its address.
 
         Raises:
             DocumentUnavailable: It cannot be read and is not cached, or it is not OpenAPI.

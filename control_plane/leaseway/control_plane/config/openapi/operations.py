@@ -85,14 +85,9 @@ class SkippedOperation:
 
 @dataclass(frozen=True)
 class Imported:
-    """The content of a document.
+    """The content of a document: tools with unique names, in the order of the chosen operations.
 
-    Attributes:
-        title: The document's title.
-        base_url: The address of its server, or empty.
-        tools: The tools of the chosen operations, in their order, with unique names.
-        skipped: The chosen operations that can't become tools.
-        schemes: The document's security schemes, by name.
+    `base_url` may be empty; `skipped` are the chosen operations that can't become tools.
     """
 
     title: str

@@ -18,12 +18,9 @@ _PLACES: Final[Mapping[str, CredentialKind]] = {
 
 @dataclass(frozen=True)
 class Scheme:
-    """One security scheme.
+    """One security scheme, with the name of its header, query parameter or cookie.
 
-    Attributes:
-        kind: How its credential is sent; None if not in a header, the query or a cookie.
-        name: The name of the header, query parameter or cookie; else empty.
-        description: Its noun in messages.
+    `kind` is None if the credential is sent in another way; `description` is a noun for messages.
     """
 
     kind: CredentialKind | None

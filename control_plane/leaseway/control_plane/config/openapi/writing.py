@@ -19,13 +19,7 @@ def server_id(title: str) -> str:
 
 
 def native_server(imported: Imported, name: str, source: str) -> str:
-    """Return a native file with one server that has a document's tools.
-
-    Args:
-        imported: The document.
-        name: The server's id.
-        source: The document's name, for a comment.
-    """
+    """Return a native file with one server that has the tools of a document, `source`."""
     entry: dict[str, Any] = {"transport": "http_api", "truely-stateless": True}
     entry["base_url"] = imported.base_url or "https://REPLACE-ME.example"
     security = _security(imported, name)

@@ -54,11 +54,8 @@ def names_a_secret(name: str) -> bool:
 def credential_kind(name: str, literal: str) -> str | None:
     """Return the kind of credential that a literal looks like, or None.
 
-    `${NAME:-default}` counts as its default, `${NAME}` as empty.
-
-    Args:
-        name: The variable, header or flag that has the value; may be empty.
-        literal: The text as written.
+    `${NAME:-default}` counts as its default, `${NAME}` as empty. The name is that of the variable,
+    header or flag, and may be empty.
     """
     text = with_defaults(literal[:_MAX_SEARCHED])
     for kind, shape in _SHAPES:
@@ -81,9 +78,7 @@ def credential_in_argument(argument: str, before: str) -> str | None:
 def secret_in_argument(argument: str, before: str) -> str | None:
     """Return the name of a secret that an argument puts on the command line by `${NAME}`, or None.
 
-    Args:
-        argument: The argument as written.
-        before: The argument before it, which may be its flag.
+    The argument before it may be its flag.
     """
     flag = argument.partition("=")[0] if argument.startswith("-") else before
     is_flag = flag.startswith("-") and names_a_secret(flag)

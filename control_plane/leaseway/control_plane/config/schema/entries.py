@@ -77,13 +77,7 @@ def read_defaults(log: IssueLog, entries: Sequence[TableEntry], values: dict[str
 
 
 def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerSpec | None:
-    """Return a server's spec, or None if it is disabled or rejected (then it is in `log.failed`).
-
-    Args:
-        entry: The server's id and its keys.
-        servers: The place that contains the entry.
-        defaults: The file's defaults.
-    """
+    """Return a server's spec; None if it is disabled, or rejected and in `log.failed`."""
     server_id = entry.name
     where = replace(servers.child(entry), server_id=server_id)
     _check_id(entry, where)

@@ -45,12 +45,7 @@ _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 @dataclass(frozen=True)
 class GrantConfig:
-    """The grant of one server.
-
-    Attributes:
-        tools: Filter of original tool names.
-        permissions: Permissions of its calls, within the server's own permissions.
-    """
+    """The grant of one server: original tool names, and permissions within the server's own."""
 
     tools: NameFilter = NO_FILTER
     permissions: Permissions = EVERYTHING

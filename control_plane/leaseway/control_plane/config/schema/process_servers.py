@@ -186,11 +186,7 @@ def check_builtin(
 ) -> None:
     """Report keys that the enabled tools need, and keys that none of them uses.
 
-    Args:
-        server: The entry.
-        given: Its accepted values.
-        written: The names of its keys.
-        where: Its place.
+    `given` has the accepted values, `written` the names of all keys.
     """
     on = set(given.tools)
     file_tool = next((name for name in FILE_TOOLS if name in on), None)
@@ -217,12 +213,7 @@ def _warn_of_key(key: str, server: TableEntry, where: Where, message: str) -> No
 
 
 def _json_text(node: Tree, where: Where, *, has_references: bool) -> str:
-    """Return a tree as JSON.
-
-    Args:
-        node: The tree.
-        where: Its place.
-        has_references: Whether workers replace references in it.
+    """Return a tree as JSON, in which workers replace references if `has_references`.
 
     Raises:
         BadValue: It is too long, or a value in it is rejected.

@@ -121,16 +121,9 @@ def entries_of(
 def read_table(
     entries: Sequence[TableEntry], keys: Keys, where: Where, what: str
 ) -> dict[str, Any]:
-    """Read a mapping's entries by their keys.
+    """Return the accepted values of a mapping's unique entries, by `Key.field`.
 
-    Args:
-        entries: Unique entries.
-        keys: The known keys, by name.
-        where: The mapping's place.
-        what: The mapping's noun, for messages: `a server`.
-
-    Returns:
-        The accepted values, by `Key.field`.
+    `what` is the mapping's noun in messages: `a server`.
     """
     values: dict[str, Any] = {}
     for entry in entries:
@@ -151,13 +144,9 @@ def read_table(
 def record(
     keys: Keys, build: Callable[..., _T], what: str, *, required: Sequence[str] = ()
 ) -> Reader[_T]:
-    """Return a reader of a small mapping.
+    """Return a reader of a mapping, which passes the accepted values to `build` by `Key.field`.
 
-    Args:
-        keys: Its keys.
-        build: Makes the typed value of the accepted values, by `Key.field`.
-        what: The mapping's noun, for messages: `a rule`.
-        required: Names of the keys without which the mapping is rejected.
+    `what` is the mapping's noun in messages: `a rule`.
     """
 
     @reader(schema_of(keys, required=required))

@@ -165,12 +165,9 @@ def plain_text(*, longest: int = MAX_TEXT, empty: bool = True) -> Reader[str]:
 def checked(
     base: Reader[str], fault_of: Callable[[str], str | None], *, pattern: str = ""
 ) -> Reader[str]:
-    """Return a reader of text with a further rule.
+    """Return a reader of text with a further rule, which editors get as a pattern.
 
-    Args:
-        base: Reads the text.
-        fault_of: Returns the end of a sentence that begins with the key, or None.
-        pattern: The rule as a regular expression, for editors.
+    `fault_of` returns the end of a sentence that begins with the key, or None.
     """
 
     @reader(base.schema | ({"pattern": f"^{pattern}$"} if pattern else {}))

@@ -36,11 +36,7 @@ class BadJson(BadText):
 
 
 def load_json(text: str, file: str = "") -> Tree:
-    """Return a text's tree.
-
-    Args:
-        text: JSON.
-        file: The file of the values' positions.
+    """Return the tree of a JSON text; `file` is that of the positions.
 
     Raises:
         BadJson: It is not JSON, nests too deep, or is too large.

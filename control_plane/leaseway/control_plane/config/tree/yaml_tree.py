@@ -111,11 +111,7 @@ class BadYaml(BadText):
 
 
 def load_tree(text: str, file: str = "") -> Tree | None:
-    """Return a text's tree, or None if it contains nothing but comments.
-
-    Args:
-        text: YAML.
-        file: The file of the values' positions.
+    """Return the tree of a YAML text, or None if it contains nothing but comments.
 
     Raises:
         BadYaml: It is not YAML, contains several documents, nests too deep, or is too large with
@@ -134,11 +130,9 @@ def load_tree(text: str, file: str = "") -> Tree | None:
 
 
 def load_plain(text: str, limit: int = 4 * MAX_NODES) -> Any:
-    """Return a text's value without positions, for documents that are not configurations.
+    """Return a YAML text's value without positions, for documents that are not configurations.
 
-    Args:
-        text: YAML.
-        limit: Limit of values; each alias counts as one value.
+    At most `limit` values are allowed; each alias counts as one.
 
     Raises:
         BadYaml: As `load_tree` does; also for a scalar that does not match its tag.

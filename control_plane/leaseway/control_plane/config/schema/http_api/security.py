@@ -119,12 +119,9 @@ def security(node: Tree, where: Where) -> Given:
 def resolve_credentials(
     given: Given, schemes: Mapping[str, Scheme] | None, where: Where
 ) -> dict[str, Credential]:
-    """Return the credentials, with the kinds from a document; report those that do not fit.
+    """Return the credentials, with the kinds of a document's schemes (None without a document).
 
-    Args:
-        given: As written in the file.
-        schemes: Those of the server's document, or None without one.
-        where: The place of the server.
+    Credentials that do not fit are reported.
     """
     resolved: dict[str, Credential] = {}
     for name, value in given.items():
