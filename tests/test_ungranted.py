@@ -181,7 +181,7 @@ async def serve_hidden(running: Running, fake: Any) -> None:
     await fake.apply_until(THERE)
     await running.until(lambda state: state.ready)
     lease = leases_pb2.Lease(id=ITS_LEASE, server_id=THERE, tenant="acme", session="s")
-    await fake.say(report=sync_pb2.Report(leases_gained=[lease]))
+    await fake.send(report=sync_pb2.Report(leases_gained=[lease]))
     await running.until(lambda state: ITS_LEASE in state.placements.leases)
 
 

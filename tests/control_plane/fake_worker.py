@@ -51,13 +51,13 @@ class FakeWorker:
         self.refused: list[sync_pb2.RefusedRpc] = []
 
     async def join(self, **hello: object) -> sync_pb2.Welcome:
-        """Say hello and return the welcome."""
-        await self.greet(**hello)
-        return (await self.hear("welcome")).welcome
+        """Send the hello and return the welcome."""
+        await self.send_hello(**hello)
+        return (await self.receive("welcome")).welcome
 
-    async def greet(self, **hello: object) -> None:
-        """Say hello."""
-        await self.say(
+    async def send_hello(self, **hello: object) -> None:
+        """Send the hello."""
+        await self.send(
             hello=sync_pb2.Hello(
                 protocol_version=PROTOCOL_VERSION,
                 worker=catalog_pb2.WorkerRef(
@@ -68,8 +68,8 @@ class FakeWorker:
             )
         )
 
-    async def say(self, **message: object) -> None:
-        """Send a message, in parts where it is long."""
+    async def send(self, **message: object) -> None:
+        """Send a message, in parts if it is long."""
         whole = sync_pb2.SyncRequest(**message)  # type: ignore[arg-type]
         if whole.ByteSize() <= 1024 * 1024:
             await self._call.write(whole)
@@ -77,25 +77,25 @@ class FakeWorker:
         for part in split(whole.SerializeToString()):
             await self._call.write(sync_pb2.SyncRequest(part=part))
 
-    async def hear(self, kind: str) -> sync_pb2.SyncResponse:
+    async def receive(self, kind: str) -> sync_pb2.SyncResponse:
         """Return the next message, which must be of this kind.
 
-        Deltas are acknowledged, and what is for the audit is kept in `operated`.
+        Deltas are acknowledged; audit records are kept in `operated` and `refused`.
         """
         async with asyncio.timeout(BOUND):
             while True:
                 message = await self._next()
-                heard = message.WhichOneof("message")
-                if heard == "delta":
+                received = message.WhichOneof("message")
+                if received == "delta":
                     await self._apply(message.delta)
-                if heard == "operator_action":
+                if received == "operator_action":
                     self.operated.append(message.operator_action)
-                if heard == "refused_rpc":
+                if received == "refused_rpc":
                     self.refused.append(message.refused_rpc)
-                if heard == kind:
+                if received == kind:
                     return message
-                assert heard in ("delta", "operator_action", "refused_rpc"), (
-                    f"heard {heard}, not {kind}"
+                assert received in ("delta", "operator_action", "refused_rpc"), (
+                    f"received {received}, not {kind}"
                 )
 
     async def serve(
@@ -106,8 +106,8 @@ class FakeWorker:
         templates: Iterable[bytes] = (),
     ) -> str:
         """Answer the next probe with these tools and definitions; return the server's id."""
-        probe = (await self.hear("probe")).probe
-        await self.say(
+        probe = (await self.receive("probe")).probe
+        await self.send(
             probe_result=sync_pb2.ProbeResult(
                 id=probe.id,
                 key=probe.spec.key,
@@ -138,14 +138,14 @@ class FakeWorker:
                     await self._apply(message.delta)
                 elif message.WhichOneof("message") == "probe":
                     result = sync_pb2.ProbeResult(id=message.probe.id, tools=recorded(*tools))
-                    await self.say(probe_result=result)
+                    await self.send(probe_result=result)
 
     async def ended(self) -> grpc.StatusCode:
         """Return how the stream ended."""
         async with asyncio.timeout(BOUND):
             with contextlib.suppress(grpc.aio.AioRpcError):
                 while await self._call.read() is not END:
-                    pass  # a status comes behind all messages
+                    pass  # the status follows all messages
             return await self._call.code()
 
     async def close(self) -> None:
@@ -170,7 +170,7 @@ class FakeWorker:
         for key in delta.removals:
             self.held.pop(key.server_id, None)
         ack = sync_pb2.Ack(nonce=delta.nonce, registry_version=delta.registry_version)
-        await self.say(ack=ack)
+        await self.send(ack=ack)
 
 
 @asynccontextmanager

@@ -41,7 +41,7 @@ class CountingWorker(FakeWorker):
         result = sync_pb2.ProbeResult(
             id=probe.id, key=probe.spec.key, launch_hash=probe.launch_hash, tools=recorded("hello")
         )
-        await self.say(probe_result=result)
+        await self.send(probe_result=result)
 
 
 @contextlib.asynccontextmanager

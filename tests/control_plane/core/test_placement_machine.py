@@ -295,7 +295,7 @@ class System(RuleBasedStateMachine):
             assert is_settling or self.awaited(places, excluded)
         elif isinstance(outcome, Denial):
             if "a" in self.state.visible.view("default").servers:
-                self.booked.pop(key, None)  # whoever it was reserved at cannot take it now
+                self.booked.pop(key, None)  # the reserved worker cannot take it
             if outcome.reason is Reason.CAPACITY:
                 self.is_full(excluded)
         elif isinstance(outcome, Placement):

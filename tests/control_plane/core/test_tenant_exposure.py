@@ -221,7 +221,7 @@ class OneTenant(RuleBasedStateMachine):
             return
         good = self.state.servers.last_known_good.get(ACME)
         if good is not None and self.since and good.launch_hash == self.wanted.launch_hash:
-            del self.since[:-1]  # an entry applies whole, once its launch comes up
+            del self.since[:-1]  # an entry applies as a whole once it is up
         allowed = {tool for spec in self.since for tool in TOOLS if spec.tools.passes(tool)}
         assert set(tools) <= allowed
 

@@ -23,7 +23,7 @@ LEASE = leases_pb2.Lease(id="L1", server_id="desk", tenant="default", session="s
 
 
 async def hold(running: Running, fake: FakeWorker) -> None:
-    await fake.say(report=sync_pb2.Report(leases_gained=[LEASE]))
+    await fake.send(report=sync_pb2.Report(leases_gained=[LEASE]))
     await running.until(lambda state: "L1" in state.placements.leases)
 
 
@@ -43,10 +43,10 @@ async def test_a_revocation_waits_until_the_worker_confirms_it(
         await hold(running, w1)
         request = admin_pb2.RevokeLeaseRequest(lease_id="L1", reason="it is stuck")
         asked = asyncio.ensure_future(running.admin.RevokeLease(request, timeout=60))
-        told = (await w1.hear("revoke")).revoke
+        told = (await w1.receive("revoke")).revoke
         assert (told.lease_id, told.reason) == ("L1", "it is stuck")
         assert not asked.done()
-        await w1.say(report=sync_pb2.Report(leases_lost=["L1"]))
+        await w1.send(report=sync_pb2.Report(leases_lost=["L1"]))
         assert (await asked).ended
 
 
@@ -57,7 +57,7 @@ async def test_an_unconfirmed_revocation_returns_in_time(running: Running, hurri
         request = admin_pb2.RevokeLeaseRequest(lease_id="L1")
         answer = await running.admin.RevokeLease(request, timeout=hurried)
         assert not answer.ended
-        assert (await w1.hear("revoke")).revoke.reason == "an operator revoked it"
+        assert (await w1.receive("revoke")).revoke.reason == "an operator revoked it"
 
 
 async def test_an_unknown_lease_cannot_be_revoked(running: Running) -> None:
@@ -81,7 +81,7 @@ async def test_a_drain_reaches_the_worker_which_gets_no_new_leases(running: Runn
     async with worker(running.address) as w1:
         await serve_desk(running, w1)
         await running.admin.DrainWorker(admin_pb2.DrainWorkerRequest(worker_id="w1"))
-        await w1.hear("drain")
+        await w1.receive("drain")
         (record,) = (await running.admin.ListWorkers(admin_pb2.ListWorkersRequest())).workers
         assert record.state == "draining"
         place = leases_pb2.PlaceRequest(session="s", server_id="desk")
@@ -101,18 +101,18 @@ async def test_commands_are_audited_by_the_worker_before_their_execution(
             asked = asyncio.ensure_future(running.admin.RevokeLease(request, timeout=60))
             if lease == "L9":
                 assert (await fault_of(asked)).reason is Reason.LEASE_LOST
-        await w1.hear("revoke")
+        await w1.receive("revoke")
         refused, revoked = w1.operated
         assert (refused.action, refused.lease_id, refused.by) == ("revoke", "L9", nobody)
         assert refused.outcome == "LEASE_LOST"
         assert (revoked.lease_id, revoked.outcome, revoked.by) == ("L1", "ok", nobody)
         assert (revoked.server_id, revoked.session, revoked.reason) == ("desk", "s", "it is stuck")
-        await w1.say(report=sync_pb2.Report(leases_lost=["L1"]))
+        await w1.send(report=sync_pb2.Report(leases_lost=["L1"]))
         assert (await asked).ended
         w1.operated.clear()
         await fault_of(running.admin.DrainWorker(admin_pb2.DrainWorkerRequest(worker_id="w9")))
         await running.admin.DrainWorker(admin_pb2.DrainWorkerRequest(worker_id="w1"))
-        await w1.hear("drain")
+        await w1.receive("drain")
         told = [(each.action, each.worker_id, each.outcome, each.by) for each in w1.operated]
         assert told == [
             ("drain", "w9", "INVALID_REQUEST", nobody),
@@ -229,10 +229,10 @@ async def test_rejected_rpcs_are_sent_to_the_audit_of_a_worker(running: Running)
     refusal = RpcRefusal(
         "AdminService/DrainWorker", "key abc", "ipv4:192.0.2.7", "PERMISSION_DENIED"
     )
-    steering.record_refusals(refusal, 1)  # nobody is there to record it
+    steering.record_refusals(refusal, 1)  # no worker is connected to record it
     async with worker(running.address) as w1:
         steering.record_refusals(refusal, 7)
-        heard = (await w1.hear("refused_rpc")).refused_rpc
+        heard = (await w1.receive("refused_rpc")).refused_rpc
         assert (heard.rpc, heard.by, heard.peer) == (refusal.rpc, refusal.by, refusal.peer)
         assert (heard.outcome, heard.times) == ("PERMISSION_DENIED", 7)
 
@@ -247,7 +247,7 @@ async def test_recent_lease_ends_are_listed_for_their_tenant(
             admin_pb2.LeaseEnd(lease_id="L1", tenant="default", how="released"),
             admin_pb2.LeaseEnd(lease_id="L2", tenant="acme", how="expired"),
         ]
-        await w1.say(report=sync_pb2.Report(leases_lost=["L1"], lease_ends=ends))
+        await w1.send(report=sync_pb2.Report(leases_lost=["L1"], lease_ends=ends))
         await running.until(lambda state: not state.placements.leases)
         for tenant, known in (("", ["L1", "L2"]), ("default", ["L1"]), ("acme", ["L2"])):
             request = admin_pb2.ListHeldLeasesRequest(tenant=tenant)
@@ -261,7 +261,7 @@ async def test_lease_ends_of_older_workers_have_no_details(running: Running) -> 
     running.load()
     async with worker(running.address) as w1:
         await hold(running, w1)
-        await w1.say(report=sync_pb2.Report(leases_lost=["L1"]))
+        await w1.send(report=sync_pb2.Report(leases_lost=["L1"]))
         await running.until(lambda state: not state.placements.leases)
         answer = await running.admin.ListHeldLeases(admin_pb2.ListHeldLeasesRequest())
         assert not answer.ended

@@ -79,7 +79,7 @@ async def test_names_of_one_request_are_resolved_in_one_version(
         await w1.apply_until("a")
         await running.until(lambda state: state.ready)
         running.load(spec("a"), spec("slow"))
-        probe = (await w1.hear("probe")).probe
+        probe = (await w1.receive("probe")).probe
         changed, waits = running.plane.wait_for_change, asyncio.Event()
 
         async def wait(timeout: float) -> None:
@@ -92,8 +92,8 @@ async def test_names_of_one_request_are_resolved_in_one_version(
         async with asyncio.timeout(BOUND):
             await waits.wait()
             running.load(spec("a", prefix="other_"), spec("slow"))
-            await w1.hear("delta")
-            await w1.say(
+            await w1.receive("delta")
+            await w1.send(
                 probe_result=sync_pb2.ProbeResult(
                     id=probe.id,
                     key=probe.spec.key,
@@ -137,8 +137,8 @@ async def test_ten_thousand_tools_come_in_pages_of_at_most_a_mebibyte(running: R
     running.load(spec("big"))
     names = [f"tool{number:05}" for number in range(10_000)]
     async with worker(running.address) as w1:
-        probe = (await w1.hear("probe")).probe
-        await w1.say(
+        probe = (await w1.receive("probe")).probe
+        await w1.send(
             probe_result=sync_pb2.ProbeResult(
                 id=probe.id, key=probe.spec.key, tools=recorded(*names, size=300)
             )
@@ -171,7 +171,7 @@ async def test_watchers_get_the_current_version_and_each_newer_one(
         async with asyncio.timeout(BOUND):
             first = await heard(watch)
             running.load(spec("a", prefix="other_"))
-            await w1.hear("delta")
+            await w1.receive("delta")
             second = await heard(watch)
         watch.cancel()
     assert list(first.changed_servers) == []
@@ -232,7 +232,7 @@ async def test_a_lease_is_placed_on_a_worker_that_serves(running: Running) -> No
         placed = await running.placement.Place(request, timeout=60)
         assert placed.worker.id == "w1"
         gained = leases_pb2.Lease(id="L1", server_id="a", tenant="default", session="dialog")
-        await w1.say(report=sync_pb2.Report(leases_gained=[gained]))
+        await w1.send(report=sync_pb2.Report(leases_gained=[gained]))
         await running.until(lambda state: state.placements.leases)
         assert (await running.placement.Place(request)).lease_id == "L1"
         held = await running.admin.ListHeldLeases(admin_pb2.ListHeldLeasesRequest())
@@ -270,7 +270,7 @@ async def test_a_second_run_of_a_workers_id_is_refused_with_a_problem(running: R
     running.load(spec("a"))
     async with worker(running.address) as w1:
         twin = FakeWorker(running.address, incarnation="run-2")
-        await twin.greet()
+        await twin.send_hello()
         assert await twin.ended() is grpc.StatusCode.ALREADY_EXISTS
         await twin.close()
         problems = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
@@ -302,7 +302,7 @@ async def test_a_stream_without_a_valid_hello_is_rejected(
     running: Running, first: dict[str, object]
 ) -> None:
     stray = FakeWorker(running.address)
-    await stray.say(**first)
+    await stray.send(**first)
     assert await stray.ended() is grpc.StatusCode.INVALID_ARGUMENT
     await stray.close()
     assert running.plane.state.workers == {}
@@ -311,9 +311,9 @@ async def test_a_stream_without_a_valid_hello_is_rejected(
 async def test_a_malformed_listing_ends_only_the_stream(running: Running) -> None:
     running.load(spec("a"))
     async with worker(running.address) as w1:
-        probe = (await w1.hear("probe")).probe
+        probe = (await w1.receive("probe")).probe
         garbled = [sync_pb2.RecordedTool(definition=b"{")]
-        await w1.say(probe_result=sync_pb2.ProbeResult(id=probe.id, tools=garbled))
+        await w1.send(probe_result=sync_pb2.ProbeResult(id=probe.id, tools=garbled))
         assert await w1.ended() is grpc.StatusCode.INVALID_ARGUMENT
     status = await running.admin.GetStatus(admin_pb2.GetStatusRequest())
     assert list(status.pending) == ["a"]
@@ -334,10 +334,10 @@ async def test_servers_show_their_state_and_problem(running: Running) -> None:
     running.load(spec("bad"), spec("good"))
     async with worker(running.address) as w1:
         for _ in range(2):
-            probe = (await w1.hear("probe")).probe
+            probe = (await w1.receive("probe")).probe
             failed = probe.spec.key.server_id == "bad"
             problem = admin_pb2.Problem(scope="server", reason="X", message="It exited at once.")
-            await w1.say(
+            await w1.send(
                 probe_result=sync_pb2.ProbeResult(
                     id=probe.id,
                     key=probe.spec.key,
@@ -365,7 +365,7 @@ async def test_a_reported_problem_is_listed_and_an_empty_one_refused(running: Ru
     problem.subject = "echo"
     await running.admin.ReportProblem(admin_pb2.ReportProblemRequest(problem=problem))
     listed = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
-    assert [one.subject for one in listed.problems] == ["echo", ""], "two, told apart by it"
+    assert [one.subject for one in listed.problems] == ["echo", ""], "two, with different subjects"
     blank = admin_pb2.ReportProblemRequest(problem=admin_pb2.Problem())
     assert (await fault_of(running.admin.ReportProblem(blank))).reason is Reason.INVALID_REQUEST
     for reason in ("no constant", "X" * 65, "TWO\nLINES", "PROVIDER_REFUSE"):

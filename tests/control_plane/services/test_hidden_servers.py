@@ -41,8 +41,8 @@ async def failing(running: Running, fake: FakeWorker) -> None:
     running.load(spec("open"))
     await fake.serve_until("open", "look")
     running.load(spec("open"), hidden())
-    probe = (await fake.hear("probe")).probe
-    await fake.say(probe_result=sync_pb2.ProbeResult(id=probe.id, problem=FAILED))
+    probe = (await fake.receive("probe")).probe
+    await fake.send(probe_result=sync_pb2.ProbeResult(id=probe.id, problem=FAILED))
     await running.until(lambda state: state.servers.failures)
 
 
@@ -50,7 +50,7 @@ async def pending(running: Running, fake: FakeWorker) -> None:
     running.load(spec("open"))
     await fake.serve_until("open", "look")
     running.load(spec("open"), hidden())
-    await fake.hear("probe")
+    await fake.receive("probe")
 
 
 async def unplaced(running: Running, fake: FakeWorker) -> None:

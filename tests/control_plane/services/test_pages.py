@@ -203,8 +203,8 @@ async def test_a_large_resolve_response_is_partial(running: Running) -> None:
     running.load(spec("many"))
     names = [f"tool{number:04}" for number in range(1_000)]
     async with worker(running.address) as w1:
-        probe = (await w1.hear("probe")).probe
-        await w1.say(
+        probe = (await w1.receive("probe")).probe
+        await w1.send(
             probe_result={"id": probe.id, "key": probe.spec.key, "tools": recorded(*names)}
         )
         await w1.apply_until("many")

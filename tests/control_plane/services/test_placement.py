@@ -28,7 +28,7 @@ async def test_a_chosen_worker_is_silent_until_its_next_message(running: Running
         await serve_desk(running, w1)
         await running.placement.Place(leases_pb2.PlaceRequest(session="s", server_id="desk"))
         assert running.plane.state.placements.unanswered_since("w1") is not None
-        await w1.say(report=sync_pb2.Report(calls_in_flight=1))
+        await w1.send(report=sync_pb2.Report(calls_in_flight=1))
         await running.until(
             lambda state: state.placements.unanswered_since("w1") is None,
         )
@@ -56,9 +56,9 @@ async def test_requests_that_wait_for_a_first_start_do_not_wake_each_other(
             for number in range(3)
         ]
         await running.until(lambda _: len(asked) >= 3)
-        for number in range(20):  # each of them a change that all who wait look at
+        for number in range(20):  # each is an event that wakes all waiting requests
             await running.admin.GetStatus(admin_pb2.GetStatusRequest())
-            await w1.say(report=sync_pb2.Report(calls_in_flight=number))
+            await w1.send(report=sync_pb2.Report(calls_in_flight=number))
         assert sorted(asked) == ["s0", "s1", "s2"]
         await w1.serve("type")
         await w1.apply_until("desk")
@@ -131,7 +131,7 @@ async def test_capacity_is_given_in_the_order_of_requests(running: Running) -> N
         await fill(running, "a", "b", "c")
         first = await waiting(running, "first", 0)
         second = await waiting(running, "second", 1)
-        await w1.say(report=sync_pb2.Report(leases_lost=["L1"]))
+        await w1.send(report=sync_pb2.Report(leases_lost=["L1"]))
         async with asyncio.timeout(BOUND):
             assert (await first).worker.id == "w1"
         assert not second.done()

@@ -170,7 +170,7 @@ async def test_a_change_of_prompts_or_resources_alone_reaches_watchers(running: 
             for rules in ("prompts", "resources"):
                 changed = replace(spec("a"), **{rules: NameFilter((), ("*a*",))})  # type: ignore[arg-type]
                 running.load(changed)
-                await w1.hear("delta")
+                await w1.receive("delta")
                 assert list((await heard(watch)).changed_servers) == ["a"]
         watch.cancel()
 
@@ -221,8 +221,8 @@ async def test_a_new_control_plane_restores_the_content_of_workers(running: Runn
     upsert = held_upsert()
     running.plane.act(lambda state, now: state.record_config_failure((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:
-        await w1.hear("want")
-        await w1.say(held=sync_pb2.Held(variants=[upsert]))
+        await w1.receive("want")
+        await w1.send(held=sync_pb2.Held(variants=[upsert]))
         await w1.apply_until("a")
         await running.until(lambda state: state.visible.served)
         listed = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())
@@ -235,11 +235,11 @@ async def test_content_without_a_valid_signature_is_not_restored(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     upsert = held_upsert()
-    upsert.spec.command = "sh"  # a rogue worker's: nobody has sealed it
+    upsert.spec.command = "sh"  # changed by a rogue worker, so the signature is invalid
     running.plane.act(lambda state, now: state.record_config_failure((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:
-        await w1.hear("want")
-        await w1.say(held=sync_pb2.Held(variants=[upsert]))
+        await w1.receive("want")
+        await w1.send(held=sync_pb2.Held(variants=[upsert]))
         await running.until(lambda state: state.settled and state.committed.version)
         listed = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())
     assert not listed.prompts
@@ -253,14 +253,14 @@ async def test_a_list_waits_until_a_worker_acknowledges_restored_content(
     upsert = held_upsert()
     running.plane.act(lambda state, now: state.record_config_failure((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:
-        await w1.hear("want")
-        await w1.say(held=sync_pb2.Held(variants=[upsert]))
+        await w1.receive("want")
+        await w1.send(held=sync_pb2.Held(variants=[upsert]))
         await running.until(lambda state: state.settled and state.committed.version)
         request = catalog_pb2.ListPromptsRequest()
         listing = asyncio.ensure_future(running.catalog.ListPrompts(request))
-        # Another request on the same connection is answered: the first one has been taken up.
+        # Another request on the same connection is answered: the first one is being handled.
         await running.admin.GetStatus(admin_pb2.GetStatusRequest())
-        assert not listing.done(), "nobody has acknowledged anything"
+        assert not listing.done(), "no worker has acknowledged anything"
         await w1.apply_until("a")
         async with asyncio.timeout(BOUND):
             listed = await listing
@@ -275,8 +275,8 @@ async def test_a_list_waits_a_limited_time_for_the_first_ack(
     upsert = held_upsert()
     running.plane.act(lambda state, now: state.record_config_failure((), now))
     async with worker(running.address, held=[upsert.hashes]) as w1:
-        await w1.hear("want")
-        await w1.say(held=sync_pb2.Held(variants=[upsert]))
+        await w1.receive("want")
+        await w1.send(held=sync_pb2.Held(variants=[upsert]))
         await running.until(lambda state: state.settled and state.committed.version)
         async with asyncio.timeout(BOUND):
             listed = await running.catalog.ListPrompts(catalog_pb2.ListPromptsRequest())

@@ -46,7 +46,7 @@ async def test_any_request_is_answered_and_harms_no_other_caller(
     running.load(spec("desk", shared=False))
     method = METHODS[full]
     async with worker(running.address) as w1, grpc.aio.insecure_channel(running.address) as channel:
-        await w1.say(report=sync_pb2.Report(leases_gained=[LEASE]))
+        await w1.send(report=sync_pb2.Report(leases_gained=[LEASE]))
         await running.until(lambda state: "L1" in state.placements.leases)
 
         async def send(text: str) -> None:
@@ -77,7 +77,7 @@ async def test_false_leases_and_versions_of_a_worker_harm_no_other(
         await running.until(lambda state: state.ready)
         place = leases_pb2.PlaceRequest(session="s", server_id="desk")
         assert (await running.placement.Place(place, timeout=BOUND)).worker.id == "w1"
-        await honest.say(report=sync_pb2.Report(leases_gained=[LEASE]))
+        await honest.send(report=sync_pb2.Report(leases_gained=[LEASE]))
         await running.until(lambda state: "L1" in state.placements.leases)
         for claim in ({"highest_registry_version": 2**64 - 1}, {"highest_epoch": 2**64 - 1}):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -90,7 +90,9 @@ async def test_false_leases_and_versions_of_a_worker_harm_no_other(
             twin = leases_pb2.Lease()
             twin.MergeFrom(older)
             twin.id = "L2"
-            await rogue.say(report=sync_pb2.Report(leases_gained=[older, twin], leases_lost=["L1"]))
+            await rogue.send(
+                report=sync_pb2.Report(leases_gained=[older, twin], leases_lost=["L1"])
+            )
             await running.until(lambda state: "L2" in state.placements.leases)
             found = await running.placement.FindLease(
                 leases_pb2.FindLeaseRequest(session="s", server_id="desk"), timeout=BOUND
@@ -131,7 +133,7 @@ async def _heard_out(running: Running, rogue: FakeWorker) -> None:
     """Wait until the control plane has handled all messages of a worker."""
     name = f"heard-{rogue.id}"
     lease = leases_pb2.Lease(id=name, server_id=name, tenant="default", session=name)
-    await rogue.say(report=sync_pb2.Report(leases_gained=[lease]))
+    await rogue.send(report=sync_pb2.Report(leases_gained=[lease]))
     await running.until(lambda state: name in state.placements.leases)
 
 
@@ -142,7 +144,7 @@ async def test_false_specs_and_toolsets_of_a_worker_are_ignored(
     hashes = [desk.launch_hash, "0" * 64]
     async with worker(running.address) as honest:
         running.load(desk)
-        probe = (await honest.hear("probe")).probe
+        probe = (await honest.receive("probe")).probe
         claims = [
             sync_pb2.HeldHashes(
                 key=spec_pb2.VariantKey(server_id=server), launch_hash=one, toolset_hash="t"
@@ -151,23 +153,23 @@ async def test_false_specs_and_toolsets_of_a_worker_are_ignored(
         ]
         async with worker(running.address, "rogue", held=claims, servers=["other"]) as rogue:
             forged = [_poisoned(server, one) for server in ("desk", "ghost") for one in hashes]
-            await rogue.say(held=sync_pb2.Held(variants=forged))
-            await rogue.say(probe_result=_listing("desk", hashes[0], probe.id))
+            await rogue.send(held=sync_pb2.Held(variants=forged))
+            await rogue.send(probe_result=_listing("desk", hashes[0], probe.id))
             for server, one in (("desk", hashes[0]), ("desk", hashes[1]), ("ghost", hashes[1])):
-                await rogue.say(probe_result=_listing(server, one))
+                await rogue.send(probe_result=_listing(server, one))
             await _heard_out(running, rogue)
         assert "with a signature that does not match" in caplog.text
         assert "which it was not asked to probe" in caplog.text
-        # What a worker says that it holds is waited for: the try was taken back and is made anew.
+        # The reported content is awaited: the probe was cancelled and starts again.
         await honest.serve_until("desk", "open")
         async with worker(running.address, "stranger", servers=["another"]) as stranger:
-            await stranger.say(probe_result=_listing("desk", hashes[0]))
+            await stranger.send(probe_result=_listing("desk", hashes[0]))
             running.load(desk, spec("other-desk"))
-            probe = (await honest.hear("probe")).probe
-            await stranger.say(probe_result=_listing("other-desk", probe.launch_hash, probe.id))
+            probe = (await honest.receive("probe")).probe
+            await stranger.send(probe_result=_listing("other-desk", probe.launch_hash, probe.id))
             await _heard_out(running, stranger)
         listed = sync_pb2.ProbeResult(id=probe.id, tools=recorded("open"))
-        await honest.say(probe_result=listed)
+        await honest.send(probe_result=listed)
         await honest.apply_until("desk", "other-desk")
         for held in honest.held.values():
             assert held.spec.command == probe.spec.command != "sh"
@@ -191,13 +193,13 @@ async def test_one_worker_alone_cannot_change_a_listing(
         await honest.serve_until("desk", "open")
         async with worker(running.address, "rogue") as rogue:
             await rogue.apply_until("desk")
-            await rogue.say(probe_result=_listing("desk", desk.launch_hash))
-            asked = (await honest.hear("probe")).probe
+            await rogue.send(probe_result=_listing("desk", desk.launch_hash))
+            asked = (await honest.receive("probe")).probe
             assert asked.relist
             listed = sync_pb2.ProbeResult(
                 id=asked.id, tools=recorded("open"), protocol_version="2025-11-25"
             )
-            await honest.say(probe_result=listed)
+            await honest.send(probe_result=listed)
             await running.until(lambda state: state.problems.open())
             [found] = running.plane.state.problems.open()
             assert (found.problem.reason, found.problem.worker_id) == ("LISTS_DIFFER", "rogue")
@@ -214,11 +216,11 @@ async def test_one_worker_alone_cannot_change_a_listing(
             worker(restarted.address, held=[honest.held["desk"].hashes]) as back,
             worker(restarted.address, "rogue", held=claims) as rogue,
         ):
-            await back.hear("want")
-            await rogue.hear("want")
-            await rogue.say(held=sync_pb2.Held(variants=[changed]))
-            await back.say(held=sync_pb2.Held(variants=[honest.held["desk"]]))
-            await back.hear("delta")
+            await back.receive("want")
+            await rogue.receive("want")
+            await rogue.send(held=sync_pb2.Held(variants=[changed]))
+            await back.send(held=sync_pb2.Held(variants=[honest.held["desk"]]))
+            await back.receive("delta")
             await restarted.until(lambda state: state.ready)
             tools = await restarted.catalog.ListTools(catalog_pb2.ListToolsRequest(), timeout=BOUND)
             assert [tool.name for tool in tools.tools] == ["desk_open"]

@@ -24,7 +24,7 @@ async def test_each_server_has_its_instances_of_all_workers(running: Running) ->
     async with worker(running.address) as w1, worker(running.address, "w2") as w2:
         for fake in (w1, w2):
             mine = [instance("a", f"{fake.id}-a"), instance("b", f"{fake.id}-b")]
-            await fake.say(report=sync_pb2.Report(instances=mine, instances_changed=True))
+            await fake.send(report=sync_pb2.Report(instances=mine, instances_changed=True))
         for _ in range(2):  # both are tried where there was a worker first
             await w1.serve("echo")
         await w1.apply_until("a", "b")
@@ -66,8 +66,8 @@ async def test_a_temporarily_hidden_server_is_shown_as_pending(
         await w1.apply_until("a")
         await running.until(lambda state: state.ready)
         running.load(spec("a"), own)
-        await w1.hear("probe")
-        await w1.hear("delta")
+        await w1.receive("probe")
+        await w1.receive("delta")
         await running.until(lambda state: own.key in state.visible.served)
         request = catalog_pb2.ListServersRequest(tenant="acme")
         listed = await running.catalog.ListServers(request)

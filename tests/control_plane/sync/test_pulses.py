@@ -22,7 +22,7 @@ PULSE = sync_pb2.Pulse()
 
 async def beat(fake: FakeWorker) -> None:
     while True:
-        await fake.say(pulse=PULSE)
+        await fake.send(pulse=PULSE)
         await asyncio.sleep(0.02)
 
 
@@ -37,7 +37,7 @@ async def test_the_stream_of_a_silent_worker_is_ended(
     ):
         beating = asyncio.create_task(beat(beats))
         try:
-            await silent.say(pulse=PULSE)
+            await silent.send(pulse=PULSE)
             assert await silent.ended() == grpc.StatusCode.ABORTED
             async with asyncio.timeout(BOUND):
                 while "silent" in running.plane.streams:
@@ -47,7 +47,7 @@ async def test_the_stream_of_a_silent_worker_is_ended(
             beating.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await beating
-        # The same run may come back, and is a worker like any other.
+        # The same run may reconnect as a normal worker.
         async with worker(running.address, "silent"):
             assert running.plane.state.workers["silent"].connected
 

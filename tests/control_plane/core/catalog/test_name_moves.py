@@ -95,7 +95,7 @@ def test_a_name_that_moves_because_of_a_new_prefix_is_not_reported() -> None:
     told = Told()
     told.commit(a=["now"], b=["now"])
     assert told.commit(prefix="a_", a=["now"], b=["now"]) == {}
-    assert told.commit(a=["now"], b=["now"]) == {"now": "a"}, "it has taken the name back"
+    assert told.commit(a=["now"], b=["now"]) == {"now": "a"}, "the name moved back"
 
 
 def test_the_name_of_a_removed_server_is_reported_until_the_next_change() -> None:
@@ -111,4 +111,4 @@ def test_a_name_that_moves_again_is_reported_again() -> None:
     told.commit(c=["now"])
     assert told.commit(b=["now"], c=["now"]) == {"now": "b"}
     assert told.commit(a=["now"], b=["now"], c=["now"]) == {"now": "a"}
-    assert told.commit(b=["now"], c=["now"]) == {}, "it is back where it was"
+    assert told.commit(b=["now"], c=["now"]) == {}, "it moved back"

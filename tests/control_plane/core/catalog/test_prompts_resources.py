@@ -82,7 +82,7 @@ def test_resources_are_filtered_by_uri_and_never_renamed() -> None:
     seen = expose_resources(found, rules)
     assert [one.name for one in seen.resources] == ["file:///a", "file:///b"]
     assert [one.name for one in seen.templates] == ["file:///{path}"]
-    assert len(seen.every_template) == 2, "what one stands for is judged by its URI"
+    assert len(seen.every_template) == 2, "the filter applies to matching URIs"
     problems = resource_problems(replace(SPEC, resources=rules), found)
     assert reasons(problems) == [
         ("RESOURCES_FILTERED", "blacklist"),

@@ -86,7 +86,7 @@ def test_reservations_of_one_tenant_do_not_block_another() -> None:
     theirs = [PlacementKey("other", f"s{number}", "a") for number in range(3)]
     assert [table.place(one, ONLY, (), 0.0) for one in theirs] == [Placement("w1")] * 2 + [None]
     assert table.load("w1") == 4
-    assert table.place(key("s4"), ONLY, (), 0.0) is None, "they have equally many by now"
+    assert table.place(key("s4"), ONLY, (), 0.0) is None, "both have equally many reservations"
 
 
 def test_a_held_lease_is_not_displaced() -> None:

@@ -219,7 +219,7 @@ class Lines(RuleBasedStateMachine):
             waiter = self.wait_queue.join(wanted, avoided, self.now)
             assert waiter is not None
             self.waiting[waiter.id] = waiter
-        self.served()  # who asks elsewhere gives back what was reserved for it
+        self.served()  # placing elsewhere cancels the reservation
 
     @rule(session=sessions, server=servers, worker=workers)
     def gained(self, session: str, server: str, worker: str) -> None:

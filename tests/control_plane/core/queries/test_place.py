@@ -73,7 +73,7 @@ def test_a_lease_waits_for_its_disconnected_worker(held: bool) -> None:
     assert isinstance(denied, Denial)
     assert (denied.reason, denied.retry_delay) == (Reason.SYNCING, 1.0)
     assert place(state, PlacementKey("default", "other", "a"), (), at(1.05)) == Placement("w2")
-    assert place(state, KEY, {"w1"}, at(1.1)) == Placement("w2"), "who could not reach it either"
+    assert place(state, KEY, {"w1"}, at(1.1)) == Placement("w2"), "it is excluded"
 
 
 def test_the_lease_of_a_lost_worker_is_placed_on_another() -> None:

@@ -128,7 +128,9 @@ def test_a_worker_with_a_spare_is_preferred_among_equally_loaded_ones() -> None:
     assert place(state, PlacementKey("t", "s1", "a"), (), at(3)) == Placement("w2")
     assert place(state, PlacementKey("t", "s2", "a"), (), at(3)) == Placement("w1"), "the emptier"
     tell(state, "w2", "starting", role="spare")
-    assert place(state, PlacementKey("t", "s3", "a"), (), at(3)) == Placement("w1"), "it is taken"
+    assert place(state, PlacementKey("t", "s3", "a"), (), at(3)) == Placement("w1"), (
+        "it is used again"
+    )
     tell(state, "w2", "ready", role="spare")
     state.handle_worker_disconnected("w2", at(4))
     state.roster.forget_lost_workers(at(30))

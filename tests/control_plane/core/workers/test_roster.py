@@ -118,7 +118,7 @@ def test_duplicates_with_reversed_ages_are_not_both_revoked() -> None:
     state.handle_report("w1", WorkerReport(gained=(slow,)), at(4.1))
     state.tick(at(7))
     assert revoked(state) == []
-    state.handle_worker_joined(hello("w2", leases=(second,)), at(8))  # nobody knows what it heard
+    state.handle_worker_joined(hello("w2", leases=(second,)), at(8))  # it may have missed messages
     state.tick(at(11))
     assert len(revoked(state)) == 1
 
@@ -131,7 +131,7 @@ def test_a_duplicate_stays_if_the_older_lease_ends_soon_after() -> None:
     failed, stands = (replace(lease(f"L{n}", f"w{n}"), granted_at=at(n).mono) for n in (1, 2))
     state.handle_report("w1", WorkerReport(gained=(failed,)), at(2.1))
     state.handle_report("w2", WorkerReport(gained=(stands,)), at(2.1))
-    state.handle_report("w1", WorkerReport(lost=("L1",)), at(2.2))  # its caller heard it before
+    state.handle_report("w1", WorkerReport(lost=("L1",)), at(2.2))  # the caller knew before
     state.tick(at(10))
     assert revoked(state) == []
 
@@ -339,7 +339,7 @@ def test_a_fenced_lease_is_revoked_when_its_worker_reconnects() -> None:
     state.tick(at(11))
     state.roster.fence("L1", KEY)
     state.roster.fence("L9", lease("L9", "w1", session="another").key)
-    back(state, at(20), "L1", "L9")  # L9 is of this session: whoever named it has no say in it
+    back(state, at(20), "L1", "L9")  # L9 was fenced for another session only
     assert revoked(state) == [("w1", "L1")]
     state.handle_report("w1", WorkerReport(lost=("L1",)), at(21))
     assert place(state, KEY, (), at(21)) == Placement("w1", "L9")
