@@ -170,7 +170,7 @@ async def network_of_the_machine(world: World, ask: Ask, level: Level, network: 
     assert found == ("connected" if reached else "ConnectionRefusedError")
 
 
-async def kinds_of_sockets(world: World, ask: Ask, level: Level, network: bool) -> None:
+async def socket_families(world: World, ask: Ask, level: Level, network: bool) -> None:
     for number in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
         assert await ask("family", number=int(number)) == "opened"
     for kind in (CIPHERS, MACHINES):
@@ -228,13 +228,13 @@ async def limits(world: World, ask: Ask, level: Level, network: bool) -> None:
 
 ROWS: Final = {
     "files": files,
-    "homes": homes,
+    "home folders": homes,
     "`/tmp`": private_places,
     "`/proc`": processes,
     "Leaseway's own folder": own_files,
-    "folders of other servers": folders_of_others,
+    "folders of the worker's other servers": folders_of_others,
     "network": network_of_the_machine,
-    "kinds of sockets": kinds_of_sockets,
+    "socket families": socket_families,
     "capabilities": capabilities,
     "user namespaces": user_namespaces,
     "system calls": system_calls,

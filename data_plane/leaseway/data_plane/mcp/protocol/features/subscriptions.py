@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from mcp.client.session import ClientSession
 from mcp.client.subscriptions import Subscription, SubscriptionLost, listen
@@ -65,17 +65,12 @@ class _Subscriber:
 
 
 class _Resource:
-    """A URI with subscribers.
-
-    Attributes:
-        changed: Set when the last subscriber was removed, or the subscription must be renewed.
-        must_renew: Whether the server has lost the subscription.
-    """
+    """A URI with subscribers, and the state of its subscription at the server."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self.changed = asyncio.Event()
-        self.must_renew = False
+        self._changed = asyncio.Event()
+        self._must_renew = False
         self._is_confirmed = False
         self._was_confirmed = False
         self._subscribers: dict[_Subscriber, None] = {}
@@ -86,7 +81,7 @@ class _Resource:
 
     @property
     def is_current(self) -> bool:
-        return self.has_subscribers and not self.must_renew
+        return self.has_subscribers and not self._must_renew
 
     def add(self, on_update: OnUpdate, done: Callable[[Outcome], None]) -> _Subscriber:
         """Add a subscriber; notify it if the subscription is already confirmed."""
@@ -100,26 +95,32 @@ class _Resource:
         if subscriber in self._subscribers:
             del self._subscribers[subscriber]
             if not self._subscribers:
-                self.changed.set()
+                self._changed.set()
 
     def reset(self) -> None:
         """Reset before subscribing at the server."""
-        self.must_renew, self._is_confirmed = False, False
+        self._must_renew, self._is_confirmed = False, False
         self._was_confirmed = self._was_confirmed and self.has_subscribers
-        self.changed.clear()
+        self._changed.clear()
 
     def confirm(self) -> None:
         """Confirm the subscription. After a renewal, report a change: updates may be lost."""
         self._is_confirmed = True
-        for subscriber in tuple(self._subscribers):
-            subscriber.notify("")
+        self.notify("")
         if self._was_confirmed:
             self.notify(self.uri)
         self._was_confirmed = True
 
     def renew(self) -> None:
-        self.must_renew = True
-        self.changed.set()
+        """Require a renewal: the server has lost the subscription."""
+        self._must_renew = True
+        self._changed.set()
+
+    async def until_outdated(self) -> None:
+        """Wait until the last subscriber has left, or the subscription must be renewed."""
+        while self.is_current:
+            self._changed.clear()
+            await self._changed.wait()
 
     def notify(self, uri: str) -> None:
         for subscriber in tuple(self._subscribers):
@@ -134,7 +135,7 @@ class _Resource:
         subscribers, self._subscribers = self._subscribers, {}
         for subscriber in subscribers:
             subscriber.fail(fault)
-        self.changed.set()
+        self._changed.set()
 
 
 class Subscriptions:
@@ -216,9 +217,7 @@ class Subscriptions:
         async with asyncio.timeout(self._timeout):
             await self._peer.request("resources/subscribe", params)
         resource.confirm()
-        while resource.is_current:
-            resource.changed.clear()
-            await resource.changed.wait()
+        await resource.until_outdated()
         if not resource.has_subscribers:
             # New subscribers wait: the server could receive the two requests in the wrong order.
             resource.reset()
@@ -236,8 +235,9 @@ class Subscriptions:
                 if not failures:
                     raise
             failures += 1
-            if resource.is_current:
-                await self._pause(resource, _RESTART_BACKOFF.ceiling(failures - 1))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RESTART_BACKOFF.ceiling(failures - 1)):
+                    await resource.until_outdated()
 
     async def _listen_once(self, resource: _Resource) -> bool:
         """Read one stream to its end; return whether it had an update."""
@@ -250,22 +250,14 @@ class Subscriptions:
                 raise MCPError(METHOD_NOT_FOUND, "it did not accept the subscription")
             resource.confirm()
             reading = asyncio.ensure_future(_read(stream, resource))
+            outdated = asyncio.ensure_future(resource.until_outdated())
             try:
-                while resource.is_current and not reading.done():
-                    resource.changed.clear()
-                    await _first_of(reading, resource.changed.wait())
+                await asyncio.wait((reading, outdated), return_when=asyncio.FIRST_COMPLETED)
             finally:
                 reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
+                outdated.cancel()
+                await asyncio.gather(reading, outdated, return_exceptions=True)
             return not reading.cancelled() and reading.exception() is None and reading.result()
-
-    @staticmethod
-    async def _pause(resource: _Resource, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while resource.is_current:
-                    resource.changed.clear()
-                    await resource.changed.wait()
 
     # Faults.
 
@@ -316,12 +308,3 @@ async def _read(stream: Subscription, resource: _Resource) -> bool:
     except SubscriptionLost:
         pass  # like an orderly end: another stream is opened
     return updated
-
-
-async def _first_of(reading: asyncio.Future[bool], other: Any) -> None:
-    waiting = asyncio.ensure_future(other)
-    try:
-        await asyncio.wait((reading, waiting), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
