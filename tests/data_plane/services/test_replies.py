@@ -350,15 +350,15 @@ def test_the_memory_of_all_agents_of_a_tenant_counts_together(
     class Stream(exchange.ExchangeStream):
         held_bytes = 0
         is_aborted = False
-        connection = "ipv4:127.0.0.1:1"
 
         def __init__(self, who: Principal, held: int) -> None:
-            self._caller = who
+            self.name = f"{who.tenant}/{who.agent}"
             self.held_bytes = held
+            self.client = exchange._client(who, "ipv4:127.0.0.1:1")
             self.client_calls = exchange._ClientCalls("tenant")
 
         def abort(self, why: Fault) -> None:
-            ended.append(f"{self._caller.tenant}/{self._caller.agent}")
+            ended.append(self.name)
 
     exchanges = exchange.Exchanges(None, None, lambda lease: lease, catalog_pb2.WorkerRef())  # type: ignore[arg-type]
     exchanges._streams = {

@@ -69,7 +69,13 @@ class _ClientCalls:
 
 
 class ExchangeStream:
-    """One exchange stream of a caller."""
+    """One exchange stream of a caller.
+
+    Attributes:
+        connection: The connection, as gRPC names it.
+        client: The caller's tenant, or the connection of an unauthenticated caller.
+        client_calls: The calls of the client, on all its streams.
+    """
 
     def __init__(self, context: Context, exchanges: Exchanges) -> None:
         self._on_growth = exchanges.enforce_memory_limits
@@ -90,6 +96,8 @@ class ExchangeStream:
         self._long_arguments: dict[int, int] = {}  # bytes by call id; pruned when counted
         self._caller = caller()
         self._is_bound = self._caller.tenant is not None or self._caller.agent is not None
+        self.connection = str(context.peer())
+        self.client = _client(self._caller, self.connection)
         self.client_calls = _ClientCalls(_scope(self._caller))
 
     async def serve(self) -> None:
@@ -140,15 +148,6 @@ class ExchangeStream:
     def is_aborted(self) -> bool:
         """Whether it is ending with a fault, which frees its memory."""
         return self._replies.fault is not None
-
-    @property
-    def client(self) -> object:
-        """The tenant of its caller, or the connection of an unauthenticated caller."""
-        return _client(self._caller, self.connection)
-
-    @property
-    def connection(self) -> str:
-        return str(self._context.peer())
 
     def abort(self, fault: Fault) -> None:
         """End the stream at once, even if its caller does not read."""
