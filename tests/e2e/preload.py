@@ -11,7 +11,7 @@ for name in (
     "leaseway.control_plane.app",
     "leaseway.data_plane.app",
     "leaseway.data_plane.mcp.session",
-    "leaseway.sdk.client.client",
+    "leaseway.front.app",
 ):
     importlib.import_module(name)
 gc.freeze()  # a collection in a forked process would copy all pages
