@@ -185,7 +185,7 @@ def permissions(node: Tree, where: Where) -> Permissions:
     permissions = _PERMISSIONS.read(node, where)
     if permissions != EVERYTHING:
         try:
-            compile_expression("true")  # the worker needs the rules' library
+            compile_expression("true")  # fails without the rules' library
         except RuleNotCompiled as error:
             raise BadValue(f"{quoted(where.key)}: {error}.") from None
     return permissions

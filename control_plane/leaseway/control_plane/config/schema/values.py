@@ -1,6 +1,6 @@
 """Readers of single values: text, numbers, durations, sizes, choices, lists.
 
-Messages name the kind of a value, not its text, unless the key can hold no secret.
+Messages name the kind of a value, not its text, unless the key can contain no secret.
 """
 
 from __future__ import annotations
