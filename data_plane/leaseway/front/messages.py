@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
+from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 
 ABSENT: Final = msgspec.Raw()
@@ -168,6 +170,24 @@ def object_params(message: Message) -> dict[str, Any] | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return params if isinstance(params, dict) else None
+
+
+def modern_capabilities(message: Message, headers: Mapping[str, str] | None = None) -> object:
+    """Return the client capabilities in a modern request's `_meta`.
+
+    Raises:
+        JsonRpcError: The `_meta` is incomplete, does not match the headers, or has an unsupported
+            protocol version.
+    """
+    request = {"method": message.method, "params": object_params(message)}
+    route = classify_inbound_request(request, headers=headers)
+    if isinstance(route, InboundLadderRejection):
+        raise rejection_error(route)
+    return route.client_capabilities
+
+
+def rejection_error(rejection: InboundLadderRejection) -> JsonRpcError:
+    return JsonRpcError(rejection.code, rejection.message, rejection.data)
 
 
 def result_message(request_id: bytes, result: bytes) -> bytes:

@@ -14,10 +14,8 @@ import os
 import secrets
 import threading
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-from mcp.shared.inbound import InboundLadderRejection, classify_inbound_request
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 
 from leaseway.front.calling.handles import HANDLE_KEY, UNKNOWN_HANDLE, handle_from_meta
@@ -38,6 +36,7 @@ from leaseway.front.messages import (
     decode,
     encode,
     error_message,
+    modern_capabilities,
     object_params,
     parse_message,
     result_message,
@@ -204,7 +203,7 @@ class StdioFront:
     def _request(self, message: Message, modern: bool, live: LiveSession) -> Request:
         listener = Listener(self._writer.offer)
         if modern:
-            listener.answers = answered_methods(_capabilities(message))
+            listener.answers = answered_methods(modern_capabilities(message))
             listener.passes_input = True
             session = self._session_from_handle(message) or live
             return Request(message, listener, True, self._scope, session, handles=self)
@@ -284,20 +283,3 @@ class _StdoutWriter:
 
     def _written(self, size: int) -> None:
         self._size -= size
-
-
-def _capabilities(message: Message) -> dict[str, Any]:
-    """Return the client capabilities in a modern request's `_meta`.
-
-    Raises:
-        JsonRpcError: The `_meta` is incomplete, or its protocol version is not supported.
-    """
-    try:
-        params = decode(message.params) if message.params else None
-    except msgspec.DecodeError:
-        params = None
-    route = classify_inbound_request({"method": message.method, "params": params})
-    if isinstance(route, InboundLadderRejection):
-        raise JsonRpcError(route.code, route.message, route.data)
-    capabilities = route.client_capabilities
-    return capabilities if isinstance(capabilities, dict) else {}

@@ -19,7 +19,6 @@ from aiohttp import web
 from mcp.shared.inbound import (
     ERROR_CODE_HTTP_STATUS,
     InboundLadderRejection,
-    classify_inbound_request,
     find_duplicated_routing_header,
     unsupported_protocol_version_rejection,
     validate_mcp_param_headers,
@@ -27,7 +26,6 @@ from mcp.shared.inbound import (
 from mcp_types.jsonrpc import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
-    INVALID_PARAMS,
     INVALID_REQUEST,
     PARSE_ERROR,
 )
@@ -54,8 +52,10 @@ from leaseway.front.messages import (
     cancelled_request_id,
     decode,
     error_message,
+    modern_capabilities,
     object_params,
     parse_message,
+    rejection_error,
     result_message,
 )
 from leaseway.front.methods import Methods, Request, changed_notification
@@ -314,24 +314,25 @@ class HttpFront:
         if message.method is None:
             raise JsonRpcError(INVALID_REQUEST, "The body must be a JSON-RPC request.")
         if not message.request_id:
-            rejected = unsupported_protocol_version_rejection(version)
-            if rejected is not None:
-                return _rejection_response(message, rejected)
+            rejection = unsupported_protocol_version_rejection(version)
+            if rejection is not None:
+                raise rejection_error(rejection)
             return web.Response(status=202)
         name_and_meta = _name_and_meta(message)
         try:
-            capabilities = _check_headers(http, message)
+            duplicated = find_duplicated_routing_header(http.headers.items())
+            if duplicated is not None:
+                text = f"{duplicated} header appears more than once"
+                raise JsonRpcError(HEADER_MISMATCH, text)
+            answers = answered_methods(modern_capabilities(message, http.headers))
             parse_media_mode(http.headers.get(MEDIA_HEADER))
             handle = http.headers.get(HANDLE_HEADER) or handle_from_meta(name_and_meta[1])
         except JsonRpcError as error:
             return json_response(error_message(message.request_id, error), _status(error))
-        if isinstance(capabilities, InboundLadderRejection):
-            return _rejection_response(message, capabilities)
         if message.method == "subscriptions/listen" and not streams:
             raise HttpError(406, "subscriptions/listen needs Accept: text/event-stream.")
         live = self._session(handle, scope, UNKNOWN_HANDLE) if handle is not None else None
         headers = http.headers  # the handler of its head must not keep the whole request
-        answers = answered_methods(capabilities)
         if message.method == "tools/call":
             http[HEAD_HANDLER] = self._head_handler(
                 scope,
@@ -369,9 +370,9 @@ class HttpFront:
         request = Request(message, listener, True, scope, live, handles=self._sessions, media=media)
         try:
             if message.method == "tools/call":
-                rejected = await self._check_header_params(headers, scope, message)
-                if rejected is not None:
-                    error = JsonRpcError(rejected.code, rejected.message, rejected.data)
+                rejection = await self._check_header_params(headers, scope, message)
+                if rejection is not None:
+                    error = rejection_error(rejection)
                     reply.finish(error_message(message.request_id, error), _status(error))
                     return
             response, status = await self._handle(request)
@@ -478,28 +479,6 @@ class HttpFront:
         self._scopes[scope] = now + _SCOPE_TTL
 
 
-def _check_headers(
-    http: web.BaseRequest, message: Message
-) -> dict[str, Any] | InboundLadderRejection:
-    """Check a modern request's headers against its `_meta`; return the client's capabilities."""
-    duplicated = find_duplicated_routing_header(http.headers.items())
-    if duplicated is not None:
-        return InboundLadderRejection(
-            code=HEADER_MISMATCH, message=f"{duplicated} header appears more than once"
-        )
-    try:
-        params = decode(message.params) if message.params else None
-    except msgspec.DecodeError:
-        raise JsonRpcError(INVALID_PARAMS, "The params must be a JSON object.") from None
-    route = classify_inbound_request(
-        {"method": message.method, "params": params}, headers=http.headers
-    )
-    if isinstance(route, InboundLadderRejection):
-        return route
-    capabilities = route.client_capabilities
-    return capabilities if isinstance(capabilities, dict) else {}
-
-
 def _handle_notification(live: LiveSession, message: Message) -> None:
     """Handle a notification, or the response to a server request."""
     if message.method is None:
@@ -515,8 +494,3 @@ def _internal_error() -> JsonRpcError:
 
 def _status(error: JsonRpcError) -> int:
     return ERROR_CODE_HTTP_STATUS.get(error.code, 400 if error.code == PARSE_ERROR else 200)
-
-
-def _rejection_response(message: Message, rejected: InboundLadderRejection) -> web.Response:
-    error = JsonRpcError(rejected.code, rejected.message, rejected.data)
-    return json_response(error_message(message.request_id, error), _status(error))
