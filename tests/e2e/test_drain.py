@@ -181,7 +181,7 @@ async def test_a_second_signal_ends_a_worker_whose_call_never_ends(tmp_path: Pat
         await eventually(partial(in_flight, part))
         processes = descendants(part.process.pid)
         part.process.send_signal(signal.SIGTERM)
-        await eventually(lambda: any("ends" in line for line in part.log))
+        await eventually(lambda: any("shuts down" in line for line in part.log))
         part.process.send_signal(signal.SIGTERM)
         assert await ended(part) == 0  # ten times sooner than the call does
         with pytest.raises(LeasewayError):
