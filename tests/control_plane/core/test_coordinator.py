@@ -281,13 +281,13 @@ def test_a_worker_that_never_sends_content_does_not_block_reloads() -> None:
 
 def test_a_second_run_of_an_id_waits_until_the_first_has_been_gone() -> None:
     state, _ = started(spec("a"))
-    twin = hello(address=hello().address.__class__("w1", "another-run", "127.0.0.1:2"))
+    second_run = hello(address=hello().address.__class__("w1", "another-run", "127.0.0.1:2"))
     with pytest.raises(WorkerRefused, match="uses the id 'w1'"):
-        state.handle_worker_joined(twin, at(1))
+        state.handle_worker_joined(second_run, at(1))
     state.handle_worker_disconnected("w1", at(2))
     with pytest.raises(WorkerRefused):
-        state.handle_worker_joined(twin, at(11))
-    state.handle_worker_joined(twin, at(12.1))
+        state.handle_worker_joined(second_run, at(11))
+    state.handle_worker_joined(second_run, at(12.1))
     assert state.workers["w1"].hello.address.incarnation == "another-run"
 
 

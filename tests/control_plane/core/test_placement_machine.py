@@ -381,7 +381,7 @@ class System(RuleBasedStateMachine):
         self.quiesce()
         for key in wanted:
             left = [each for _, each in self.held() if each.key == key]
-            # A twin is revoked in favour of an older one, whose end may be on its way just then.
+            # A duplicate may be revoked for an older lease that has just ended, too.
             assert len(left) == 1 or (not left and self.favoured[key.session] & self.over)
         known = set(self.state.placements.leases)
         assert known == {lease.id for _, lease in self.held()}

@@ -269,10 +269,10 @@ async def test_another_protocol_version_is_refused_by_name(running: Running) -> 
 async def test_a_second_run_of_a_workers_id_is_refused_with_a_problem(running: Running) -> None:
     running.load(spec("a"))
     async with worker(running.address) as w1:
-        twin = FakeWorker(running.address, incarnation="run-2")
-        await twin.send_hello()
-        assert await twin.ended() is grpc.StatusCode.ALREADY_EXISTS
-        await twin.close()
+        second_run = FakeWorker(running.address, incarnation="run-2")
+        await second_run.send_hello()
+        assert await second_run.ended() is grpc.StatusCode.ALREADY_EXISTS
+        await second_run.close()
         problems = await running.admin.ListProblems(admin_pb2.ListProblemsRequest())
         assert [one.reason for one in problems.problems] == ["WORKER_TWIN"]
         assert await w1.serve("x") == "a"

@@ -87,11 +87,11 @@ async def test_false_leases_and_versions_of_a_worker_harm_no_other(
         async with worker(running.address, "rogue") as rogue:
             older = leases_pb2.Lease(age=duration(3600))
             older.MergeFrom(LEASE)
-            twin = leases_pb2.Lease()
-            twin.MergeFrom(older)
-            twin.id = "L2"
+            duplicate = leases_pb2.Lease()
+            duplicate.MergeFrom(older)
+            duplicate.id = "L2"
             await rogue.send(
-                report=sync_pb2.Report(leases_gained=[older, twin], leases_lost=["L1"])
+                report=sync_pb2.Report(leases_gained=[older, duplicate], leases_lost=["L1"])
             )
             await running.until(lambda state: "L2" in state.placements.leases)
             found = await running.placement.FindLease(

@@ -127,8 +127,8 @@ def test_a_held_lease_is_found_again_even_on_a_full_worker() -> None:
 def test_a_duplicate_is_returned_and_the_older_lease_is_found() -> None:
     table = table_of(w1=2, w2=2)
     assert table.add_lease(held("young", "w2", "s1", granted_at=5.0)) == ()
-    twins = table.add_lease(held("old", "w1", "s1", granted_at=1.0))
-    assert [one.id for one in twins] == ["old", "young"]
+    duplicates = table.add_lease(held("old", "w1", "s1", granted_at=1.0))
+    assert [one.id for one in duplicates] == ["old", "young"]
     table.remove_lease("young")
     chosen = table.place(key("s1"), WORKERS, (), 0.0)
     assert chosen is not None
@@ -140,9 +140,11 @@ def test_a_placed_lease_is_older_than_any_unplaced_duplicate() -> None:
     assert table.place(key("s1"), ONLY, (), 0.0)
     assert table.add_lease(held("placed", "w1", "s1", granted_at=5.0)) == ()
     for granted_at in (1.0, 5.0, 1.0):
-        twins = table.add_lease(held("a-claim", "w2", "s1", granted_at=granted_at))
-        assert [one.id for one in twins] == ["placed", "a-claim"]
-    twins = table.add_lease(held("placed", "w1", "s1", granted_at=6.0))  # a slow report of its own
+        duplicates = table.add_lease(held("a-claim", "w2", "s1", granted_at=granted_at))
+        assert [one.id for one in duplicates] == ["placed", "a-claim"]
+    duplicates = table.add_lease(
+        held("placed", "w1", "s1", granted_at=6.0)
+    )  # a slow report of its own
     chosen = table.place(key("s1"), WORKERS, (), 0.0)
     assert chosen is not None
     assert chosen.worker_id in ("w1", "w2")
@@ -197,8 +199,8 @@ class Placements(RuleBasedStateMachine):
         self.counter += 1
         lease = held(f"L{self.counter}", worker, session, self.now)
         self.reported[lease.id] = lease
-        twins = self.table.add_lease(lease)
-        assert {twin.key for twin in twins} <= {lease.key}
+        duplicates = self.table.add_lease(lease)
+        assert {duplicate.key for duplicate in duplicates} <= {lease.key}
 
     @rule(data=st.data())
     def lost(self, data: st.DataObject) -> None:
