@@ -22,7 +22,7 @@ from leaseway.data_plane.background import Background
 from leaseway.data_plane.testing.servers import MemoryCall, MemoryInstance, MemoryServers
 from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.protobuf import key_to_wire, spec_to_wire
+from leaseway.spec.protobuf import key_to_proto, spec_to_proto
 from leaseway.telemetry.logs import configure_logging
 from leaseway.telemetry.metrics import Meter
 from leaseway.v1 import (
@@ -275,9 +275,9 @@ class Bench:
         tools = self.servers.tools if tools is None else tools
         names = list(tools) if exposed is None else exposed
         return sync_pb2.Upsert(
-            spec=spec_to_wire(spec),
+            spec=spec_to_proto(spec),
             hashes=sync_pb2.HeldHashes(
-                key=key_to_wire(spec.key),
+                key=key_to_proto(spec.key),
                 launch_hash=spec.launch_hash,
                 exposure_hash=spec.exposure_hash,
                 toolset_hash=str(hash((tuple(tools.items()), tuple(names)))),
@@ -338,7 +338,7 @@ class Bench:
 
     async def probe(self, spec: ServerSpec) -> sync_pb2.ProbeResult:
         """Probe a server, and serve the tools that it listed."""
-        probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+        probe = sync_pb2.Probe(id=1, spec=spec_to_proto(spec), launch_hash=spec.launch_hash)
         self.plane.send(probe=probe)
         result: sync_pb2.ProbeResult = await self.plane.expect("probe_result")
         assert not result.HasField("problem"), result.problem.message

@@ -20,7 +20,7 @@ from leaseway.spec.policy import (
     ServerPolicy,
     TenantLimits,
 )
-from leaseway.spec.policy_protobuf import policy_from_wire, policy_to_wire
+from leaseway.spec.policy_protobuf import policy_from_proto, policy_to_proto
 from leaseway.spec.rules import (
     DeniesAll,
     Expressions,
@@ -116,7 +116,7 @@ _POLICIES = st.builds(
 
 @given(_POLICIES)
 def test_what_travels_comes_back_equal(policy: ServerPolicy) -> None:
-    assert policy_from_wire(policy_to_wire(policy)) == policy
+    assert policy_from_proto(policy_to_proto(policy)) == policy
 
 
 @given(_POLICIES, _NAMES, _NAMES, _NAMES)

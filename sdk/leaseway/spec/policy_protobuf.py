@@ -16,32 +16,32 @@ from leaseway.spec.policy import (
 from leaseway.v1 import spec_pb2
 
 
-def policy_to_wire(policy: ServerPolicy) -> spec_pb2.ServerPolicy:
+def policy_to_proto(policy: ServerPolicy) -> spec_pb2.ServerPolicy:
     message = spec_pb2.ServerPolicy(
         restricted=policy.grants is not None,
         risks=[spec_pb2.RiskPattern(pattern=name, risk=risk) for name, risk in policy.risks],
-        rate=_rate_to_wire(policy.rate),
+        rate=_rate_to_proto(policy.rate),
         rules=[
             spec_pb2.ArgumentRule(expression=rule.expression, tools=rule.tools)
             for rule in policy.rules
         ],
     )
     if policy.permissions != EVERYTHING:
-        message.permissions.CopyFrom(_permissions_to_wire(policy.permissions))
+        message.permissions.CopyFrom(_permissions_to_proto(policy.permissions))
     for tenant, grant in (policy.grants or {}).items():
         entry = message.grants[tenant]
-        entry.tools.CopyFrom(_filter_to_wire(grant.tools))
+        entry.tools.CopyFrom(_filter_to_proto(grant.tools))
         if grant.permissions != EVERYTHING:
-            entry.permissions.CopyFrom(_permissions_to_wire(grant.permissions))
+            entry.permissions.CopyFrom(_permissions_to_proto(grant.permissions))
         for agent, tools in grant.agents.items():
             if tools is None:
                 entry.agents[agent].withheld = True
             else:
-                entry.agents[agent].tools.CopyFrom(_filter_to_wire(tools))
+                entry.agents[agent].tools.CopyFrom(_filter_to_proto(tools))
     for tenant, limits in policy.limits.items():
         message.limits[tenant].CopyFrom(
             spec_pb2.TenantLimits(
-                calls=_rate_to_wire(limits.calls),
+                calls=_rate_to_proto(limits.calls),
                 concurrent=limits.concurrent or 0,
                 leases=limits.leases or 0,
                 artifact_bytes=limits.artifact_bytes or 0,
@@ -51,15 +51,15 @@ def policy_to_wire(policy: ServerPolicy) -> spec_pb2.ServerPolicy:
     return message
 
 
-def policy_from_wire(message: spec_pb2.ServerPolicy) -> ServerPolicy:
+def policy_from_proto(message: spec_pb2.ServerPolicy) -> ServerPolicy:
     grants = None
     if message.restricted:
-        grants = {tenant: _grant_from_wire(grant) for tenant, grant in message.grants.items()}
+        grants = {tenant: _grant_from_proto(grant) for tenant, grant in message.grants.items()}
     return ServerPolicy(
         grants=grants,
         limits={
             tenant: TenantLimits(
-                _rate_from_wire(limits.calls),
+                _rate_from_proto(limits.calls),
                 limits.concurrent or None,
                 limits.leases or None,
                 limits.artifact_bytes or None,
@@ -68,13 +68,13 @@ def policy_from_wire(message: spec_pb2.ServerPolicy) -> ServerPolicy:
             for tenant, limits in message.limits.items()
         },
         risks=tuple((each.pattern, _risk(each.risk)) for each in message.risks),
-        rate=_rate_from_wire(message.rate),
+        rate=_rate_from_proto(message.rate),
         rules=tuple(ArgumentRule(rule.expression, tuple(rule.tools)) for rule in message.rules),
-        permissions=_permissions_from_wire(message.permissions),
+        permissions=_permissions_from_proto(message.permissions),
     )
 
 
-def _permissions_to_wire(permissions: Permissions) -> spec_pb2.Permissions:
+def _permissions_to_proto(permissions: Permissions) -> spec_pb2.Permissions:
     return spec_pb2.Permissions(
         no_read=not permissions.read,
         no_write=not permissions.write,
@@ -84,7 +84,7 @@ def _permissions_to_wire(permissions: Permissions) -> spec_pb2.Permissions:
     )
 
 
-def _permissions_from_wire(message: spec_pb2.Permissions) -> Permissions:
+def _permissions_from_proto(message: spec_pb2.Permissions) -> Permissions:
     return Permissions(
         read=not message.no_read,
         write=not message.no_write,
@@ -93,13 +93,13 @@ def _permissions_from_wire(message: spec_pb2.Permissions) -> Permissions:
     )
 
 
-def _grant_from_wire(message: spec_pb2.TenantGrant) -> Grant:
+def _grant_from_proto(message: spec_pb2.TenantGrant) -> Grant:
     agents = {
-        agent: None if grant.withheld else _filter_from_wire(grant.tools)
+        agent: None if grant.withheld else _filter_from_proto(grant.tools)
         for agent, grant in message.agents.items()
     }
-    permissions = _permissions_from_wire(message.permissions)
-    return Grant(_filter_from_wire(message.tools), agents, permissions)
+    permissions = _permissions_from_proto(message.permissions)
+    return Grant(_filter_from_proto(message.tools), agents, permissions)
 
 
 def _risk(word: str) -> Risk:
@@ -109,17 +109,17 @@ def _risk(word: str) -> Risk:
     return "financial"  # a newer release's word: the strictest that this one knows
 
 
-def _filter_to_wire(names: NameFilter) -> spec_pb2.NamePatterns:
+def _filter_to_proto(names: NameFilter) -> spec_pb2.NamePatterns:
     return spec_pb2.NamePatterns(whitelist=names.whitelist, blacklist=names.blacklist)
 
 
-def _filter_from_wire(message: spec_pb2.NamePatterns) -> NameFilter:
+def _filter_from_proto(message: spec_pb2.NamePatterns) -> NameFilter:
     return NameFilter(tuple(message.whitelist), tuple(message.blacklist))
 
 
-def _rate_to_wire(rate: Rate | None) -> spec_pb2.CallRate | None:
+def _rate_to_proto(rate: Rate | None) -> spec_pb2.CallRate | None:
     return None if rate is None else spec_pb2.CallRate(calls=rate.calls, seconds=rate.seconds)
 
 
-def _rate_from_wire(message: spec_pb2.CallRate) -> Rate | None:
+def _rate_from_proto(message: spec_pb2.CallRate) -> Rate | None:
     return Rate(message.calls, message.seconds) if message.calls and message.seconds > 0 else None

@@ -19,27 +19,27 @@ from leaseway.spec.model import (
 )
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import NO_POLICY
-from leaseway.spec.policy_protobuf import policy_from_wire, policy_to_wire
+from leaseway.spec.policy_protobuf import policy_from_proto, policy_to_proto
 from leaseway.v1 import spec_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.timing.backoff import Backoff
 from leaseway.wire.timing.durations import duration, seconds
 
 
-def key_to_wire(key: VariantKey) -> spec_pb2.VariantKey:
+def key_to_proto(key: VariantKey) -> spec_pb2.VariantKey:
     return spec_pb2.VariantKey(server_id=key.server_id, tenant=key.tenant)
 
 
-def key_from_wire(key: spec_pb2.VariantKey) -> VariantKey:
+def key_from_proto(key: spec_pb2.VariantKey) -> VariantKey:
     """Return a variant's key as the core knows it."""
     return VariantKey(key.server_id, key.tenant)
 
 
-def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
+def spec_to_proto(spec: ServerSpec) -> spec_pb2.ServerSpec:
     """Return a spec as it travels; filters and transforms stay with the control plane."""
     policy = spec.instances
     message = spec_pb2.ServerSpec(
-        key=key_to_wire(spec.key),
+        key=key_to_proto(spec.key),
         transport=spec.transport,
         truely_stateless=spec.truely_stateless,
         command=spec.command,
@@ -76,10 +76,10 @@ def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
         call_timeout=duration(spec.call_timeout),
         lease_drain_timeout=duration(spec.lease_drain_timeout),
         description=spec.description,
-        http_tools=map(_tool_to_wire, spec.http_tools),
+        http_tools=map(_tool_to_proto, spec.http_tools),
         follow_redirects=spec.follow_redirects,
         retries=spec.retries,
-        policy=policy_to_wire(spec.policy) if spec.policy else None,
+        policy=policy_to_proto(spec.policy) if spec.policy else None,
         module=spec.module,
         class_name=spec.class_name,
         config=spec.config,
@@ -99,28 +99,28 @@ def spec_to_wire(spec: ServerSpec) -> spec_pb2.ServerSpec:
         max_calls=spec.max_calls or 0,
     )
     for name, value in spec.env.items():
-        message.env[name].CopyFrom(_value_to_wire(value))
+        message.env[name].CopyFrom(_value_to_proto(value))
     for name, value in spec.headers.items():
-        message.headers[name].CopyFrom(_value_to_wire(value))
+        message.headers[name].CopyFrom(_value_to_proto(value))
     for name, one in spec.security.items():
         credential = spec_pb2.Credential(
-            kind=one.kind, name=one.name, value=_value_to_wire(one.value)
+            kind=one.kind, name=one.name, value=_value_to_proto(one.value)
         )
         message.security[name].CopyFrom(credential)
     return message
 
 
-def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
+def spec_from_proto(message: spec_pb2.ServerSpec) -> ServerSpec:
     """Return the spec that a message carries, with the defaults of DESIGN §10 where unset."""
     return ServerSpec(
-        key=key_from_wire(message.key),
+        key=key_from_proto(message.key),
         transport=message.transport,
         truely_stateless=message.truely_stateless,
         command=message.command,
         args=tuple(message.args),
         url=message.url,
-        env={name: _value_from_wire(value) for name, value in message.env.items()},
-        headers={name: _value_from_wire(value) for name, value in message.headers.items()},
+        env={name: _value_from_proto(value) for name, value in message.env.items()},
+        headers={name: _value_from_proto(value) for name, value in message.headers.items()},
         session_id=message.session_id,
         protocol=message.protocol or "auto",
         inherit_env="all"
@@ -140,16 +140,16 @@ def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
             writable_paths=tuple(message.sandbox.writable_paths),
             strict=message.sandbox.strict,
         ),
-        instances=_policy_from_wire(message.instances),
+        instances=_policy_from_proto(message.instances),
         startup_timeout=_seconds_or(message, "startup_timeout", bounds.STARTUP_TIMEOUT),
         call_timeout=_seconds_or(message, "call_timeout", bounds.CALL_TIMEOUT),
         lease_drain_timeout=_seconds_or(message, "lease_drain_timeout", bounds.LEASE_DRAIN_TIMEOUT),
         description=message.description,
-        http_tools=tuple(map(_tool_from_wire, message.http_tools)),
-        security={name: _credential_from_wire(one) for name, one in message.security.items()},
+        http_tools=tuple(map(_tool_from_proto, message.http_tools)),
+        security={name: _credential_from_proto(one) for name, one in message.security.items()},
         follow_redirects=message.follow_redirects,
         retries=message.retries,
-        policy=policy_from_wire(message.policy) if message.HasField("policy") else NO_POLICY,
+        policy=policy_from_proto(message.policy) if message.HasField("policy") else NO_POLICY,
         module=message.module,
         class_name=message.class_name,
         config=message.config,
@@ -168,7 +168,7 @@ def spec_from_wire(message: spec_pb2.ServerSpec) -> ServerSpec:
     )
 
 
-def _tool_to_wire(tool: HttpTool) -> spec_pb2.HttpTool:
+def _tool_to_proto(tool: HttpTool) -> spec_pb2.HttpTool:
     return spec_pb2.HttpTool(
         name=tool.name,
         method=tool.method,
@@ -198,14 +198,14 @@ def _tool_to_wire(tool: HttpTool) -> spec_pb2.HttpTool:
     )
 
 
-def _tool_from_wire(message: spec_pb2.HttpTool) -> HttpTool:
+def _tool_from_proto(message: spec_pb2.HttpTool) -> HttpTool:
     return HttpTool(
         name=message.name,
         method=message.method,
         endpoint=message.endpoint,
         description=message.description,
         title=message.title,
-        parameters=tuple(map(_parameter_from_wire, message.parameters)),
+        parameters=tuple(map(_parameter_from_proto, message.parameters)),
         body=_word(message.body, BODIES, "json"),
         content_type=message.content_type,
         response_template=message.response_template,
@@ -217,7 +217,7 @@ def _tool_from_wire(message: spec_pb2.HttpTool) -> HttpTool:
     )
 
 
-def _parameter_from_wire(message: spec_pb2.HttpParameter) -> HttpParameter:
+def _parameter_from_proto(message: spec_pb2.HttpParameter) -> HttpParameter:
     return HttpParameter(
         name=message.name,
         position=_word(message.position, POSITIONS, "query"),
@@ -229,9 +229,9 @@ def _parameter_from_wire(message: spec_pb2.HttpParameter) -> HttpParameter:
     )
 
 
-def _credential_from_wire(message: spec_pb2.Credential) -> Credential:
+def _credential_from_proto(message: spec_pb2.Credential) -> Credential:
     kind = _word(message.kind, CREDENTIAL_KINDS, "header")
-    return Credential(kind, message.name, _value_from_wire(message.value))
+    return Credential(kind, message.name, _value_from_proto(message.value))
 
 
 _Word = TypeVar("_Word", bound=str)
@@ -242,7 +242,7 @@ def _word(said: str, known: tuple[_Word, ...], otherwise: _Word) -> _Word:
     return next((word for word in known if word == said), otherwise)
 
 
-def _policy_from_wire(message: spec_pb2.InstancePolicy) -> InstancePolicy:
+def _policy_from_proto(message: spec_pb2.InstancePolicy) -> InstancePolicy:
     start = message.start
     restart = message.restart
     return InstancePolicy(
@@ -263,7 +263,7 @@ def _seconds_or(message: spec_pb2.ServerSpec, field: str, default: float) -> flo
     return seconds(getattr(message, field)) if message.HasField(field) else default  # type: ignore[arg-type]
 
 
-def _value_to_wire(value: Value) -> spec_pb2.Value:
+def _value_to_proto(value: Value) -> spec_pb2.Value:
     match value.kind:
         case "literal":
             return spec_pb2.Value(literal=value.text)
@@ -275,7 +275,7 @@ def _value_to_wire(value: Value) -> spec_pb2.Value:
             return spec_pb2.Value(file=value.text)
 
 
-def _value_from_wire(message: spec_pb2.Value) -> Value:
+def _value_from_proto(message: spec_pb2.Value) -> Value:
     match message.WhichOneof("kind"):
         case "env":
             return Value("env", message.env)
@@ -287,12 +287,14 @@ def _value_from_wire(message: spec_pb2.Value) -> Value:
             return Value("literal", message.literal)
 
 
-def filter_to_wire(rules: NameFilter) -> sync_pb2.NameFilter:
-    also = None if rules.also is None else filter_to_wire(rules.also)
+def filter_to_proto(rules: NameFilter) -> sync_pb2.NameFilter:
+    also = None if rules.also is None else filter_to_proto(rules.also)
     return sync_pb2.NameFilter(whitelist=rules.whitelist, blacklist=rules.blacklist, also=also)
 
 
-def filter_from_wire(message: sync_pb2.NameFilter, depth: int = 8) -> NameFilter:
+def filter_from_proto(message: sync_pb2.NameFilter, depth: int = 8) -> NameFilter:
     """Return a filter that was sent; nobody narrows one more often than there are layers."""
-    also = filter_from_wire(message.also, depth - 1) if depth and message.HasField("also") else None
+    also = (
+        filter_from_proto(message.also, depth - 1) if depth and message.HasField("also") else None
+    )
     return NameFilter(tuple(message.whitelist), tuple(message.blacklist), also)

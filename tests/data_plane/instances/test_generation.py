@@ -11,7 +11,7 @@ import pytest
 
 from leaseway.data_plane.testing.servers import ECHO
 from leaseway.spec.model import InstancePolicy, VariantKey
-from leaseway.spec.protobuf import key_to_wire
+from leaseway.spec.protobuf import key_to_proto
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.status import fault_from_status
 from leaseway.wire.timing.backoff import Backoff
@@ -126,7 +126,7 @@ async def test_a_removed_server_rejects_new_calls_and_revokes_its_lease_after_it
     lease = await bench.acquire()
     caller = bench.caller()
     call_id, call = await bench.hold_call(caller, "db", lease_id=lease.id, session=lease.session)
-    await bench.push(removals=[key_to_wire(VariantKey("db"))])
+    await bench.push(removals=[key_to_proto(VariantKey("db"))])
     assert (await caller.refused("db", session="new")).reason is Reason.TOOL_NOT_FOUND
     assert bench.worker.leases.get(lease.id) is not None
     call.answer(b"{}")
@@ -283,7 +283,7 @@ async def test_a_removed_server_closes_its_predecessor_too(bench: Bench) -> None
     await bench.caller().call("time")
     bench.servers.gate = asyncio.Event()
     await bench.serve("time", args=("--new",))
-    await bench.push(removals=[key_to_wire(spec.key)])
+    await bench.push(removals=[key_to_proto(spec.key)])
     await bench.until(lambda: not bench.servers.live)
     assert (await bench.caller().refused("time")).reason is Reason.TOOL_NOT_FOUND
 
@@ -337,5 +337,5 @@ async def test_leases_of_a_predecessor_end_with_the_removed_server(bench: Bench)
     bench.servers.failing["--new",] = Fault(Reason.SERVER_NOT_READY, "no such command")
     await bench.serve("db", shared=False, args=("--new",))
     await bench.acquire("later")
-    await bench.push(removals=[key_to_wire(spec.key)])
+    await bench.push(removals=[key_to_proto(spec.key)])
     await bench.until(lambda: not bench.servers.live and not bench.worker.leases.leases)

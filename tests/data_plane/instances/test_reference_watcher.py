@@ -18,7 +18,7 @@ from tests.data_plane.changing_values import (
 from tests.data_plane.conftest import worker_bench
 
 from leaseway.spec.model import Value
-from leaseway.spec.protobuf import key_to_wire, spec_to_wire
+from leaseway.spec.protobuf import key_to_proto, spec_to_proto
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Reason
 
@@ -172,7 +172,7 @@ async def test_reverting_a_value_keeps_the_leases_with_that_value(bench: Bench, 
 
 async def test_a_probes_instance_with_outdated_values_is_replaced(bench: Bench, file: Path) -> None:
     spec = bench.spec("uses", env=uses(file))
-    probe = sync_pb2.Probe(id=1, spec=spec_to_wire(spec), launch_hash=spec.launch_hash)
+    probe = sync_pb2.Probe(id=1, spec=spec_to_proto(spec), launch_hash=spec.launch_hash)
     bench.plane.send(probe=probe)
     await bench.plane.expect("probe_result")
     write(file, "two")
@@ -217,7 +217,7 @@ async def test_a_removed_server_is_not_watched(bench: Bench, file: Path) -> None
     spec = await bench.serve("uses", env=uses(file))
     await bench.until_ready(1)
     await look(bench)
-    await bench.push(removals=[key_to_wire(spec.key)])
+    await bench.push(removals=[key_to_proto(spec.key)])
     write(file, "two")
     await look(bench)
     assert len(bench.servers.opened) == 1

@@ -9,7 +9,7 @@ import msgspec
 
 from leaseway.data_plane.testing.servers import ECHO, MemoryInstance
 from leaseway.spec.model import InstancePolicy, VariantKey
-from leaseway.spec.protobuf import key_to_wire
+from leaseway.spec.protobuf import key_to_proto
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
 
@@ -183,7 +183,7 @@ async def test_the_spares_of_a_replaced_generation_close(bench: Bench) -> None:
     await until_ready(bench, 3)
     old = [each for each in bench.servers.live if not each.spec.args]
     assert [each.id for each in old] == [lease.instance_id]
-    await bench.push(removals=[key_to_wire(VariantKey("db"))])
+    await bench.push(removals=[key_to_proto(VariantKey("db"))])
     await bench.until(lambda: not bench.servers.live)
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.protobuf import key_to_wire
+from leaseway.spec.protobuf import key_to_proto
 from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import MAX_MESSAGE
 from leaseway.wire.errors import Fault, Reason
@@ -70,7 +70,7 @@ async def test_held_variants_are_returned_as_they_were_sent(bench: Bench) -> Non
     upsert = bench.upsert(bench.spec("time"))
     await bench.push(upsert)
     await rejoin(bench)
-    keys = [key_to_wire(VariantKey("time")), key_to_wire(VariantKey("never-seen"))]
+    keys = [key_to_proto(VariantKey("time")), key_to_proto(VariantKey("never-seen"))]
     bench.plane.send(want=sync_pb2.Want(keys=keys))
     held = await bench.plane.expect("held")
     assert list(held.variants) == [upsert]
@@ -122,7 +122,7 @@ async def test_a_worker_rejoins_a_control_plane_that_reads_nothing(
     }
     await bench.push(bench.upsert(bench.spec("big")))
     bench.plane.reads.clear()
-    bench.plane.send(want=sync_pb2.Want(keys=[key_to_wire(VariantKey("big"))] * 4))
+    bench.plane.send(want=sync_pb2.Want(keys=[key_to_proto(VariantKey("big"))] * 4))
     sync = bench.worker.sync
     await asyncio.gather(*(sync.flush() for _ in range(1100)))
     bench.plane.reads.set()
@@ -190,7 +190,7 @@ async def test_long_messages_travel_in_parts_both_ways(bench: Bench) -> None:
     assert upsert.ByteSize() > 2 * MAX_MESSAGE
     bench.plane.send_in_parts(delta=bench.delta(upsert))
     await bench.plane.expect("ack")
-    bench.plane.send(want=sync_pb2.Want(keys=[key_to_wire(VariantKey("big"))]))
+    bench.plane.send(want=sync_pb2.Want(keys=[key_to_proto(VariantKey("big"))]))
     held = await bench.plane.expect("held")
     assert list(held.variants) == [upsert]
     assert bench.plane.parts >= 3

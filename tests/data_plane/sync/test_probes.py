@@ -13,7 +13,7 @@ from leaseway.data_plane.instances import pool
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.testing.servers import ECHO
 from leaseway.spec.model import InstancePolicy, ServerSpec
-from leaseway.spec.protobuf import spec_to_wire
+from leaseway.spec.protobuf import spec_to_proto
 from leaseway.v1 import sync_pb2
 from leaseway.wire.errors import Fault, Reason
 
@@ -25,7 +25,7 @@ def probe(bench: Bench, spec: ServerSpec, probe_id: int = 1, *, relist: bool = F
     """Send a probe."""
     bench.plane.send(
         probe=sync_pb2.Probe(
-            id=probe_id, spec=spec_to_wire(spec), launch_hash=spec.launch_hash, relist=relist
+            id=probe_id, spec=spec_to_proto(spec), launch_hash=spec.launch_hash, relist=relist
         )
     )
 

@@ -9,8 +9,8 @@ from leaseway.wire.messages.events import (
     MAX_DETAILS,
     EventRecord,
     History,
-    event_from_wire,
-    event_to_wire,
+    event_from_proto,
+    event_to_proto,
 )
 
 
@@ -57,7 +57,7 @@ def test_an_event_survives_the_wire() -> None:
             "lease", "ended", "Gone.", 12.5, "warning", "LEASE_LOST", "s", "t", "w", "l", "k", "i"
         )
     )
-    assert event_from_wire(event_to_wire(event)) == event
+    assert event_from_proto(event_to_proto(event)) == event
 
 
 @given(

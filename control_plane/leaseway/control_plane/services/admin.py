@@ -21,13 +21,13 @@ from leaseway.control_plane.services.requests import (
     time_left,
     watchers,
 )
-from leaseway.control_plane.sync.convert import problem_from_wire
+from leaseway.control_plane.sync.convert import problem_from_proto
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import SEES_ALL
 from leaseway.runbook import entries
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, leases_pb2
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.events import EventRecord, event_to_wire, matches
+from leaseway.wire.messages.events import EventRecord, event_to_proto, matches
 from leaseway.wire.names import nearest
 from leaseway.wire.status import abort
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
@@ -137,7 +137,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
             )
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         # Callers cannot set other scopes or workers: those are for problems that planes detect.
-        problem = replace(problem_from_wire(request.problem), scope="client", worker_id="")
+        problem = replace(problem_from_proto(request.problem), scope="client", worker_id="")
         tenant = caller().tenant
         if tenant is not None:
             problem = replace(problem, tenant=tenant)
@@ -244,4 +244,4 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
 
 def _events(events: Sequence[EventRecord], dropped: int = 0) -> admin_pb2.WatchEventsResponse:
-    return admin_pb2.WatchEventsResponse(events=map(event_to_wire, events), dropped=dropped)
+    return admin_pb2.WatchEventsResponse(events=map(event_to_proto, events), dropped=dropped)

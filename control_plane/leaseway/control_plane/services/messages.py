@@ -23,7 +23,7 @@ from leaseway.control_plane.core.problems import OpenProblem
 from leaseway.control_plane.core.queries.status import variant_status
 from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerRecord
 from leaseway.spec.model import VariantKey
-from leaseway.spec.protobuf import key_to_wire
+from leaseway.spec.protobuf import key_to_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.errors import Fault
 from leaseway.wire.status import status_from_fault
@@ -210,7 +210,7 @@ def instance(info: ReportedInstance) -> catalog_pb2.InstanceStatus:
         state=info.state,
         lease_id=info.lease_id,
         pid=info.pid,
-        variant=key_to_wire(info.key),
+        variant=key_to_proto(info.key),
         starts=info.starts,
         launch_hash=info.launch_hash,
         role=info.role,

@@ -24,8 +24,8 @@ from leaseway.control_plane.core.workers.records import (
     WorkerReport,
 )
 from leaseway.control_plane.core.workers.subscription import VariantRefusal
-from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_wire
-from leaseway.spec.protobuf import key_from_wire, key_to_wire, spec_to_wire
+from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_proto
+from leaseway.spec.protobuf import key_from_proto, key_to_proto, spec_to_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.timing.durations import seconds
@@ -40,7 +40,7 @@ _MAX_TEXT = 256
 """Limit of characters of ids, reasons and subjects."""
 
 
-def hello_from_wire(message: sync_pb2.Hello, now: Moment) -> WorkerHello:
+def hello_from_proto(message: sync_pb2.Hello, now: Moment) -> WorkerHello:
     """Convert a worker's hello.
 
     Raises:
@@ -61,28 +61,28 @@ def hello_from_wire(message: sync_pb2.Hello, now: Moment) -> WorkerHello:
         labels=dict(message.labels),
         highest_version=message.highest_registry_version,
         highest_epoch=message.highest_epoch,
-        held={key_from_wire(held.key): hashes_from_wire(held) for held in message.held},
-        leases=tuple(_lease_from_wire(lease, worker.id, now.mono) for lease in message.leases),
-        instances=_instances_from_wire(message.instances, worker.id),
+        held={key_from_proto(held.key): hashes_from_proto(held) for held in message.held},
+        leases=tuple(_lease_from_proto(lease, worker.id, now.mono) for lease in message.leases),
+        instances=_instances_from_proto(message.instances, worker.id),
         servers=tuple(message.servers),
     )
 
 
-def report_from_wire(message: sync_pb2.Report, worker_id: str, now: float) -> WorkerReport:
+def report_from_proto(message: sync_pb2.Report, worker_id: str, now: float) -> WorkerReport:
     return WorkerReport(
-        gained=tuple(_lease_from_wire(one, worker_id, now) for one in message.leases_gained),
+        gained=tuple(_lease_from_proto(one, worker_id, now) for one in message.leases_gained),
         lost=tuple(message.leases_lost),
-        instances=_instances_from_wire(message.instances, worker_id)
+        instances=_instances_from_proto(message.instances, worker_id)
         if message.instances_changed
         else None,
-        problems=tuple(problem_from_wire(problem) for problem in message.problems),
-        cleared=tuple(problem_from_wire(problem) for problem in message.cleared),
+        problems=tuple(problem_from_proto(problem) for problem in message.problems),
+        cleared=tuple(problem_from_proto(problem) for problem in message.cleared),
         calls_in_flight=message.calls_in_flight,
         draining=message.draining,
     )
 
 
-def lease_ends_from_wire(message: sync_pb2.Report) -> list[ReportedLeaseEnd]:
+def lease_ends_from_proto(message: sync_pb2.Report) -> list[ReportedLeaseEnd]:
     return [
         ReportedLeaseEnd(
             end.lease_id[:_MAX_TEXT], end.tenant[:_MAX_TEXT] or DEFAULT_TENANT, end.how[:32]
@@ -91,12 +91,12 @@ def lease_ends_from_wire(message: sync_pb2.Report) -> list[ReportedLeaseEnd]:
     ]
 
 
-def refusal_from_wire(message: sync_pb2.Refusal) -> VariantRefusal:
-    problem = problem_from_wire(message.problem)
-    return VariantRefusal(key_from_wire(message.key), problem.reason, problem.message)
+def refusal_from_proto(message: sync_pb2.Refusal) -> VariantRefusal:
+    problem = problem_from_proto(message.problem)
+    return VariantRefusal(key_from_proto(message.key), problem.reason, problem.message)
 
 
-def problem_from_wire(message: admin_pb2.Problem) -> Problem:
+def problem_from_proto(message: admin_pb2.Problem) -> Problem:
     """Convert a problem; the control plane sets its times and count."""
     known = ("workspace", "server", "worker", "client")
     return Problem(
@@ -111,18 +111,18 @@ def problem_from_wire(message: admin_pb2.Problem) -> Problem:
     )
 
 
-def action_to_wire(
+def action_to_proto(
     action: WantContent | StartProbe | CancelProbe | RevokeLease | DrainWorker,
 ) -> sync_pb2.SyncResponse:
     """Return the message for an action; `DeltaWriter` converts deltas."""
     match action:
         case WantContent(keys):
-            want = sync_pb2.Want(keys=[key_to_wire(key) for key in keys])
+            want = sync_pb2.Want(keys=[key_to_proto(key) for key in keys])
             return sync_pb2.SyncResponse(want=want)
         case StartProbe():
             probe = sync_pb2.Probe(
                 id=action.id,
-                spec=spec_to_wire(action.spec),
+                spec=spec_to_proto(action.spec),
                 launch_hash=action.spec.launch_hash,
                 traceparent=action.trace,
                 relist=action.relist,
@@ -136,7 +136,7 @@ def action_to_wire(
             return sync_pb2.SyncResponse(drain=sync_pb2.Drain(reason=reason))
 
 
-def question_from_wire(message: sync_pb2.ApprovalQuestion, worker_id: str) -> ApprovalRequest:
+def question_from_proto(message: sync_pb2.ApprovalQuestion, worker_id: str) -> ApprovalRequest:
     return ApprovalRequest(
         tenant=message.tenant or DEFAULT_TENANT,
         agent=message.agent,
@@ -151,7 +151,7 @@ def question_from_wire(message: sync_pb2.ApprovalQuestion, worker_id: str) -> Ap
     )
 
 
-def _lease_from_wire(message: leases_pb2.Lease, worker_id: str, now: float) -> HeldLease:
+def _lease_from_proto(message: leases_pb2.Lease, worker_id: str, now: float) -> HeldLease:
     return HeldLease(
         id=message.id,
         key=PlacementKey(message.tenant, message.session, message.server_id),
@@ -164,14 +164,14 @@ def _lease_from_wire(message: leases_pb2.Lease, worker_id: str, now: float) -> H
     )
 
 
-def _instances_from_wire(
+def _instances_from_proto(
     messages: Iterable[catalog_pb2.InstanceStatus], worker_id: str
 ) -> tuple[ReportedInstance, ...]:
     return tuple(
         ReportedInstance(
             id=message.id,
             worker_id=worker_id,
-            key=key_from_wire(message.variant),
+            key=key_from_proto(message.variant),
             state=message.state,
             lease_id=message.lease_id,
             pid=message.pid,

@@ -14,8 +14,8 @@ from typing import Final
 from leaseway.control_plane.core.workers.actions import PushDelta
 from leaseway.control_plane.core.workers.subscription import Push
 from leaseway.control_plane.sync.seal import Seal
-from leaseway.control_plane.sync.toolsets import served_to_wire
-from leaseway.spec.protobuf import key_to_wire
+from leaseway.control_plane.sync.toolsets import served_to_proto
+from leaseway.spec.protobuf import key_to_proto
 from leaseway.v1 import sync_pb2
 from leaseway.wire.bounds import KIB, MAX_MESSAGE
 from leaseway.wire.messages.message_parts import split
@@ -82,8 +82,8 @@ class DeltaWriter:
 
 def _build_body(push: Push, seal: Seal) -> _DeltaBody:
     delta = sync_pb2.Delta(
-        upserts=[seal.sign(served_to_wire(served)) for served in push.upserts],
-        removals=[key_to_wire(key) for key in push.removals],
+        upserts=[seal.sign(served_to_proto(served)) for served in push.upserts],
+        removals=[key_to_proto(key) for key in push.removals],
     )
     if delta.ByteSize() <= MAX_MESSAGE - _HEAD:
         return _DeltaBody(push, delta, b"")

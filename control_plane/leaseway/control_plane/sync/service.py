@@ -15,25 +15,25 @@ from leaseway.control_plane.core.workers.actions import Action, PushDelta
 from leaseway.control_plane.core.workers.records import WorkerHello, WorkerRefused
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.sync.convert import (
-    action_to_wire,
-    hello_from_wire,
-    lease_ends_from_wire,
-    problem_from_wire,
-    question_from_wire,
-    refusal_from_wire,
-    report_from_wire,
+    action_to_proto,
+    hello_from_proto,
+    lease_ends_from_proto,
+    problem_from_proto,
+    question_from_proto,
+    refusal_from_proto,
+    report_from_proto,
 )
 from leaseway.control_plane.sync.deltas import DeltaWriter
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.toolsets import (
     MalformedMessage,
-    listing_from_wire,
-    served_from_wire,
+    listing_from_proto,
+    served_from_proto,
 )
-from leaseway.spec.protobuf import key_from_wire
+from leaseway.spec.protobuf import key_from_proto
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
 from leaseway.wire.bounds import MAX_MESSAGE
-from leaseway.wire.messages.events import event_from_wire
+from leaseway.wire.messages.events import event_from_proto
 from leaseway.wire.messages.message_parts import Joiner, OversizeMessage, split
 from leaseway.wire.timing.durations import duration
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
@@ -97,7 +97,7 @@ class _Stream:
         if isinstance(action, PushDelta):
             yield from self._deltas.messages(action, self._plane.state.epoch)
             return
-        message = action_to_wire(action)
+        message = action_to_proto(action)
         if message.ByteSize() <= MAX_MESSAGE:
             yield message
             return
@@ -146,7 +146,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 f"The worker uses protocol version {first.hello.protocol_version}, this control"
                 f" plane {PROTOCOL_VERSION}. Run the same release of both."
             )
-        return hello_from_wire(first.hello, self._plane.clock())
+        return hello_from_proto(first.hello, self._plane.clock())
 
     async def _send_welcome(self, context: _Context) -> None:
         welcome = sync_pb2.Welcome(
@@ -227,11 +227,11 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 act(lambda state, now: state.handle_ack(worker_id, message.ack.nonce, now))
             case "nack":
                 nack = message.nack
-                refusals = [refusal_from_wire(refusal) for refusal in nack.refusals]
+                refusals = [refusal_from_proto(refusal) for refusal in nack.refusals]
                 act(lambda state, now: state.handle_nack(worker_id, nack.nonce, refusals, now))
             case "held":
                 variants = [
-                    served_from_wire(variant)
+                    served_from_proto(variant)
                     for variant in message.held.variants
                     if self._check_seal(worker_id, variant)
                 ]
@@ -245,15 +245,15 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             case "report":
                 mono = self._plane.clock().mono
                 self._record_events(worker_id, message.report)
-                self._plane.lease_ends.record(lease_ends_from_wire(message.report), mono)
-                report = report_from_wire(message.report, worker_id, mono)
+                self._plane.lease_ends.record(lease_ends_from_proto(message.report), mono)
+                report = report_from_proto(message.report, worker_id, mono)
                 act(lambda state, now: state.handle_report(worker_id, report, now))
             case _:
                 raise MalformedMessage("A worker sent a second hello, or an unknown message.")
 
     def _answer_question(self, worker_id: str, asked: sync_pb2.ApprovalQuestion) -> None:
         now = self._plane.clock()
-        question = question_from_wire(asked, worker_id)
+        question = question_from_proto(asked, worker_id)
         verdict, approval = self._plane.approvals.ask(question, now, use=asked.use)
         answer = sync_pb2.ApprovalAnswer(id=asked.id, state=verdict)
         if approval is not None:
@@ -267,7 +267,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         record = self._plane.state.workers.get(worker_id)
         if report.events and record is not None:
             incarnation = record.hello.address.incarnation
-            events = map(event_from_wire, report.events)
+            events = map(event_from_proto, report.events)
             self._plane.events.record_worker_events(worker_id, incarnation, events)
 
     def _check_seal(self, worker_id: str, variant: sync_pb2.Upsert) -> bool:
@@ -277,7 +277,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             "Worker %s holds server %s with a signature that does not match this control plane's "
             "key; its content is ignored, and only the configuration defines the server.",
             worker_id,
-            key_from_wire(variant.spec.key),
+            key_from_proto(variant.spec.key),
         )
         return False
 
@@ -290,7 +290,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         if result.id:
             return not state.servers.probes.runs_elsewhere(result.id, worker_id)
         record = state.workers.get(worker_id)
-        key = key_from_wire(result.key)
+        key = key_from_proto(result.key)
         return record is not None and record.subscription.was_sent(key, result.launch_hash)
 
     def _handle_probe_result(self, worker_id: str, result: sync_pb2.ProbeResult) -> None:
@@ -300,20 +300,20 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
                 "Worker %s sent a listing of server %s, which it was not asked to probe and does "
                 "not serve; the listing is ignored.",
                 worker_id,
-                key_from_wire(result.key),
+                key_from_proto(result.key),
             )
             return
         if result.HasField("problem"):
-            outcome = problem_from_wire(result.problem)
+            outcome = problem_from_proto(result.problem)
         else:
-            outcome = listing_from_wire(result)
+            outcome = listing_from_proto(result)
         if result.id:
             self._plane.traces.end_probe(result.id, outcome)
             if self._plane.meters is not None:
                 self._plane.meters.record_probe(result.id, outcome)
             self._plane.act(lambda state, now: state.handle_probe_result(result.id, outcome, now))
         else:
-            key = key_from_wire(result.key)
+            key = key_from_proto(result.key)
             self._plane.act(
                 lambda state, now: state.handle_relisting(
                     worker_id, key, result.launch_hash, outcome, now

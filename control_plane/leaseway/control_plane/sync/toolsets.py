@@ -15,11 +15,11 @@ from leaseway.control_plane.core.catalog.kinds import (
 from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
 from leaseway.control_plane.core.catalog.variants import ExposedName, Hashes, Served
 from leaseway.spec.protobuf import (
-    filter_from_wire,
-    filter_to_wire,
-    key_to_wire,
-    spec_from_wire,
-    spec_to_wire,
+    filter_from_proto,
+    filter_to_proto,
+    key_to_proto,
+    spec_from_proto,
+    spec_to_proto,
 )
 from leaseway.v1 import sync_pb2
 
@@ -28,7 +28,7 @@ class MalformedMessage(Exception):
     """A worker's message violates the protocol; the text says how."""
 
 
-def listing_from_wire(message: sync_pb2.ProbeResult) -> ServerListing:
+def listing_from_proto(message: sync_pb2.ProbeResult) -> ServerListing:
     """Convert the listing of a probe.
 
     Workers reject listings with a nameless tool, so such a tool is an error. Malformed prompts and
@@ -38,15 +38,15 @@ def listing_from_wire(message: sync_pb2.ProbeResult) -> ServerListing:
         MalformedMessage: A tool is not a JSON object with a name.
     """
     return ServerListing(
-        tuple(_tool_from_wire(tool) for tool in message.tools),
+        tuple(_tool_from_proto(tool) for tool in message.tools),
         message.protocol_version,
-        _recorded_from_wire(message.prompts, PROMPTS),
-        _recorded_from_wire(message.resources, RESOURCES),
-        _recorded_from_wire(message.resource_templates, RESOURCE_TEMPLATES),
+        _recorded_from_proto(message.prompts, PROMPTS),
+        _recorded_from_proto(message.resources, RESOURCES),
+        _recorded_from_proto(message.resource_templates, RESOURCE_TEMPLATES),
     )
 
 
-def served_from_wire(message: sync_pb2.Upsert) -> Served:
+def served_from_proto(message: sync_pb2.Upsert) -> Served:
     """Convert a variant that a worker holds.
 
     Raises:
@@ -54,57 +54,57 @@ def served_from_wire(message: sync_pb2.Upsert) -> Served:
     """
     toolset = message.toolset
     return Served(
-        spec=spec_from_wire(message.spec),
-        hashes=hashes_from_wire(message.hashes),
+        spec=spec_from_proto(message.spec),
+        hashes=hashes_from_proto(message.hashes),
         listing=ServerListing(
-            tuple(_tool_from_wire(tool) for tool in toolset.recorded),
+            tuple(_tool_from_proto(tool) for tool in toolset.recorded),
             toolset.protocol_version,
-            _recorded_from_wire(toolset.recorded_prompts, PROMPTS),
-            _recorded_from_wire(toolset.recorded_resources, RESOURCES),
-            _recorded_from_wire(toolset.recorded_templates, RESOURCE_TEMPLATES),
+            _recorded_from_proto(toolset.recorded_prompts, PROMPTS),
+            _recorded_from_proto(toolset.recorded_resources, RESOURCES),
+            _recorded_from_proto(toolset.recorded_templates, RESOURCE_TEMPLATES),
         ),
-        exposed=_exposed_from_wire(toolset.exposed),
-        prompts=_exposed_from_wire(toolset.prompts),
-        resource_filter=filter_from_wire(toolset.resource_filter),
+        exposed=_exposed_from_proto(toolset.exposed),
+        prompts=_exposed_from_proto(toolset.prompts),
+        resource_filter=filter_from_proto(toolset.resource_filter),
     )
 
 
-def served_to_wire(served: Served) -> sync_pb2.Upsert:
+def served_to_proto(served: Served) -> sync_pb2.Upsert:
     """Convert a variant for workers."""
     listing, rules = served.listing, served.resource_filter
     return sync_pb2.Upsert(
-        spec=spec_to_wire(served.spec),
+        spec=spec_to_proto(served.spec),
         hashes=sync_pb2.HeldHashes(
-            key=key_to_wire(served.key),
+            key=key_to_proto(served.key),
             launch_hash=served.hashes.launch,
             exposure_hash=served.hashes.exposure,
             toolset_hash=served.hashes.toolset,
         ),
         toolset=sync_pb2.Toolset(
             recorded=[sync_pb2.RecordedTool(definition=t.definition) for t in listing.tools],
-            exposed=_exposed_to_wire(served.exposed),
+            exposed=_exposed_to_proto(served.exposed),
             protocol_version=listing.protocol_version,
             recorded_prompts=_definitions(listing.prompts),
-            prompts=_exposed_to_wire(served.prompts),
+            prompts=_exposed_to_proto(served.prompts),
             recorded_resources=_definitions(listing.resources),
             recorded_templates=_definitions(listing.templates),
-            resource_filter=filter_to_wire(rules) if rules else None,
+            resource_filter=filter_to_proto(rules) if rules else None,
         ),
     )
 
 
-def hashes_from_wire(message: sync_pb2.HeldHashes) -> Hashes:
+def hashes_from_proto(message: sync_pb2.HeldHashes) -> Hashes:
     return Hashes(message.launch_hash, message.exposure_hash, message.toolset_hash)
 
 
-def _exposed_to_wire(exposed: Iterable[ExposedName]) -> list[sync_pb2.ExposedTool]:
+def _exposed_to_proto(exposed: Iterable[ExposedName]) -> list[sync_pb2.ExposedTool]:
     return [
         sync_pb2.ExposedTool(original_name=one.original, name=one.name, skipped=one.skipped)
         for one in exposed
     ]
 
 
-def _exposed_from_wire(messages: Iterable[sync_pb2.ExposedTool]) -> tuple[ExposedName, ...]:
+def _exposed_from_proto(messages: Iterable[sync_pb2.ExposedTool]) -> tuple[ExposedName, ...]:
     return tuple(ExposedName(one.original_name, one.name, one.skipped) for one in messages)
 
 
@@ -112,14 +112,14 @@ def _definitions(offers: Iterable[Recorded]) -> list[bytes]:
     return [one.definition for one in offers if one.name]
 
 
-def _tool_from_wire(tool: sync_pb2.RecordedTool) -> Recorded:
+def _tool_from_proto(tool: sync_pb2.RecordedTool) -> Recorded:
     name = _member(tool.definition, TOOLS)
     if name is None:
         raise MalformedMessage("A recorded tool is not a JSON object with a name.")
     return Recorded(name, tool.definition)
 
 
-def _recorded_from_wire(definitions: Iterable[bytes], kind: Kind) -> tuple[Recorded, ...]:
+def _recorded_from_proto(definitions: Iterable[bytes], kind: Kind) -> tuple[Recorded, ...]:
     return tuple(Recorded(_member(one, kind) or "", one) for one in definitions)
 
 

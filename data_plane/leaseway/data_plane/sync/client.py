@@ -19,7 +19,7 @@ from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync import convert
 from leaseway.data_plane.sync.probes import Prober
 from leaseway.data_plane.sync.status import WorkerStatus
-from leaseway.spec.protobuf import key_from_wire
+from leaseway.spec.protobuf import key_from_proto
 from leaseway.telemetry.tracing import context_from, tracer
 from leaseway.v1 import sync_pb2, sync_pb2_grpc
 from leaseway.wire import bounds
@@ -401,7 +401,7 @@ async def _apply_delta(pool: Pool, delta: sync_pb2.Delta) -> list[sync_pb2.Refus
         loop = asyncio.get_running_loop()
         slice_end = loop.time() + _COMPILE_SLICE
         for upsert in delta.upserts:
-            key = key_from_wire(upsert.spec.key)
+            key = key_from_proto(upsert.spec.key)
             held = pool.desired_state.variants.get(key)
             try:
                 variants.append(convert.variant_from_proto(upsert, held.toolset if held else None))

@@ -25,10 +25,10 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.spec.model import VariantKey
 from leaseway.spec.protobuf import (
-    filter_from_wire,
-    key_from_wire,
-    key_to_wire,
-    spec_from_wire,
+    filter_from_proto,
+    key_from_proto,
+    key_to_proto,
+    spec_from_proto,
 )
 from leaseway.spec.transports import is_known, unavailable
 from leaseway.spec.uri_filters import UriFilter
@@ -61,7 +61,7 @@ def variant_from_proto(upsert: sync_pb2.Upsert, previous: CompiledToolset | None
     Raises:
         UnservableVariant: The worker lacks the transport, or the toolset is invalid.
     """
-    spec = spec_from_wire(upsert.spec)
+    spec = spec_from_proto(upsert.spec)
     if not is_known(spec.transport):
         raise UnservableVariant(
             "TRANSPORT_NOT_AVAILABLE",
@@ -100,7 +100,7 @@ def _prompts_resources_from_proto(toolset: sync_pb2.Toolset) -> CompiledPromptsR
         tuple(toolset.recorded_prompts),
         tuple(toolset.recorded_resources),
         tuple(toolset.recorded_templates),
-        UriFilter.of(filter_from_wire(toolset.resource_filter)),
+        UriFilter.of(filter_from_proto(toolset.resource_filter)),
     )
 
 
@@ -110,13 +110,13 @@ def update_from_proto(delta: sync_pb2.Delta, variants: list[HeldVariant]) -> Upd
         epoch=delta.epoch,
         registry_version=delta.registry_version,
         upserts=tuple(variants),
-        removals=tuple(key_from_wire(key) for key in delta.removals),
+        removals=tuple(key_from_proto(key) for key in delta.removals),
     )
 
 
 def hashes_to_proto(variant: HeldVariant) -> sync_pb2.HeldHashes:
     return sync_pb2.HeldHashes(
-        key=key_to_wire(variant.key),
+        key=key_to_proto(variant.key),
         launch_hash=variant.launch_hash,
         exposure_hash=variant.exposure_hash,
         toolset_hash=variant.toolset_hash,
@@ -207,7 +207,7 @@ def _status(
         state=state,
         lease_id=live.lease_id if live is not None else "",
         pid=(live.instance.pid or 0) if live is not None else 0,
-        variant=key_to_wire(generation.key),
+        variant=key_to_proto(generation.key),
         starts=generation.instances.starts,
         launch_hash=generation.launch_hash,
         role=_role(generation, live),

@@ -20,7 +20,7 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync.convert import problem_to_proto
 from leaseway.spec.model import ServerSpec, VariantKey
-from leaseway.spec.protobuf import key_to_wire, spec_from_wire
+from leaseway.spec.protobuf import key_to_proto, spec_from_proto
 from leaseway.spec.transports import is_known, unavailable
 from leaseway.telemetry.tracing import context_from, tracer
 from leaseway.v1 import admin_pb2, sync_pb2
@@ -88,7 +88,7 @@ class Prober:
                 self._on_tools_changed(generation.key, live)
 
     async def _run(self, probe: sync_pb2.Probe) -> None:
-        spec = spec_from_wire(probe.spec)
+        spec = spec_from_proto(probe.spec)
         with self._pool.probing(spec):
             async with self._slots:
                 await self._probe(probe, spec)
@@ -252,7 +252,7 @@ class Prober:
 
     async def _relist_and_send(self, generation: Generation, live: LiveInstance) -> None:
         result = sync_pb2.ProbeResult(
-            key=key_to_wire(generation.key), launch_hash=generation.launch_hash
+            key=key_to_proto(generation.key), launch_hash=generation.launch_hash
         )
         try:
             await self._list_all(generation, live)

@@ -9,10 +9,10 @@ from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.data_plane.sync import convert
-from leaseway.spec.protobuf import key_from_wire
+from leaseway.spec.protobuf import key_from_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.channels.endpoint import Endpoint
-from leaseway.wire.messages.events import event_to_wire
+from leaseway.wire.messages.events import event_to_proto
 from leaseway.wire.version import PROTOCOL_VERSION, user_agent
 
 
@@ -90,7 +90,7 @@ class WorkerStatus:
         """Return the requested variants that are held."""
         variants = self.pool.desired_state.variants
         held = sync_pb2.Held()
-        for key in map(key_from_wire, want.keys):
+        for key in map(key_from_proto, want.keys):
             if key in variants:
                 held.variants.append(sync_pb2.Upsert.FromString(variants[key].sent))
         return held
@@ -114,7 +114,7 @@ class WorkerStatus:
             cleared=[convert.problem_to_proto(problem, worker_id) for problem in cleared],
             calls_in_flight=self.in_flight(),
             draining=self.leaving or self.draining(),
-            events=[event_to_wire(event) for event in reports.pop_events()],
+            events=[event_to_proto(event) for event in reports.pop_events()],
         )
 
     def _instances(self) -> list[catalog_pb2.InstanceStatus]:

@@ -65,12 +65,12 @@ class ResourceTemplateList(CatalogList[ResourceTemplate]):
     __slots__ = ()
 
 
-def resource_from_wire(message: catalog_pb2.Resource) -> Resource:
+def resource_from_proto(message: catalog_pb2.Resource) -> Resource:
     """Convert a resource of the catalog."""
     return Resource(uri=message.uri, **_members(message))
 
 
-def template_from_wire(message: catalog_pb2.Resource) -> ResourceTemplate:
+def template_from_proto(message: catalog_pb2.Resource) -> ResourceTemplate:
     """Convert a template of the catalog."""
     return ResourceTemplate(uri_template=message.uri, **_members(message))
 
@@ -128,7 +128,7 @@ class PromptList(CatalogList[Prompt]):
     __slots__ = ()
 
 
-def prompt_from_wire(message: catalog_pb2.Prompt) -> Prompt:
+def prompt_from_proto(message: catalog_pb2.Prompt) -> Prompt:
     """Convert a prompt of the catalog."""
     arguments = json.loads(message.arguments) if message.arguments else []
     return Prompt(

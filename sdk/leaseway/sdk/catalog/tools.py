@@ -136,7 +136,7 @@ class ToolList(CatalogList[Tool]):
         self.config_loaded_at = config_loaded_at
 
 
-def tool_from_wire(message: catalog_pb2.Tool) -> Tool:
+def tool_from_proto(message: catalog_pb2.Tool) -> Tool:
     """Convert a tool of the catalog."""
     return Tool(
         name=message.name,
@@ -152,7 +152,7 @@ def tool_from_wire(message: catalog_pb2.Tool) -> Tool:
     )
 
 
-def tools_from_wire(
+def tools_from_proto(
     tools: Iterable[catalog_pb2.Tool], last: catalog_pb2.ListToolsResponse
 ) -> ToolList:
     """Build the list from the tools of all pages and the last page's other fields."""
@@ -160,5 +160,5 @@ def tools_from_wire(
         last.config_loaded_at.ToDatetime(tzinfo=UTC) if last.HasField("config_loaded_at") else None
     )
     return ToolList(
-        (tool_from_wire(tool) for tool in tools), last.registry_version, last.pending, loaded
+        (tool_from_proto(tool) for tool in tools), last.registry_version, last.pending, loaded
     )

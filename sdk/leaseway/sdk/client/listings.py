@@ -11,12 +11,12 @@ from leaseway.sdk.catalog.prompts_resources import (
     PromptList,
     ResourceList,
     ResourceTemplateList,
-    prompt_from_wire,
-    resource_from_wire,
-    template_from_wire,
+    prompt_from_proto,
+    resource_from_proto,
+    template_from_proto,
 )
 from leaseway.sdk.catalog.search import ToolIndex
-from leaseway.sdk.catalog.tools import Tool, ToolList, tools_from_wire
+from leaseway.sdk.catalog.tools import Tool, ToolList, tools_from_proto
 from leaseway.sdk.errors import ToolNotFound
 from leaseway.sdk.operators.operations import perform
 from leaseway.sdk.runtime import Runtime
@@ -54,7 +54,7 @@ async def fetch_tools(
     catalog = runtime.control.catalog
     request = catalog_pb2.ListToolsRequest(servers=check_ids("servers", servers))
     pages = await _all_pages(runtime, catalog.ListTools, request, deadline)
-    return tools_from_wire((tool for page in pages for tool in page.tools), pages[-1])
+    return tools_from_proto((tool for page in pages for tool in page.tools), pages[-1])
 
 
 async def fetch_prompts(
@@ -64,7 +64,7 @@ async def fetch_prompts(
     catalog = runtime.control.catalog
     request = catalog_pb2.ListPromptsRequest(servers=check_ids("servers", servers))
     pages = await _all_pages(runtime, catalog.ListPrompts, request, deadline)
-    prompts = (prompt_from_wire(prompt) for page in pages for prompt in page.prompts)
+    prompts = (prompt_from_proto(prompt) for page in pages for prompt in page.prompts)
     return PromptList(prompts, pages[-1].registry_version, pages[-1].pending)
 
 
@@ -73,7 +73,7 @@ async def fetch_resources(
 ) -> ResourceList:
     """List the resources that the tenant sees; raises as `fetch_tools`."""
     messages, last = await _fetch_resources(runtime, deadline, servers)
-    resources = (resource_from_wire(message) for message in messages if not message.is_template)
+    resources = (resource_from_proto(message) for message in messages if not message.is_template)
     return ResourceList(resources, last.registry_version, last.pending)
 
 
@@ -82,7 +82,7 @@ async def fetch_templates(
 ) -> ResourceTemplateList:
     """List the resource templates that the tenant sees; raises as `fetch_tools`."""
     messages, last = await _fetch_resources(runtime, deadline, servers)
-    templates = (template_from_wire(message) for message in messages if message.is_template)
+    templates = (template_from_proto(message) for message in messages if message.is_template)
     return ResourceTemplateList(templates, last.registry_version, last.pending)
 
 

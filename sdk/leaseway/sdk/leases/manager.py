@@ -21,7 +21,7 @@ from leaseway.sdk.leases.loss_detection import LossDetector
 from leaseway.sdk.leases.placement import SharedPlacements
 from leaseway.sdk.retry_policy import UNREADY, FailedTry, decide, more_informative
 from leaseway.sdk.transport.control import ControlPlane, every_page
-from leaseway.sdk.transport.workers import WorkerPool, WorkerRun, worker_from_wire
+from leaseway.sdk.transport.workers import WorkerPool, WorkerRun, worker_from_proto
 from leaseway.v1 import leases_pb2
 from leaseway.wire.bounds import LEASE_IDLE, LEASE_TTL, STARTUP_TIMEOUT
 from leaseway.wire.errors import Fault, Reason
@@ -250,7 +250,7 @@ class LeaseManager:
             answer = await self._control.find_lease(*key, deadline)
         except Fault:
             return None
-        return worker_from_wire(answer.worker) if answer.HasField("worker") else None
+        return worker_from_proto(answer.worker) if answer.HasField("worker") else None
 
     async def resolve_on_workers(
         self, session: str, name: str
@@ -491,7 +491,7 @@ class LeaseManager:
         )
         place = self._control.placement.Place
         answer = await self._control.request(place, request, deadline, wait=wait)
-        worker = worker_from_wire(answer.worker)
+        worker = worker_from_proto(answer.worker)
         self.losses.forget(key)
         self.book.add_placement(key, worker, self._loop.time())
         self._pending.add(key, worker)

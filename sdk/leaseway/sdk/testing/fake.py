@@ -10,7 +10,7 @@ from typing import Final, Self, TypedDict, TypeVar, Unpack
 from leaseway.data_plane.core.leases.table import LeaseOutcome
 from leaseway.sdk.blocking.client import Client
 from leaseway.sdk.blocking.loop_thread import LOOP_THREAD
-from leaseway.sdk.catalog.tools import Tool, tool_from_wire
+from leaseway.sdk.catalog.tools import Tool, tool_from_proto
 from leaseway.sdk.client.client import AsyncClient
 from leaseway.sdk.client.options import OnApproval
 from leaseway.sdk.errors import LeasewayError
@@ -150,7 +150,7 @@ class FakeLeaseway:
     def tools(self) -> list[Tool]:
         """The tools that clients see, ordered by name."""
         planes = self._running()
-        return [tool_from_wire(message) for message in self._run(planes.tools)]
+        return [tool_from_proto(message) for message in self._run(planes.tools)]
 
     @property
     def calls(self) -> list[RecordedCall]:

@@ -22,7 +22,7 @@ from leaseway.control_plane.services.catalog import CatalogService
 from leaseway.control_plane.services.placement import PlacementService
 from leaseway.control_plane.sync.seal import Seal
 from leaseway.control_plane.sync.service import SyncService
-from leaseway.control_plane.sync.toolsets import listing_from_wire
+from leaseway.control_plane.sync.toolsets import listing_from_proto
 from leaseway.data_plane.background import Background
 from leaseway.data_plane.sync.convert import LeaseMessages
 from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
@@ -244,7 +244,7 @@ class Planes:
 
 def _listing(server: Offers) -> ServerListing:
     prompts_resources = server.prompts_resources()
-    return listing_from_wire(
+    return listing_from_proto(
         sync_pb2.ProbeResult(
             tools=[
                 sync_pb2.RecordedTool(definition=tool) for tool in server.definitions().values()

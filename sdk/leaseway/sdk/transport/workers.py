@@ -25,7 +25,7 @@ class WorkerRun(NamedTuple):
     address: str
 
 
-def worker_from_wire(worker: catalog_pb2.WorkerRef) -> WorkerRun:
+def worker_from_proto(worker: catalog_pb2.WorkerRef) -> WorkerRun:
     """Convert a worker of the catalog."""
     return WorkerRun(worker.id, worker.incarnation, worker.address)
 

@@ -122,12 +122,12 @@ def matches(event: EventRecord, *, server_id: str, kinds: frozenset[str]) -> boo
     return server_id in ("", event.server_id) and (not kinds or event.kind in kinds)
 
 
-def event_to_wire(event: EventRecord) -> admin_pb2.Event:
+def event_to_proto(event: EventRecord) -> admin_pb2.Event:
     same: dict[str, Any] = {name: getattr(event, name) for name in _SAME_FIELDS}
     return admin_pb2.Event(time=timestamp(event.at), **same)
 
 
-def event_from_wire(message: admin_pb2.Event) -> EventRecord:
+def event_from_proto(message: admin_pb2.Event) -> EventRecord:
     """Convert an event that a peer sent."""
     same: dict[str, Any] = {name: getattr(message, name) for name in _SAME_FIELDS}
     same["details"] = tuple(message.details)

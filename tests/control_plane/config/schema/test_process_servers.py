@@ -11,7 +11,7 @@ from tests.control_plane.config.parsing import load, parse_server, spec_of
 from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import Builtin, ServerSpec, Value, VariantKey
-from leaseway.spec.protobuf import spec_from_wire, spec_to_wire
+from leaseway.spec.protobuf import spec_from_proto, spec_to_proto
 
 PYTHON = "transport: python, module: tools.weather, class: Weather"
 BUILTIN = "transport: builtin, tools: [read_file, current_time], roots: [docs]"
@@ -50,11 +50,11 @@ def test_what_is_on_of_a_builtin_server_travels() -> None:
         ("git log *",),
         ("*.example.com", "10.0.0.0/8"),
     )
-    travelled = spec_from_wire(spec_to_wire(spec))
+    travelled = spec_from_proto(spec_to_proto(spec))
     assert travelled.builtin == spec.builtin
     assert travelled.launch_hash == spec.launch_hash
     python = server(f"{PYTHON}, config: {{a: 1}}")
-    assert spec_from_wire(spec_to_wire(python)).launch_hash == python.launch_hash
+    assert spec_from_proto(spec_to_proto(python)).launch_hash == python.launch_hash
 
 
 def test_a_change_of_what_runs_changes_the_launch_and_the_order_of_keys_does_not() -> None:
@@ -212,7 +212,7 @@ def test_an_image_and_its_template_travel_and_belong_to_the_launch() -> None:
         "metadata": {"labels": {"a": "b"}},
         "spec": {"nodeSelector": {"disk": "ssd"}},
     }
-    assert spec_from_wire(spec_to_wire(made)) == made
+    assert spec_from_proto(spec_to_proto(made)) == made
     other = server("transport: stdio, image: 'registry.example/tickets:1.3'")
     assert len({plain.launch_hash, made.launch_hash, other.launch_hash}) == 3
 
