@@ -13,7 +13,10 @@ _SET_BY_CLI: Final = {"GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}
 """Variables that the command line sets for its own gRPC, not for that of servers."""
 
 _MINIMAL: Final = frozenset(
-    "HOME LANG LC_ALL LC_CTYPE LOGNAME PATH SHELL TERM TMPDIR TZ USER".split()  # noqa: SIM905
+    (
+        *("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR"),
+        *("TZ", "USER"),
+    )
 )
 
 
