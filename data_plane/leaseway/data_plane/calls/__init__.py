@@ -1,4 +1,4 @@
-"""One tool call: admit it, find its instance, run it, end it exactly once.
+"""Calls: admission, approval, execution, tracing and history. Each call ends exactly once.
 
 Imports leases, instances and artifacts; never gRPC services or `sync`.
 """
