@@ -48,9 +48,7 @@ async def test_the_page_and_all_it_loads_may_only_run_its_own_scripts(console: O
     assert "https://" not in page
 
 
-async def test_no_file_of_the_page_writes_raw_markup_or_loads_other_origins(
-    console: Open,
-) -> None:
+async def test_no_file_of_the_page_writes_raw_markup_or_loads_other_origins(console: Open) -> None:
     _plane, asker = await console(None)
     own = (
         "app",
@@ -139,9 +137,7 @@ async def test_guessing_the_key_does_not_block_other_addresses(console: Open) ->
         assert (await other.post("api/session", {"key": _KEY}))[0] == 200
 
 
-async def test_requests_of_other_sites_and_host_names_are_rejected(
-    console: Open,
-) -> None:
+async def test_requests_of_other_sites_and_host_names_are_rejected(console: Open) -> None:
     plane, asker = await console(None)
     plane.act(lambda state, now: state.handle_worker_joined(hello("w1"), now))
     async with asker.session.post(asker.url + "api/drain", json={"worker": "w1"}) as answer:

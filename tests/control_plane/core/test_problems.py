@@ -157,9 +157,7 @@ _PROBLEMS = st.lists(st.sampled_from([BROKEN, DOWN, CLASH, replace(CLASH, tenant
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["config", "probe:time"]), _PROBLEMS)))
-def test_the_table_is_the_union_of_its_sources(
-    steps: list[tuple[str, list[Problem]]],
-) -> None:
+def test_the_table_is_the_union_of_its_sources(steps: list[tuple[str, list[Problem]]]) -> None:
     table = ProblemTable()
     last: dict[str, set[Problem]] = {}
     for now, (owner, problems) in enumerate(steps):

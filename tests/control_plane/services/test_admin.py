@@ -35,9 +35,7 @@ async def serve_desk(running: Running, fake: FakeWorker) -> None:
     await running.until(lambda state: state.ready)
 
 
-async def test_a_revocation_waits_until_the_worker_confirms_it(
-    running: Running,
-) -> None:
+async def test_a_revocation_waits_until_the_worker_confirms_it(running: Running) -> None:
     running.load()
     async with worker(running.address) as w1:
         await hold(running, w1)
@@ -89,9 +87,7 @@ async def test_a_drain_reaches_the_worker_which_gets_no_new_leases(running: Runn
         assert fault.reason is Reason.SERVER_NOT_READY
 
 
-async def test_commands_are_audited_by_the_worker_before_their_execution(
-    running: Running,
-) -> None:
+async def test_commands_are_audited_by_the_worker_before_their_execution(running: Running) -> None:
     running.load()
     nobody = LOOPBACK.name
     async with worker(running.address) as w1:
@@ -237,9 +233,7 @@ async def test_rejected_rpcs_are_sent_to_the_audit_of_a_worker(running: Running)
         assert (heard.outcome, heard.times) == ("PERMISSION_DENIED", 7)
 
 
-async def test_recent_lease_ends_are_listed_for_their_tenant(
-    running: Running,
-) -> None:
+async def test_recent_lease_ends_are_listed_for_their_tenant(running: Running) -> None:
     running.load()
     async with worker(running.address) as w1:
         await hold(running, w1)

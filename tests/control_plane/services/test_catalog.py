@@ -41,9 +41,7 @@ async def fault_of(call: object) -> Fault:
     return fault
 
 
-async def test_tools_are_listed_with_their_whole_definition(
-    running: Running,
-) -> None:
+async def test_tools_are_listed_with_their_whole_definition(running: Running) -> None:
     running.load(spec("time"))
     async with worker(running.address) as w1:
         await w1.serve("now", "zones")
@@ -159,9 +157,7 @@ async def test_ten_thousand_tools_come_in_pages_of_at_most_a_mebibyte(running: R
     assert seen == names
 
 
-async def test_watchers_get_the_current_version_and_each_newer_one(
-    running: Running,
-) -> None:
+async def test_watchers_get_the_current_version_and_each_newer_one(running: Running) -> None:
     running.load(spec("a"))
     async with worker(running.address) as w1:
         await w1.serve("x")
@@ -378,9 +374,7 @@ async def test_a_reported_problem_is_listed_and_an_empty_one_refused(running: Ru
     assert "such as PROVIDER_REFUSED" in fault.message
 
 
-async def test_a_callers_problem_cannot_have_another_scope(
-    running: Running,
-) -> None:
+async def test_a_callers_problem_cannot_have_another_scope(running: Running) -> None:
     for scope in ("server", "worker", "workspace", ""):
         problem = admin_pb2.Problem(
             scope=scope, server_id="a", worker_id="w" + scope, reason="INTERNAL", message="Down."

@@ -68,9 +68,7 @@ async def test_requests_that_wait_for_a_first_start_do_not_wake_each_other(
     assert sorted(asked) == ["s0", "s0", "s1", "s1", "s2", "s2"]
 
 
-async def test_a_waiting_request_keeps_only_known_worker_ids(
-    running: Running,
-) -> None:
+async def test_a_waiting_request_keeps_only_known_worker_ids(running: Running) -> None:
     async with worker(running.address) as w1:
         await serve_desk(running, w1)
         request = leases_pb2.PlaceRequest(session="s", server_id="desk")
@@ -84,9 +82,7 @@ async def test_a_waiting_request_keeps_only_known_worker_ids(
             assert (await asked).worker.id == "w1", "it is tried again after a second"
 
 
-async def test_unused_placements_of_one_tenant_do_not_block_another(
-    running: Running,
-) -> None:
+async def test_unused_placements_of_one_tenant_do_not_block_another(running: Running) -> None:
     async with worker(running.address) as w1:  # which has room for four leases
         await serve_desk(running, w1)
         for number in range(8):

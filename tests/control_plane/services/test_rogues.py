@@ -67,9 +67,7 @@ async def test_any_request_is_answered_and_harms_no_other_caller(
         assert running.plane.state.placements.leases["L1"].worker_id == "w1"
 
 
-async def test_false_leases_and_versions_of_a_worker_harm_no_other(
-    running: Running,
-) -> None:
+async def test_false_leases_and_versions_of_a_worker_harm_no_other(running: Running) -> None:
     running.load(spec("desk", shared=False))
     async with worker(running.address) as honest:
         await honest.serve("open")
@@ -183,9 +181,7 @@ async def test_false_specs_and_toolsets_of_a_worker_are_ignored(
             assert b"ghost" not in told
 
 
-async def test_one_worker_alone_cannot_change_a_listing(
-    running: Running,
-) -> None:
+async def test_one_worker_alone_cannot_change_a_listing(running: Running) -> None:
     """Neither by a changed listing nor by changed content on its disk."""
     desk = spec("desk")
     async with worker(running.address) as honest:
@@ -227,9 +223,7 @@ async def test_one_worker_alone_cannot_change_a_listing(
             assert restarted.plane.state.servers.probes._next_id == 1, "nothing was tried again"
 
 
-async def test_a_reported_problem_gets_the_tenant_of_its_credential(
-    tmp_path: Path,
-) -> None:
+async def test_a_reported_problem_gets_the_tenant_of_its_credential(tmp_path: Path) -> None:
     keys = {}
     for role, tenant in ((Role.CALLER, "rival"), (Role.OPERATOR, None)):
         keys[role], record = make_key(roles=[role], tenant=tenant, agent=None, now=0.0)

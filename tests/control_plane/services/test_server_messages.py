@@ -56,9 +56,7 @@ async def test_problems_are_read_once_for_all_servers(
     assert len(looked) == 1
 
 
-async def test_a_temporarily_hidden_server_is_shown_as_pending(
-    running: Running,
-) -> None:
+async def test_a_temporarily_hidden_server_is_shown_as_pending(running: Running) -> None:
     own = replace(spec("a", command="own"), key=VariantKey("a", "acme"))
     running.load(spec("a"))
     async with worker(running.address) as w1:
