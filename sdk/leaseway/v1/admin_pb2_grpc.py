@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AdminServiceStub(object):
-    """Shows and steers a running system. Served by the control plane.
+    """Inspects and controls a running system. Served by the control plane.
     """
 
     def __init__(self, channel):
@@ -98,11 +98,11 @@ class AdminServiceStub(object):
 
 
 class AdminServiceServicer(object):
-    """Shows and steers a running system. Served by the control plane.
+    """Inspects and controls a running system. Served by the control plane.
     """
 
     def GetStatus(self, request, context):
-        """Says how far the system is: what `leaseway wait` waits for.
+        """Returns whether the system is ready: what `leaseway wait` polls.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,8 +116,8 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListHeldLeases(self, request, context):
-        """Lists how leases ended that are gone since a short while, then the leases
-        that workers have reported, both ordered by id, in pages.
+        """Lists recently ended leases, then the leases that workers have reported, both ordered by id, in
+        pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -131,59 +131,56 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReportProblem(self, request, context):
-        """Reports a problem that a caller met, such as a tool schema that a model
-        provider refused.
+        """Reports a problem that a caller has seen, such as a tool schema that a model provider rejected.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DrainWorker(self, request, context):
-        """Tells a worker to take no more work and to end.
+        """Makes a worker reject new work and exit when its work is done.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeLease(self, request, context):
-        """Ends a lease against its holder's will.
+        """Revokes a lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """Streams what has happened, the oldest first: the history that is still
-        kept, then, where it is followed, each further event as it comes.
+        """Streams events, the oldest first: the stored history, then, with `follow`, each new event.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListCalls(self, request, context):
-        """Asks all workers for calls that they remember: recent, slow or failed ones.
+        """Lists recent, slow or failed calls that the workers remember.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTraffic(self, request, context):
-        """Asks all workers how many calls their servers had since they started.
+        """Returns call counts for each server since its worker started.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListApprovals(self, request, context):
-        """Lists calls that wait for a person, and those that were decided on a short
-        while ago, the newest first.
+        """Lists approvals that wait for a decision and those decided recently, the newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DecideApproval(self, request, context):
-        """Agrees to a call that waits for a person, or refuses it; once.
+        """Approves or denies a waiting call. A decision is final.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -261,7 +258,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService(object):
-    """Shows and steers a running system. Served by the control plane.
+    """Inspects and controls a running system. Served by the control plane.
     """
 
     @staticmethod

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CatalogServiceStub(object):
-    """Lists tools, prompts and resources and says where they can be used. Served by the control plane.
+    """Lists tools, prompts and resources and resolves their names. Served by the control plane.
     """
 
     def __init__(self, channel):
@@ -68,43 +68,42 @@ class CatalogServiceStub(object):
 
 
 class CatalogServiceServicer(object):
-    """Lists tools, prompts and resources and says where they can be used. Served by the control plane.
+    """Lists tools, prompts and resources and resolves their names. Served by the control plane.
     """
 
     def ListTools(self, request, context):
-        """Lists the tools that a tenant sees, ordered by name, in pages.
+        """Lists the tools visible to a tenant, ordered by name, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPrompts(self, request, context):
-        """Lists the prompts that a tenant sees, ordered by name, in pages.
+        """Lists the prompts visible to a tenant, ordered by name, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListResources(self, request, context):
-        """Lists the resources that a tenant sees, ordered by server and URI, in
-        pages; then the templates of URIs in the same way.
+        """Lists the resources visible to a tenant, ordered by server and URI, in pages; then the URI
+        templates in the same way.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResolveTools(self, request, context):
-        """Finds out which server, which original name and which workers stand
-        behind exposed or qualified names. Waits for servers that are starting for
-        the first time until the RPC's deadline or their startup timeout.
+        """Resolves exposed or qualified names to a server, an original name and workers. Waits for
+        servers that are starting for the first time until the RPC's deadline or their startup timeout.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchTools(self, request, context):
-        """Streams registry versions: the current one at once, then each newer one.
-        Versions in quick succession may be merged into the last.
+        """Streams registry versions: the current one at once, then each newer one. Versions in quick
+        succession may be merged into the last one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,7 +158,7 @@ def add_CatalogServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CatalogService(object):
-    """Lists tools, prompts and resources and says where they can be used. Served by the control plane.
+    """Lists tools, prompts and resources and resolves their names. Served by the control plane.
     """
 
     @staticmethod

@@ -67,17 +67,17 @@ class ExecutionServiceServicer(object):
     """
 
     def Exchange(self, request_iterator, context):
-        """Carries any number of calls and their results over one stream. Each
-        message is a batch: all frames that were queued when it was written.
+        """Carries any number of calls and their results over one stream. Each message is a batch of all
+        frames that were queued when it was written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CallTool(self, request, context):
-        """Executes one call and returns typed content, for callers without an
-        exchange. What the server asks meanwhile is returned in `input_required`;
-        the call is continued with its `request_state`.
+        """Executes one call and returns typed content, for callers without an exchange. Requests of the
+        server are returned in `input_required`; another CallTool with the `request_state` continues
+        the call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -91,8 +91,8 @@ class ExecutionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReadArtifact(self, request, context):
-        """Streams the bytes of an image or a sound that a call returned by
-        reference. Only the tenant and the session of that call may read it.
+        """Streams the bytes of an image or audio that a call returned by reference. Only the tenant and
+        the session of that call may read it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

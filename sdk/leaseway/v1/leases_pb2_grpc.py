@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PlacementServiceStub(object):
-    """Says which worker is to hold a lease. Served by the control plane.
+    """Chooses the worker for a lease. Served by the control plane.
     """
 
     def __init__(self, channel):
@@ -48,20 +48,19 @@ class PlacementServiceStub(object):
 
 
 class PlacementServiceServicer(object):
-    """Says which worker is to hold a lease. Served by the control plane.
+    """Chooses the worker for a lease. Served by the control plane.
     """
 
     def Place(self, request, context):
-        """Returns one worker for a (tenant, session, server) and counts a unit of
-        its capacity until the worker reports the lease or 10 s have passed.
+        """Returns a worker for a (tenant, session, server) and reserves a unit of its capacity until the
+        worker reports the lease or 10 s have passed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FindLease(self, request, context):
-        """Finds the lease of a (tenant, session, server) that some worker has
-        reported, and reserves nothing.
+        """Returns the lease of a (tenant, session, server) that a worker has reported. Reserves nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -89,7 +88,7 @@ def add_PlacementServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PlacementService(object):
-    """Says which worker is to hold a lease. Served by the control plane.
+    """Chooses the worker for a lease. Served by the control plane.
     """
 
     @staticmethod
@@ -189,16 +188,16 @@ class LeaseServiceServicer(object):
     """
 
     def AcquireLease(self, request, context):
-        """Grants the lease of a (tenant, session, server), or returns the one that
-        is held. Concurrent callers get the same lease.
+        """Grants the lease of a (tenant, session, server), or returns the existing one. Concurrent
+        callers get the same lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReleaseLease(self, request, context):
-        """Ends a lease; its instance is closed. A lease that is not held is not an
-        error when its id is one that this worker remembers as released.
+        """Ends a lease and closes its instance. Releasing it again is not an error as long as the worker
+        remembers the lease.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -212,8 +211,8 @@ class LeaseServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ResolveLeased(self, request, context):
-        """Finds out where a tool's name leads on the server of a lease, for callers
-        that do not reach the control plane.
+        """Resolves a tool's name on the server of a lease, for callers that cannot reach the control
+        plane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

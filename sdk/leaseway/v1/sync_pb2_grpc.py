@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class SyncServiceStub(object):
-    """Joins workers to a control plane. Served by the control plane.
+    """Connects workers to the control plane. Served by the control plane.
     """
 
     def __init__(self, channel):
@@ -43,12 +43,12 @@ class SyncServiceStub(object):
 
 
 class SyncServiceServicer(object):
-    """Joins workers to a control plane. Served by the control plane.
+    """Connects workers to the control plane. Served by the control plane.
     """
 
     def Sync(self, request_iterator, context):
-        """One stream a worker. The worker speaks first, with a Hello. A message
-        longer than 1 MiB is serialized and sent in parts.
+        """One stream for each worker. The worker sends the first message, a Hello. A message longer than
+        1 MiB is serialized and sent in parts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,7 +71,7 @@ def add_SyncServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SyncService(object):
-    """Joins workers to a control plane. Served by the control plane.
+    """Connects workers to the control plane. Served by the control plane.
     """
 
     @staticmethod
