@@ -242,29 +242,17 @@ async def test_a_cancelled_call_cancels_its_request(api: RestApi) -> None:
         assert caller.instance.in_flight == 0
 
 
-async def test_close_waits_for_calls_in_flight(api: RestApi) -> None:
-    slow = HttpTool("slow", "GET", "/slow")
-    async with calling(spec_of(api.url, slow)) as caller, asyncio.timeout(BOUND):
-        _, done = caller.start_call("slow")
-        await api.waiting.wait()
-        closing = asyncio.ensure_future(caller.instance.close(grace=BOUND))
-        api.gate.set()
-        await closing
-        assert (await done).fault is None
-        late = await caller.outcome("slow")
-        assert late.fault is not None
-        assert late.fault.reason == "SERVER_LOST"
-        assert caller.listener.closed == [None]
-
-
-async def test_close_without_grace_fails_calls_in_flight(api: RestApi) -> None:
+async def test_close_fails_calls_in_flight_and_rejects_new_ones(api: RestApi) -> None:
     async with calling(spec_of(api.url, HttpTool("slow", "GET", "/slow"))) as caller:
         _, done = caller.start_call("slow")
         async with asyncio.timeout(BOUND):
             await api.waiting.wait()
             await caller.instance.close()
-            outcome = await done
+            outcome, late = await done, await caller.outcome("slow")
     assert outcome.fault is not None
+    assert late.fault is not None
+    assert late.fault.reason == "SERVER_LOST"
+    assert caller.listener.closed == [None]
 
 
 async def test_redirects_are_followed_only_if_configured(api: RestApi) -> None:

@@ -91,25 +91,17 @@ async def test_closing_repeatedly_and_from_many_tasks_closes_once(bench: Bench) 
     assert bench.closed.qsize() == 1
 
 
-async def test_close_waits_for_calls_in_flight_and_rejects_new_ones(bench: Bench) -> None:
-    instance = await bench.start(bench.stdio("echo_raw"))
-    _, slow = bench.start_call(instance, "slow", {"seconds": 0.2})
-    closing = asyncio.create_task(instance.close(grace=BOUND))
-    await asyncio.sleep(0)
-    refused = await bench.call_fault(instance, "echo")
-    assert (refused.reason, refused.started) == (Reason.SERVER_LOST, "no")
-    async with asyncio.timeout(BOUND):
-        assert (await slow).fault is None
-        await closing
-
-
-async def test_calls_that_outlast_the_grace_fail(bench: Bench) -> None:
+async def test_close_fails_calls_in_flight_and_rejects_new_ones(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("echo_raw"))
     call, never = bench.start_call(instance, "never")
     await bench.written(call)
     async with asyncio.timeout(BOUND):
-        await instance.close(grace=0.05)
+        closing = asyncio.create_task(instance.close())
+        await asyncio.sleep(0)
+        refused = await bench.call_fault(instance, "echo")
+        await closing
         fault = (await never).fault
+    assert (refused.reason, refused.started) == (Reason.SERVER_LOST, "no")
     assert fault is not None
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "yes")
 

@@ -118,8 +118,6 @@ class HttpInstance:
         self._base = ""
         self._client: HttpToolClient | None = None
         self._calls: set[_HttpCall] = set()
-        self._drained = asyncio.Event()
-        self._drained.set()
 
     @property
     def in_flight(self) -> int:
@@ -164,7 +162,6 @@ class HttpInstance:
         """Send a tool's request; never blocks."""
         call = _HttpCall(self, request, done)
         self._calls.add(call)
-        self._drained.clear()
         return call
 
     def follow(self, uri: str, on_update: OnUpdate, done: Callable[[Outcome], None]) -> PendingCall:
@@ -190,23 +187,14 @@ class HttpInstance:
             raise self._closed_fault()
         return self.tools
 
-    async def close(self, grace: float = 0) -> None:
-        """Close the instance, after calls in flight have had `grace` seconds."""
-        if self.state in ("starting", "ready"):
-            self.state = "closing"
-        try:
-            if grace > 0:
-                async with asyncio.timeout(grace):
-                    await self._drained.wait()
-        except TimeoutError:
-            pass  # the remaining calls fail
-        finally:
-            for call in tuple(self._calls):
-                call.end(Outcome(b"", fault=self._closed_fault()))
-            if self.state != "closed" and self.state != "failed":
-                was_ready, self.state = self._client is not None, "closed"
-                if was_ready:
-                    self._listener.on_closed(self, None)
+    async def close(self) -> None:
+        """Close the instance; calls in flight fail."""
+        for call in tuple(self._calls):
+            call.end(Outcome(b"", fault=self._closed_fault()))
+        if self.state != "closed" and self.state != "failed":
+            was_ready, self.state = self._client is not None, "closed"
+            if was_ready:
+                self._listener.on_closed(self, None)
 
     # For its calls.
 
@@ -247,8 +235,6 @@ class HttpInstance:
 
     def remove(self, call: _HttpCall) -> None:
         self._calls.discard(call)
-        if not self._calls:
-            self._drained.set()
 
     def unexpected(self, error: Exception, sending: SendState) -> Outcome:
         """Return the outcome of a call after an unexpected exception."""

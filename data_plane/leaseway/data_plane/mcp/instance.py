@@ -202,24 +202,16 @@ class Instance:
             raise self._start_fault(error) from error
         return self.tools
 
-    async def close(self, grace: float = 0) -> None:
+    async def close(self) -> None:
         """Close the instance and everything it started; idempotent, from any task.
 
-        Rejects new calls at once, and gives calls in flight `grace` seconds to finish. Completes
-        even if the caller is cancelled.
+        Rejects new calls and fails calls in flight. Completes even if the caller is cancelled.
         """
         if self.state in ("starting", "ready"):
             self.state = "closing"
-        try:
-            if self._peer is not None and grace > 0:
-                async with asyncio.timeout(grace):
-                    await self._peer.until_drained()
-        except TimeoutError:
-            pass  # the remaining calls fail: the connection was closed
-        finally:
-            self._stop.set()
-            if self.state == "closing" and self._owner is not None and not self._ready.done():
-                self._owner.cancel()
+        self._stop.set()
+        if self.state == "closing" and self._owner is not None and not self._ready.done():
+            self._owner.cancel()
         if self._owner is not None:
             await asyncio.wait([self._owner])
         else:

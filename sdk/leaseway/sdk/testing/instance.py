@@ -223,7 +223,7 @@ class FunctionInstance:
         self._loop.call_soon(on_update, "")  # the subscription holds
         return active
 
-    async def close(self, grace: float = 0) -> None:
+    async def close(self) -> None:
         """Close; active requests fail."""
         self._close(Fault(Reason.SERVER_LOST, "The instance was closed.", "yes"), None)
 

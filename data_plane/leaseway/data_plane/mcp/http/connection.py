@@ -148,7 +148,7 @@ class HttpConnection(Peer):
         if not is_certain:  # the server may have the answer
             _logger.warning("%s The call continues.", fault.message)
             return
-        self._remove_call(call.id)
+        self._calls.pop(call.id, None)
         self._abandon(call.id, call, "the answer could not be delivered", True)
         call.fail(fault)
 
@@ -287,7 +287,7 @@ class HttpConnection(Peer):
         elif not message.is_response:
             raise errors.unreadable(self.server, "a message that is not JSON-RPC")
         elif message.id is None or request_key(message.id) == key:
-            entry: Pending | None = self._remove_call(key) or self._requests.pop(key, None)
+            entry: Pending | None = self._calls.pop(key, None) or self._requests.pop(key, None)
             if entry is not None:
                 entry.resolve(message)
             else:
@@ -299,7 +299,7 @@ class HttpConnection(Peer):
         return key in self._calls or key in self._requests
 
     def _fail(self, key: object, fault: Fault) -> None:
-        entry: Pending | None = self._remove_call(key) or self._requests.pop(key, None)
+        entry: Pending | None = self._calls.pop(key, None) or self._requests.pop(key, None)
         if entry is not None:
             entry.fail(fault)
 

@@ -134,7 +134,6 @@ class Peer(Dispatcher[TransportContext]):
         self.on_warning: Callable[[str, str], None] = lambda _reason, _text: None
         self.on_warning_cleared: Callable[[str], None] = lambda _reason: None
         self._warned = False
-        self._idle: asyncio.Event | None = None
         self._on_reopened: Callable[[], None] = lambda: None
         self._inbox = Inbox(
             server,
@@ -324,7 +323,7 @@ class Peer(Dispatcher[TransportContext]):
 
     def cancel_call(self, call: ToolCall, reason: str) -> None:
         """Remove a call and cancel it at the server."""
-        if self._remove_call(call.id) is not None:
+        if self._calls.pop(call.id, None) is not None:
             if call.rounds is not None and call.rounds.waiting:
                 call.rounds.cancel()
                 return
@@ -361,25 +360,13 @@ class Peer(Dispatcher[TransportContext]):
             self._send(call.id, line, self._call_headers(request), call)
 
     def _fail_call(self, call: ToolCall, fault: Fault) -> None:
-        self._remove_call(call.id)
+        self._calls.pop(call.id, None)
         call.fail(fault)
 
     def _find_asked_call(self, related_call: ToolCall | None, method: str) -> ToolCall | str:
         if self.correlates and related_call is not None:
             return find_asked_call([related_call], method)
         return find_asked_call(self._calls.values(), method, shared=not self.leased)
-
-    async def until_drained(self) -> None:
-        while self._calls:
-            self._idle = self._idle or asyncio.Event()
-            await self._idle.wait()
-
-    def _remove_call(self, key: object) -> ToolCall | None:
-        call = self._calls.pop(key, None)
-        if self._idle is not None and not self._calls:
-            self._idle.set()
-            self._idle = None
-        return call
 
     def _call_headers(self, request: ToolRequest) -> Mapping[str, str]:
         """Return the HTTP headers of a call; pipes have none."""
@@ -420,10 +407,10 @@ class Peer(Dispatcher[TransportContext]):
     def _handle_response(self, answer: JsonRpcMessage) -> bool:
         """Resolve the request that a response answers; return whether it was pending."""
         key: object = answer.id
-        entry: Pending | None = self._remove_call(key)
+        entry: Pending | None = self._calls.pop(key, None)
         if entry is None:
             key = request_key(answer.id)
-            entry = self._remove_call(key) or self._requests.pop(key, None)
+            entry = self._calls.pop(key, None) or self._requests.pop(key, None)
         if entry is None:
             self._count_dropped_response(key)
             return False
@@ -453,8 +440,6 @@ class Peer(Dispatcher[TransportContext]):
         waiting: list[Pending] = [*self._calls.values(), *self._requests.values()]
         self._calls.clear()
         self._requests.clear()
-        if self._idle is not None:
-            self._idle.set()
         for entry in waiting:
             entry.fail(self.ended_fault("yes" if entry.written else "no"))
 

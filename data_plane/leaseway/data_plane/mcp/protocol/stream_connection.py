@@ -159,7 +159,7 @@ class StreamPeer(Peer):
     def _remove_pending(self, key: int | str | None) -> Pending | None:
         if key is None:
             return None
-        return self._remove_call(key) or self._requests.pop(key, None)
+        return self._calls.pop(key, None) or self._requests.pop(key, None)
 
     def _count_garbage(self) -> None:
         self.garbage += 1
@@ -197,7 +197,7 @@ class StreamPeer(Peer):
         in_flight: list[tuple[object, Pending]] = [*self._calls.items(), *self._requests.items()]
         for key, entry in in_flight:
             if entry is receipt:
-                self._remove_call(key)
+                self._calls.pop(key, None)
                 self._requests.pop(key, None)
                 entry.fail(fault)
                 return
