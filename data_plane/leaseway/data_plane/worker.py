@@ -297,10 +297,10 @@ class Worker:
         )
 
     def _quota_readers(self) -> QuotaReaders:
-        counts, leases = self.executor.counts, self.leases
+        usage, leases = self.executor.usage, self.leases
 
         def refused() -> Iterator[tuple[str, Quota, int]]:
-            for (tenant, quota), count in counts.refused.items():
+            for (tenant, quota), count in usage.refused.items():
                 yield tenant, quota, count
             for tenant, count in leases.refusals.items():
                 yield tenant, "leases", count
@@ -308,7 +308,7 @@ class Worker:
         return QuotaReaders(
             limits=lambda: (each.variant.spec.policy.limits for each in self.pool.generations),
             used={
-                "concurrent": lambda: counts.in_flight,
+                "concurrent": lambda: usage.in_flight,
                 "leases": lambda: leases.held_by_tenants,
                 "artifact_bytes": lambda: self.artifacts.bytes_by_tenant,
             },

@@ -308,7 +308,7 @@ async def test_releasing_a_lease_cancels_the_start_of_its_instance(bench: Bench)
     async with asyncio.timeout(BOUND):
         assert (await rpc_fault(acquiring)).reason is Reason.LEASE_RELEASED
         await bench.until(lambda: not bench.servers.live)
-        await bench.until(lambda: not bench.worker.pool.context.quota.count("db"))
+        await bench.until(lambda: not bench.worker.pool.context.instances.count("db"))
 
 
 async def test_a_lease_is_reported_while_its_instance_starts(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from leaseway.data_plane.audit.record import Recorder
 from leaseway.data_plane.calls.call import ActiveCall
 from leaseway.data_plane.core.tools.arguments import parse_arguments
-from leaseway.data_plane.core.tools.policy import Counts, ToolPolicy, check_rules, reads_only
+from leaseway.data_plane.core.tools.policy import TenantUsage, ToolPolicy, check_rules, reads_only
 from leaseway.data_plane.core.tools.prompts_resources import AdmittedRequest, admit
 from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.generation import Generation
@@ -28,12 +28,12 @@ class CallAdmission:
 
     Attributes:
         recorder: Writes the audit, or None if calls are not recorded.
-        counts: Usage and rejections by tenant.
+        usage: Calls and rejections by tenant.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self.counts = Counts()
+        self.usage = TenantUsage()
         self.recorder: Recorder | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -148,10 +148,10 @@ class CallAdmission:
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
         now = self._loop.time()
-        active.is_counted = self.counts.start_call(tenant, call.server_id, policy, now)
+        active.is_counted = self.usage.start_call(tenant, call.server_id, policy, now)
 
     def end_call(self, active: ActiveCall) -> None:
-        self.counts.end_call(active.call.tenant or DEFAULT_TENANT)
+        self.usage.end_call(active.call.tenant or DEFAULT_TENANT)
 
     def is_uri_visible(self, active: ActiveCall, uri: str) -> bool:
         """Return whether a URI passes the current filter of a call's server."""

@@ -58,7 +58,7 @@ class Executor:
 
     Attributes:
         draining: Whether new calls are rejected.
-        counts: Usage and rejections by tenant.
+        usage: Calls and rejections by tenant.
         meters: Instruments, or None if metrics are off.
         artifacts: Stores the media of results, or None to leave media in the results.
         recent: Remembers ended calls, or None if no calls are remembered.
@@ -70,7 +70,7 @@ class Executor:
         self._leases = leases
         self._admin = AdminTools(pool, leases)
         self._admission = CallAdmission(pool)
-        self.counts = self._admission.counts
+        self.usage = self._admission.usage
         self._subscriptions = Subscriptions(leases, self._admission.is_uri_visible)
         self._worker_id = worker_id
         self._background = pool.context.background

@@ -1,4 +1,4 @@
-"""What all generations of a worker share: callbacks, the instance quota, stderr of the past."""
+"""State that all generations of a worker share: callbacks, all instances, stderr of ended ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SpareHolder(Protocol):
         """Start or close spares after the number of instances changed."""
 
 
-class InstanceQuota:
+class WorkerInstances:
     """The instances of each server and the holders of its spares (DESIGN §10, bounds).
 
     Every instance is counted here, so `max_instances` holds over all variants and generations of
@@ -149,5 +149,5 @@ class WorkerContext:
     reports: Reports
     meters: WorkerMeters | None = None
     hooks: Hooks = field(default_factory=Hooks)
-    quota: InstanceQuota = field(default_factory=InstanceQuota)
+    instances: WorkerInstances = field(default_factory=WorkerInstances)
     stderr_history: StderrHistory = field(default_factory=StderrHistory)

@@ -13,7 +13,7 @@ from typing import Final
 
 from leaseway.data_plane.background import Alarm
 from leaseway.data_plane.core.desired_state import HeldVariant
-from leaseway.data_plane.core.instances.instance_policy import (
+from leaseway.data_plane.core.instances.lifetimes import (
     age_deadline,
     idle_deadline,
     target_spares,
@@ -277,7 +277,7 @@ class Generation(InstanceOwner):
         if not self.instances.circuit_breaker.allows_start(self._loop.time()):
             raise self.instances.unavailable_fault(Reason.SERVER_NOT_READY, "does not start")
         limit = self.variant.spec.instances.max_instances
-        self._context.quota.make_room(self.key.server_id, limit)
+        self._context.instances.make_room(self.key.server_id, limit)
         live = self.instances.open(lease_id)
         await self.instances.start(live)
         return live

@@ -80,7 +80,7 @@ class InstanceSet:
     @property
     def room(self) -> int:
         """How many more instances of the server are allowed; negative if there are too many."""
-        return self.policy.max_instances - self._context.quota.count(self.key.server_id)
+        return self.policy.max_instances - self._context.instances.count(self.key.server_id)
 
     def is_outdated(self, live: LiveInstance) -> bool:
         """Return whether the next instance will get other values or an older protocol."""
@@ -153,7 +153,7 @@ class InstanceSet:
         self._all[live.instance.id] = live
         self.last_id = live.instance.id
         self.starts += 1
-        self._context.quota.add(live)
+        self._context.instances.add(live)
         self._context.reports.mark_instances_changed()
 
     def _start_failed(self, live: LiveInstance, error: BaseException, trial: bool) -> None:
@@ -212,7 +212,7 @@ class InstanceSet:
             self._context.reports.record_instance_event(
                 self.key, live.instance.id, "ended", message, reason
             )
-        self._context.quota.remove(live)
+        self._context.instances.remove(live)
         self._context.stderr_history.add(self.key, live.instance, state)
         self._context.reports.mark_instances_changed()
 

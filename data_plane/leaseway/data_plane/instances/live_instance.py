@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from leaseway.data_plane.core.calls.turns import CallTurns
-from leaseway.data_plane.core.instances.instance_policy import InstanceTimes
+from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, differing_tools, has_other_tools

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from leaseway.data_plane.background import Alarm
-from leaseway.data_plane.core.instances.instance_policy import age_deadline, idle_deadline
+from leaseway.data_plane.core.instances.lifetimes import age_deadline, idle_deadline
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.instance_set import InstanceSet
 from leaseway.data_plane.instances.live_instance import LiveInstance

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from leaseway.data_plane.background import Alarm
-from leaseway.data_plane.core.instances.instance_policy import (
+from leaseway.data_plane.core.instances.lifetimes import (
     age_deadline,
     plan_spares,
     target_spares,
@@ -57,7 +57,7 @@ class Spares:
         """Keep spares from now on."""
         if not self._running:
             self._running = True
-            self._context.quota.add_holder(self._instances.key.server_id, self)
+            self._context.instances.add_holder(self._instances.key.server_id, self)
             self.reconcile()
 
     def add(self, live: LiveInstance) -> None:
@@ -204,7 +204,7 @@ class Spares:
     def stop(self) -> None:
         """Close the spares; a start that a lease waits for continues."""
         self._alarm.clear()
-        self._context.quota.remove_holder(self._instances.key.server_id, self)
+        self._context.instances.remove_holder(self._instances.key.server_id, self)
         self._running = False
         self.shrink(0)
         if self._starting is not None and self._starting.claim is None:

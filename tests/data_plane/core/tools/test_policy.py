@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.tools.policy import Counts, TokenBuckets, ToolPolicy
+from leaseway.data_plane.core.tools.policy import TenantUsage, TokenBuckets, ToolPolicy
 from leaseway.spec.policy import Rate, TenantLimits
 from leaseway.wire.errors import Fault, Reason
 
@@ -47,23 +47,23 @@ def test_buckets_that_are_full_again_are_forgotten() -> None:
 
 
 def test_concurrent_calls_of_a_tenant_are_limited_until_they_end() -> None:
-    counts = Counts()
+    usage = TenantUsage()
     policy = ToolPolicy("mutating", limits=TenantLimits(concurrent=2))
-    assert counts.start_call("acme", "a", policy, 0.0)
-    assert counts.start_call("acme", "b", policy, 0.0)
+    assert usage.start_call("acme", "a", policy, 0.0)
+    assert usage.start_call("acme", "b", policy, 0.0)
     with pytest.raises(Fault) as raised:
-        counts.start_call("acme", "a", policy, 0.0)
+        usage.start_call("acme", "a", policy, 0.0)
     assert (raised.value.reason, raised.value.started) == (Reason.RATE_LIMITED, "no")
-    assert counts.start_call("rival", "a", policy, 0.0)
-    counts.end_call("acme")
-    assert counts.start_call("acme", "a", policy, 0.0)
+    assert usage.start_call("rival", "a", policy, 0.0)
+    usage.end_call("acme")
+    assert usage.start_call("acme", "a", policy, 0.0)
 
 
 def test_a_call_beyond_the_rate_gets_a_delay() -> None:
-    counts = Counts()
+    usage = TenantUsage()
     policy = ToolPolicy("external", rate=Rate(1, 10.0))
-    assert not counts.start_call("acme", "web", policy, 0.0)
+    assert not usage.start_call("acme", "web", policy, 0.0)
     with pytest.raises(Fault) as raised:
-        counts.start_call("acme", "web", policy, 4.0)
+        usage.start_call("acme", "web", policy, 4.0)
     assert raised.value.retry_delay == pytest.approx(6.0)
-    assert not counts.start_call("rival", "web", policy, 4.0)
+    assert not usage.start_call("rival", "web", policy, 4.0)

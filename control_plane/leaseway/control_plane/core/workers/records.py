@@ -200,7 +200,7 @@ class WorkerRecord:
 
     @property
     def state(self) -> str:
-        """`connected`, `draining` or `lost`."""
+        """`connected`, `draining` or `lost`: also before `lost_at`, it may reconnect until then."""
         if not self.connected:
             return "lost"
         return "draining" if self.draining else "connected"

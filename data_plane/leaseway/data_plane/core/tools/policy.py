@@ -25,7 +25,7 @@ from leaseway.spec.rules import (
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import limit_metadata
 
-Quota = Literal["calls", "concurrent", "external"]
+CallQuota = Literal["calls", "concurrent", "external"]
 """From `limits` of a tenant and `rate_limit` of a server."""
 
 _MAX_BUCKETS: Final = 10_000
@@ -199,8 +199,8 @@ def check_rules(policy: ToolPolicy, facts: Mapping[str, Any], server_id: str) ->
     )
 
 
-class Counts:
-    """Each tenant's usage of this worker.
+class TenantUsage:
+    """Each tenant's calls on this worker, checked against its limits.
 
     Attributes:
         in_flight: Calls in flight of each tenant with a `concurrent` limit.
@@ -210,7 +210,7 @@ class Counts:
     def __init__(self) -> None:
         self._buckets = TokenBuckets()
         self.in_flight: Counter[str] = Counter()
-        self.refused: Counter[tuple[str, Quota]] = Counter()
+        self.refused: Counter[tuple[str, CallQuota]] = Counter()
 
     def start_call(self, tenant: str, server_id: str, policy: ToolPolicy, now: float) -> bool:
         """Count a call that is about to run; return whether to call `end_call` after it.
@@ -248,7 +248,9 @@ class Counts:
         if not self.in_flight[tenant]:
             del self.in_flight[tenant]
 
-    def _rate_fault(self, tenant: str, quota: Quota, rate: Rate, tools: str, wait: float) -> Fault:
+    def _rate_fault(
+        self, tenant: str, quota: CallQuota, rate: Rate, tools: str, wait: float
+    ) -> Fault:
         self._count_refusal(tenant, quota)
         return Fault(
             Reason.RATE_LIMITED,
@@ -258,7 +260,7 @@ class Counts:
             retry_delay=wait,
         )
 
-    def _count_refusal(self, tenant: str, quota: Quota) -> None:
+    def _count_refusal(self, tenant: str, quota: CallQuota) -> None:
         has_room = len(self.refused) < _MAX_BUCKETS
         self.refused[tenant if has_room else OTHERS, quota] += 1
 

@@ -1,4 +1,4 @@
-"""When instances end because of age or idleness, and how many spares there are (DESIGN §§2, 5).
+"""The lifetimes of instances: maximum age, idle timeout, spares (DESIGN §§2, 5).
 
 Pure functions of a policy, the instances' times and now, in seconds on a monotonic clock.
 """

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.data_plane.core.instances.instance_policy import (
+from leaseway.data_plane.core.instances.lifetimes import (
     InstanceTimes,
     SparePlan,
     age_deadline,
