@@ -109,6 +109,11 @@ class Authenticator:
         return tuple(self._issuers)
 
     @property
+    def accepts_certificates(self) -> bool:
+        """Whether client certificates are credentials."""
+        return bool(self._settings.certificates)
+
+    @property
     def is_open(self) -> bool:
         """Whether callers need no credential, which is allowed on loopback only."""
         return not self._shared and not self._settings

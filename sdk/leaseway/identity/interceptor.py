@@ -70,7 +70,7 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         else:
 
             async def checked(request: Any, context: Context) -> Any:
-                authorization, certificate = credentials_of(context)
+                authorization, certificate = self._credentials(context)
                 try:
                     principal = await self._authorize(
                         method,
@@ -91,10 +91,22 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         )
         return wrapped
 
+    def _credentials(self, context: Context) -> tuple[str | None, bytes | None]:
+        """Return the `authorization` header, or else the client certificate, of an RPC.
+
+        gRPC builds the authentication context anew for each RPC, so it is read only if needed.
+        """
+        for name, value in context.invocation_metadata() or ():
+            if name == "authorization":
+                return value if isinstance(value, str) else value.decode(errors="replace"), None
+        if not self._authenticator.accepts_certificates:
+            return None, None
+        return None, next(iter(context.auth_context().get("x509_pem_cert", ())), None)
+
     async def _stream(
         self, method: str, behaviour: Behaviour, one_request: bool, request: Any, context: Context
     ) -> None:
-        authorization, certificate = credentials_of(context)
+        authorization, certificate = self._credentials(context)
         known_method = method if behaviour is not _unimplemented else ""
         try:
             principal = await self._authorize(
@@ -158,17 +170,6 @@ async def _run_streaming(behaviour: Behaviour, request: Any, context: Context) -
             await context.write(response)
     else:
         await behaviour(request, context)
-
-
-def credentials_of(context: Context) -> tuple[str | None, bytes | None]:
-    """Return the `authorization` header and the client certificate of an RPC."""
-    authorization = None
-    for name, value in context.invocation_metadata() or ():
-        if name == "authorization":
-            authorization = value if isinstance(value, str) else value.decode(errors="replace")
-            break
-    certificates = context.auth_context().get("x509_pem_cert", ())
-    return authorization, next(iter(certificates), None)
 
 
 def _kind(handler: Any) -> tuple[Callable[..., Any], Behaviour]:

@@ -179,6 +179,8 @@ def has_many_values(document: bytes) -> bool:
 
     Counts separators outside of strings without parsing, as fast as memory can be read.
     """
+    if len(document) <= bounds.MAX_VALUES:  # nearly all: each value has a byte
+        return False
     if _count_separators(document) <= bounds.MAX_VALUES:
         return False
     if document.count(b"\\\\") + document.count(b'\\"') > 4 * bounds.MAX_VALUES:
