@@ -33,19 +33,19 @@ READS = NameFilter(whitelist=("read_*",))
 
 
 def test_without_grants_everybody_sees_everything() -> None:
-    assert NO_POLICY.sees("anybody")
+    assert NO_POLICY.is_visible("anybody")
     assert NO_POLICY.allows("anybody", "any", "tool")
 
 
 def test_with_grants_only_those_see_it_who_have_one() -> None:
     policy = ServerPolicy(grants={"acme": Grant(READS), "open": Grant()})
-    assert policy.sees("acme")
+    assert policy.is_visible("acme")
     assert policy.allows("acme", "", "read_file")
     assert not policy.allows("acme", "", "write_file")
     assert policy.allows("open", "", "write_file")
-    assert not policy.sees("rival")
+    assert not policy.is_visible("rival")
     assert not policy.allows("rival", "", "read_file")
-    assert not ServerPolicy(grants={}).sees("acme")
+    assert not ServerPolicy(grants={}).is_visible("acme")
 
 
 def test_a_star_stands_for_the_tenants_that_are_not_named() -> None:
@@ -61,7 +61,7 @@ def test_an_agent_has_at_most_what_its_tenant_has() -> None:
     assert not policy.allows("acme", "billing", "read_folder")
     assert not policy.allows("acme", "billing", "write_file")
     assert policy.allows("acme", "another", "read_folder")
-    assert not policy.sees("acme", "guest")
+    assert not policy.is_visible("acme", "guest")
     assert not policy.allows("acme", "guest", "read_file")
 
 
@@ -124,7 +124,7 @@ def test_what_is_allowed_is_seen_and_an_agent_is_never_allowed_more(
     policy: ServerPolicy, tenant: str, agent: str, tool: str
 ) -> None:
     if policy.allows(tenant, agent, tool):
-        assert policy.sees(tenant, agent)
+        assert policy.is_visible(tenant, agent)
         assert policy.allows(tenant, "", tool) or "" in (policy.grants or {})
 
 

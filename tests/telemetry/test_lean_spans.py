@@ -1,4 +1,4 @@
-"""Lean spans say what the usual ones say; the same script of calls makes the same spans of both."""
+"""Lean spans equal standard spans: the same script makes the same spans with both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Script = Callable[[Tracer], None]
 def record(
     kind: type[TracerProvider], script: Script, sampler: Sampler = DEFAULT_ON
 ) -> Sequence[ReadableSpan]:
-    """Return the spans that a script of calls leaves with one kind of provider."""
+    """Return the finished spans of a script with one kind of provider."""
     kept = InMemorySpanExporter()
     provider = kind(
         sampler=sampler, resource=Resource({"service.name": "unit"}), shutdown_on_exit=False
@@ -37,8 +37,8 @@ def record(
 
 
 def facts(span: ReadableSpan, all_spans: Sequence[ReadableSpan]) -> dict[str, Any]:
-    """Return what a span says, less its times and with names for ids."""
-    names = {one.context.span_id: one.name for one in all_spans}
+    """Return the content of a span without times, with names instead of ids."""
+    names = {other.context.span_id: other.name for other in all_spans}
     parent = span.parent
     return {
         "name": span.name,
@@ -58,8 +58,10 @@ def facts(span: ReadableSpan, all_spans: Sequence[ReadableSpan]) -> dict[str, An
 
 
 def check_same(script: Script, sampler: Sampler = DEFAULT_ON) -> None:
-    lean, usual = (record(kind, script, sampler) for kind in (LeanTracerProvider, TracerProvider))
-    assert [facts(span, lean) for span in lean] == [facts(span, usual) for span in usual]
+    lean, standard = (
+        record(kind, script, sampler) for kind in (LeanTracerProvider, TracerProvider)
+    )
+    assert [facts(span, lean) for span in lean] == [facts(span, standard) for span in standard]
 
 
 def a_call(tracer: Tracer) -> None:
@@ -111,11 +113,11 @@ def test_the_same_script_makes_the_same_spans(script: Script, sampler: Sampler) 
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_has_ended_takes_nothing_more() -> None:
+def test_an_ended_span_ignores_changes() -> None:
     check_same(a_late_change)
 
 
-def test_a_caller_that_does_not_sample_gets_no_span_and_the_same_context() -> None:
+def test_an_unsampled_parent_makes_no_span_and_keeps_its_context() -> None:
     def script(tracer: Tracer) -> None:
         span = tracer.start_span("span", context=context_from(UNSAMPLED, "vendor=1"))
         assert not span.is_recording()
@@ -126,7 +128,7 @@ def test_a_caller_that_does_not_sample_gets_no_span_and_the_same_context() -> No
     assert record(LeanTracerProvider, script) == ()
 
 
-def test_an_error_is_an_event() -> None:
+def test_a_recorded_exception_is_an_event() -> None:
     def script(tracer: Tracer) -> None:
         span = tracer.start_span("span")
         span.record_exception(ValueError("no"))
@@ -141,7 +143,7 @@ def test_an_error_is_an_event() -> None:
     }
 
 
-def test_a_span_can_be_shown_as_json() -> None:
+def test_a_span_can_be_formatted_as_json() -> None:
     spans = record(LeanTracerProvider, a_call)
     assert '"name": "renamed"' in spans[1].to_json()
 
@@ -149,7 +151,7 @@ def test_a_span_can_be_shown_as_json() -> None:
 @pytest.mark.parametrize(
     ("variable", "is_lean"), [("OTEL_ATTRIBUTE_COUNT_LIMIT", False), ("OTEL_OTHER", True)]
 )
-def test_bounds_that_are_asked_for_are_kept(
+def test_a_limit_variable_makes_standard_spans(
     variable: str, is_lean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, "1")

@@ -1,4 +1,4 @@
-"""Log lines: where they go, what they carry, and what never appears in them."""
+"""Log lines: destination, fields and redaction."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_json_line_is_one_object_with_time_fields_and_the_span(path: Path) -> 
     }
 
 
-def test_a_text_line_holds_the_same_facts(path: Path) -> None:
+def test_a_text_line_has_the_same_fields(path: Path) -> None:
     logs.configure_logging("info", "text", str(path), "worker w1")
     with trace.use_span(SPAN):
         logger.warning("Two\nlines.", extra={"server": "time", "why": "a b"})
@@ -72,7 +72,7 @@ def test_a_text_line_holds_the_same_facts(path: Path) -> None:
     assert 'WARNING worker w1: Two\\nlines. server=time why="a b" trace_id=' in line
 
 
-def test_a_text_line_cannot_steer_a_terminal(path: Path) -> None:
+def test_a_text_line_contains_no_terminal_escapes(path: Path) -> None:
     logs.configure_logging("info", "text", str(path), "x")
     logger.info("Said %s", "a\x1b[2J\x9b\u202eb", extra={"why": "\x1bc"})
     assert "Said a\\x1b[2J\\x9b\\u202eb why=\\x1bc" in path.read_text()
@@ -84,7 +84,7 @@ def test_lines_below_the_level_are_dropped(path: Path) -> None:
     assert path.read_text() == ""
 
 
-def test_a_new_file_is_its_owners_alone_and_an_older_one_stays_as_it_is(path: Path) -> None:
+def test_a_new_file_is_private_and_an_existing_one_keeps_its_mode(path: Path) -> None:
     before = os.umask(0o022)
     try:
         logs.configure_logging("info", "text", str(path), "x")
@@ -119,13 +119,13 @@ def test_a_hidden_value_never_appears(path: Path, fmt: logs.LogFormat) -> None:
     assert "word" not in text
 
 
-def test_a_value_that_contains_another_is_replaced_whole() -> None:
+def test_a_value_that_contains_another_is_redacted_whole() -> None:
     kept = redaction.hide({"abcd-1", "abcd-1234"})
     assert redaction.redact("abcd-1234 abcd-1") == "[redacted] [redacted]"
     del kept
 
 
-def test_values_that_any_line_may_hold_are_not_taken_for_secrets() -> None:
+def test_short_and_common_values_are_not_redacted() -> None:
     kept = redaction.hide({"on", "a-1", "prod", "8080", "worker", ""})
     assert (
         redaction.redact("one a-1 of prod on worker w1:8080") == "one a-1 of prod on worker w1:8080"
@@ -133,7 +133,7 @@ def test_values_that_any_line_may_hold_are_not_taken_for_secrets() -> None:
     del kept
 
 
-def test_a_value_is_hidden_as_long_as_somebody_keeps_it() -> None:
+def test_a_value_is_redacted_while_it_is_referenced() -> None:
     first, again = redaction.hide({"value-1"}), redaction.hide({"value-1"})
     del first
     assert redaction.redact("value-1") == "[redacted]"
@@ -143,14 +143,14 @@ def test_a_value_is_hidden_as_long_as_somebody_keeps_it() -> None:
     del kept
 
 
-def test_a_source_that_is_read_again_hides_only_what_it_holds_now() -> None:
+def test_rereading_a_source_replaces_its_hidden_values() -> None:
     redaction.hide({"old-key"}, "the key file")
     redaction.hide({"other-key"}, "another file")
     redaction.hide({"new-key"}, "the key file")
     assert redaction.redact("old-key new-key other-key") == "old-key [redacted] [redacted]"
 
 
-def test_keys_that_a_process_reads_are_hidden(path: Path, tmp_path: Path) -> None:
+def test_keys_read_by_a_process_are_redacted(path: Path, tmp_path: Path) -> None:
     key_file = tmp_path / "vault.key"
     write_keys(key_file, ["the key of this vault"])
     read_key({KEY_VARIABLE: "shared-key-77"})
@@ -161,7 +161,7 @@ def test_keys_that_a_process_reads_are_hidden(path: Path, tmp_path: Path) -> Non
     assert path.read_text().endswith("x: [redacted], [redacted], [redacted]\n")
 
 
-def test_an_unknown_level_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_level_is_rejected_with_the_valid_ones() -> None:
     with pytest.raises(ValueError, match="debug, info, warning, error"):
         logs.configure_logging("loud", "text", None, "x")
 
@@ -173,7 +173,7 @@ def test_configuring_twice_writes_each_line_once(path: Path) -> None:
     assert len(path.read_text().splitlines()) == 1
 
 
-def test_values_that_overlap_are_replaced_as_one() -> None:
+def test_overlapping_values_are_redacted_as_one() -> None:
     kept = redaction.hide({"abcd-1234", "1234-efgh"})
     assert redaction.redact("x abcd-1234-efgh y abcd-1234") == "x [redacted] y [redacted]"
     del kept

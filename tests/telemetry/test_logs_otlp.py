@@ -1,4 +1,4 @@
-"""Log lines by OTLP: what a real collector gets of them."""
+"""Log lines and audit records received by an OTLP collector."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from leaseway.wire.secrets.redaction import hide
 
 
 class Collector(logs_service_pb2_grpc.LogsServiceServicer):
-    """Takes what is sent."""
+    """Keeps the received requests."""
 
     def __init__(self) -> None:
-        self.taken: Queue[Any] = Queue()
+        self.received: Queue[Any] = Queue()
 
     def Export(self, request: Any, context: Any) -> Any:
-        self.taken.put(request)
+        self.received.put(request)
         return logs_service_pb2.ExportLogsServiceResponse()
 
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    taking = Collector()
+    collecting = Collector()
     server = grpc.server(ThreadPoolExecutor(1))
     add: Any = logs_service_pb2_grpc.add_LogsServiceServicer_to_server
-    add(taking, server)
+    add(collecting, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "otlp")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
-    yield taking
+    yield collecting
     for handler in [each for each in root.handlers if each not in before]:
         root.removeHandler(handler)
         handler.close()
@@ -49,7 +49,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     server.stop(None)
 
 
-def test_a_line_is_sent_with_its_level_and_fields_and_without_secrets(collector: Collector) -> None:
+def test_a_line_is_sent_with_level_and_fields_without_secrets(collector: Collector) -> None:
     hidden = hide(["s3cr3t-value"])
     configure_logging("info", "text", None, "worker w1")
     log = logging.getLogger("leaseway.test")
@@ -60,13 +60,13 @@ def test_a_line_is_sent_with_its_level_and_fields_and_without_secrets(collector:
         log.warning("It said %s.", "s3cr3t-value", extra={"server": "a"}, exc_info=True)
     for handler in logging.getLogger().handlers:
         handler.flush()
-    request = collector.taken.get(timeout=30)
+    request = collector.received.get(timeout=30)
     assert hidden.values
     assert b"s3cr3t-value" not in request.SerializeToString()
     [resource] = request.resource_logs
-    described = {each.key: each.value.string_value for each in resource.resource.attributes}
-    assert described["service.name"] == "leaseway-worker"
-    assert described["service.instance.id"] == "w1"
+    process = {each.key: each.value.string_value for each in resource.resource.attributes}
+    assert process["service.name"] == "leaseway-worker"
+    assert process["service.instance.id"] == "w1"
     [record] = resource.scope_logs[0].log_records
     assert record.body.string_value == "It said [redacted]."
     assert record.severity_text == "WARNING"
@@ -76,14 +76,14 @@ def test_a_line_is_sent_with_its_level_and_fields_and_without_secrets(collector:
     assert "ValueError" in fields["exception.stacktrace"]
 
 
-def test_nothing_is_sent_unless_it_is_asked_for_by_name(
+def test_log_lines_are_not_sent_unless_the_exporter_variable_is_set(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OTEL_LOGS_EXPORTER")
     assert otlp_handler("worker w1", logging.INFO) is None
 
 
-def test_records_of_the_audit_are_sent_where_an_endpoint_is_named(
+def test_audit_records_are_sent_if_an_endpoint_is_set(
     collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OTEL_LOGS_EXPORTER")
@@ -92,7 +92,7 @@ def test_records_of_the_audit_are_sent_where_an_endpoint_is_named(
     body = b'{"time":"2027-01-15T08:00:00.125Z","event":"call","tool":"echo","arguments":{"a":1}}'
     audit.send([body])
     audit.close()
-    request = collector.taken.get(timeout=30)
+    request = collector.received.get(timeout=30)
     [record] = request.resource_logs[0].scope_logs[0].log_records
     assert record.body.string_value.encode() == body
     assert record.time_unix_nano == 1_800_000_000_125_000_000

@@ -1,4 +1,4 @@
-"""Cells, instruments and what is read from them."""
+"""Cells, instruments and collected families."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def only(meter: Meter) -> Family:
 
 
 @given(AMOUNTS)
-def test_each_amount_is_in_the_one_bucket_whose_bounds_it_is_within(amounts: list[float]) -> None:
+def test_each_amount_is_counted_in_its_bucket(amounts: list[float]) -> None:
     cell = Histogram({}, 0, DURATIONS)
     for amount in amounts:
         cell.record(amount)
@@ -37,11 +37,11 @@ def test_each_amount_is_in_the_one_bucket_whose_bounds_it_is_within(amounts: lis
     for index, bound in enumerate(DURATIONS):
         assert sum(cell.counts[: index + 1]) == sum(amount <= bound for amount in amounts)
     if amounts:
-        assert (cell.least, cell.most) == (min(amounts), max(amounts))
+        assert (cell.minimum, cell.maximum) == (min(amounts), max(amounts))
 
 
 @given(AMOUNTS)
-def test_what_was_read_does_not_change_any_more(amounts: list[float]) -> None:
+def test_a_collected_histogram_does_not_change(amounts: list[float]) -> None:
     meter = Meter()
     cell = meter.histogram("h", "s", "All.").cell()
     cell.record(1.0)
@@ -55,7 +55,7 @@ def test_what_was_read_does_not_change_any_more(amounts: list[float]) -> None:
     assert after.total == 1 + len(amounts)
 
 
-def test_a_series_is_made_once_and_has_its_labels_without_the_empty_ones() -> None:
+def test_a_series_is_made_once_and_omits_empty_labels() -> None:
     meter = Meter(clock=lambda: 5)
     calls = meter.counter("calls", "{call}", "Calls.", "server", "error")
     assert calls.cell("a", "") is calls.cell("a", "")
@@ -69,7 +69,7 @@ def test_a_series_is_made_once_and_has_its_labels_without_the_empty_ones() -> No
     assert {point.since for point in family.points} == {5}
 
 
-def test_beyond_the_bound_all_further_series_are_one() -> None:
+def test_series_beyond_the_limit_are_combined() -> None:
     meter = Meter()
     calls = meter.counter("calls", "{call}", "Calls.", "server", "tool")
     for number in range(MAX_SERIES + 500):
@@ -81,12 +81,12 @@ def test_beyond_the_bound_all_further_series_are_one() -> None:
     assert sum(point.value for point in family.points if isinstance(point.value, float)) == 2500
 
 
-def test_series_that_were_dropped_make_room() -> None:
+def test_removed_series_do_not_count_towards_the_limit() -> None:
     meter = Meter()
     calls = meter.counter("calls", "{call}", "Calls.", "server")
     for number in range(MAX_SERIES):
         calls.cell(f"s{number}").add()
-    calls.keep("server", lambda server: server == "s7")
+    calls.remove_unless("server", lambda server: server == "s7")
     calls.cell("new").add()
     assert [dict(point.labels) for point in only(meter).points] == [
         {"server": "s7"},
@@ -94,13 +94,13 @@ def test_series_that_were_dropped_make_room() -> None:
     ]
 
 
-def test_a_histogram_without_amounts_is_no_series_yet() -> None:
+def test_an_empty_histogram_is_not_collected() -> None:
     meter = Meter()
     meter.histogram("h", "s", "All.", "server").cell("a")
     assert only(meter).points == ()
 
 
-def test_what_is_observed_is_read_each_time_added_up_and_bounded() -> None:
+def test_observed_numbers_are_read_at_each_collection_summed_and_limited() -> None:
     meter = Meter()
     found = [(("a",), 1.0), (("b",), 2.0), (("a",), 3.0)]
     meter.observe("leases", "{lease}", "Leases.", lambda: found, "server")
@@ -114,18 +114,18 @@ def test_what_is_observed_is_read_each_time_added_up_and_bounded() -> None:
     assert (dict(points[-1].labels), points[-1].value) == ({"server": OTHER}, 11.0)
 
 
-def test_work_is_done_before_anything_is_read() -> None:
+def test_before_collecting_runs_before_instruments_are_read() -> None:
     meter = Meter()
     calls = meter.counter("calls", "{call}", "Calls.")
     meter.before_collecting(lambda: calls.cell().add())
     assert only(meter).points[0].value == 1
 
 
-def test_what_is_gone_stays_for_five_minutes_and_what_comes_back_for_ever() -> None:
+def test_a_removed_name_is_retained_for_five_minutes() -> None:
     retention = Retention()
-    assert retention.wanted({"a", "b"}, 0.0)("a")
-    assert retention.wanted({"b"}, SHOWN_FOR)("a")
-    assert not retention.wanted({"b"}, SHOWN_FOR + 1)("a")
-    assert retention.wanted({"a"}, SHOWN_FOR + 2)("a")
-    assert retention.wanted((), SHOWN_FOR + 2)("b")
-    assert not retention.wanted((), 0.0)("never seen")
+    assert retention.retained({"a", "b"}, 0.0)("a")
+    assert retention.retained({"b"}, SHOWN_FOR)("a")
+    assert not retention.retained({"b"}, SHOWN_FOR + 1)("a")
+    assert retention.retained({"a"}, SHOWN_FOR + 2)("a")
+    assert retention.retained((), SHOWN_FOR + 2)("b")
+    assert not retention.retained((), 0.0)("never seen")

@@ -1,4 +1,4 @@
-"""Metrics by OTLP: which variables ask for them, and what a collector gets."""
+"""Metrics by OTLP: variables that turn them on, and metrics received by a collector."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.conftest import BOUND
 from leaseway.telemetry import metrics_otlp
 from leaseway.telemetry.exporters import otel_resource
 from leaseway.telemetry.metrics import Meter
-from leaseway.telemetry.setup import measuring
+from leaseway.telemetry.setup import run_meter
 
 Requests = asyncio.Queue[metrics_service_pb2.ExportMetricsServiceRequest]
 
 
 class Collector(metrics_service_pb2_grpc.MetricsServiceServicer):
-    """Takes what is exported."""
+    """Keeps the received requests."""
 
     def __init__(self) -> None:
         self.requests: Requests = asyncio.Queue()
@@ -65,13 +65,13 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-async def test_a_collector_gets_all_kinds_of_numbers_and_the_last_ones_at_the_end(
+async def test_a_collector_receives_all_kinds_of_metrics_and_the_last_values_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with asyncio.timeout(BOUND), collecting() as (collector, endpoint):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
-        async with measuring(None, "leaseway-worker", instance="w1") as meter:
+        async with run_meter(None, "leaseway-worker", instance="w1") as meter:
             assert meter is not None
             calls = meter.counter("leaseway.calls", "{call}", "Calls.", "leaseway.server")
             calls.cell("a").add(3)
@@ -118,12 +118,12 @@ async def test_a_collector_gets_all_kinds_of_numbers_and_the_last_ones_at_the_en
         {"OTEL_TRACES_EXPORTER": "console"},
     ],
 )
-async def test_without_a_wish_for_metrics_there_is_no_meter(
+async def test_there_is_no_meter_if_metrics_are_off(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
-    async with measuring(None, "unit") as meter:
+    async with run_meter(None, "unit") as meter:
         assert meter is None
 
 
@@ -140,7 +140,7 @@ async def test_without_a_wish_for_metrics_there_is_no_meter(
         ),
     ],
 )
-async def test_what_cannot_be_used_is_said_and_stops_nothing(
+async def test_unusable_settings_are_logged(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     variables: dict[str, str],
@@ -148,24 +148,24 @@ async def test_what_cannot_be_used_is_said_and_stops_nothing(
 ) -> None:
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
-    async with measuring(None, "unit") as meter:
+    async with run_meter(None, "unit") as meter:
         assert meter is None
     assert sentence in caplog.text
 
 
-async def test_an_interval_that_is_no_number_is_said(
+async def test_an_invalid_interval_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with asyncio.timeout(BOUND), collecting() as (collector, endpoint):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "soon")
-        async with measuring(None, "unit"):
+        async with run_meter(None, "unit"):
             pass
         assert "OTEL_METRIC_EXPORT_INTERVAL" in caplog.text
-        assert not collector.requests.empty()  # the last sending needs no interval
+        assert not collector.requests.empty()  # the last export needs no interval
 
 
-def test_numbers_for_prometheus_alone_do_not_load_the_otel_sdk() -> None:
+def test_metrics_for_prometheus_alone_do_not_load_the_otel_sdk() -> None:
     code = (
         "import leaseway.telemetry.setup, sys; "
         "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
@@ -177,41 +177,41 @@ def test_numbers_for_prometheus_alone_do_not_load_the_otel_sdk() -> None:
 
 
 class Stuck:
-    """An exporter that neither sends nor ends before it is let go."""
+    """An exporter that blocks until it is released."""
 
     def __init__(self) -> None:
-        self.let_go = threading.Event()
+        self.release = threading.Event()
         self.ended = threading.Event()
 
     def export(self, _data: Any) -> None:
-        assert self.let_go.wait(BOUND)
+        assert self.release.wait(BOUND)
 
     def shutdown(self, **_: Any) -> None:
-        assert self.let_go.wait(BOUND)
+        assert self.release.wait(BOUND)
         self.ended.set()
 
 
-async def test_an_exporter_that_hangs_at_the_end_holds_up_neither_the_loop_nor_the_process(
+async def test_a_blocked_exporter_delays_neither_the_loop_nor_the_shutdown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(metrics_otlp, "_LAST_SENDING", 0.05)
-    monkeypatch.setattr(metrics_otlp, "_SHUTTING_DOWN", 0.05)
+    monkeypatch.setattr(metrics_otlp, "_LAST_EXPORT_TIMEOUT", 0.05)
+    monkeypatch.setattr(metrics_otlp, "_SHUTDOWN_TIMEOUT", 0.05)
     stuck: Any = Stuck()
-    pump = metrics_otlp.MetricsPump(Meter(), [stuck], otel_resource({}))
-    closing = asyncio.create_task(pump.close())
+    sender = metrics_otlp.MetricsSender(Meter(), [stuck], otel_resource({}))
+    closing = asyncio.create_task(sender.close())
     turns = 0
     async with asyncio.timeout(BOUND):
         while not closing.done():
             await asyncio.sleep(0)
             turns += 1
-    assert turns > 2, "the loop stood still"
-    assert "last metrics were not sent" in caplog.text
-    assert "did not end within 1 s" in caplog.text
-    stuck.let_go.set()
+    assert turns > 2, "the loop was blocked"
+    assert "last metrics were not exported" in caplog.text
+    assert "did not shut down within 1 s" in caplog.text
+    stuck.release.set()
     assert await asyncio.to_thread(stuck.ended.wait, BOUND)
 
 
-async def test_an_exporter_that_fails_to_end_leaves_the_others_to_end(
+async def test_a_failing_exporter_does_not_keep_others_from_shutting_down(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Failing(Stuck):
@@ -219,10 +219,10 @@ async def test_an_exporter_that_fails_to_end_leaves_the_others_to_end(
             raise OSError("gone already")
 
     failing: Any = Failing()
-    well: Any = Stuck()
-    failing.let_go.set()
-    well.let_go.set()
-    pump = metrics_otlp.MetricsPump(Meter(), [failing, well], otel_resource({}))
-    await asyncio.wait_for(pump.close(), BOUND)
-    assert well.ended.is_set()
-    assert "failed to end" in caplog.text
+    working: Any = Stuck()
+    failing.release.set()
+    working.release.set()
+    sender = metrics_otlp.MetricsSender(Meter(), [failing, working], otel_resource({}))
+    await asyncio.wait_for(sender.close(), BOUND)
+    assert working.ended.is_set()
+    assert "failed to shut down" in caplog.text

@@ -1,4 +1,4 @@
-"""Spans are encoded as the standard exporter encodes them, only sooner."""
+"""The encoder of spans equals the standard one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans as encode_as_usual
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import (
+    encode_spans as encode_by_standard,
+)
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -22,7 +24,7 @@ PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
 class Recorder:
-    """A provider whose ended spans are kept."""
+    """A provider that keeps its ended spans."""
 
     def __init__(self, service: str = "unit") -> None:
         self._kept = InMemorySpanExporter()
@@ -41,14 +43,14 @@ class Recorder:
 
 
 def check_same(spans: Sequence[ReadableSpan]) -> None:
-    assert encode_spans(spans) == encode_as_usual(spans)
+    assert encode_spans(spans) == encode_by_standard(spans)
 
 
 @pytest.mark.parametrize(
     "value",
     ["ä", "", 3, -1, 2**62, 0.5, True, False, b"\x00\xff", None, ["a", "b"], [1, 2], {"k": [1.5]}],
 )
-def test_an_attribute_of_any_type_is_encoded_as_usual(value: Any) -> None:
+def test_an_attribute_of_any_type_is_encoded_like_the_standard(value: Any) -> None:
     recorder = Recorder()
     recorder.record({"key": value, "other": "text"})
     check_same(recorder.spans)
@@ -62,7 +64,7 @@ def test_equal_values_of_different_types_keep_their_types() -> None:
     assert kinds == ["int_value", "bool_value", "double_value", "string_value"]
 
 
-def test_parents_links_events_states_and_errors_are_encoded_as_usual() -> None:
+def test_parents_links_events_and_statuses_are_encoded_like_the_standard() -> None:
     recorder = Recorder()
     with recorder.tracer.start_as_current_span(
         "outer", kind=SpanKind.SERVER, context=context_from(PARENT, "vendor=1,other=2")
@@ -72,13 +74,13 @@ def test_parents_links_events_states_and_errors_are_encoded_as_usual() -> None:
             "inner", kind=SpanKind.CLIENT, links=[Link(linked, {"why": "retry"})]
         ) as inner:
             inner.add_event("waited", {"seconds": 0.5})
-            inner.add_event("went on")
+            inner.add_event("continued")
             inner.set_status(Status(StatusCode.ERROR, "it broke"))
         outer.set_status(StatusCode.OK)
     check_same(recorder.spans)
 
 
-def test_spans_of_several_scopes_and_resources_are_grouped_as_usual() -> None:
+def test_spans_are_grouped_by_resource_and_scope_like_the_standard() -> None:
     first, second = Recorder("first"), Recorder("second")
     for recorder in (first, second):
         recorder.record()
@@ -86,7 +88,7 @@ def test_spans_of_several_scopes_and_resources_are_grouped_as_usual() -> None:
     check_same([*first.spans, *second.spans])
 
 
-def test_no_spans_make_an_empty_request() -> None:
+def test_an_empty_batch_makes_an_empty_request() -> None:
     check_same([])
 
 

@@ -1,4 +1,4 @@
-"""The page for Prometheus, read back by its own client."""
+"""The page for Prometheus, parsed by its own client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_names_units_and_kinds_are_translated() -> None:
     assert families["process_cpu_time_seconds"].samples[0].value == 0.25
 
 
-def test_a_histogram_counts_what_is_at_most_each_bound() -> None:
+def test_buckets_of_a_histogram_are_cumulative() -> None:
     meter = Meter()
     cell = meter.histogram("d", "s", "Durations.", "server", bounds=(0.5, 1.0)).cell("a")
     for amount in (0.5, 0.7, 3.0):
@@ -59,7 +59,7 @@ def test_a_histogram_counts_what_is_at_most_each_bound() -> None:
     }
 
 
-def test_any_text_survives_as_a_label() -> None:
+def test_any_text_can_be_a_label_value() -> None:
     meter = Meter()
     odd = 'a"b\\c\nd{e},é'
     meter.counter("c", "{x}", 'Lines\nand \\ "quotes".', "label").cell(odd).add()
@@ -68,7 +68,7 @@ def test_any_text_survives_as_a_label() -> None:
     assert family.documentation == 'Lines\nand \\ "quotes".'
 
 
-def test_a_process_says_what_it_is_and_an_instrument_without_series_what_it_would_count() -> None:
+def test_a_page_has_target_info_and_describes_instruments_without_series() -> None:
     meter = Meter()
     meter.counter("c", "{x}", "Nothing yet.", "label")
     body, _ = render(meter.collect(), {"service.name": "leaseway-worker"})
@@ -96,19 +96,19 @@ OPENMETRICS = "application/openmetrics-text"
         (f"{OPENMETRICS};version=what", "text/plain; version=0.0.4; charset=utf-8"),
     ],
 )
-def test_the_format_is_the_one_that_is_asked_for(accept: str, content_type: str) -> None:
+def test_the_accept_header_selects_the_format(accept: str, content_type: str) -> None:
     _, found = render(Meter().collect(), accept=accept)
     assert found.startswith(content_type)
 
 
-def test_openmetrics_has_the_same_names_and_units_of_their_own() -> None:
+def test_openmetrics_has_the_same_names_with_units() -> None:
     meter = Meter()
     meter.counter("leaseway.calls.refused", "{call}", "Refused.", "leaseway.reason").cell("X").add()
     meter.histogram("mcp.d", "s", "Durations.", "server", bounds=(0.5,)).cell("a").record(0.1)
     read: Any = openmetrics.text_string_to_metric_families
     body, _ = render(meter.collect(), {"service.name": "w"}, f"{OPENMETRICS};version=1.0.0")
     families = list(read(body.decode()))
-    assert [(one.name, one.type, one.unit) for one in families] == [
+    assert [(family.name, family.type, family.unit) for family in families] == [
         ("target", "info", ""),
         ("leaseway_calls_refused", "counter", ""),
         ("mcp_d_seconds", "histogram", "seconds"),
@@ -116,7 +116,7 @@ def test_openmetrics_has_the_same_names_and_units_of_their_own() -> None:
     assert families[1].samples[0].name == "leaseway_calls_refused_total"
 
 
-def test_a_label_without_a_value_is_an_empty_one_where_others_have_it() -> None:
+def test_a_label_missing_in_one_series_is_empty() -> None:
     meter = Meter()
     cells = meter.counter("c", "{x}", "Counted.", "server", "tool")
     cells.cell("a", "t").add()
@@ -127,7 +127,7 @@ def test_a_label_without_a_value_is_an_empty_one_where_others_have_it() -> None:
     }
 
 
-def test_a_bucket_names_the_trace_of_its_last_amount_where_the_format_can() -> None:
+def test_openmetrics_buckets_have_the_trace_of_their_last_amount() -> None:
     meter = Meter()
     cell = meter.histogram("d", "s", "Durations.", "server", bounds=(0.5, 1.0)).cell("a")
     cell.record(0.1, f"00-{'1' * 32}-{'2' * 16}-01")

@@ -1,4 +1,4 @@
-"""The listener for Prometheus: what it answers, to whom, and within which bounds."""
+"""The HTTP server for Prometheus: responses, authentication and limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import BOUND
 
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.principal import Role
-from leaseway.telemetry import prometheus_http as metrics_http
+from leaseway.telemetry import prometheus_http
 from leaseway.telemetry.prometheus_http import MetricsListener, Page, serve_metrics
 from leaseway.wire.channels.endpoint import Endpoint
 
@@ -40,7 +40,7 @@ async def ask(listener: MetricsListener, request: bytes) -> tuple[int, str]:
         writer.write(request)
         try:
             answer = (await reader.read()).decode()
-        except ConnectionError:  # cut off with bytes of ours unread
+        except ConnectionError:  # aborted before it read the whole request
             answer = ""
         writer.close()
     return int(answer.split()[1]) if answer else 0, answer
@@ -65,8 +65,8 @@ async def test_the_page_is_served_with_its_type() -> None:
         (b"Accept: text/plain\nX: y\r\n", ""),
     ],
 )
-async def test_the_page_knows_which_format_is_asked_for(header: bytes, accept: str) -> None:
-    async with serving(page=lambda: lambda asked: (repr(asked).encode(), "x/y")) as listener:
+async def test_the_accept_header_is_passed_to_the_page(header: bytes, accept: str) -> None:
+    async with serving(page=lambda: lambda accept: (repr(accept).encode(), "x/y")) as listener:
         _, answer = await ask(listener, GET + header + b"\r\n")
         assert answer.endswith(f"\r\n\r\n{accept!r}")
 
@@ -82,14 +82,14 @@ async def test_the_page_knows_which_format_is_asked_for(header: bytes, accept: s
         (b"nonsense", 400),
     ],
 )
-async def test_everything_else_is_refused(request_line: bytes, status: int) -> None:
+async def test_other_requests_are_rejected(request_line: bytes, status: int) -> None:
     async with serving() as listener:
         found, answer = await ask(listener, request_line + b"\r\nHost: 127.0.0.1\r\n\r\n")
         assert found == status, answer
 
 
 @pytest.mark.parametrize("host", [b"evil.example", b"localhost.evil.example", b"["])
-async def test_a_name_that_another_site_points_here_is_refused_where_no_key_is(host: bytes) -> None:
+async def test_a_foreign_host_header_is_rejected_without_a_key(host: bytes) -> None:
     request = b"GET /metrics HTTP/1.1\r\nHost: " + host + b"\r\n"
     async with serving() as listener:
         assert (await ask(listener, request + b"\r\n"))[0] == 403
@@ -98,13 +98,13 @@ async def test_a_name_that_another_site_points_here_is_refused_where_no_key_is(h
         assert (await ask(listener, request))[0] == 200
 
 
-async def test_a_head_beyond_its_bound_gets_no_page() -> None:
+async def test_an_overlong_head_is_rejected() -> None:
     async with serving() as listener:
         status, _ = await ask(listener, GET + b"X: " + b"x" * 100_000 + b"\r\n\r\n")
-        assert status in (400, 0)  # the refusal is lost where the rest was still on its way
+        assert status in (400, 0)  # the response is lost if the request was still being sent
 
 
-async def test_a_key_has_to_be_sent_where_there_is_one() -> None:
+async def test_a_configured_key_is_required() -> None:
     async with serving("secret-key") as listener:
         for header in (b"", b"Authorization: Bearer other\r\n", b"Authorization: secret-key\r\n"):
             status, answer = await ask(listener, GET + header + b"\r\n")
@@ -115,21 +115,23 @@ async def test_a_key_has_to_be_sent_where_there_is_one() -> None:
         assert status == 200
 
 
-async def test_who_dawdles_is_cut_off_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_http, "_TIMEOUT", 2.0)
+async def test_a_slow_request_is_aborted_and_delays_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prometheus_http, "_TIMEOUT", 2.0)
     async with serving() as listener:
         slow = asyncio.create_task(ask(listener, b"GET /met"))
         assert (await ask(listener, GET + b"\r\n"))[0] == 200
         assert await slow == (0, "")
 
 
-async def test_connections_that_say_nothing_keep_nobody_out_and_are_bounded() -> None:
+async def test_silent_connections_are_limited_and_lock_no_client_out() -> None:
     async with serving() as listener, asyncio.timeout(BOUND):
         address = ("127.0.0.1", listener.endpoint.port)
         slow = [await asyncio.open_connection(*address) for _ in range(200)]
         assert (await ask(listener, GET + b"\r\n"))[0] == 200
-        cut_off = slow[: -metrics_http._MOST_AT_ONCE]
-        for reader, _ in cut_off:  # long before their time is over
+        cut_off = slow[: -prometheus_http._MAX_CONNECTIONS]
+        for reader, _ in cut_off:  # long before their timeout
             assert await _ends(reader)
         for _, writer in slow:
             writer.close()
@@ -142,24 +144,26 @@ async def _ends(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def test_pages_that_are_made_leave_no_room_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_http, "_MOST_AT_ONCE", 1)
-    begun, go_on = threading.Event(), threading.Event()
+async def test_a_page_being_rendered_counts_towards_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prometheus_http, "_MAX_CONNECTIONS", 1)
+    started, proceed = threading.Event(), threading.Event()
 
     def page(_: str) -> tuple[bytes, str]:
-        begun.set()
-        go_on.wait(BOUND)
+        started.set()
+        proceed.wait(BOUND)
         return b"up 1\n", "text/plain"
 
     async with serving(page=lambda: page) as listener:
         first = asyncio.create_task(ask(listener, GET + b"\r\n"))
-        assert await asyncio.to_thread(begun.wait, BOUND)
+        assert await asyncio.to_thread(started.wait, BOUND)
         assert (await ask(listener, GET + b"\r\n"))[0] == 0
-        go_on.set()
+        proceed.set()
         assert (await first)[0] == 200
 
 
-async def test_a_request_that_ends_early_is_told_so() -> None:
+async def test_a_truncated_request_is_a_bad_request() -> None:
     async with serving() as listener, asyncio.timeout(BOUND):
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.endpoint.port)
         writer.write(b"GET /metrics")
@@ -168,7 +172,7 @@ async def test_a_request_that_ends_early_is_told_so() -> None:
         writer.close()
 
 
-def test_beyond_loopback_a_key_is_needed() -> None:
+def test_a_public_address_requires_a_key() -> None:
     with pytest.raises(ValueError, match="LEASEWAY_KEY"):
         MetricsListener(Endpoint("0.0.0.0", 0), None)
     MetricsListener(
@@ -176,22 +180,22 @@ def test_beyond_loopback_a_key_is_needed() -> None:
     ).close()
 
 
-def test_a_taken_port_is_said_in_a_sentence() -> None:
+def test_a_used_port_is_reported() -> None:
     first = MetricsListener(Endpoint("127.0.0.1", 0), None)
     with pytest.raises(OSError, match=f"Cannot serve metrics on {first.endpoint}: .* --metrics"):
         MetricsListener(first.endpoint, None)
     first.close()
 
 
-async def test_who_asks_and_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_http, "_TIMEOUT", 1.0)
-    serve, ended = metrics_http._Site.serve, asyncio.Event()
+async def test_a_client_that_never_reads_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus_http, "_TIMEOUT", 1.0)
+    serve, ended = prometheus_http._MetricsServer.serve, asyncio.Event()
 
-    async def told(*args: Any) -> None:
+    async def serve_and_signal(*args: Any) -> None:
         await serve(*args)
         ended.set()
 
-    monkeypatch.setattr(metrics_http._Site, "serve", told)
+    monkeypatch.setattr(prometheus_http._MetricsServer, "serve", serve_and_signal)
     async with (
         serving(page=lambda: lambda _: (b"x" * (64 << 20), "x/y")) as listener,
         asyncio.timeout(BOUND),
@@ -202,7 +206,7 @@ async def test_who_asks_and_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPat
             await loop.sock_connect(peer, ("127.0.0.1", listener.endpoint.port))
             await loop.sock_sendall(peer, GET + b"\r\n")
             await ended.wait()
-            taken = 0
+            received = 0
             while data := await loop.sock_recv(peer, 1 << 20):
-                taken += len(data)
-    assert taken < 64 << 20
+                received += len(data)
+    assert received < 64 << 20

@@ -1,4 +1,4 @@
-"""How long a loop stands still."""
+"""Stalls of an event loop."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.conftest import BOUND
 
-from leaseway.telemetry.diagnostics import STALLS_VARIABLE, Stall, StallMeter, measuring_stalls
+from leaseway.telemetry.diagnostics import STALLS_VARIABLE, Stall, StallMeter, measure_stalls
 
 
-def stand_still(seconds: float) -> None:
+def block(seconds: float) -> None:
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
@@ -28,24 +28,24 @@ async def recorded(records: list[Stall], seconds: float) -> Stall:
             await asyncio.sleep(0.01)
 
 
-async def test_a_loop_that_stands_still_is_measured_and_its_place_in_the_code_is_named() -> None:
+async def test_a_stall_is_measured_with_its_stack() -> None:
     records: list[Stall] = []
     meter = StallMeter(records.append)
     meter.start()
     await asyncio.sleep(0.1)
-    stand_still(0.4)
+    block(0.4)
     stall = await recorded(records, 0.3)
     meter.stop()
     assert stall.busy > 0.3
-    assert "stand_still" in "".join(stall.stack)
+    assert "block" in "".join(stall.stack)
     assert meter.recent() > 0.3
 
 
-async def test_the_longest_stall_of_a_process_is_kept_in_a_file(
+async def test_the_longest_stall_of_a_process_is_written_to_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(STALLS_VARIABLE, str(tmp_path))
-    with measuring_stalls("a-plane", wanted=False) as meter:
+    with measure_stalls("a-plane", enabled=False) as meter:
         await asyncio.sleep(0.1)
         time.sleep(0.3)
         async with asyncio.timeout(BOUND):
@@ -57,7 +57,7 @@ async def test_the_longest_stall_of_a_process_is_kept_in_a_file(
     assert found["longest"]["seconds"] > 0.2
 
 
-async def test_nobody_measures_where_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalls_are_not_measured_if_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(STALLS_VARIABLE, raising=False)
-    with measuring_stalls("a-plane", wanted=False) as meter:
+    with measure_stalls("a-plane", enabled=False) as meter:
         assert meter is None

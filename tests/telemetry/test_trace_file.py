@@ -1,4 +1,4 @@
-"""The trace file: spans of a real exporter come in, and are read and drawn again."""
+"""The trace file: spans of a real exporter are written, read and printed."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def _export(endpoint: Endpoint, times: int = 1, token: str = "") -> None:
     provider.shutdown()
 
 
-async def test_exported_spans_are_read_back_as_they_were(tmp_path: Path) -> None:
+async def test_exported_spans_are_read_back_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     async with asyncio.timeout(BOUND), TraceCollector(path) as collector:
         assert collector.endpoint.is_loopback
-        assert path.stat().st_mode & 0o077 == 0, "spans are their owner's alone"
+        assert path.stat().st_mode & 0o077 == 0, "the file is private"
         await asyncio.to_thread(_export, collector.endpoint)
 
     inner, outer = read_spans(path)
@@ -64,7 +64,7 @@ async def test_exported_spans_are_read_back_as_they_were(tmp_path: Path) -> None
     assert 0 <= inner.duration <= outer.duration
 
 
-async def test_spans_without_the_collectors_token_are_refused(tmp_path: Path) -> None:
+async def test_spans_without_the_collectors_token_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     async with asyncio.timeout(BOUND), TraceCollector(path, token="right") as collector:
         for token in ("", "wrong"):
@@ -74,7 +74,7 @@ async def test_spans_without_the_collectors_token_are_refused(tmp_path: Path) ->
     assert len(list(read_spans(path))) == 2
 
 
-async def test_a_full_file_takes_no_more_and_says_so_once(
+async def test_a_full_file_accepts_no_spans_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "trace.jsonl"
@@ -84,8 +84,8 @@ async def test_a_full_file_takes_no_more_and_says_so_once(
     assert 0 < path.stat().st_size <= 900
     assert len(read_spans(path)) >= 1
     assert [r.message for r in caplog.records].count(
-        "The trace file has reached its bound; further spans are dropped. Move it away and start "
-        "again."
+        "The trace file has reached its maximum size; further spans are dropped. Move it away and "
+        "start again."
     ) == 1
 
 
@@ -103,7 +103,7 @@ def test_the_environment_points_at_the_collector() -> None:
     assert environment["OTEL_TRACES_EXPORTER"] == "otlp"
 
 
-def test_a_line_still_being_written_is_left_out_and_what_is_no_trace_is_told(
+def test_an_unfinished_line_is_skipped_and_a_foreign_file_is_rejected(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "trace.jsonl"
@@ -114,7 +114,7 @@ def test_a_line_still_being_written_is_left_out_and_what_is_no_trace_is_told(
         read_spans(path)
 
 
-async def test_a_torn_line_costs_its_own_span_only(tmp_path: Path) -> None:
+async def test_a_truncated_line_loses_only_its_own_span(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     for left in (2, 3):
         async with asyncio.timeout(BOUND), TraceCollector(path) as collector:
@@ -123,7 +123,7 @@ async def test_a_torn_line_costs_its_own_span_only(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-20])  # the process was killed while it wrote
 
 
-async def test_a_full_disk_tears_one_line_and_not_the_next(
+async def test_a_full_disk_truncates_one_line_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "trace.jsonl"
@@ -158,7 +158,7 @@ def _span(name: str, span_id: str, parent: str, start: int, *, status: str = "un
     )
 
 
-def test_a_tree_shows_parents_before_children_in_order_of_time() -> None:
+def test_a_tree_lists_parents_before_children_ordered_by_time() -> None:
     spans = [
         _span("second", "c", "a", 20, status="error"),
         _span("first", "b", "a", 10),
@@ -180,5 +180,5 @@ def test_a_tree_shows_parents_before_children_in_order_of_time() -> None:
     assert "ERROR" in lines[4]
 
 
-def test_other_traces_are_left_out() -> None:
+def test_other_traces_are_omitted() -> None:
     assert format_tree([_span("root", "a", "", 0)], "t2") == "trace t2"

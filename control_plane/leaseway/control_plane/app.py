@@ -30,7 +30,7 @@ from leaseway.identity.interceptor import identity_interceptors
 from leaseway.telemetry.diagnostics import diagnostics_on_signal
 from leaseway.telemetry.metrics import Meter
 from leaseway.telemetry.prometheus_http import MetricsListener
-from leaseway.telemetry.setup import measuring
+from leaseway.telemetry.setup import run_meter
 from leaseway.telemetry.tracing import configure_telemetry
 from leaseway.v1 import admin_pb2_grpc, catalog_pb2_grpc, leases_pb2_grpc, sync_pb2_grpc
 from leaseway.wire.channels.auth import check_listen
@@ -116,7 +116,7 @@ async def run(options: ControlPlaneOptions, *, ready: Callable[[str], None]) -> 
         try:
             stopping = _stop_on_signals()
             async with (
-                measuring(options.metrics, _NAME) as meter,
+                run_meter(options.metrics, _NAME) as meter,
                 _console(options, process.plane),
             ):
                 await process.run(meter, stopping, ready)

@@ -143,8 +143,8 @@ class PlaneMeters:
         state = self._state
         known = {*(state.servers.desired or {}), *state.servers.last_known_good}
         present = {key.server_id for key in known}
-        wanted = self._retention.wanted(present, self._clock())
-        self._durations.keep(Attr.SERVER, wanted)
+        wanted = self._retention.retained(present, self._clock())
+        self._durations.remove_unless(Attr.SERVER, wanted)
         self._pushed = {each: at for each, at in self._pushed.items() if each in state.workers}
 
     def _lags(self) -> Iterator[tuple[tuple[str], float]]:

@@ -31,7 +31,7 @@ from leaseway.identity.interceptor import identity_interceptors
 from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.diagnostics import diagnostics_on_signal
 from leaseway.telemetry.logs_otlp import OtlpAudit, otlp_audit
-from leaseway.telemetry.setup import measuring
+from leaseway.telemetry.setup import run_meter
 from leaseway.wire.channels.auth import check_listen
 from leaseway.wire.channels.serving import bind, make_server
 
@@ -72,7 +72,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
         vault = WorkerVault(options.vault)
         await asyncio.to_thread(vault.refresh)
         async with (
-            measuring(options.metrics, "leaseway-worker", instance=options.id) as meter,
+            run_meter(options.metrics, "leaseway-worker", instance=options.id) as meter,
             _connections(options.id, vault, served) as open_instance,
             artifact_storage(options.artifacts) as storage,
             asyncio.TaskGroup() as group,

@@ -160,20 +160,20 @@ def placeholders(endpoint: str) -> tuple[str, ...]:
     return tuple(_PLACEHOLDER.findall(endpoint))
 
 
-def sets(parameter: HttpParameter, headers: Container[str], query: Container[str]) -> bool:
+def sets_any(parameter: HttpParameter, headers: Container[str], query: Container[str]) -> bool:
     """Return whether a parameter is a header (in small letters) or a pair of the query of these."""
     if parameter.position == "header":
         return parameter.sent_as.lower() in headers
     return parameter.position == "query" and parameter.sent_as in query
 
 
-def without(tool: HttpTool, headers: Container[str], query: Container[str]) -> HttpTool:
+def without_parameters(tool: HttpTool, headers: Container[str], query: Container[str]) -> HttpTool:
     """Return a tool without the parameters that set one of these headers or pairs."""
-    kept = [each for each in tool.parameters if not sets(each, headers, query)]
+    kept = [each for each in tool.parameters if not sets_any(each, headers, query)]
     return tool if len(kept) == len(tool.parameters) else replace(tool, parameters=tuple(kept))
 
 
-def faults(tool: HttpTool) -> Iterator[ToolFault]:
+def find_faults(tool: HttpTool) -> Iterator[ToolFault]:
     """Return what makes a tool inconsistent."""
     yield from _endpoint_faults(tool)
     yield from _path_faults(tool)

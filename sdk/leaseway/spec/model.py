@@ -316,7 +316,7 @@ class ServerSpec:
 
     @property
     def hidden(self) -> bool:
-        """Whether it stands for a server that its tenant does not have; see `hidden_from`."""
+        """Whether it stands for a server that its tenant does not have; see `hidden_spec`."""
         return self.transport == "stdio" and not self.command and not self.image
 
 
@@ -347,7 +347,7 @@ def walk_config(node: Any, text_of: Callable[[str, Value], Any], path: str = "")
             return node
 
 
-def hidden_from(key: VariantKey) -> ServerSpec:
+def hidden_spec(key: VariantKey) -> ServerSpec:
     """Return the variant of a tenant for whom a server is disabled that others have.
 
     It takes the place of the common variant and has no tools. It is shared and lazy, so that

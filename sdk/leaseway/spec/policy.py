@@ -40,7 +40,7 @@ class ArgumentRule:
     expression: str
     tools: tuple[str, ...] = ()
 
-    def is_for(self, tool: str) -> bool:
+    def applies_to(self, tool: str) -> bool:
         return not self.tools or passes(tool, self.tools, ())
 
 
@@ -98,7 +98,7 @@ class ServerPolicy:
     def __bool__(self) -> bool:
         return self != NO_POLICY
 
-    def sees(self, tenant: str, agent: str = "") -> bool:
+    def is_visible(self, tenant: str, agent: str = "") -> bool:
         grant = self._grant(tenant)
         return grant is not None and grant.agents.get(agent, NO_FILTER) is not None
 

@@ -1,12 +1,9 @@
-"""What a process is busy with, as one line of its log whenever SIGUSR1 asks for it.
+"""Diagnostics of a process: its tasks on SIGUSR1, and stalls of its event loop.
 
-For operators who look at a process that holds more than it should, or does not answer: the line
-comes from the event loop, so that one which never comes says something too.
-
-How long the loop stands still: as a metric, and what it was at, in a file. A loop that stands still
-answers nobody. A beat on the loop is late by as much as the loop stood still. Where LEASEWAY_STALLS
-names a folder, a thread looks at a loop that is late, and the longest stall of each process is kept
-there with the place in the code.
+SIGUSR1 logs the running tasks. The event loop writes the line, so a missing line shows that the
+loop is blocked. A periodic timer measures stalls: it fires late by as long as the loop was blocked.
+If LEASEWAY_STALLS names a folder, a thread finds out what blocks the loop, and the longest stall of
+each process is written there with its stack.
 """
 
 from __future__ import annotations
@@ -28,42 +25,42 @@ from pathlib import Path
 from typing import Final
 
 _logger = logging.getLogger(__name__)
-_MOST_KINDS: Final = 40
+_MAX_KINDS: Final = 40
 
 
 def diagnostics(facts: Mapping[str, int]) -> str:
-    """Return a line of `name=count` with the tasks of the running loop, the most frequent first.
+    """Return one line of counts, with the tasks of the running loop, the most frequent first.
 
     Args:
-        facts: What else is counted, by name.
+        facts: Additional counts by name.
     """
     tasks = asyncio.all_tasks()
     kinds = Counter(getattr(task.get_coro(), "__qualname__", "?") for task in tasks)
     counts = {**facts, "threads": threading.active_count(), "tasks": len(tasks)}
-    said = " ".join(f"{name}={count}" for name, count in counts.items())
-    running = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(_MOST_KINDS))
-    return f"{said} ({running})"
+    shown = " ".join(f"{name}={count}" for name, count in counts.items())
+    running = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(_MAX_KINDS))
+    return f"{shown} ({running})"
 
 
 @contextmanager
 def diagnostics_on_signal(facts: Callable[[], Mapping[str, int]]) -> Iterator[None]:
-    """Log diagnostics at each SIGUSR1, in the running loop, as long as the context lasts.
+    """Log diagnostics at each SIGUSR1, in the running loop, until the context ends.
 
     Args:
-        facts: Counts what else is to be said, at that moment.
+        facts: Returns additional counts.
     """
     loop = asyncio.get_running_loop()
-    before = signal.getsignal(signal.SIGUSR1)
+    previous = signal.getsignal(signal.SIGUSR1)
     loop.add_signal_handler(signal.SIGUSR1, lambda: _logger.info("Now: %s", diagnostics(facts())))
     try:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGUSR1)
-        signal.signal(signal.SIGUSR1, before)  # a process that ignores it may still end slowly
+        signal.signal(signal.SIGUSR1, previous)  # it may have been ignored
 
 
 STALLS_VARIABLE: Final = "LEASEWAY_STALLS"
-"""Names the folder."""
+"""The environment variable that names the folder."""
 
 _BEAT: Final = 0.02
 _PERIOD: Final = 60.0
@@ -74,14 +71,14 @@ _OURS: Final = f"{os.sep}leaseway{os.sep}"
 
 @dataclass(frozen=True)
 class Stall:
-    """One stall.
+    """One stall of the event loop.
 
     Attributes:
-        seconds: How long the loop stood still.
-        busy: Seconds of processor time that its thread used meanwhile; what is missing it waited
-            for: for a file, for another thread, or for a machine with too much to do.
-        age: Seconds since the loop's first beat.
-        stack: Where it was: calls of our own code, then the innermost; empty where nobody looked.
+        seconds: How long the loop was blocked.
+        busy: Processor time of its thread during the stall, in seconds. The rest it waited for a
+            file, another thread or the processor.
+        age: Seconds since the start of the measurement.
+        stack: Calls of our own code, then the innermost call; empty if not examined.
     """
 
     seconds: float = 0.0
@@ -94,7 +91,7 @@ class StallMeter:
     """Measures the running loop from `start` to `stop`.
 
     Args:
-        on_record: Called with each stall that is longer, or busier, than all before it.
+        on_record: Called with each stall that is longer, or busier, than all previous ones.
     """
 
     def __init__(self, on_record: Callable[[Stall], None] | None = None) -> None:
@@ -107,22 +104,22 @@ class StallMeter:
         self._started = self._due = self._loop.time()
         self._used = time.thread_time()
         self._thread = threading.get_ident()
-        self._watching = threading.Event()
+        self._stopped = threading.Event()
         self._seen: tuple[float, tuple[str, ...]] = (0.0, ())
 
     def start(self) -> None:
-        """Begin; where stalls are recorded, a thread looks at what the loop is at."""
+        """Start measuring. If stalls are recorded, a thread examines the blocked loop."""
         self._schedule()
         if self._on_record is not None:
             threading.Thread(target=self._watch, name="stalls", daemon=True).start()
 
     def stop(self) -> None:
-        self._watching.set()
+        self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
 
     def recent(self) -> float:
-        """Return the longest stall of the last minute or two, in seconds."""
+        """Return the longest stall of the last one to two minutes, in seconds."""
         return max(self._recent, self._before)
 
     def _schedule(self) -> None:
@@ -148,31 +145,32 @@ class StallMeter:
         self._schedule()
 
     def _watch(self) -> None:
-        while not self._watching.wait(_BEAT):
+        while not self._stopped.wait(_BEAT):
             due = self._due
             if self._loop.time() - due > _LATE:
-                frame = sys._current_frames().get(self._thread)
-                found = traceback.extract_stack(frame)
-                ours = [one for one in found[:-1] if _OURS in one.filename][-_FRAMES:]
-                places = [f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in ours]
+                found = traceback.extract_stack(sys._current_frames().get(self._thread))
+                ours = [frame for frame in found[:-1] if _OURS in frame.filename][-_FRAMES:]
+                places = [
+                    f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in ours
+                ]
                 last = found[-1]
                 places.append(f"{Path(last.filename).name}:{last.lineno} {last.name}")
                 seen_at, before = self._seen
-                # At first it may only wait for another thread; the deepest place says the most.
+                # At first it may only wait for another thread; the deepest stack is the best.
                 if seen_at != due or len(places) > len(before):
                     self._seen = (due, tuple(places))
 
 
 @contextmanager
-def measuring_stalls(name: str, *, wanted: bool) -> Iterator[StallMeter | None]:
-    """Measure the running loop where somebody wants it, or where a folder is named for it.
+def measure_stalls(name: str, *, enabled: bool) -> Iterator[StallMeter | None]:
+    """Measure stalls of the running loop if enabled, or if LEASEWAY_STALLS is set.
 
     Args:
-        name: The process's, in the file.
-        wanted: Whether somebody reads the meter.
+        name: The process's name in the file.
+        enabled: Whether the caller reads the meter.
     """
     folder = os.environ.get(STALLS_VARIABLE, "")
-    if not folder and not wanted:
+    if not folder and not enabled:
         yield None
         return
     meter = StallMeter(_recorder(Path(folder), name) if folder else None)
@@ -189,10 +187,10 @@ def _recorder(folder: Path, name: str) -> Callable[[Stall], None]:
 
     def record(stall: Stall) -> None:
         nonlocal longest, busiest
-        longest = max(longest, stall, key=lambda one: one.seconds)
-        busiest = max(busiest, stall, key=lambda one: min(one.seconds, one.busy))
+        longest = max(longest, stall, key=lambda stall: stall.seconds)
+        busiest = max(busiest, stall, key=lambda stall: min(stall.seconds, stall.busy))
         found = {"longest": asdict(longest), "busiest": asdict(busiest), "program": sys.argv[:1]}
-        with suppress(OSError):  # the folder is gone: nobody wants to know any more
+        with suppress(OSError):  # the folder may have been removed
             path.write_text(json.dumps({"name": name, **found}))
 
     return record

@@ -1,4 +1,4 @@
-"""What the standard `OTEL_*` variables say of traces and metrics alike (DESIGN §11)."""
+"""Exporters from the standard `OTEL_*` variables, for all signals (DESIGN §11)."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ def make_exporters(
     *,
     console: Callable[[], _Exporter],
     otlp: Callable[[], _Exporter],
-    instead: str = "",
+    alternative: str = "",
 ) -> list[_Exporter]:
-    """Return the exporters that the standard variables ask for; none without them.
+    """Return the exporters that the standard variables name, and log unusable ones.
 
-    `OTEL_{signal}_EXPORTER` names them (`otlp`, `console`, `none`); unset means `otlp` where an
-    `OTEL_EXPORTER_OTLP_*ENDPOINT` is set for the signal or for all; `OTEL_SDK_DISABLED=true` wins.
-    What cannot be used is said in a log line.
+    `OTEL_{signal}_EXPORTER` names them (`otlp`, `console`, `none`); unset means `otlp` if an
+    `OTEL_EXPORTER_OTLP_*ENDPOINT` is set for the signal or for all, else none.
+    `OTEL_SDK_DISABLED=true` turns all off.
 
     Args:
-        signal: What is exported.
-        console: Makes the one that writes to stderr.
-        otlp: Makes the one that sends; an ImportError means that its library is not installed.
-        instead: What else there is, said of an exporter that there is not.
+        signal: The kind of telemetry.
+        console: Makes the exporter that writes to stderr.
+        otlp: Makes the OTLP exporter; an ImportError means that its library is not installed.
+        alternative: Other ways to export, for the message about an unknown exporter.
     """
     makers = {"console": console, "otlp": otlp}
     made: list[_Exporter] = []
-    for name in _wanted(signal):
+    for name in _exporter_names(signal):
         if name not in makers:
             _logger.warning(
                 f"OTEL_{signal}_EXPORTER names an exporter that Leaseway does not have; use otlp, "
-                f"console or none{instead}.",
+                f"console or none{alternative}.",
                 extra={"exporter": name},
             )
         elif name != "otlp" or _otlp_is_possible(signal):
@@ -58,17 +58,17 @@ def make_exporters(
     return made
 
 
-def _wanted(signal: Signal) -> list[str]:
+def _exporter_names(signal: Signal) -> list[str]:
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     endpoint = os.environ.get(f"{_OTLP}_{signal}_ENDPOINT") or os.environ.get(f"{_OTLP}_ENDPOINT")
-    asked = os.environ.get(f"OTEL_{signal}_EXPORTER") or ("otlp" if endpoint else "none")
-    names = [name.strip().lower() for name in asked.split(",")]
+    value = os.environ.get(f"OTEL_{signal}_EXPORTER") or ("otlp" if endpoint else "none")
+    names = [name.strip().lower() for name in value.split(",")]
     return [name for name in names if name not in ("", "none")]
 
 
 def _otlp_is_possible(signal: Signal) -> bool:
-    """Return whether the protocol that is asked for is the one that there is; if not, log it."""
+    """Return whether the configured protocol is supported; log it if not."""
     protocol = os.environ.get(f"{_OTLP}_{signal}_PROTOCOL") or os.environ.get(
         f"{_OTLP}_PROTOCOL", "grpc"
     )
@@ -83,24 +83,24 @@ def _otlp_is_possible(signal: Signal) -> bool:
 
 
 def describe_process(service_name: str, instance: str = "") -> dict[str, str]:
-    """Return what a process says of itself, in OpenTelemetry's names.
+    """Return the attributes of a process, by their OpenTelemetry names.
 
-    `OTEL_SERVICE_NAME` wins over the argument.
+    `OTEL_SERVICE_NAME` overrides the argument.
 
     Args:
         service_name: Such as `leaseway-worker`.
         instance: Such as the worker's id.
     """
-    named = {
+    attributes = {
         "service.name": os.environ.get("OTEL_SERVICE_NAME") or service_name,
         "service.version": PACKAGE_VERSION,
         "service.instance.id": instance,
     }
-    return {name: value for name, value in named.items() if value}
+    return {name: value for name, value in attributes.items() if value}
 
 
-def otel_resource(described: Mapping[str, str]) -> Resource:
-    """Return a description as an OpenTelemetry resource; `OTEL_RESOURCE_ATTRIBUTES` win."""
+def otel_resource(attributes: Mapping[str, str]) -> Resource:
+    """Return the resource of a process; `OTEL_RESOURCE_ATTRIBUTES` overrides attributes."""
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-    return Resource.create(dict(described)).merge(OTELResourceDetector().detect())
+    return Resource.create(dict(attributes)).merge(OTELResourceDetector().detect())

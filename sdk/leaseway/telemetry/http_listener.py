@@ -1,4 +1,4 @@
-"""Ports for HTTP, bound before anything is served, so that one in use is told at the start."""
+"""HTTP ports that are bound before they are served, so that a used port fails at start-up."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from leaseway.wire.channels.tls import read_tls, server_context
 if TYPE_CHECKING:
     from aiohttp import web
 
-_MOST_CONNECTIONS: Final = 256
+_MAX_CONNECTIONS: Final = 256
 _SHUTDOWN: Final = 1.0
-"""Seconds that requests have to end once the listener stops."""
+"""Seconds that open requests have to finish when the listener stops."""
 
 Admit = Callable[[str | None], Awaitable[object]]
-"""Takes an `Authorization` header, or None; raises a `Fault` where it is not good enough."""
+"""Checks an `Authorization` header, or None; raises a `Fault` if it is not sufficient."""
 
 ARTIFACTS_LABEL: Final = "artifacts-http"
-"""The label in which a worker says where it serves artifacts."""
+"""The worker label with the URL of its artifacts."""
 
 
 class HttpListener:
-    """A bound port that is not served yet.
+    """A bound HTTP port.
 
     Args:
-        endpoint: Where; port 0 lets the system choose.
-        admit: Says who sent a request, or refuses it; None where anybody may ask.
+        endpoint: The address; port 0 means any free port.
+        admit: Authenticates a request or rejects it; None admits every request.
 
     Raises:
-        ValueError: Other machines could reach it and there are no credentials, or the
-            certificate cannot be used.
-        OSError: The address cannot be used.
+        ValueError: Other machines can reach it without credentials, or the
+            certificate is unusable.
+        OSError: The address is unusable.
     """
 
     noun: ClassVar[str]
-    """What it serves, in messages."""
+    """The name of what it serves, for messages."""
     option: ClassVar[str]
-    """The option that names it."""
+    """The command-line option of the port."""
     path: ClassVar[str]
-    """Where everything is that it serves."""
+    """The path of everything that it serves."""
 
     def __init__(self, endpoint: Endpoint, admit: Admit | None) -> None:
         check_listen(endpoint, admit)
@@ -66,21 +66,22 @@ class HttpListener:
         scheme = "http" if self.tls is None else "https"
         return f"{scheme}://{self.endpoint}{self.path}"
 
-    def knows_host(self, header: str) -> bool:
-        """Return whether a request's `Host` may be served.
+    def accepts_host(self, header: str) -> bool:
+        """Return whether a request's `Host` header is acceptable.
 
-        A page of another site reaches this machine by a name of its own that it points here (DNS
-        rebinding), and names it: browsers always do. Where a credential is asked for, it has none.
+        A page of another site can reach this machine through a name of its own that resolves to it
+        (DNS rebinding), but the browser sends that name. If credentials are required, such a page
+        has none.
         """
         return self.admit is not None or not header or is_local_host(header)
 
     @contextlib.asynccontextmanager
     async def serve(self, app: web.Application, *, idle: float) -> AsyncIterator[None]:
-        """Serve an application while the block runs; connections beyond the bound are closed.
+        """Serve an application while the block runs. Connections beyond the limit are closed.
 
         Args:
-            app: What answers.
-            idle: Seconds that a connection is kept without a request.
+            app: The application.
+            idle: Seconds after which a connection without a request is closed.
         """
         from aiohttp import web
 
@@ -91,7 +92,9 @@ class HttpListener:
         accept = runner.server
         assert accept is not None
         server = await asyncio.get_running_loop().create_server(
-            lambda: accept() if len(accept.connections) < _MOST_CONNECTIONS else _Closed(),
+            lambda: (
+                accept() if len(accept.connections) < _MAX_CONNECTIONS else _RejectedConnection()
+            ),
             sock=self.socket,
             ssl=self.tls,
         )
@@ -102,17 +105,17 @@ class HttpListener:
             await runner.cleanup()
 
     def close(self) -> None:
-        """Give the port back; harmless when it is served or closed already."""
+        """Release the port; harmless if it is served or closed already."""
         self.socket.close()
 
 
-class _Closed(asyncio.Protocol):
+class _RejectedConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
 
 
 class ArtifactsListener(HttpListener):
-    """Where pages ask a worker for the images and sounds that they show."""
+    """The port where web pages read a worker's images and audio."""
 
     noun = "artifacts"
     option = "--artifacts-http"

@@ -1,8 +1,8 @@
 """Log lines of every Leaseway process: text for people, JSON for programs (DESIGN §11).
 
-Lines go to stderr or a file, never to stdout, which belongs to results. Times are UTC. The
-`extra=` of a log call is kept as fields; the ids of the span that is current at that moment are
-added. Values given to `hide` never appear.
+Lines are written to stderr or a file, never to stdout, which is for results. Times are UTC. The
+`extra=` of a log call and the ids of the current span become fields. Values given to `hide` never
+appear.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from leaseway.wire.visible_text import visible
 LogFormat = Literal["text", "json"]
 
 LEVELS: Final = ("debug", "info", "warning", "error")
-"""What `--log-level` may say."""
+"""The values of `--log-level`."""
 
 _STANDARD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
     "message",
@@ -34,22 +34,20 @@ _STANDARD_FIELDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None
     "color_message",
 }
 
-"""What is hidden now; many instances of one server share one entry."""
-
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file as `open` does; a new one is its owner's alone."""
+    """Open a file for `open`. A new file is accessible to its owner only."""
     return os.open(path, flags, 0o600)
 
 
 def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str) -> None:
-    """Send this process's log lines where its operator wants them.
+    """Configure level, format and destination of this process's log lines.
 
     Args:
-        level: The least level that is written, one of `LEVELS`.
-        fmt: `text`, or `json` for one object a line.
+        level: The lowest level that is written, one of `LEVELS`.
+        fmt: `text`, or `json` for one object per line.
         file: A path to append to, or None for stderr.
-        service: What the process is, such as `control-plane` or `worker w1`.
+        service: The process's name, such as `control-plane` or `worker w1`.
 
     Raises:
         OSError: The file cannot be opened for appending.
@@ -58,7 +56,7 @@ def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str
     if level not in LEVELS:
         raise ValueError(f"The log level '{level}' is not one of {', '.join(LEVELS)}.")
     handler: logging.Handler = (
-        _OwnStreamHandler(sys.stderr) if file is None else _OwnFileHandler(file, encoding="utf-8")
+        _StreamHandler(sys.stderr) if file is None else _FileHandler(file, encoding="utf-8")
     )
     handler.setFormatter(_JsonFormatter(service) if fmt == "json" else _TextFormatter(service))
     root = logging.getLogger()
@@ -73,33 +71,33 @@ def configure_logging(level: str, fmt: LogFormat, file: str | None, service: str
         sender = otlp_handler(service, root.level)
         if sender is not None:
             root.addHandler(sender)
-    # A line for each connection attempt and each watched file helps nobody at these levels.
+    # They log each connection attempt and each watched file at these levels.
     for noisy in ("asyncio", "watchfiles", "grpc", "httpx2", "httpcore2", "mcp", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(max(root.level, logging.WARNING))
 
 
-class _Discreet(logging.Handler):
-    """Says that a line could not be written, but not what is in it.
+class _SafeErrorHandler(logging.Handler):
+    """Reports a line that could not be written, but not its content.
 
-    `logging` itself would print the line's arguments as they are.
+    `logging` itself would print the line's arguments with their secrets.
     """
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         error = sys.exc_info()[1]
-        why = getattr(error, "strerror", None) or type(error).__name__
-        with contextlib.suppress(Exception):  # stderr may be what is full
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        with contextlib.suppress(Exception):  # stderr itself may be unwritable
             sys.stderr.write(
                 f"A log line of {record.name} ({record.filename}:{record.lineno}) was not written: "
-                f"{why}.\n"
+                f"{reason}.\n"
             )
 
 
-class _OwnStreamHandler(_Discreet, logging.StreamHandler):  # type: ignore[type-arg]
+class _StreamHandler(_SafeErrorHandler, logging.StreamHandler):  # type: ignore[type-arg]
     pass
 
 
-class _OwnFileHandler(_Discreet, logging.FileHandler):
-    """Writes a file that only its owner may read, if it is a new one."""
+class _FileHandler(_SafeErrorHandler, logging.FileHandler):
+    """Writes to a file. A new file is accessible to its owner only."""
 
     def _open(self) -> TextIOWrapper:
         stream = open(  # noqa: SIM115

@@ -1,7 +1,7 @@
-"""Log lines by OTLP, where `OTEL_LOGS_EXPORTER` asks for it: redacted like all others.
+"""Log lines and audit records sent by OTLP, redacted like all log lines.
 
-Off unless it is asked for by name, also where an endpoint for traces is set: what a process logs is
-read on its stderr already.
+Log lines are sent only if `OTEL_LOGS_EXPORTER` is set, even if there is an endpoint for traces:
+operators usually read them on stderr.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import LogRecordExporter
 
-_OWN: Final = "opentelemetry"
-"""What the exporter itself logs is not exported: a collector that is gone would feed on it."""
-_GIVE_UP: Final = 2.0
-"""Seconds for one message, so that a collector that is gone does not hold up the end."""
-_PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "taskName"}
+_EXPORTER_LOGGERS: Final = "opentelemetry"
+"""The exporter's own lines are not exported: an unreachable collector would cause more of them."""
+_TIMEOUT: Final = 2.0
+"""Seconds for one message, so that an unreachable collector does not delay the shutdown."""
+_STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "taskName"}
 
 
 class OtlpHandler(logging.Handler):
     """Sends log lines, with every hidden value replaced in messages, fields and tracebacks.
 
     Args:
-        provider: What queues and sends them; it never blocks who logs.
-        level: The least level that is sent.
+        provider: Queues and sends them without blocking.
+        level: The lowest level that is sent.
     """
 
     def __init__(self, provider: LoggerProvider, level: int) -> None:
@@ -47,11 +47,11 @@ class OtlpHandler(logging.Handler):
         from opentelemetry._logs import LogRecord, SeverityNumber
         from opentelemetry.context import get_current
 
-        if record.name.startswith(_OWN):
+        if record.name.startswith(_EXPORTER_LOGGERS):
             return
         attributes: dict[str, Any] = {"logger": record.name}
         for name, value in vars(record).items():
-            if name not in _PLAIN:
+            if name not in _STANDARD_FIELDS:
                 attributes[name] = value if isinstance(value, int | float) else redact(str(value))
         if record.exc_info:
             text = logging.Formatter().formatException(record.exc_info)
@@ -70,20 +70,20 @@ class OtlpHandler(logging.Handler):
         )
 
     def flush(self) -> None:
-        self._provider.force_flush(int(_GIVE_UP * 1_000))
+        self._provider.force_flush(int(_TIMEOUT * 1_000))
 
     def close(self) -> None:
-        """Send what is queued, and stop."""
+        """Send the queue and stop."""
         self._provider.shutdown()
         super().close()
 
 
 def otlp_handler(service: str, level: int) -> logging.Handler | None:
-    """Return what sends log lines by OTLP; None where nobody asks for it.
+    """Return a handler that sends log lines by OTLP, or None if it is off.
 
     Args:
-        service: What the process is, such as `worker w1`.
-        level: The least level that is sent.
+        service: The process's name, such as `worker w1`.
+        level: The lowest level that is sent.
     """
     if not os.environ.get("OTEL_LOGS_EXPORTER"):
         return None
@@ -92,10 +92,10 @@ def otlp_handler(service: str, level: int) -> logging.Handler | None:
 
 
 class OtlpAudit:
-    """Sends records of an audit that are on the disk; the disk has all of them, this may lose some.
+    """Sends audit records that have been written to disk. It may lose some; the disk has all.
 
     Args:
-        provider: What queues and sends them; it never blocks.
+        provider: Queues and sends them without blocking.
     """
 
     def __init__(self, provider: LoggerProvider) -> None:
@@ -106,7 +106,7 @@ class OtlpAudit:
         """Queue records.
 
         Args:
-            bodies: Each a JSON object, without secrets already.
+            bodies: JSON objects whose secrets have been removed.
         """
         from opentelemetry._logs import LogRecord, SeverityNumber
 
@@ -131,13 +131,13 @@ class OtlpAudit:
             )
 
     def close(self) -> None:
-        """Send what is queued, and stop."""
-        self._provider.force_flush(int(_GIVE_UP * 1_000))
+        """Send the queue and stop."""
+        self._provider.force_flush(int(_TIMEOUT * 1_000))
         self._provider.shutdown()
 
 
 def otlp_audit(worker_id: str) -> OtlpAudit | None:
-    """Return what sends a worker's audit; None where no endpoint or exporter is named for logs."""
+    """Return a sender of a worker's audit, or None if no endpoint or exporter is set for logs."""
     provider = _make_provider(f"worker {worker_id}")
     return OtlpAudit(provider) if provider is not None else None
 
@@ -160,7 +160,7 @@ def _make_provider(service: str) -> LoggerProvider | None:
 def _by_otlp() -> LogRecordExporter:
     from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
 
-    return OTLPLogExporter(timeout=_GIVE_UP)
+    return OTLPLogExporter(timeout=_TIMEOUT)
 
 
 def _to_stderr() -> LogRecordExporter:

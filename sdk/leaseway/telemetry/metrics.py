@@ -1,13 +1,9 @@
-"""Numbers that a process keeps about itself: counters, histograms and gauges (DESIGN §11).
+"""Metrics: counters, histograms and gauges (DESIGN §11).
 
-A cell is one series of an instrument, made once and kept by whoever writes it, so that noting
-something costs a fraction of a microsecond (0.06 for a counter, 0.26 for a histogram);
-`prometheus_client`'s children take a lock, cost three to five times that and keep no least and most
-for OTLP, and OpenTelemetry's own instruments look a label set up at each call. `Meter.collect`
-reads all of them for `prometheus` and `metrics_otlp`, which this module does not know. Pure of
-I/O; not for several threads: the loop that writes the cells also collects.
-
-For how long numbers of what is gone are still shown (DESIGN §11).
+A cell is one series of an instrument. Its writer keeps it, so that a measurement costs a fraction
+of a microsecond (0.06 for a counter, 0.26 for a histogram): `prometheus_client` takes a lock, costs
+three to five times as much and has no minimum and maximum for OTLP, and OpenTelemetry looks up a
+label set at each call. No I/O and not thread-safe: the loop that writes the cells also collects.
 """
 
 from __future__ import annotations
@@ -21,10 +17,10 @@ from math import inf
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 MAX_SERIES: Final = 2_000
-"""Label sets of one instrument; what comes beyond is noted under `OTHER`."""
+"""Limit of series per instrument; further label sets share the series `OTHER`."""
 
 OTHER: Final = "other"
-"""The value of every label of the series that holds what is beyond `MAX_SERIES`."""
+"""The value of every label of the series for label sets beyond `MAX_SERIES`."""
 
 DURATIONS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of buckets in seconds, as OpenTelemetry's MCP conventions advise."""
@@ -34,17 +30,11 @@ _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[str, ...]
 Reading = Iterable[tuple[Labels, float]]
-"""What a gauge or counter reads when it is asked: the values of its labels, and the number."""
+"""The current series of an observed gauge or counter: label values and number."""
 
 
 class Counter:
-    """One series that only grows.
-
-    Attributes:
-        labels: What it is of.
-        since: When it began, Unix time in nanoseconds.
-        value: How much so far.
-    """
+    """One series of a number that only grows, since a Unix time in nanoseconds."""
 
     __slots__ = ("labels", "since", "value")
 
@@ -58,14 +48,7 @@ class Counter:
 
 
 class Exemplar(NamedTuple):
-    """The last traced amount of a bucket.
-
-    Attributes:
-        trace_id: 32 hexadecimal digits.
-        span_id: 16 of them.
-        value: The amount.
-        at: When it was noted, Unix time in seconds.
-    """
+    """The last traced amount of a bucket, recorded at a Unix time in seconds."""
 
     trace_id: str
     span_id: str
@@ -74,20 +57,14 @@ class Exemplar(NamedTuple):
 
 
 class Histogram:
-    """One series of amounts, by size.
+    """One series of amounts, counted in buckets, since a Unix time in nanoseconds.
 
     Attributes:
-        labels: What it is of.
-        since: When it began, Unix time in nanoseconds.
         bounds: The upper bounds of all buckets but the last, which has none.
-        counts: How many amounts each bucket holds.
-        sum: All amounts together.
-        least: The smallest one.
-        most: The largest one.
-        exemplars: The last amount of each bucket that belongs to a trace, or None for none at all.
+        exemplars: The last traced amount of each bucket, or None if there is none at all.
     """
 
-    __slots__ = ("bounds", "counts", "exemplars", "labels", "least", "most", "since", "sum")
+    __slots__ = ("bounds", "counts", "exemplars", "labels", "maximum", "minimum", "since", "sum")
 
     def __init__(self, labels: Mapping[str, str], since: int, bounds: Sequence[float]) -> None:
         self.labels = labels
@@ -95,27 +72,27 @@ class Histogram:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
-        self.least, self.most = inf, -inf
+        self.minimum, self.maximum = inf, -inf
         self.exemplars: list[Exemplar | None] | None = None
 
     def record(self, amount: float, traceparent: str = "") -> None:
-        """Note an amount; one that equals a bound belongs below it.
+        """Record an amount. An amount equal to a bound counts below it.
 
         Args:
             amount: The amount.
-            traceparent: The recorded trace that it belongs to, in W3C's form, or empty.
+            traceparent: The W3C `traceparent` of its recorded trace, or empty.
         """
         bucket = bisect_left(self.bounds, amount)
         self.counts[bucket] += 1
         if traceparent:
-            self._remember(bucket, amount, traceparent)
+            self._add_exemplar(bucket, amount, traceparent)
         self.sum += amount
-        if amount < self.least:
-            self.least = amount
-        if amount > self.most:
-            self.most = amount
+        if amount < self.minimum:
+            self.minimum = amount
+        if amount > self.maximum:
+            self.maximum = amount
 
-    def _remember(self, bucket: int, amount: float, traceparent: str) -> None:
+    def _add_exemplar(self, bucket: int, amount: float, traceparent: str) -> None:
         found = _TRACEPARENT.match(traceparent)
         if found is None:  # a caller may send any text
             return
@@ -125,24 +102,24 @@ class Histogram:
 
 
 class Buckets(NamedTuple):
-    """What a histogram held: `counts` has one entry more than `bounds`."""
+    """A copy of a histogram: `counts` has one entry more than `bounds`."""
 
     bounds: Sequence[float]
     counts: tuple[int, ...]
     sum: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
     exemplars: tuple[Exemplar | None, ...] = ()
     """Empty, or one for each of `counts`."""
 
     @property
     def total(self) -> int:
-        """How many amounts."""
+        """The number of amounts."""
         return sum(self.counts)
 
 
 class Point(NamedTuple):
-    """One series as it was read; labels without a value are left out."""
+    """A copy of one series, without the labels that have no value."""
 
     labels: Mapping[str, str]
     value: float | Buckets
@@ -151,14 +128,11 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One instrument as it was read.
+    """A copy of one instrument and its series.
 
     Attributes:
-        name: In OpenTelemetry's way, such as `mcp.client.operation.duration`.
-        kind: What its points are.
-        unit: `s`, `By`, or what is counted in braces, such as `{lease}`.
-        description: One sentence.
-        points: Its series.
+        name: Its OpenTelemetry name, such as `mcp.client.operation.duration`.
+        unit: `s`, `By`, or the counted thing in braces, such as `{lease}`.
     """
 
     name: str
@@ -172,16 +146,7 @@ CellT = TypeVar("CellT", Counter, Histogram)
 
 
 class Instrument(Generic[CellT]):
-    """The series of one counter or histogram.
-
-    Args:
-        name: See `Family`.
-        kind: See `Family`.
-        unit: See `Family`.
-        description: See `Family`.
-        labels: The names of its labels; a series has a value for each, perhaps an empty one.
-        make: Makes a cell of some labels.
-    """
+    """The series of one counter or histogram; each has a value, maybe empty, for each label."""
 
     def __init__(
         self,
@@ -201,26 +166,25 @@ class Instrument(Generic[CellT]):
         self._cells: dict[Labels, CellT] = {}
 
     def cell(self, *values: str) -> CellT:
-        """Return the series of some label values, to be kept by who writes it often."""
+        """Return the series with these label values. Frequent writers keep it."""
         assert len(values) == len(self.labels), f"{self.name} has the labels {self.labels}"
         cell = self._cells.get(values)
         if cell is None:
-            if len(self._cells) >= MAX_SERIES - 1:  # the last place is that of all others
+            if len(self._cells) >= MAX_SERIES - 1:  # the last one is `OTHER`
                 values = (OTHER,) * len(self.labels)
                 cell = self._cells.get(values)
             if cell is None:
                 cell = self._cells[values] = self._make(_named(self.labels, values))
         return cell
 
-    def keep(self, label: str, wanted: Callable[[str], bool]) -> None:
-        """Drop the series whose value of a label is not wanted any more."""
+    def remove_unless(self, label: str, is_kept: Callable[[str], bool]) -> None:
+        """Remove the series whose value of a label fails a test."""
         at = self.labels.index(label)
-        gone = [values for values in self._cells if not wanted(values[at])]
-        for values in gone:
+        for values in [values for values in self._cells if not is_kept(values[at])]:
             del self._cells[values]
 
     def read(self) -> Family:
-        """Return all series as they are now; a histogram without any amount is none yet."""
+        """Return a copy of all series, without empty histograms."""
         points = tuple(
             Point(cell.labels, value, cell.since)
             for cell in self._cells.values()
@@ -270,9 +234,9 @@ class Meter:
         *labels: str,
         kind: Literal["gauge", "counter"] = "gauge",
     ) -> None:
-        """Read a number from the process's state whenever somebody looks.
+        """Add an instrument whose numbers are read from the process's state at each collection.
 
-        Numbers with the same label values are added up.
+        Numbers with the same label values are summed.
         """
 
         def family() -> Family:
@@ -285,11 +249,11 @@ class Meter:
         self._register(name, family)
 
     def before_collecting(self, work: Callable[[], None]) -> None:
-        """Do something before each reading, such as dropping what is gone."""
+        """Run a function before each collection, for example to remove old series."""
         self._before.append(work)
 
     def collect(self) -> tuple[Family, ...]:
-        """Read everything; what is returned does not change any more."""
+        """Return an immutable copy of all instruments."""
         for work in self._before:
             work()
         return tuple(family() for family in self._families.values())
@@ -319,27 +283,27 @@ def _named(labels: Labels, values: Labels) -> dict[str, str]:
 def _value(cell: Counter | Histogram) -> float | Buckets | None:
     if isinstance(cell, Counter):
         return cell.value
-    if cell.least > cell.most:
+    if cell.minimum > cell.maximum:
         return None
     exemplars = tuple(cell.exemplars or ())
-    return Buckets(cell.bounds, tuple(cell.counts), cell.sum, cell.least, cell.most, exemplars)
+    return Buckets(cell.bounds, tuple(cell.counts), cell.sum, cell.minimum, cell.maximum, exemplars)
 
 
 SHOWN_FOR: Final = 300.0
-"""Seconds that series of something removed stay, so that its last numbers are still collected."""
+"""Seconds that the series of a removed server stay, so that its last numbers are collected."""
 
 
 class Retention:
-    """Remembers since when names are gone."""
+    """Remembers when each name was last present, to keep its series for `SHOWN_FOR`."""
 
     def __init__(self) -> None:
         self._seen: dict[str, float] = {}
 
-    def wanted(self, present: Collection[str], now: float) -> Callable[[str], bool]:
-        """Return what says whether a name is there, or was within the last 300 s.
+    def retained(self, present: Collection[str], now: float) -> Callable[[str], bool]:
+        """Return a test for names that are present, or were within the last 300 s.
 
         Args:
-            present: The names that are there.
+            present: The names that are present.
             now: Seconds on a monotonic clock.
         """
         self._seen.update(dict.fromkeys(present, now))

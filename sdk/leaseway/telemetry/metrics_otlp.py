@@ -1,7 +1,7 @@
-"""What was measured, sent by OTLP every minute where the `OTEL_*` variables ask for it.
+"""Metrics sent by OTLP, by default every minute, if the `OTEL_*` variables configure it.
 
-`opentelemetry.sdk` is used for its data types and exporters only and imported on use: the cells
-of `leaseway.telemetry.metrics` are the instruments (DESIGN §11).
+Only the data types and exporters of `opentelemetry.sdk` are used, and imported on use: the
+instruments are those of `leaseway.telemetry.metrics` (DESIGN §11).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _logger = logging.getLogger(__name__)
 _INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
 _DEFAULT_INTERVAL: Final = 60.0
 _SHORTEST_INTERVAL: Final = 0.1
-_LAST_SENDING: Final = 5.0
-"""Seconds that the end of a process waits for its last numbers to be sent."""
-_SHUTTING_DOWN: Final = 1.0
-"""Seconds that it waits then for the exporters to end."""
+_LAST_EXPORT_TIMEOUT: Final = 5.0
+"""Seconds that a process waits at its end for the last export."""
+_SHUTDOWN_TIMEOUT: Final = 1.0
+"""Seconds that it then waits for the exporters to shut down."""
 
 
 def metric_exporters() -> list[MetricExporter]:
-    """Return the exporters that the standard variables ask for (see `make_exporters`)."""
-    instead = ", and --metrics HOST:PORT for Prometheus"
-    return make_exporters("METRICS", console=_to_stderr, otlp=_by_otlp, instead=instead)
+    """Return the exporters that the standard variables name (see `make_exporters`)."""
+    alternative = ", and --metrics HOST:PORT for Prometheus"
+    return make_exporters("METRICS", console=_to_stderr, otlp=_by_otlp, alternative=alternative)
 
 
 def _to_stderr() -> MetricExporter:
@@ -56,13 +56,10 @@ def _by_otlp() -> MetricExporter:
     return OTLPMetricExporter()
 
 
-class MetricsPump:
-    """Sends what a meter holds, again and again, and once more at the end.
+class MetricsSender:
+    """Exports a meter's metrics periodically, and once more at the end.
 
-    Args:
-        meter: What is read, on the loop that `run` is called on.
-        exporters: Where it goes; they block and are called in a thread.
-        resource: What the process is.
+    The loop of `run` reads the meter; the exporters block and run in a thread.
     """
 
     def __init__(
@@ -79,17 +76,19 @@ class MetricsPump:
             await self._send()
 
     async def close(self) -> None:
-        """Send a last time, for at most 5 s, and stop, for at most 1 s; the loop goes on."""
+        """Export once more, for at most 5 s, and shut down, for at most 1 s. Does not block."""
         try:
-            async with asyncio.timeout(_LAST_SENDING):
+            async with asyncio.timeout(_LAST_EXPORT_TIMEOUT):
                 await self._send()
         except TimeoutError:
-            _logger.warning("The last metrics were not sent: nobody took them within 5 s.")
+            _logger.warning(
+                "The last metrics were not exported within 5 s and are lost; check the collector."
+            )
         try:
-            async with asyncio.timeout(_SHUTTING_DOWN):
+            async with asyncio.timeout(_SHUTDOWN_TIMEOUT):
                 await asyncio.to_thread(self._shut_down)
         except TimeoutError:
-            _logger.warning("Exporters of metrics did not end within 1 s; they are left alone.")
+            _logger.warning("The exporters of metrics did not shut down within 1 s.")
 
     async def _send(self) -> None:
         families = self._meter.collect()
@@ -100,15 +99,15 @@ class MetricsPump:
         for exporter in self._exporters:
             try:
                 exporter.export(data)
-            except Exception:  # an exporter's failure must not end the process that is measured
+            except Exception:  # an exporter's failure must not end the process
                 _logger.warning("Metrics could not be exported.", exc_info=True)
 
     def _shut_down(self) -> None:
         for exporter in self._exporters:
             try:
-                exporter.shutdown(timeout_millis=_SHUTTING_DOWN * 1000)
-            except Exception:  # likewise
-                _logger.warning("An exporter of metrics failed to end.", exc_info=True)
+                exporter.shutdown(timeout_millis=_SHUTDOWN_TIMEOUT * 1000)
+            except Exception:  # as above
+                _logger.warning("An exporter of metrics failed to shut down.", exc_info=True)
 
 
 def _interval() -> float:
@@ -117,14 +116,14 @@ def _interval() -> float:
         return max(_SHORTEST_INTERVAL, float(text) / 1000) if text else _DEFAULT_INTERVAL
     except ValueError:
         _logger.warning(
-            f"{_INTERVAL} is no number of milliseconds; metrics are sent every 60 s.",
+            f"{_INTERVAL} is not a number of milliseconds; metrics are sent every 60 s.",
             extra={"value": text},
         )
         return _DEFAULT_INTERVAL
 
 
 def metrics_data(families: Iterable[Family], resource: Resource) -> MetricsData:
-    """Return what was measured in OpenTelemetry's own types."""
+    """Return metrics in OpenTelemetry's types."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
@@ -156,9 +155,9 @@ def _number(point: Point, now: int) -> NumberDataPoint:
 
 
 def _exemplar(exemplar: Exemplar) -> otel.Exemplar:
-    from opentelemetry.sdk.metrics import Exemplar as Made
+    from opentelemetry.sdk.metrics import Exemplar as OtelExemplar
 
-    return Made(
+    return OtelExemplar(
         {},
         exemplar.value,
         int(exemplar.at * 1e9),
@@ -184,9 +183,11 @@ def _histogram(family: Family, now: int) -> Metric:
             sum=point.value.sum,
             bucket_counts=point.value.counts,
             explicit_bounds=point.value.bounds,
-            min=point.value.least,
-            max=point.value.most,
-            exemplars=[_exemplar(each) for each in point.value.exemplars if each is not None],
+            min=point.value.minimum,
+            max=point.value.maximum,
+            exemplars=[
+                _exemplar(exemplar) for exemplar in point.value.exemplars if exemplar is not None
+            ],
         )
         for point in family.points
         if isinstance(point.value, Buckets)

@@ -1,9 +1,8 @@
-"""Ended spans as OTLP's messages, at a fraction of what the exporter's own encoder costs.
+"""An OTLP encoder for spans at a fraction of the cost of the standard exporter's encoder.
 
-That one builds a message for each attribute of each span and hashes the resource of each span as
-JSON. Here a span's attributes are bytes that are made once for each name and value, and spans are
-grouped by the objects that they share. Nothing else of the exporter changes: the standard
-variables, TLS, headers, compression and repeated tries are its own.
+The standard encoder builds a message for each attribute and hashes the resource of each span as
+JSON. This one caches the bytes of each attribute and groups spans by the identity of their shared
+objects. The rest of the exporter is unchanged: variables, TLS, headers, compression and retries.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 
-_KEPT_ATTRIBUTES: Final = 4096
+_CACHED_ATTRIBUTES: Final = 4096
 _LOCAL: Final = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _REMOTE: Final = _LOCAL | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 
@@ -42,7 +41,7 @@ class OtlpSpanExporter(OTLPSpanExporter):
 def encode_spans(spans: Iterable[ReadableSpan]) -> ExportTraceServiceRequest:
     """Return ended spans as one request, grouped by resource and scope."""
     request = ExportTraceServiceRequest()
-    # The spans keep what they share alive, so that an id stands for one object.
+    # The spans keep their shared objects alive, so that an id identifies one object.
     groups: dict[int, ResourceSpans] = {}
     scopes: dict[tuple[int, int], ScopeSpans] = {}
     for span in spans:
@@ -51,26 +50,26 @@ def encode_spans(spans: Iterable[ReadableSpan]) -> ExportTraceServiceRequest:
         if scope is None:
             group = groups.get(shared[0])
             if group is None:
-                group = groups[shared[0]] = _begin_group(request, span.resource)
-            scope = scopes[shared] = _begin_scope(group, span.instrumentation_scope)
+                group = groups[shared[0]] = _add_resource(request, span.resource)
+            scope = scopes[shared] = _add_scope(group, span.instrumentation_scope)
         _add_span(scope, span)
     return request
 
 
-def _begin_group(request: ExportTraceServiceRequest, resource: Resource) -> ResourceSpans:
+def _add_resource(request: ExportTraceServiceRequest, resource: Resource) -> ResourceSpans:
     group = request.resource_spans.add(schema_url=resource.schema_url)
     group.resource.attributes.extend(_key_values(resource.attributes))
     return group
 
 
-def _begin_scope(group: ResourceSpans, scope: InstrumentationScope | None) -> ScopeSpans:
+def _add_scope(group: ResourceSpans, scope: InstrumentationScope | None) -> ScopeSpans:
     if scope is None:
         return group.scope_spans.add()
-    begun = group.scope_spans.add(schema_url=scope.schema_url)
-    begun.scope.name = scope.name
-    begun.scope.version = scope.version or ""
-    begun.scope.attributes.extend(_key_values(scope.attributes))
-    return begun
+    added = group.scope_spans.add(schema_url=scope.schema_url)
+    added.scope.name = scope.name
+    added.scope.version = scope.version or ""
+    added.scope.attributes.extend(_key_values(scope.attributes))
+    return added
 
 
 def _add_span(scope: ScopeSpans, span: ReadableSpan) -> None:
@@ -82,7 +81,7 @@ def _add_span(scope: ScopeSpans, span: ReadableSpan) -> None:
         trace_state=context.trace_state.to_header() if context.trace_state else "",
         parent_span_id=parent.span_id.to_bytes(8) if parent else b"",
         name=span.name,
-        kind=span.kind.value + 1,  # OTLP counts from one: zero is "unspecified"
+        kind=span.kind.value + 1,  # OTLP counts from one; zero means unspecified
         start_time_unix_nano=span.start_time,
         end_time_unix_nano=span.end_time,
         dropped_attributes_count=span.dropped_attributes,
@@ -93,7 +92,7 @@ def _add_span(scope: ScopeSpans, span: ReadableSpan) -> None:
     message.status.code = Status.StatusCode.ValueType(status.status_code.value)
     if status.description:
         message.status.message = status.description
-    # Fields of serialized messages add up where the messages are joined.
+    # Joined serialized messages parse as one message with all their repeated fields.
     message.MergeFromString(b"".join(_attribute_fields(span.attributes)))
     _add_events(message, span)
     _add_links(message, span)
@@ -125,7 +124,7 @@ def _add_links(message: Span, span: ReadableSpan) -> None:
 
 
 def _attribute_fields(attributes: Mapping[str, Any] | None) -> list[bytes]:
-    # Only texts are kept: of other types, values that differ may be equal, as 1, 1.0 and True.
+    # Only texts are cached: different values of other types may be equal, as 1, 1.0 and True.
     return [
         _text_field(key, value) if type(value) is str else _field(key, value)
         for key, value in (attributes or {}).items()
@@ -136,7 +135,7 @@ def _field(key: str, value: Any) -> bytes:
     return Span(attributes=_key_values({key: value})).SerializeToString()
 
 
-@lru_cache(_KEPT_ATTRIBUTES)
+@lru_cache(_CACHED_ATTRIBUTES)
 def _text_field(key: str, value: str) -> bytes:
     return _field(key, value)
 

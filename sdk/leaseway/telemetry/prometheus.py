@@ -1,8 +1,8 @@
-"""What was measured, as Prometheus reads it: its text format or OpenMetrics (DESIGN §11).
+"""Metrics in Prometheus's text format or OpenMetrics (DESIGN §11).
 
-Names are OpenTelemetry's, translated as its specification says: `mcp.client.operation.duration`
-in seconds becomes `mcp_client_operation_duration_seconds`, and counters end in `_total`. The
-formats, and which of them a request asks for, are `prometheus_client`'s business.
+OpenTelemetry's names are translated by its specification: `mcp.client.operation.duration` in
+seconds becomes `mcp_client_operation_duration_seconds`, and counters end in `_total`.
+`prometheus_client` writes the formats and chooses one by the request's `Accept` header.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def render(
     """Return a page of metrics and its content type.
 
     Args:
-        families: What was measured; those without series are at least described.
-        resource: What the process is, such as `service.name`; the labels of `target_info`.
-        accept: The request's `Accept` header; one that makes no sense counts as none.
+        families: The metrics; those without series are described only.
+        resource: Attributes of the process, such as `service.name`; the labels of `target_info`.
+        accept: The request's `Accept` header; an invalid one is ignored.
     """
     try:
         encode, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # it takes a version that is no number for one
+    except (TypeError, ValueError):  # for example a version that is not a number
         encode, content_type = choose_encoder("")
-    return encode(_Measured(families, resource or {})), content_type
+    return encode(_FamilyCollector(families, resource or {})), content_type
 
 
-class _Measured(Collector):
-    """Families that were read, as a collector of `prometheus_client`."""
+class _FamilyCollector(Collector):
+    """Families as a collector of `prometheus_client`."""
 
     def __init__(self, families: Iterable[Family], resource: Mapping[str, str]) -> None:
         self._families = families
@@ -55,8 +55,8 @@ class _Measured(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield each family."""
         if self._resource:
-            named = {_name(label): text for label, text in self._resource.items()}
-            yield InfoMetricFamily("target", "What this process is.", named)
+            labels = {_name(label): text for label, text in self._resource.items()}
+            yield InfoMetricFamily("target", "The attributes of this process.", labels)
         for family in self._families:
             yield _metric(family)
 
@@ -71,7 +71,7 @@ def _metric(family: Family) -> Metric:
         values = [point.labels.get(label, "") for label in labels]
         if isinstance(metric, HistogramMetricFamily):
             assert isinstance(point.value, Buckets)
-            metric.add_metric(values, _cumulated(point.value), point.value.sum)
+            metric.add_metric(values, _cumulative(point.value), point.value.sum)
         else:
             assert not isinstance(point.value, Buckets)
             metric.add_metric(values, point.value)
@@ -87,21 +87,21 @@ _KINDS: Final[
 }
 
 
-def _cumulated(
+def _cumulative(
     buckets: Buckets,
 ) -> list[tuple[str, float] | tuple[str, float, samples.Exemplar]]:
-    """Return the buckets with what is below them; OpenMetrics shows exemplars, text does not."""
-    below = 0
+    """Return cumulative buckets; only OpenMetrics shows the exemplars."""
+    total = 0
     found: list[tuple[str, float] | tuple[str, float, samples.Exemplar]] = []
     limits = (*map(str, buckets.bounds), "+Inf")
     exemplars = buckets.exemplars or (None,) * len(limits)
     for limit, count, exemplar in zip(limits, buckets.counts, exemplars, strict=True):
-        below += count
-        found.append((limit, below, _shown(exemplar)) if exemplar else (limit, below))
+        total += count
+        found.append((limit, total, _to_prometheus(exemplar)) if exemplar else (limit, total))
     return found
 
 
-def _shown(exemplar: Exemplar) -> samples.Exemplar:
+def _to_prometheus(exemplar: Exemplar) -> samples.Exemplar:
     labels = {"trace_id": exemplar.trace_id, "span_id": exemplar.span_id}
     return samples.Exemplar(labels, exemplar.value, exemplar.at)
 

@@ -1,4 +1,4 @@
-"""How a process's numbers get out: a page for Prometheus, OTLP, both or none (DESIGN §11)."""
+"""Metrics of a process: served to Prometheus, sent by OTLP, both or neither (DESIGN §11)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from leaseway.telemetry.diagnostics import StallMeter, measuring_stalls
+from leaseway.telemetry.diagnostics import StallMeter, measure_stalls
 from leaseway.telemetry.exporters import describe_process, otel_resource
 from leaseway.telemetry.metrics import Meter, Reading
-from leaseway.telemetry.metrics_otlp import MetricsPump, metric_exporters
+from leaseway.telemetry.metrics_otlp import MetricsSender, metric_exporters
 from leaseway.telemetry.prometheus_http import MetricsListener, Page, serve_metrics
 
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 @asynccontextmanager
-async def measuring(
+async def run_meter(
     listener: MetricsListener | None, service_name: str, *, instance: str = ""
 ) -> AsyncIterator[Meter | None]:
-    """Give a meter whose numbers are served and sent; None where nobody wants them.
+    """Yield a meter whose metrics are served and sent, or None if metrics are off.
 
     Args:
-        listener: Where Prometheus asks for them, or None.
+        listener: The port for Prometheus, or None.
         service_name: `service.name`, such as `leaseway-worker`.
         instance: `service.instance.id`, such as the worker's id.
     """
     exporters = metric_exporters()
-    measured = listener is not None or bool(exporters)
-    with measuring_stalls(service_name, wanted=measured) as stalls:
-        if not measured:
+    is_enabled = listener is not None or bool(exporters)
+    with measure_stalls(service_name, enabled=is_enabled) as stalls:
+        if not is_enabled:
             yield None
             return
         meter = Meter()
@@ -51,32 +51,32 @@ async def _serving(
     meter: Meter,
     listener: MetricsListener | None,
     exporters: Sequence[MetricExporter],
-    described: dict[str, str],
+    attributes: dict[str, str],
 ) -> AsyncIterator[None]:
     _measure_process(meter)
-    server = pumping = pump = None
+    server = sending = sender = None
     if listener is not None:
-        server = await serve_metrics(listener, _page(meter, described))
+        server = await serve_metrics(listener, _page(meter, attributes))
     if exporters:
-        pump = MetricsPump(meter, exporters, otel_resource(described))
-        pumping = asyncio.create_task(pump.run(), name="send metrics")
+        sender = MetricsSender(meter, exporters, otel_resource(attributes))
+        sending = asyncio.create_task(sender.run(), name="send metrics")
     try:
         yield
     finally:
         if server is not None:
             server.close()
-        if pump is not None and pumping is not None:
-            pumping.cancel()
-            await asyncio.wait([pumping])
-            await pump.close()
+        if sender is not None and sending is not None:
+            sending.cancel()
+            await asyncio.wait([sending])
+            await sender.close()
 
 
-def _page(meter: Meter, described: dict[str, str]) -> Page:
-    from leaseway.telemetry.prometheus import render  # its library only where somebody wants pages
+def _page(meter: Meter, attributes: dict[str, str]) -> Page:
+    from leaseway.telemetry.prometheus import render  # imports prometheus_client only if needed
 
     def page() -> Callable[[str], tuple[bytes, str]]:
         families = meter.collect()
-        return lambda accept: render(families, described, accept)
+        return lambda accept: render(families, attributes, accept)
 
     return page
 
@@ -85,19 +85,19 @@ def _measure_process(meter: Meter) -> None:
     meter.observe(
         "process.cpu.time",
         "s",
-        "Processor time that this process has used.",
+        "Processor time used by this process.",
         _cpu_time,
         "cpu.mode",
         kind="counter",
     )
-    meter.observe("process.memory.usage", "By", "Physical memory that this process holds.", _memory)
+    meter.observe("process.memory.usage", "By", "Physical memory used by this process.", _memory)
 
 
 def _measure_loop(meter: Meter, stalls: StallMeter) -> None:
     meter.observe(
         "leaseway.event_loop.stall",
         "s",
-        "The longest time in the last minute or two that the event loop stood still.",
+        "The longest time in the last one to two minutes that the event loop was blocked.",
         lambda: [((), stalls.recent())],
     )
 
@@ -108,5 +108,5 @@ def _cpu_time() -> Reading:
 
 
 def _memory() -> Iterator[tuple[tuple[str, ...], float]]:
-    with suppress(OSError):  # only Linux tells it like this; elsewhere there is no such number
+    with suppress(OSError):  # only Linux has this file; elsewhere the metric is missing
         yield (), int(_STATM.read_text().split()[1]) * _PAGE_SIZE

@@ -1,10 +1,9 @@
-"""Spans at a fifth of their usual cost, for the two that every traced call has in a worker.
+"""Spans at a fifth of the standard cost, for the two spans of every traced call in a worker.
 
-They come from OpenTelemetry's own samplers and ids, and end in its own processors as the
-`ReadableSpan`s that these expect. What makes the usual ones dear is left out: a lock for each span
-and each of its collections, bounds on their sizes, and checks of each attribute's type. Leaseway's
-spans have few attributes, of the right types, and each is used by one thread. Where the
-`OTEL_*_LIMIT` variables set bounds, the usual spans are made.
+They use OpenTelemetry's samplers, ids and processors, but not the expensive parts of its spans: a
+lock for each span and each of its collections, size limits, and type checks of each attribute.
+Leaseway's spans have few attributes of valid types, and each is used by one thread. If an
+`OTEL_*_LIMIT` variable is set, standard spans are made.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace import Tracer as UsualTracer
+from opentelemetry.sdk.trace import Tracer as StandardTracer
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import (
@@ -37,11 +36,11 @@ from leaseway.wire.secrets.redaction import redact
 _UNSET: Final = Status(StatusCode.UNSET)
 _SAMPLED: Final = 0x01
 _RANDOM: Final = 0x02
-"""The flag of W3C's trace context that says that the trace's id is random."""
+"""The flag of the W3C trace context for a random trace id."""
 
 
 class LeanTracerProvider(TracerProvider):
-    """The usual provider, whose tracers make lean spans where nothing speaks against them."""
+    """The standard provider with tracers that make lean spans, unless span limits are set."""
 
     def get_tracer(
         self,
@@ -50,11 +49,11 @@ class LeanTracerProvider(TracerProvider):
         schema_url: str | None = None,
         attributes: Attributes = None,
     ) -> trace.Tracer:
-        named = instrumenting_module_name, instrumenting_library_version, schema_url, attributes
-        usual = super().get_tracer(*named)
-        if not isinstance(usual, UsualTracer) or _limits_are_set():
-            return usual
-        return LeanTracer(usual, InstrumentationScope(*named))
+        scope = instrumenting_module_name, instrumenting_library_version, schema_url, attributes
+        standard = super().get_tracer(*scope)
+        if not isinstance(standard, StandardTracer) or _limits_are_set():
+            return standard
+        return LeanTracer(standard, InstrumentationScope(*scope))
 
 
 def _limits_are_set() -> bool:
@@ -62,15 +61,15 @@ def _limits_are_set() -> bool:
 
 
 class LeanTracer(trace.Tracer):
-    """Makes lean spans; those that become the current one are the usual ones."""
+    """Makes lean spans from `start_span`, standard ones from `start_as_current_span`."""
 
-    def __init__(self, usual: UsualTracer, scope: InstrumentationScope) -> None:
-        self._usual = usual
+    def __init__(self, standard: StandardTracer, scope: InstrumentationScope) -> None:
+        self._standard = standard
         self._scope = scope
-        self._sampler = usual.sampler
-        self._ids = usual.id_generator
-        said_random = getattr(self._ids, "is_trace_id_random", None)
-        self._root_flags = _RANDOM if said_random is not None and said_random() else 0
+        self._sampler = standard.sampler
+        self._ids = standard.id_generator
+        is_random = getattr(self._ids, "is_trace_id_random", None)
+        self._root_flags = _RANDOM if is_random is not None and is_random() else 0
 
     def start_span(
         self,
@@ -84,11 +83,11 @@ class LeanTracer(trace.Tracer):
         set_status_on_exception: bool = True,
     ) -> trace.Span:
         """Start a span; see `opentelemetry.trace.Tracer`."""
-        above = trace.get_current_span(context)
-        parent: SpanContext | None = above.get_span_context()
-        if parent is not None and isinstance(above, LeanSpan):
-            # Each of the standard samplers takes the whole of what it takes: it need not be asked.
-            own = self._new(parent.trace_id, parent.trace_flags, parent.trace_state)
+        parent_span = trace.get_current_span(context)
+        parent: SpanContext | None = parent_span.get_span_context()
+        if parent is not None and isinstance(parent_span, LeanSpan):
+            # Every standard sampler follows a local parent's decision, so it need not be called.
+            own_context = self._new_context(parent.trace_id, parent.trace_flags, parent.trace_state)
         else:
             if parent is not None and parent.is_valid:
                 trace_id, flags = parent.trace_id, parent.trace_flags & _RANDOM
@@ -97,24 +96,26 @@ class LeanTracer(trace.Tracer):
             result = self._sampler.should_sample(context, trace_id, name, kind, attributes, links)
             if result.decision is Decision.RECORD_AND_SAMPLE:
                 flags |= _SAMPLED
-            own = self._new(trace_id, _FLAGS[flags], result.trace_state)
+            own_context = self._new_context(trace_id, _FLAGS[flags], result.trace_state)
             if result.decision is Decision.DROP:
-                return trace.NonRecordingSpan(own)
+                return trace.NonRecordingSpan(own_context)
             attributes = result.attributes
         return LeanSpan(
             name,
-            own,
+            own_context,
             parent,
-            self._usual.resource,
+            self._standard.resource,
             attributes,
             links=links or (),
             kind=kind,
             start_time=start_time or time_ns(),
             instrumentation_scope=self._scope,
-            processor=self._usual.span_processor,
+            processor=self._standard.span_processor,
         )
 
-    def _new(self, trace_id: int, flags: TraceFlags, state: TraceState | None) -> SpanContext:
+    def _new_context(
+        self, trace_id: int, flags: TraceFlags, state: TraceState | None
+    ) -> SpanContext:
         return SpanContext(
             trace_id,
             self._ids.generate_span_id(),
@@ -124,14 +125,14 @@ class LeanTracer(trace.Tracer):
         )
 
     def start_as_current_span(self, *args: Any, **kwargs: Any) -> Any:
-        return self._usual.start_as_current_span(*args, **kwargs)
+        return self._standard.start_as_current_span(*args, **kwargs)
 
 
 _FLAGS: Final = tuple(TraceFlags(number) for number in range(4))
 
 
 class LeanSpan(ReadableSpan, trace.Span):
-    """A span that one thread uses; after its end it takes nothing more."""
+    """A span used by one thread. It ignores changes after its end."""
 
     def __init__(
         self,
@@ -144,15 +145,22 @@ class LeanSpan(ReadableSpan, trace.Span):
         processor: SpanProcessor,
         **more: Any,
     ) -> None:
-        self._noted: dict[str, Any] = dict(attributes or ())
-        self._happened: list[Event] = []
+        self._own_attributes: dict[str, Any] = dict(attributes or ())
+        self._own_events: list[Event] = []
         super().__init__(
-            name, context, parent, resource, self._noted, self._happened, **more, status=_UNSET
+            name,
+            context,
+            parent,
+            resource,
+            self._own_attributes,
+            self._own_events,
+            **more,
+            status=_UNSET,
         )
         self._processor = processor
 
     def get_span_context(self) -> SpanContext:
-        """Return what others need to refer to this span."""
+        """Return the ids of this span."""
         assert self._context is not None
         return self._context
 
@@ -161,26 +169,26 @@ class LeanSpan(ReadableSpan, trace.Span):
 
     def set_attribute(self, key: str, value: AttributeValue) -> None:
         if self._end_time is None:
-            self._noted[key] = value
+            self._own_attributes[key] = value
 
     def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Note several facts."""
+        """Set several attributes."""
         if self._end_time is None:
-            self._noted.update(attributes)
+            self._own_attributes.update(attributes)
 
     def add_event(
         self, name: str, attributes: Attributes = None, timestamp: int | None = None
     ) -> None:
-        """Note that something happens now."""
+        """Add an event."""
         if self._end_time is None:
-            self._happened.append(Event(name, attributes, timestamp))
+            self._own_events.append(Event(name, attributes, timestamp))
 
     def update_name(self, name: str) -> None:
         if self._end_time is None:
             self._name = name
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Say how it went; what is known to be well stays so."""
+        """Set the status, unless it is already OK."""
         if isinstance(status, StatusCode):
             status = Status(status, description)
         if self._end_time is None and self._status.status_code is not StatusCode.OK:
@@ -193,7 +201,7 @@ class LeanSpan(ReadableSpan, trace.Span):
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
-        """Note an error as an event."""
+        """Add an error as an event, with secrets redacted."""
         facts = {
             "exception.type": type(exception).__qualname__,
             "exception.message": redact(str(exception)),
@@ -201,7 +209,7 @@ class LeanSpan(ReadableSpan, trace.Span):
         self.add_event("exception", {**facts, **(attributes or {})}, timestamp)
 
     def end(self, end_time: int | None = None) -> None:
-        """End it, once, and hand it to whoever exports it."""
+        """End the span and pass it to the exporters; ignored if it has ended."""
         if self._end_time is None:
             self._end_time = end_time or time_ns()
             self._processor.on_end(self)

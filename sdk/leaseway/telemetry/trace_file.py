@@ -1,9 +1,8 @@
-"""Spans of several processes in one file: what `leaseway up --trace-file` collects (DESIGN §11).
+"""A file of spans from several processes, for `leaseway up --trace-file` (DESIGN §11).
 
-A small OTLP receiver on loopback appends each span as one line of JSON. `read_spans` and
-`format_tree` turn the file into a picture of one trace. Meant for one machine and for looking at
-a few calls; a real collector takes the same OTLP. A file exporter in each process would miss the
-spans of MCP servers, which send OTLP to where their environment says.
+A small OTLP receiver on loopback appends each span as one line of JSON; `read_spans` and
+`format_tree` print one trace. It is for a few calls on one machine; otherwise send the same OTLP to
+a collector. A file exporter in each process would miss the spans of MCP servers, which send OTLP.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.serving import bind, make_server
 
 MAX_TRACE_FILE: Final = 256 * bounds.MIB
-"""Bytes after which a trace file takes no more spans."""
+"""The maximum size of a trace file in bytes."""
 
 SPAN_HEADER: Final = "x-leaseway-trace"
-"""Carries the token of a collector that asks for one."""
+"""The metadata key of the collector's token."""
 
 _KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUSES: Final = ("unset", "ok", "error")
-# Made once, and without copying what is written, as `asdict` would.
+# Built once; `asdict` would copy the spans.
 _as_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=vars).encode
 
 _logger = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SpanEvent:
-    """Something that happened at one moment of a span."""
+    """An event of a span."""
 
     name: str
     time_ns: int
@@ -49,21 +48,13 @@ class SpanEvent:
 
 @dataclass(frozen=True)
 class SpanRecord:
-    """One span as it stands in the file.
+    """One span of the file, with ids in hex digits and times in nanoseconds since 1970.
 
     Attributes:
-        trace_id: 32 hex digits.
-        span_id: 16 hex digits.
-        parent_span_id: 16 hex digits; empty for the first span of a trace.
-        name: What was done.
+        parent_span_id: Empty for the first span of a trace.
         kind: `internal`, `server`, `client`, `producer` or `consumer`.
         service: `service.name` of the process.
-        start_ns: Nanoseconds since 1970.
-        end_ns: Nanoseconds since 1970.
-        attributes: By name; text, numbers, booleans and lists of them.
-        events: In order of time.
         status: `unset`, `ok` or `error`.
-        status_message: Why, where the status is `error`.
     """
 
     trace_id: str
@@ -81,16 +72,16 @@ class SpanRecord:
 
     @property
     def duration(self) -> float:
-        """How long it took, in seconds."""
+        """The duration in seconds."""
         return (self.end_ns - self.start_ns) / 1e9
 
 
 class TraceCollector:
-    """Receives OTLP over gRPC on loopback and appends spans to a file while it is entered.
+    """An async context that receives OTLP over gRPC on loopback and appends spans to a file.
 
-    `endpoint` says where; `otlp_environment` gives the variables that send a process's spans
-    there. A file beyond `max_bytes` takes no more, which is said once in the log. With a token,
-    spans without it are refused: a stranger on this machine could else fill the file.
+    `otlp_environment` returns the variables that send a process's spans to its `endpoint`. A file
+    of `max_bytes` accepts no more spans, which is logged once. With a token, spans without it are
+    rejected, so that other users of this machine cannot fill the file.
     """
 
     endpoint: Endpoint
@@ -123,18 +114,18 @@ class TraceCollector:
             self._file.close()
             self._file = None
 
-    async def Export(  # noqa: N802 - the name that OTLP's service gives it
+    async def Export(  # noqa: N802 - the method of OTLP's service
         self, request: Any, context: grpc.aio.ServicerContext[Any, Any]
     ) -> Any:
         """Receive one batch of spans."""
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
         if self._token:
-            given = dict(context.invocation_metadata() or ()).get(SPAN_HEADER, "")
-            if not hmac.compare_digest(str(given).encode(), self._token.encode()):
+            sent = dict(context.invocation_metadata() or ()).get(SPAN_HEADER, "")
+            if not hmac.compare_digest(str(sent).encode(), self._token.encode()):
                 await context.abort(
                     grpc.StatusCode.UNAUTHENTICATED,
-                    f"Spans need the header {SPAN_HEADER} that `leaseway up` printed.",
+                    f"Spans need the header {SPAN_HEADER} that `leaseway up` prints.",
                 )
         lines = b"".join(_as_json(vars(span)).encode() + b"\n" for span in _records(request))
         self._append(lines)
@@ -146,8 +137,8 @@ class TraceCollector:
         if self._file.tell() + len(lines) > self._max_bytes:
             self._full = True
             _logger.warning(
-                "The trace file has reached its bound; further spans are dropped. Move it away "
-                "and start again.",
+                "The trace file has reached its maximum size; further spans are dropped. Move it "
+                "away and start again.",
                 extra={"path": str(self._path), "max_bytes": self._max_bytes},
             )
             return
@@ -176,7 +167,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _is_torn(path: Path) -> bool:
-    """Return whether a file ends in the middle of a line, where a disk was full, say."""
+    """Return whether a file ends in the middle of a line, for example after a full disk."""
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
             return False
@@ -185,12 +176,12 @@ def _is_torn(path: Path) -> bool:
 
 
 def otlp_environment(endpoint: Endpoint, token: str = "") -> dict[str, str]:
-    """Return the variables that make a process send its spans to a collector, soon."""
+    """Return the variables that make a process send its spans to a collector without delay."""
     headers = {"OTEL_EXPORTER_OTLP_TRACES_HEADERS": f"{SPAN_HEADER}={token}"} if token else {}
     return {
         **headers,
         "OTEL_TRACES_EXPORTER": "otlp",
-        # Of traces only: where metrics go, and whether they do, is not this collector's business.
+        # Only for traces: this collector does not change where metrics are sent.
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc",
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://{endpoint}",
         "OTEL_EXPORTER_OTLP_TRACES_INSECURE": "true",
@@ -248,7 +239,7 @@ def _value(value: Any) -> Any:
 def read_spans(path: str | Path) -> list[SpanRecord]:
     """Return the spans of a trace file, in the order they arrived.
 
-    A last line that is still being written is left out, and so are lines that were cut off.
+    Skips an unfinished last line and truncated lines.
 
     Raises:
         OSError: The file cannot be read.
@@ -267,20 +258,20 @@ def read_spans(path: str | Path) -> list[SpanRecord]:
             except (TypeError, ValueError, AttributeError):
                 bad = bad or number
     if bad and not spans:
-        raise ValueError(f"{path} is no trace file: line {bad} is not a span.")
+        raise ValueError(f"{path} is not a trace file: line {bad} is not a span.")
     return spans
 
 
 def format_tree(spans: Iterable[SpanRecord], trace_id: str) -> str:
-    """Return one trace as an indented tree with durations, services and errors, for people.
+    """Return one trace as an indented tree with durations, services and errors.
 
-    A span whose parent is not among `spans` stands at the left, as a first span does.
+    A span whose parent is missing from `spans` is not indented, like a first span.
     """
     members = sorted((s for s in spans if s.trace_id == trace_id), key=lambda s: s.start_ns)
-    known = {span.span_id for span in members}
+    span_ids = {span.span_id for span in members}
     children: dict[str, list[SpanRecord]] = {}
     for span in members:
-        parent = span.parent_span_id if span.parent_span_id in known else ""
+        parent = span.parent_span_id if span.parent_span_id in span_ids else ""
         children.setdefault(parent, []).append(span)
     rows: list[tuple[str, SpanRecord]] = []
     _walk(children, "", "", rows)

@@ -1,7 +1,7 @@
-"""Traces: set up at start-up, and the few W3C helpers that both planes and the SDK share.
+"""Set-up of tracing, and helpers for the W3C trace context.
 
-Exporters are chosen by the standard `OTEL_*` variables. `opentelemetry.sdk` is imported only
-where they ask for one, so that a process without tracing pays for none of it (DESIGN §§6, 11).
+The standard `OTEL_*` variables choose the exporters. `opentelemetry.sdk` is imported only if they
+name one, so that tracing costs nothing when it is off (DESIGN §§6, 11).
 """
 
 from __future__ import annotations
@@ -29,44 +29,41 @@ _logger = logging.getLogger(__name__)
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _TRACEPARENT_LENGTH: Final = 55  # 00-{32}-{16}-{2}
 _QUEUE: Final = 8_192
-"""Spans that wait for their export: a busy worker ends 2,048, the usual number, in 0.2 s."""
+"""Spans that can wait for export. A busy worker ends 2,048, the standard limit, in 0.2 s."""
 
 
 class Telemetry:
-    """What was set up at start-up; `shutdown` sends what is still queued."""
+    """The tracer provider of the process, or none if tracing is off."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._provider = provider
 
     @property
     def exporting(self) -> bool:
-        """Whether spans leave this process."""
+        """Whether spans are exported."""
         return self._provider is not None
 
     def shutdown(self, timeout: float = 5.0) -> None:
         """Send queued spans, for at most `timeout` seconds, and stop. Blocks."""
         if self._provider is None:
             return
-        # By itself it would wait for a collector that does not answer for 30 s.
-        ending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
-        ending.start()
-        ending.join(timeout)
-        if ending.is_alive():
+        # The provider itself would wait 30 s for an unresponsive collector.
+        thread = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+        thread.start()
+        thread.join(timeout)
+        if thread.is_alive():
             _logger.warning(
-                f"The last spans were not taken within {timeout:g} s and are lost; look at the "
+                f"The last spans were not exported within {timeout:g} s and are lost; check the "
                 "collector."
             )
 
 
 def configure_telemetry(service_name: str, *, instance: str = "") -> Telemetry:
-    """Install a tracer provider where the `OTEL_*` variables ask for one.
+    """Install a tracer provider if the `OTEL_*` variables name an exporter (see `make_exporters`).
 
-    `OTEL_TRACES_EXPORTER` names the exporters (`otlp`, `console`, `none`); unset means `otlp`
-    where an `OTEL_EXPORTER_OTLP_*ENDPOINT` is set, else none. `OTEL_SDK_DISABLED=true` wins.
-    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` win over the arguments; the sampler is read
-    by OpenTelemetry itself, and so are `OTEL_BSP_*`, but for a longer queue where they name none.
-    What cannot be used is said in a log line and never stops the process. A provider is installed
-    once a process: a further call does nothing, and its `shutdown` neither.
+    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` override the arguments. OpenTelemetry itself
+    reads the sampler and `OTEL_BSP_*`; only the default queue is longer. Unusable settings are
+    logged and never stop the process. A process has one provider: later calls do nothing.
 
     Args:
         service_name: `service.name`, such as `leaseway-worker`.
@@ -95,7 +92,7 @@ def _batches(exporter: SpanExporter) -> SpanProcessor:
         return BatchSpanProcessor(exporter, queue)
     except ValueError as error:
         _logger.warning(
-            f"The OTEL_BSP_* variables can't be used, and the defaults hold: {error} Give each a "
+            f"The OTEL_BSP_* variables are invalid, so the defaults apply: {error} Set each to a "
             "positive whole number, and a queue at least as long as a batch."
         )
         return BatchSpanProcessor(exporter, _QUEUE, 5_000, 512)
@@ -117,9 +114,9 @@ _active = False
 
 
 def tracing_active() -> bool:
-    """Return whether this process has a tracer provider, so that spans are worth making.
+    """Return whether this process has a tracer provider, so that spans are needed.
 
-    Cheap enough for every call. True stays true: a provider is installed once a process.
+    Cheap enough for every call: once true, the result is cached.
     """
     global _active
     if not _active:
@@ -133,7 +130,7 @@ def tracer(name: str) -> Tracer:
 
 
 def traceparent_of(span: Span) -> str:
-    """Return the W3C `traceparent` of a span, or an empty text where it has no valid context."""
+    """Return the W3C `traceparent` of a span, or an empty text if its context is invalid."""
     context = span.get_span_context()
     if not context.is_valid:
         return ""
@@ -141,13 +138,13 @@ def traceparent_of(span: Span) -> str:
 
 
 def context_from(traceparent: str, tracestate: str = "") -> Context:
-    """Return the context that a peer sent; an empty one, for a new trace, where it is not valid."""
+    """Return the context that a peer sent, or an empty one for a new trace if it is invalid."""
     carrier: dict[str, Any] = {"traceparent": traceparent, "tracestate": tracestate}
     return _PROPAGATOR.extract(carrier) if traceparent else Context()
 
 
 def is_sampled(traceparent: str) -> bool:
-    """Return whether a `traceparent` asks for recorded spans, without making a context."""
+    """Return whether a `traceparent` has the sampled flag, without building a context."""
     if len(traceparent) < _TRACEPARENT_LENGTH:
         return False
     try:

@@ -48,7 +48,7 @@ _SCRYPT: Final = {"length": 32, "n": 2**15, "r": 8, "p": 1}
 
 
 @dataclass(frozen=True)
-class Entry:
+class Secret:
     """One secret. Its representation does not show it.
 
     Attributes:
@@ -84,7 +84,7 @@ def check_value(name: str, value: str) -> None:
         raise VaultError(f"The value of {name} holds a zero byte, which no server can be given.")
 
 
-def read_vault(place: VaultPlace) -> Mapping[str, Entry]:
+def read_vault(place: VaultPlace) -> Mapping[str, Secret]:
     """Return every secret by name; none where there is no vault.
 
     Raises:
@@ -104,10 +104,10 @@ def set_secret(place: VaultPlace, name: str, value: str) -> bool:
     check_value(name, value)
     made: list[bool] = []
 
-    def change(entries: dict[str, Entry], keys: Sequence[str]) -> Sequence[str]:
+    def change(entries: dict[str, Secret], keys: Sequence[str]) -> Sequence[str]:
         if name not in entries and len(entries) >= MAX_ENTRIES:
             raise VaultError(f"The vault {place.path} holds {MAX_ENTRIES} secrets; remove some.")
-        entries[name] = Entry(value, datetime.now(UTC))
+        entries[name] = Secret(value, datetime.now(UTC))
         if not keys:
             keys = (new_key(),)
             write_keys(place.key_file, keys)
@@ -125,7 +125,7 @@ def remove_secret(place: VaultPlace, name: str) -> None:
         VaultError: There is none of that name, or the vault cannot be used.
     """
 
-    def change(entries: dict[str, Entry], keys: Sequence[str]) -> Sequence[str]:
+    def change(entries: dict[str, Secret], keys: Sequence[str]) -> Sequence[str]:
         if entries.pop(name, None) is None:
             raise VaultError(f"The vault {place.path} has no secret '{name[:128]}'.")
         return keys
@@ -159,7 +159,7 @@ def rotate_vault(place: VaultPlace, key: str, key_file: Path | None) -> None:
             write_keys(key_file, (key,))
 
 
-Change = Callable[[dict[str, Entry], Sequence[str]], Sequence[str]]
+Change = Callable[[dict[str, Secret], Sequence[str]], Sequence[str]]
 """Changes the entries; given the keys that there are, returns those to write with."""
 
 
@@ -188,7 +188,7 @@ def _read_file(path: Path) -> bytes | None:
         raise VaultError(f"The vault {error}") from None
 
 
-def _seal(entries: Mapping[str, Entry], key: str, place: VaultPlace) -> bytes:
+def _seal(entries: Mapping[str, Secret], key: str, place: VaultPlace) -> bytes:
     document = {
         name: {"value": entry.value, "set_at": entry.set_at.isoformat()}
         for name, entry in sorted(entries.items())
@@ -201,7 +201,7 @@ def _seal(entries: Mapping[str, Entry], key: str, place: VaultPlace) -> bytes:
     return content
 
 
-def _open(content: bytes, keys: Sequence[str], place: VaultPlace) -> Mapping[str, Entry]:
+def _open(content: bytes, keys: Sequence[str], place: VaultPlace) -> Mapping[str, Secret]:
     if not content.startswith(_MAGIC):
         newer = content.startswith(_KIND)
         why = "was written by another version of Leaseway" if newer else "is no vault, or damaged"
@@ -227,10 +227,10 @@ def _open(content: bytes, keys: Sequence[str], place: VaultPlace) -> Mapping[str
     )
 
 
-def _entries(opened: bytes) -> Mapping[str, Entry]:
+def _entries(opened: bytes) -> Mapping[str, Secret]:
     document = json.loads(opened)
     return {
-        name: Entry(entry["value"], datetime.fromisoformat(entry["set_at"]))
+        name: Secret(entry["value"], datetime.fromisoformat(entry["set_at"]))
         for name, entry in document.items()
     }
 

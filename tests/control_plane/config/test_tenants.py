@@ -44,11 +44,11 @@ tenants:
     files, web = policy(parsed, "files"), policy(parsed, "web")
     assert files.allows("acme", "", "read_a")
     assert not files.allows("acme", "", "write_a")
-    assert not files.sees("acme", "billing")
+    assert not files.is_visible("acme", "billing")
     assert web.allows("acme", "billing", "anything")
-    assert [each.sees("rival") for each in (files, web)] == [False, True]
-    assert [each.sees("staff") for each in (files, web)] == [True, True]
-    assert [each.sees("stranger") for each in (files, web)] == [False, False]
+    assert [each.is_visible("rival") for each in (files, web)] == [False, True]
+    assert [each.is_visible("staff") for each in (files, web)] == [True, True]
+    assert [each.is_visible("stranger") for each in (files, web)] == [False, False]
     assert web.limits_of("acme") == TenantLimits(Rate(100, 60.0), 5, 9, 2 << 20)
     assert web.limits_of("rival") is None
 

@@ -24,7 +24,7 @@ from leaseway.control_plane.core.queries.place import pending_for
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.control_plane.core.workers.actions import PushDelta
 from leaseway.control_plane.core.workers.subscription import VariantRefusal
-from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.errors import Reason
 
@@ -135,7 +135,7 @@ def test_removing_the_override_of_a_failed_variant_restores_the_common_one() -> 
 
 
 def test_a_server_that_is_no_longer_hidden_is_pending_until_it_is_up() -> None:
-    state, worker = running(spec("a"), hidden_from(ACME))
+    state, worker = running(spec("a"), hidden_spec(ACME))
     load(state, spec("a"), of_acme("own"))
     later(state, worker)
     assert pending_for(state, "acme") == ["a"]
@@ -164,7 +164,7 @@ FILTERS = st.builds(
     blacklist=st.lists(st.sampled_from(TOOLS), max_size=2).map(tuple),
 )
 WANTED = st.one_of(
-    st.none(), st.just(hidden_from(ACME)), st.builds(of_acme, command=COMMANDS, tools=FILTERS)
+    st.none(), st.just(hidden_spec(ACME)), st.builds(of_acme, command=COMMANDS, tools=FILTERS)
 )
 
 

@@ -11,7 +11,7 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.queries.place import pending_for, variants_of
 from leaseway.control_plane.core.queries.resolve import find_name
-from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy
 from leaseway.wire.errors import Reason
@@ -47,7 +47,7 @@ def seen(state: Coordinator, tenant: str) -> list[str]:
 
 
 def test_a_hidden_server_is_invisible_to_its_tenant_and_not_probed() -> None:
-    state, worker = running(spec("a"), spec("b"), hidden_from(ACME))
+    state, worker = running(spec("a"), spec("b"), hidden_spec(ACME))
     assert seen(state, "acme") == ["b_echo"]
     assert seen(state, "other") == ["a_echo", "b_echo"]
     assert list(variants_of(state, "acme")) == ["b"]
@@ -59,7 +59,7 @@ def test_a_hidden_server_is_invisible_to_its_tenant_and_not_probed() -> None:
 
 
 def test_an_unhidden_server_is_visible_without_a_probe() -> None:
-    state, worker = running(spec("a"), hidden_from(ACME))
+    state, worker = running(spec("a"), hidden_spec(ACME))
     load(state, spec("a"))
     run(state, [worker])
     assert seen(state, "acme") == ["a_echo"]
@@ -69,7 +69,7 @@ def test_an_unhidden_server_is_visible_without_a_probe() -> None:
 
 def test_a_variant_that_becomes_hidden_needs_no_probe() -> None:
     state, worker = running(spec("a"), of_acme())
-    load(state, spec("a"), hidden_from(ACME))
+    load(state, spec("a"), hidden_spec(ACME))
     run(state, [worker])
     assert seen(state, "acme") == []
     assert worker.probes == []
@@ -117,7 +117,7 @@ def test_after_a_restart_a_refused_variant_is_what_workers_still_hold() -> None:
 
 
 def test_after_a_restart_with_a_broken_file_a_hidden_server_stays_hidden() -> None:
-    _, worker = running(spec("a"), hidden_from(ACME))
+    _, worker = running(spec("a"), hidden_spec(ACME))
     state = coordinator()
     state.record_config_failure((), START)
     held = {key: served.hashes for key, served in worker.held.items()}

@@ -262,7 +262,7 @@ async def test_too_many_readers_get_a_retry_delay(
 
 
 async def test_connections_are_limited(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_listener, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(http_listener, "_MAX_CONNECTIONS", 2)
     host, _, port = page.base.removeprefix("http://").partition(":")
     idle = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
     async with asyncio.timeout(BOUND):

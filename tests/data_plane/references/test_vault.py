@@ -11,7 +11,7 @@ import pytest
 from leaseway.data_plane.references import vault as worker_vault
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.vault import file as vault
-from leaseway.vault.file import Entry, read_vault, rotate_vault, set_secret
+from leaseway.vault.file import Secret, read_vault, rotate_vault, set_secret
 from leaseway.vault.key import VaultError, VaultPlace, new_key
 
 
@@ -40,7 +40,7 @@ def test_an_unchanged_vault_is_read_once(
     set_secret(place, "a", "1")
     reads: list[VaultPlace] = []
 
-    def count(place: VaultPlace) -> Mapping[str, Entry]:
+    def count(place: VaultPlace) -> Mapping[str, Secret]:
         reads.append(place)
         return read_vault(place)
 

@@ -69,7 +69,7 @@ class _Site:
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Authenticate the caller, and convert faults to responses."""
         try:
-            if not self._listener.knows_host(request.host):
+            if not self._listener.accepts_host(request.host):
                 return _plain(403, "Request artifacts from localhost or 127.0.0.1.")
             if self._listener.admit is not None:
                 authorization = request.headers.get("Authorization")

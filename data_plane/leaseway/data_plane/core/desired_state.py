@@ -101,7 +101,7 @@ class DesiredState:
         return [
             variant
             for variant in found
-            if variant is not None and variant.spec.policy.sees(tenant, agent)
+            if variant is not None and variant.spec.policy.is_visible(tenant, agent)
         ]
 
 

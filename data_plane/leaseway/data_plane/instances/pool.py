@@ -120,7 +120,7 @@ class Pool:
         response time does not reveal that it exists.
         """
         policy = generation.variant.spec.policy if generation is not None else _GRANTED_TO_NONE
-        if policy.grants is not None and not policy.sees(tenant, agent):
+        if policy.grants is not None and not policy.is_visible(tenant, agent):
             raise self._not_found(server_id, tenant, agent)
         assert generation is not None
         return generation
@@ -130,7 +130,7 @@ class Pool:
         if any(
             spec.key.server_id == server_id
             and spec.key.tenant in ("", tenant)
-            and spec.policy.sees(tenant, agent)
+            and spec.policy.is_visible(tenant, agent)
             for spec in self._probing
         ):
             return Fault(

@@ -100,7 +100,7 @@ class StateMeters:
         for live in self._readers.ready():
             self._meters.count_late_replies(live)
         present = {*self._readers.served(), *self._readers.leases()} | self._meters.take_touched()
-        self._meters.keep(self._retention.wanted(present, self._clock()))
+        self._meters.keep(self._retention.retained(present, self._clock()))
 
     def _held(self) -> Reading:
         held = Counter(self._readers.leases())

@@ -258,7 +258,9 @@ class WorkerMeters:
             self._late,
             self._restarts,
         ):
-            instrument.keep(Attr.SERVER, lambda server_id: not server_id or wanted(server_id))
+            instrument.remove_unless(
+                Attr.SERVER, lambda server_id: not server_id or wanted(server_id)
+            )
         for servers in (self._pipe, self._tcp):
             for server_id in [server_id for server_id in servers if not wanted(server_id)]:
                 del servers[server_id]

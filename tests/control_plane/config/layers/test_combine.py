@@ -5,7 +5,7 @@ import pytest
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.document import Layer
 from leaseway.control_plane.config.schema.issues import ParsedConfig
-from leaseway.spec.model import Value, VariantKey, hidden_from
+from leaseway.spec.model import Value, VariantKey, hidden_spec
 
 SYSTEM = """\
 version: 1
@@ -60,7 +60,7 @@ def test_a_domain_overrides_variables_one_by_one_and_other_values_whole() -> Non
 def test_a_server_disabled_for_a_tenant_is_hidden_from_it_alone() -> None:
     parsed = layered("on: { enabled: false }")
     key = VariantKey("on", T)
-    assert parsed.servers[key] == hidden_from(key)
+    assert parsed.servers[key] == hidden_spec(key)
     assert not parsed.servers[VariantKey("on")].hidden
 
 

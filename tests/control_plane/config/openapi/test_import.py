@@ -25,7 +25,7 @@ from leaseway.control_plane.config.openapi.operations import (
 )
 from leaseway.control_plane.config.openapi.writing import native_server, server_id
 from leaseway.data_plane.http_tools.definitions import input_schema
-from leaseway.spec.http_tools import HttpTool, faults
+from leaseway.spec.http_tools import HttpTool, find_faults
 from leaseway.spec.model import VariantKey
 from leaseway.wire.names import is_valid_name
 
@@ -62,7 +62,7 @@ def test_every_operation_of_a_public_document_is_a_valid_tool_or_has_a_reason(na
     assert len(set(names)) == len(names)
     for tool in made.tools:
         assert is_valid_name(tool.name)
-        assert not list(faults(tool))
+        assert not list(find_faults(tool))
         jsonschema_rs.validator_for(input_schema(tool))
     for skipped in made.skipped:
         assert skipped.reason
@@ -403,6 +403,6 @@ def test_whatever_is_wrong_in_a_document_it_is_read_or_refused(
     with contextlib.suppress(BadDocument):
         made = import_document(document)
         for tool in made.tools:
-            assert not list(faults(tool))
+            assert not list(find_faults(tool))
             json.dumps(input_schema(tool))
         assert native_server(made, "a", "x")

@@ -15,7 +15,7 @@ from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.control_plane.core.queries.place import find_lease, place, workers_for
 from leaseway.control_plane.core.queries.resolve import find_name
 from leaseway.control_plane.core.workers.records import WorkerReport
-from leaseway.spec.model import VariantKey, hidden_from
+from leaseway.spec.model import VariantKey, hidden_spec
 from leaseway.wire.errors import Reason
 
 
@@ -34,7 +34,7 @@ def test_the_toolset_is_visible_while_the_tenant_has_a_leased_server() -> None:
 
 def test_a_tenant_who_sees_no_leased_server_does_not_see_the_toolset() -> None:
     state, worker = coordinator(), FakeWorker()
-    hidden = hidden_from(VariantKey("desk", "acme"))
+    hidden = hidden_spec(VariantKey("desk", "acme"))
     load(state, spec("time"), spec("desk", shared=False), hidden)
     state.handle_worker_joined(hello(), START)
     run(state, [worker])

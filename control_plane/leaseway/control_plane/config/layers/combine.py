@@ -42,7 +42,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
     Table,
     TableEntry,
 )
-from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.names import nearest
 
@@ -299,7 +299,7 @@ class _Combination:
             self.refused.add(key)
         elif spec is None:
             if common in self.specs or entry.name in self.log.failed:
-                self.specs[key] = hidden_from(key)
+                self.specs[key] = hidden_spec(key)
         elif replace(spec, key=common) != self.specs.get(common):
             self.specs[key] = spec
 

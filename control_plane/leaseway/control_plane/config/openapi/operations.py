@@ -21,7 +21,7 @@ from leaseway.spec.http_tools import (
     HttpTool,
     Position,
     Style,
-    faults,
+    find_faults,
     holds_bytes,
 )
 
@@ -177,7 +177,7 @@ class _Importer:
         except Unsupported as error:
             self._skipped.append(SkippedOperation(label, str(error)))
             return
-        fault = next(iter(faults(tool)), None)
+        fault = next(iter(find_faults(tool)), None)
         if fault is not None:
             self._skipped.append(SkippedOperation(label, f"it {fault.message}"))
             return

@@ -24,7 +24,7 @@ from leaseway.control_plane.config.schema.process_servers import (
 from leaseway.control_plane.config.schema.tables import Key, entries_of, read_table
 from leaseway.control_plane.config.schema.values import BadValue
 from leaseway.control_plane.config.tree.yaml_tree import START, Position, TableEntry
-from leaseway.spec.http_tools import sets, without
+from leaseway.spec.http_tools import sets_any, without_parameters
 from leaseway.spec.model import (
     Builtin,
     InstancePolicy,
@@ -213,7 +213,7 @@ def _check_http_tools(server: TableEntry, values: dict[str, Any], where: Where) 
     place, at = where.find("http_tools", server.at)
     for tool in tools.values():
         for parameter in tool.parameters:
-            if sets(parameter, headers, query):
+            if sets_any(parameter, headers, query):
                 by = headers.get(parameter.sent_as.lower(), "security")
                 message = (
                     f"The tool {quoted(tool.name)} has the {parameter.position} parameter"
@@ -223,7 +223,7 @@ def _check_http_tools(server: TableEntry, values: dict[str, Any], where: Where) 
     if document is not None:
         imported = document.imported
         values.setdefault("url", imported.base_url)
-        written = [without(tool, headers, query) for tool in imported.tools]
+        written = [without_parameters(tool, headers, query) for tool in imported.tools]
         tools = {tool.name: tool for tool in written} | tools
         if not given:
             _warn_of_credentials(document, headers, where)

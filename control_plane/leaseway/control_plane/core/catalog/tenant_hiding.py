@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.variants import LastKnownGood, Served, build_good
-from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
 
 
 class TenantSpecs:
@@ -39,7 +39,7 @@ def common_key(key: VariantKey) -> VariantKey:
 
 def hidden_variant(key: VariantKey) -> LastKnownGood:
     """Return an empty variant that hides a server from a tenant, also on workers."""
-    good, _ = build_good(hidden_from(key), ServerListing())
+    good, _ = build_good(hidden_spec(key), ServerListing())
     return good
 
 

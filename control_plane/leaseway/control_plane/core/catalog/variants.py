@@ -117,7 +117,7 @@ def granted_to(served: Served, tenant: str, agent: str = "") -> Served | None:
     policy = served.spec.policy
     if policy.grants is None:
         return served
-    if not policy.sees(tenant, agent):
+    if not policy.is_visible(tenant, agent):
         return None
     listing = served.listing
     return replace(

@@ -182,7 +182,10 @@ def variants_of(state: Coordinator, tenant: str) -> dict[str, VariantKey]:
         name: key
         for name, key in chosen.items()
         if key not in specs
-        or (not specs[key].hidden and (tenant == ALL_TENANTS or specs[key].policy.sees(tenant)))
+        or (
+            not specs[key].hidden
+            and (tenant == ALL_TENANTS or specs[key].policy.is_visible(tenant))
+        )
     }
 
 

@@ -19,7 +19,7 @@ from leaseway.control_plane.core.catalog.worker_scope import WorkerScope, unplac
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.servers.probing import Claim, ProbeJob, ProbeSchedule, StartedProbe
-from leaseway.spec.model import ServerSpec, VariantKey, hidden_from
+from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
 
 _MAX_CLAIM_ATTEMPTS: Final = 3
 _LISTS_DIFFER: Final = "LISTS_DIFFER"
@@ -117,7 +117,7 @@ class Servers:
             return
         self._forget_undesired(now)
         unknown = (self.refused - self.desired.keys()) - self.last_known_good.keys() - set(awaited)
-        hidden = [hidden_from(key) for key in sorted(unknown)]
+        hidden = [hidden_spec(key) for key in sorted(unknown)]
         for spec in (*self.desired.values(), *hidden):
             key = spec.key
             if not spec.hidden:

@@ -133,7 +133,7 @@ class ToolPolicies:
             numbered = (
                 CompiledRule(number, _expression(rule.expression))
                 for number, rule in enumerate(self._policy.rules, start=1)
-                if rule.is_for(tool)
+                if rule.applies_to(tool)
             )
             permissions = self._policy.permissions
             self._rules[tool] = (*self._rules_from(permissions, tool, plan, risk), *numbered)

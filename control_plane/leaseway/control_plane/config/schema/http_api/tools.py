@@ -48,7 +48,7 @@ from leaseway.spec.http_tools import (
     HttpTool,
     Position,
     TemplateEngine,
-    faults,
+    find_faults,
     placeholders,
 )
 from leaseway.templates.engine import ENGINES, Template
@@ -75,7 +75,7 @@ _NESTED_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 def _check(tool: HttpTool, node: Tree, where: Where) -> None:
     """Report contradictions within a tool, and a template that does not compile."""
-    for found in faults(tool):
+    for found in find_faults(tool):
         is_of_parameter = found.parameter is not None
         name = f"parameters[{found.parameter}]" if is_of_parameter else found.about
         place, at = where.find(name, node.at)
@@ -237,7 +237,7 @@ _EXPECTED: Final[Mapping[str, tuple[type | tuple[type, ...], str]]] = {
 
 
 def _matching(pattern: str, *, longest: int) -> Reader[str]:
-    """Return a reader of text with a pattern for editors; `faults` of the tool checks the rule."""
+    """Return a reader of text with a pattern for editors; `find_faults` checks the rule."""
     plain = plain_text(longest=longest, empty=False)
     return Reader(plain.read, plain.schema | {"pattern": pattern})
 
