@@ -65,9 +65,9 @@ FLEET: Final = Dashboard(
             kind="stat",
         ),
         Panel("Leases held", [("sum(leaseway_leases_held)", "leases")], kind="stat"),
-        Panel("Calls under way", [("sum(leaseway_calls_in_flight)", "calls")], kind="stat"),
+        Panel("Calls in flight", [("sum(leaseway_calls_in_flight)", "calls")], kind="stat"),
         Panel(
-            "Calls a second",
+            "Calls per second",
             [
                 (
                     f"sum by (leaseway_server) (rate({_CALLS}_count[$__rate_interval]))",
@@ -77,7 +77,7 @@ FLEET: Final = Dashboard(
             "reqps",
         ),
         Panel(
-            "Failed calls a second",
+            "Failed calls per second",
             [
                 (
                     f"sum by (leaseway_server, error_type) (rate({_CALLS}_count{{{_FAILED}}}[$__rate_interval]))",
@@ -86,9 +86,9 @@ FLEET: Final = Dashboard(
             ],
             "reqps",
         ),
-        Panel("How long calls take", _quantiles(f"{_CALLS}_bucket"), "s"),
+        Panel("Call duration", _quantiles(f"{_CALLS}_bucket"), "s"),
         Panel(
-            "Refused before a server had them",
+            "Calls rejected before reaching a server",
             [
                 (
                     "sum by (leaseway_reason) (rate(leaseway_calls_refused_total[$__rate_interval]))",
@@ -135,7 +135,7 @@ SERVER: Final = Dashboard(
     "Leaseway: one server",
     [
         Panel(
-            "Calls a second by tool",
+            "Calls per second by tool",
             [
                 (
                     f'sum by (gen_ai_tool_name) (rate({_CALLS}_count{{leaseway_server="$server"}}[$__rate_interval]))',
@@ -145,7 +145,7 @@ SERVER: Final = Dashboard(
             "reqps",
         ),
         Panel(
-            "Failed calls a second",
+            "Failed calls per second",
             [
                 (
                     f'sum by (gen_ai_tool_name, error_type) (rate({_CALLS}_count{{leaseway_server="$server",error_type!=""}}[$__rate_interval]))',
@@ -154,11 +154,9 @@ SERVER: Final = Dashboard(
             ],
             "reqps",
         ),
+        Panel("Call duration", _quantiles(f'{_CALLS}_bucket{{leaseway_server="$server"}}'), "s"),
         Panel(
-            "How long calls take", _quantiles(f'{_CALLS}_bucket{{leaseway_server="$server"}}'), "s"
-        ),
-        Panel(
-            "95 % by tool",
+            "95th percentile by tool",
             [
                 (
                     f'histogram_quantile(0.95, sum by (le, gen_ai_tool_name) (rate({_CALLS}_bucket{{leaseway_server="$server"}}[$__rate_interval])))',
@@ -186,7 +184,7 @@ SERVER: Final = Dashboard(
             ],
         ),
         Panel(
-            "How long starts take",
+            "Start duration",
             _quantiles(
                 'leaseway_instance_start_duration_seconds_bucket{leaseway_server="$server"}',
                 ", leaseway_outcome",
@@ -195,7 +193,7 @@ SERVER: Final = Dashboard(
         ),
         Panel("Leases held", [('sum(leaseway_leases_held{leaseway_server="$server"})', "leases")]),
         Panel(
-            "How leases end",
+            "Ended leases by outcome",
             [
                 (
                     'sum by (leaseway_outcome) (rate(leaseway_leases_ended_total{leaseway_server="$server"}[$__rate_interval]))',
@@ -205,7 +203,7 @@ SERVER: Final = Dashboard(
             "reqps",
         ),
         Panel(
-            "Waiting for a lease",
+            "Wait for a lease",
             _quantiles(
                 'leaseway_lease_wait_duration_seconds_bucket{leaseway_server="$server"}',
                 ", leaseway_lease_start",
@@ -213,12 +211,12 @@ SERVER: Final = Dashboard(
             "s",
         ),
         Panel(
-            "How long clients were up",
+            "Client lifetime",
             _quantiles('mcp_client_session_duration_seconds_bucket{leaseway_server="$server"}'),
             "s",
         ),
         Panel(
-            "Answers that came too late",
+            "Late responses",
             [
                 (
                     'sum(rate(leaseway_replies_late_total{leaseway_server="$server"}[$__rate_interval]))',
@@ -235,7 +233,7 @@ WORKER: Final = Dashboard(
     "worker",
     "Leaseway: one worker",
     [
-        Panel("Calls under way", [('leaseway_calls_in_flight{instance="$worker"}', "calls")]),
+        Panel("Calls in flight", [('leaseway_calls_in_flight{instance="$worker"}', "calls")]),
         Panel(
             "Leases held and waiting",
             [
@@ -252,9 +250,9 @@ WORKER: Final = Dashboard(
                 )
             ],
         ),
-        Panel("Streams of callers", [('leaseway_exchange_streams{instance="$worker"}', "streams")]),
+        Panel("Exchange streams", [('leaseway_exchange_streams{instance="$worker"}', "streams")]),
         Panel(
-            "Waiting to be written to callers",
+            "Bytes queued for callers",
             [('leaseway_exchange_queue_size_bytes{instance="$worker"}', "bytes")],
             "bytes",
         ),
@@ -269,12 +267,12 @@ WORKER: Final = Dashboard(
             "reqps",
         ),
         Panel(
-            "Artifacts kept",
+            "Stored artifacts",
             [('leaseway_artifacts_size_bytes{instance="$worker"}', "bytes")],
             "bytes",
         ),
         Panel(
-            "Artifacts that could not be kept",
+            "Artifacts not stored",
             [
                 (
                     'rate(leaseway_artifacts_failed_total{instance="$worker"}[$__rate_interval])',
@@ -284,7 +282,7 @@ WORKER: Final = Dashboard(
             "reqps",
         ),
         Panel(
-            "Processor time",
+            "CPU time",
             [
                 (
                     'sum by (cpu_mode) (rate(process_cpu_time_seconds_total{instance="$worker"}[$__rate_interval]))',
@@ -295,7 +293,7 @@ WORKER: Final = Dashboard(
         ),
         Panel("Memory", [('process_memory_usage_bytes{instance="$worker"}', "bytes")], "bytes"),
         Panel(
-            "Behind the control plane",
+            "Sync lag",
             [("max by (leaseway_worker) (leaseway_sync_lag_seconds)", "{{leaseway_worker}}")],
             "s",
         ),
@@ -305,10 +303,10 @@ WORKER: Final = Dashboard(
 
 TENANT: Final = Dashboard(
     "tenant",
-    "Leaseway: one tenant (needs the collector's span metrics)",
+    "Leaseway: one tenant (requires the collector's span metrics)",
     [
         Panel(
-            "Calls a second by server",
+            "Calls per second by server",
             [
                 (
                     f'sum by (leaseway_server) (rate({_SPANS}_calls_total{{leaseway_tenant="$tenant"}}[$__rate_interval]))',
@@ -318,7 +316,7 @@ TENANT: Final = Dashboard(
             "reqps",
         ),
         Panel(
-            "Failed calls a second",
+            "Failed calls per second",
             [
                 (
                     f'sum by (leaseway_server) (rate({_SPANS}_calls_total{{leaseway_tenant="$tenant",status_code="STATUS_CODE_ERROR"}}[$__rate_interval]))',
@@ -328,12 +326,12 @@ TENANT: Final = Dashboard(
             "reqps",
         ),
         Panel(
-            "How long calls take",
+            "Call duration",
             _quantiles(f'{_SPANS}_duration_milliseconds_bucket{{leaseway_tenant="$tenant"}}'),
             "ms",
         ),
         Panel(
-            "95 % by server",
+            "95th percentile by server",
             [
                 (
                     f'histogram_quantile(0.95, sum by (le, leaseway_server) (rate({_SPANS}_duration_milliseconds_bucket{{leaseway_tenant="$tenant"}}[$__rate_interval])))',

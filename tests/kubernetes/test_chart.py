@@ -83,7 +83,7 @@ def test_helm_lint_has_nothing_against_the_chart(helm: str) -> None:
         ("controlPlane.replica=3", "additional properties 'replica' not allowed"),
         ("workerDefaults.terminationGracePeriodSeconds=10", "minimum: got 10, want 40"),
         ("workers.gpu.capacitty=3", "additional properties 'capacitty' not allowed"),
-        ("tls.certManager.enabled=true", "which issuer signs the certificate"),
+        ("tls.certManager.enabled=true", "the issuer that signs the certificate"),
         ("workerDefaults.autoscaling.kind=vpa", "/workerDefaults/autoscaling/kind"),
     ],
 )

@@ -79,12 +79,12 @@ topologySpreadConstraints:
   {{- end }}
 {{- end }}
 
-{{- /* One pool: the defaults with what the pool says over them. */ -}}
+{{- /* The values of a pool: its own over the defaults. */ -}}
 {{- define "leaseway.pool" -}}
 {{- mustMergeOverwrite (deepCopy .defaults) (deepCopy (.pool | default dict)) | toYaml -}}
 {{- end }}
 
-{{- /* TLS: a Secret of the kind kubernetes.io/tls with ca.crt, by cert-manager or your own. */ -}}
+{{- /* TLS: a kubernetes.io/tls Secret with ca.crt, from cert-manager or your own. */ -}}
 {{- define "leaseway.tlsOn" -}}
 {{- if or .Values.tls.certManager.enabled .Values.tls.existingSecret }}yes{{ end -}}
 {{- end }}
@@ -119,7 +119,7 @@ topologySpreadConstraints:
 {{- end -}}
 {{- end }}
 
-{{- /* How to ask whether a process answers: the kubelet's gRPC probes speak no TLS. */ -}}
+{{- /* The probe of a process; with TLS a TCP probe, because the kubelet's gRPC probes do not support TLS. */ -}}
 {{- define "leaseway.probe" -}}
 {{- if .root | include "leaseway.tlsOn" -}}
 tcpSocket: { port: {{ .port }} }
