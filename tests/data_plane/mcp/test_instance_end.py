@@ -233,6 +233,7 @@ async def test_an_error_of_ours_ends_the_instance_and_is_logged(
     assert (closed, closed.state) == (instance, "closed")
     assert fault is not None
     assert "inside the worker" in fault.message
+    assert fault.metadata == {"server": "echo_raw"}
     assert "a bug" in caplog.text
 
 

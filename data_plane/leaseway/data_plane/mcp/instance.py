@@ -306,6 +306,7 @@ class Instance:
             Reason.SERVER_LOST,
             f"The connection to the server {self._server} failed inside the worker; see the"
             " worker's log.",
+            metadata={"server": self._server},
         )
 
     def _fail(self, error: BaseException) -> None:
