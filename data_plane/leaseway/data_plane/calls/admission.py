@@ -48,7 +48,8 @@ class CallAdmission:
         if len(tenant) > MAX_KEY_LENGTH or len(call.session) > MAX_KEY_LENGTH:
             check_caller_names(session=call.session, tenant=tenant)  # leases check them fully
         generation = self._pool.resolve(call.server_id, tenant, call.agent)
-        toolset = generation.variant.toolset
+        variant = generation.variant
+        toolset = variant.toolset
         if call.method:
             request = admit(
                 toolset.prompts_resources, call.server_id, call.method, active.arguments
@@ -56,7 +57,7 @@ class CallAdmission:
             call.tool = request.name  # the params decide, not the caller's `tool`
             return generation, request
         plan = toolset.tools.get(call.tool)
-        policies = generation.variant.policies
+        policies = variant.policies
         if policies.is_needed or active.audit is not None:
             active.policy = policies.find(tenant, call.agent, call.tool)
             if active.policy is None or plan is None:

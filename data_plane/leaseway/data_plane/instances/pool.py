@@ -105,20 +105,11 @@ class Pool:
         Raises:
             Fault: TOOL_NOT_FOUND, with the nearest ids; SERVER_NOT_READY: it is being probed here.
         """
+        generation = self._common.get(server_id)
         if self._of_tenants:
-            own = self._of_tenants.get(server_id)
-            if own is not None and tenant in own:
-                return self._check_grants(own[tenant], server_id, tenant, agent)
-        return self._check_grants(self._common.get(server_id), server_id, tenant, agent)
-
-    def _check_grants(
-        self, generation: Generation | None, server_id: str, tenant: str, agent: str
-    ) -> Generation:
-        """Return a generation that a caller may see.
-
-        A missing server takes the code path of one that is granted to no caller, so that the
-        response time does not reveal that it exists.
-        """
+            generation = self._of_tenants.get(server_id, {}).get(tenant, generation)
+        # A missing server takes the code path of one that is granted to no caller, so that the
+        # response time does not reveal that it exists.
         policy = generation.variant.spec.policy if generation is not None else _GRANTED_TO_NONE
         if policy.grants is not None and not policy.is_visible(tenant, agent):
             raise self._not_found(server_id, tenant, agent)
