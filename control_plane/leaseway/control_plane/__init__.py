@@ -1,1 +1,5 @@
-"""The control plane: decides what workers serve (DESIGN §§2–5, 8)."""
+"""The control plane: reads the configuration, decides what workers serve (DESIGN §§2-5, 8).
+
+Imports the shared packages (`identity`, `spec`, `telemetry`, `vault`, `templates`, `runbook`,
+`wire`); never the SDK, the data plane or the command line.
+"""

@@ -1,8 +1,8 @@
 """MCP servers as Python classes, which workers run with `transport: python`.
 
-Subclass `BaseMCPServer`. Importing this package imports only the standard library; the process that
-runs a class (`python -m leaseway.server MODULE CLASS`) imports the official MCP package and
-`leaseway.telemetry`. The package imports neither the planes nor the SDK.
+Subclass `BaseMCPServer`. Importing this package loads only the standard library; the process of a
+server (`python -m leaseway.server MODULE CLASS`) also imports the official MCP package and
+`leaseway.telemetry`. Never imports the planes or the SDK.
 """
 
 from leaseway.server.base import (

@@ -1,7 +1,7 @@
 """The `leaseway` command (DESIGN §12): one module for each group of subcommands.
 
-Subcommands that ask a running system go through `leaseway.sdk` only; those that start a plane
-import it when they run, so that the others need none of its dependencies.
+Subcommands for a running system use `leaseway.sdk` only. Those that start a plane import it when
+they run, so that the others do not need its dependencies.
 """
 
 import os

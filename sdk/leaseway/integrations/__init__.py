@@ -1,5 +1,5 @@
-"""Tools for agent frameworks: one module for each, which imports its framework and `leaseway.sdk`.
+"""Tools for agent frameworks: one module for each, based on the framework and `leaseway.sdk`.
 
-Each has one function: it takes tools, as `list_tools` returns them, and the client or session that
-calls them, and returns the framework's own tool objects.
+Each module has one function. It accepts tools from `list_tools` and the client or session that
+calls them, and returns the framework's tool objects. Never imports a plane.
 """

@@ -1,7 +1,7 @@
-"""What each reason of a problem or an error means, and what an operator does about it.
+"""The meaning of each reason of a problem or an error, and what an operator does about it.
 
 The entries are data (`entries.toml`): `docs/runbook.md` is written from them, the console and
-`leaseway runbook` show them. It imports nothing of Leaseway; nothing on a call's way imports it.
+`leaseway runbook` show them. Imports nothing of Leaseway; the call path never imports it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server's specification as both planes know it: model, hashes, filters, references.
+"""The specification of a server, shared by both planes: model, hashes, filters, references.
 
-Pure but for `protobuf`. The SDK does not import it.
+Pure except for `protobuf`. The SDK never imports it.
 """

@@ -1,5 +1,5 @@
-"""Response templates: Go's template syntax and Jinja2's own, compiled once and rendered bounded.
+"""Response templates in Go's syntax or Jinja2's, compiled once and rendered within limits.
 
-Pure, and shared by both planes: the control plane compiles a template to refuse a bad one, a worker
-renders with it. Imports jinja2, `leaseway.wire.bounds` and nothing else; the SDK never imports it.
+Pure, and shared by both planes: the control plane compiles a template to check it, a worker renders
+it. Imports only jinja2 and `leaseway.wire.bounds`; the SDK never imports it.
 """

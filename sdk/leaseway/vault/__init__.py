@@ -1,4 +1,4 @@
-"""The encrypted file of secrets and its key.
+"""The encrypted file of secrets, and its key.
 
-The command writes it, workers read it; the SDK does not import it.
+The command line writes it and workers read it; the SDK never imports it.
 """

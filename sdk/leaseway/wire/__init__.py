@@ -1,4 +1,4 @@
 """Code that the SDK and both planes share: errors on the wire, framing, bounds, serving.
 
-Nothing here depends on leases or on the registry; nothing here is public API.
+Imports only `leaseway.v1`. It is not public API and does not depend on leases or the registry.
 """

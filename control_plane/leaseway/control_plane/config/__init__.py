@@ -1,1 +1,4 @@
-"""Configuration: from files and resources to typed server specs, and the watch (DESIGN §§2-3)."""
+"""The configuration, from files and Kubernetes resources to typed specs (DESIGN §§2-3).
+
+Imports specs and `wire`; never the plane or services.
+"""

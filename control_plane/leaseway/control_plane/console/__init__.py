@@ -1,4 +1,4 @@
 """The web console: a page, its JSON API and a live stream, served by the control plane process.
 
-May import the plane, the core and the services; only `app` imports it.
+Imports the plane, the core and the services; only `app` imports it.
 """

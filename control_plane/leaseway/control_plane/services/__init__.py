@@ -1,4 +1,5 @@
 """The gRPC services for callers and operators: catalog, placement, admin.
 
-Each handler checks a request, calls the coordinator through `Plane`, and builds the response.
+Each handler checks the request, calls the coordinator through `Plane`, and builds the response.
+Decisions belong to `core`.
 """

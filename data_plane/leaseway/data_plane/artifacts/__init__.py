@@ -1,4 +1,4 @@
-"""Images and sounds of results: taken out, stored on disk, served over HTTP.
+"""Images and audio of results: extracted, stored on disk, served over HTTP.
 
-Imports `core` and `background`; never `calls`.
+Imports `core` and `background`; never calls.
 """

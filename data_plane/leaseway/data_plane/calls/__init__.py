@@ -1,4 +1,4 @@
-"""Calls: admission, approval, execution, tracing and history. Each call ends exactly once.
+"""A call: admits it, finds its instance, runs it, and ends it exactly once.
 
-Imports leases, instances and artifacts; never gRPC services or `sync`.
+Imports leases, instances, artifacts and the audit; never `services` or `sync`.
 """

@@ -1,4 +1,4 @@
-"""Supervision of live MCP clients: pool, generations, spares, restarts, expiry.
+"""Supervises live MCP clients: pool, generations, spares, restarts, expiry.
 
-Starts instances through the port in `core.ports`; imports nothing of calls or leases.
+Starts instances through the port in `core.ports`. Never imports `mcp`, calls or leases.
 """

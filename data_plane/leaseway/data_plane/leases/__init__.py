@@ -1,4 +1,4 @@
-"""Leases of a worker: grant, renew, expire, and the wait queue for room.
+"""Leases of a worker: grants, renews and expires them, and queues requests for capacity.
 
-Imports instances, and nothing of calls.
+Imports instances; never calls.
 """

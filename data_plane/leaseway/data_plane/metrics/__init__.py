@@ -1,4 +1,4 @@
-"""A worker's instruments and gauges.
+"""The metric instruments of a worker.
 
-The owners of a worker's state pass readers in; nothing here imports them.
+The owners of a worker's state pass in functions that read it; this package never imports them.
 """

@@ -1,4 +1,4 @@
 """Resolves {env}, {file} and {secret} references, and builds the environment of child processes.
 
-Resolved values are redacted from all text that leaves the process.
+Also collects the resolved values, so that they are redacted from all text that leaves the process.
 """

@@ -1,4 +1,4 @@
-"""The gRPC services that callers use: the exchange stream, unary calls, leases.
+"""The gRPC services for callers: the exchange stream, unary calls, leases.
 
-They only convert messages; `calls` and `leases` do the work.
+They convert frames and messages; calls and leases are handled in `calls` and `leases`.
 """

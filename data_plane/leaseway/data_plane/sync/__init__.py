@@ -1,4 +1,4 @@
-"""The worker's stream to the control plane: deltas, probes, status, conversion.
+"""The worker's stream to the control plane: receives deltas and probes, sends status.
 
-Changes instances and leases; imports nothing of calls.
+Applies changes to instances and leases; never imports calls.
 """

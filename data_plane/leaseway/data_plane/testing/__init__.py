@@ -1,4 +1,4 @@
-"""In-memory versions of the instance port and of a transport.
+"""In-memory implementations of the instance port and of a transport.
 
-For tests; the product does not import them.
+For tests; product code never imports them.
 """

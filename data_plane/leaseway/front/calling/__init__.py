@@ -1,4 +1,4 @@
 """The context of client requests: sessions, the relay to the SDK, lease handles, approvals.
 
-It imports messages, results and definitions, and no transport.
+Imports messages, results and definitions; never a transport.
 """

@@ -1,4 +1,4 @@
-"""The subcommands, a folder for each purpose and a module for each group.
+"""The subcommands, in one folder for each purpose and one module for each group.
 
-Imported when a command runs, so that help stays quick.
+A module is imported when its command runs, so that `--help` stays fast.
 """

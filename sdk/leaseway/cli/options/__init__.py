@@ -1,1 +1,4 @@
-"""Options and arguments that several commands share, with their checks."""
+"""Options and arguments that several commands share, with their checks.
+
+Imports no command.
+"""

@@ -1,4 +1,4 @@
-"""What commands print: tables, content of results, files.
+"""The output of commands: tables, content of results, files.
 
-The one place where text that servers wrote reaches the terminal.
+Only this package prints text from servers, so that it can escape control characters.
 """

@@ -1,4 +1,4 @@
-"""The synchronous client: twins of the asynchronous classes, and the thread that runs their loop.
+"""The synchronous client: blocking versions of the asynchronous classes, and their loop's thread.
 
-Imports `client`; no asynchronous module imports this folder.
+Imports `client`; no asynchronous module imports this package.
 """

@@ -1,4 +1,4 @@
 """Calls, from name to result: requests, retries, results, tracing.
 
-Imports leases, catalog and transport.
+Imports leases, the catalog and transport; never a client.
 """

@@ -1,4 +1,4 @@
 """The catalog: lists of tools, prompts and resources, resolved names, formats of model providers.
 
-Imports transport.
+Imports transport; never leases or calls.
 """

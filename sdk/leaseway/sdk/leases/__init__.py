@@ -1,4 +1,4 @@
-"""The lease client: acquire, keep alive, release, and detect lost leases.
+"""Leases of a client: acquires, renews and releases them, and detects lost ones.
 
-Imports transport; does not depend on tools.
+Imports transport; never the catalog or calls.
 """

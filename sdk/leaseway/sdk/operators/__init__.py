@@ -1,1 +1,4 @@
-"""Requests of operators: servers, workers, leases, problems, logs, approvals, drain and revoke."""
+"""Requests of operators: servers, workers, leases, problems, logs, approvals, drain and revoke.
+
+Imports transport and the runtime; never a client.
+"""

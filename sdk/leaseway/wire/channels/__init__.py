@@ -1,4 +1,4 @@
 """Connections between processes: addresses, credentials, channels, servers, TLS.
 
-Imports grpc and the leaves of `wire`; does not depend on any service.
+Imports grpc and modules of `wire`; never a service.
 """

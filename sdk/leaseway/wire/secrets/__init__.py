@@ -1,4 +1,4 @@
-"""Secrets: names and shapes that reveal them, and their removal from texts.
+"""Secrets: names and patterns that reveal them, and redaction of texts.
 
-Pure; imports only the standard library.
+Pure. Imports only the standard library.
 """

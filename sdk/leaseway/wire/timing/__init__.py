@@ -1,4 +1,4 @@
 """Deadlines, durations and backoff, for both planes and the SDK.
 
-Imports the leaves of `wire`, and no service or plane.
+Imports modules of `wire`; never a service or a plane.
 """

@@ -1,4 +1,4 @@
-"""Layers of configuration: how system, domain and session files make one result.
+"""Configuration layers: combines system, domain and session files into one result.
 
-Pure functions of parsed documents. Imports `schema` and `tree`; knows no file watcher.
+Pure functions of parsed documents. Imports `schema` and `tree`; never reads or watches files.
 """

@@ -1,4 +1,5 @@
-"""Converts OpenAPI 3.0 and 3.1 documents to HTTP tools: one tool for each chosen operation.
+"""Converts OpenAPI 3.0 and 3.1 documents to HTTP tools, one for each selected operation.
 
-Only `documents` reads files and addresses. Imports specs and names, not configuration files.
+Only `documents` reads files and URLs. Imports specs and `wire`; never the readers of configuration
+files.
 """

@@ -1,1 +1,4 @@
-"""YAML and JSON files as trees with the position of each value; imports nothing else of config."""
+"""YAML and JSON files as trees with the position of each value.
+
+Imports nothing else of `config`.
+"""

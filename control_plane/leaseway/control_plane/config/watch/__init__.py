@@ -1,1 +1,4 @@
-"""Watches files, folders and namespaces: yields the content of all after each change."""
+"""Watches files, folders and namespaces, and yields their whole content after each change.
+
+The top layer of `config`: no other module of `config` imports it.
+"""

@@ -1,4 +1,4 @@
-"""What each server exposes to whom: listings, exposed names, variants and registry snapshots.
+"""Listings, exposed names, variants and registry snapshots: what each server exposes to whom.
 
-Pure. Imports problems; independent of workers and placement.
+Pure. Imports `problems`; never workers or placement.
 """

@@ -1,4 +1,4 @@
-"""Placement of leases on workers, the queue of requests that wait for capacity, and lease ends.
+"""Placement of leases on workers, the wait queue for capacity, and ended leases.
 
-Pure. Refers to workers by id and load only.
+Pure. Refers to workers by id and load only; imports neither workers nor the catalog.
 """

@@ -1,4 +1,4 @@
-"""Media in results, and the index of those that a worker keeps as artifacts.
+"""Media in results, and the index of the artifacts that a worker stores.
 
-Pure: no IO. Imports nothing of the data plane.
+Pure. Imports nothing of the worker outside `core`.
 """

@@ -1,4 +1,4 @@
-"""Calls as instances see them, turns on an instance, and batching of results.
+"""The interface between calls and instances, turns on an instance, and batches of results.
 
-Pure: no IO, no clock, no protobuf. Imports nothing of the data plane.
+Pure. Imports nothing of the worker outside `core`.
 """

@@ -1,1 +1,4 @@
-"""Decisions about instances: restart backoff, circuit breaker, age, idleness, spares. Pure."""
+"""Decisions about instances: restart backoff, circuit breaker, age, idleness, spares.
+
+Pure. Imports nothing of the worker outside `core`.
+"""

@@ -1,4 +1,4 @@
-"""Which leases a worker holds, and why there is none, in sentences.
+"""The table of a worker's leases, and sentences that explain why a lease does not exist.
 
-Pure: time is a parameter. Imports nothing of the data plane.
+Pure: time is a parameter. Imports nothing of the worker outside `core`.
 """

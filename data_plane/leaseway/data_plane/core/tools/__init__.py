@@ -1,4 +1,4 @@
-"""Tools, prompts and resources of a variant, compiled at each registry commit for quick calls.
+"""Tools, prompts and resources of a variant, compiled at each registry commit for fast calls.
 
-Also the checks of arguments and policies. Pure; imports nothing of the data plane.
+Also checks arguments and policies. Pure. Imports nothing of the worker outside `core`.
 """

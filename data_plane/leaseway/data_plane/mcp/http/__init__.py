@@ -1,4 +1,4 @@
-"""Streamable HTTP, both protocol eras: requests, responses, sessions and their renewal.
+"""Streamable HTTP of both protocol eras: requests, responses, sessions and their renewal.
 
-Imports `protocol`, but nothing about processes.
+Imports `protocol`; never `process`.
 """

@@ -1,4 +1,5 @@
-"""Servers as images on Kubernetes: a pod for each instance, attached to over the API.
+"""Servers as images on Kubernetes: creates a pod for each instance and attaches to it.
 
-Imports the protocol's transports and the server's spec; the API's client library only when used.
+Imports the protocol's transport interface and the server's spec; the Kubernetes client library only
+when it is used.
 """

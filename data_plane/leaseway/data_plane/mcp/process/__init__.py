@@ -1,4 +1,4 @@
 """Child processes: launch, limits, sandbox, containers, stderr, and the reaper.
 
-Imports nothing of MCP.
+Never imports `protocol` or any other part of MCP.
 """

@@ -1,4 +1,4 @@
-"""MCP over any transport: messages, the connection, and the features above it.
+"""MCP over any transport: messages, the connection, and the features that use it.
 
-Defines the `Transport` interface. Imports neither HTTP nor processes.
+Defines the `Transport` interface. Never imports `http` or `process`.
 """

@@ -1,4 +1,4 @@
-"""The transports: stdio, HTTP+SSE, websocket, and those that packages register.
+"""The transports: stdio, HTTP+SSE, websocket, and those that other packages register.
 
 Imports `protocol`, `http` and `process`.
 """

@@ -1,4 +1,4 @@
 """Commands that use tools as a service does: list, call, read, approve.
 
-They go through the SDK and print what it answers; they import no plane.
+They call the SDK and print its results; they never import a plane.
 """

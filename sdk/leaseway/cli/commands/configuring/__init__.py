@@ -1,4 +1,4 @@
 """Commands that read and write files: the configuration, keys and the vault.
 
-They need no running Leaseway, but `diff` and `config`, which can ask one.
+Only `diff` and `config` can query a running Leaseway; the others do not need one.
 """

@@ -1,4 +1,4 @@
-"""Commands that show operators what goes on: status, listings, traces, events, audit.
+"""Commands that show operators a running system: status, listings, traces, events, audit.
 
-They read what control planes and workers tell operators; they import no plane.
+They use the SDK or read audit files; they never import a plane.
 """

@@ -1,4 +1,4 @@
-"""Commands that run processes of Leaseway: planes, workers, fronts, and all of them together.
+"""Commands that run processes of Leaseway: planes, workers, fronts, or all of them together.
 
-They show what `operating` reads; the other groups never import this one.
+Imports `operating`; the other groups never import this one.
 """

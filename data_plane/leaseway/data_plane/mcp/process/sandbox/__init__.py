@@ -1,4 +1,4 @@
-"""The sandbox of a server's process: visible files, allowed system calls, and a check of it all.
+"""The sandbox of a process: visible files, allowed system calls, and a check that it works.
 
-A server that is configured with a sandbox never runs without it. Imports nothing of MCP.
+A server that is configured with a sandbox never runs without one. Never imports any part of MCP.
 """

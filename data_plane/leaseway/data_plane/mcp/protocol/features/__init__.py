@@ -1,5 +1,4 @@
-"""Features of MCP over an open connection, one file each.
+"""MCP features over an open connection: handshake, listings, list changes, subscriptions, pings.
 
-Handshake, listings, list changes, subscriptions to resources, pings. Imports the connection and
-`messages`; no file here imports another one.
+One file each. Imports the connection and `messages`; features do not import each other.
 """

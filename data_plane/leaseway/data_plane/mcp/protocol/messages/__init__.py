@@ -1,4 +1,4 @@
-"""Messages and pending requests: the JSON-RPC codec, the eras of MCP, server requests.
+"""The JSON-RPC codec, pending requests, MCP eras, and server requests.
 
-Imports nothing else of the protocol: neither a connection nor a transport.
+Never imports a connection or a transport.
 """
