@@ -46,7 +46,7 @@ from leaseway.wire.messages.artifact_refs import is_reference
 
 _logger = logging.getLogger(__name__)
 
-State = Literal["starting", "ready", "closing", "closed", "failed"]
+State = Literal["starting", "ready", "closed", "failed"]
 
 MAX_ARTIFACT_BYTES: Final = 32 * MIB
 """Maximum bytes of all artifacts in one request."""
