@@ -1,4 +1,4 @@
-"""Filters' patterns, rule by rule as DESIGN §2 has them."""
+"""Patterns and filters of DESIGN §2."""
 
 from __future__ import annotations
 
@@ -40,17 +40,13 @@ from leaseway.spec.name_filters import matches, passes
         ("*", "two\nlines", True),
     ],
 )
-def test_a_pattern_matches_by_its_stars_and_its_letters_only(
-    pattern: str, name: str, expected: bool
-) -> None:
+def test_only_stars_are_wildcards(pattern: str, name: str, expected: bool) -> None:
     assert matches(pattern, name) is expected
 
 
 @settings(deadline=None)
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=12))
-def test_a_pattern_matches_as_the_regular_expression_with_any_run_does(
-    pattern: str, name: str
-) -> None:
+def test_a_pattern_matches_like_the_equivalent_regular_expression(pattern: str, name: str) -> None:
     expression = ".*".join(re.escape(part) for part in pattern.split("*"))
     assert matches(pattern, name) == (re.fullmatch(expression, name, re.DOTALL) is not None)
 
@@ -68,7 +64,7 @@ def test_a_hostile_pattern_and_name_take_linear_time() -> None:
         (("file:///a",), ("file:*",), ["file:///a", "db://t"]),
     ],
 )
-def test_a_whitelist_alone_is_strict_and_beside_a_blacklist_makes_exceptions(
+def test_a_whitelist_is_strict_without_a_blacklist_and_an_exception_with_one(
     whitelist: tuple[str, ...], blacklist: tuple[str, ...], passing: list[str]
 ) -> None:
     uris = ["file:///a", "file:///b", "db://t"]

@@ -1,4 +1,4 @@
-"""Permissions: which calls the rules that are made of them deny."""
+"""Permissions: calls that their rules deny."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def denied(
         ["/data/a", "reports/b"], [],
     ],
 )  # fmt: skip
-def test_paths_that_are_allowed_pass(path: object) -> None:
+def test_allowed_paths_pass(path: object) -> None:
     assert not denied(SOME, {"path": path})
 
 
@@ -60,17 +60,17 @@ def test_other_paths_are_denied(path: object) -> None:
     ["path", "paths", "file", "filePath", "file_path", "source", "destination", "repo-path",
      "outputDir", "FILENAME", "cwd"],
 )  # fmt: skip
-def test_arguments_whose_names_say_so_are_paths(name: str) -> None:
+def test_arguments_are_paths_by_their_names(name: str) -> None:
     assert denied(SOME, {name: "/etc/passwd"})
     assert not denied(SOME, {name: "/data/x"})
 
 
-def test_other_arguments_are_no_paths() -> None:
+def test_other_arguments_are_not_checked() -> None:
     for name in ("content", "query", "profile", "datafileish", "pathology"):
         assert not denied(SOME, {name: "/etc/passwd"})
 
 
-def test_an_address_is_judged_where_it_names_a_file() -> None:
+def test_uris_of_files_are_checked() -> None:
     assert not denied(SOME, {"uri": "https://example.org/../x"})
     assert not denied(SOME, {"uri": "file:///data/x"})
     for uri in ("file:///etc/passwd", "FILE:///etc/passwd", "/etc/passwd", "../x", "file:x"):
@@ -78,7 +78,7 @@ def test_an_address_is_judged_where_it_names_a_file() -> None:
 
 
 @pytest.mark.parametrize("extra", [{}, {"anyOf": [{"type": "object"}]}])
-def test_paths_inside_of_objects_and_lists_are_found_by_the_schema(extra: dict[str, Any]) -> None:
+def test_nested_paths_are_found_by_the_schema(extra: dict[str, Any]) -> None:
     edit = {"type": "object", "properties": {"path": {"type": "string"}}, **extra}
     schema = {
         "$defs": {"edit": edit},
@@ -95,7 +95,7 @@ def test_paths_inside_of_objects_and_lists_are_found_by_the_schema(extra: dict[s
     assert not denied(SOME, {"edits": 7, "options": None}, schema)
 
 
-def test_what_is_denied_needs_no_list_of_what_is_allowed() -> None:
+def test_denied_paths_work_without_allowed_paths() -> None:
     only = Permissions(denied_paths=("/srv/app/keys", "secrets/"))
     for path in ("/etc/passwd", "x", "keys2", "/srv/app"):
         assert not denied(only, {"path": path})
@@ -105,7 +105,7 @@ def test_what_is_denied_needs_no_list_of_what_is_allowed() -> None:
     assert denied(only, {"path": "anything"}, base="/srv/app/keys/below")
 
 
-def test_where_the_folder_is_not_known_relative_paths_are_allowed_as_written() -> None:
+def test_relative_paths_are_allowed_as_written_if_the_base_is_unknown() -> None:
     relative = Permissions(allowed_paths=("reports/",), denied_paths=("secrets",))
     assert not denied(relative, {"path": "reports/a"}, base="")
     assert denied(relative, {"path": "reports/secrets"}, base="")
@@ -115,29 +115,27 @@ def test_where_the_folder_is_not_known_relative_paths_are_allowed_as_written() -
     assert denied(Permissions(allowed_paths=()), {"path": "x"})
 
 
-def test_reading_and_writing_are_told_apart_by_what_a_tool_does() -> None:
-    def whys(permissions: Permissions, *, reads_only: bool) -> list[str]:
+def test_read_and_write_apply_by_the_effect_of_a_tool() -> None:
+    def rules(permissions: Permissions, *, reads_only: bool) -> list[str]:
         return [text for _, text in expressions(permissions, BASE, None, reads_only)]
 
-    assert whys(Permissions(write=False), reads_only=False) == ["true"]
-    assert whys(Permissions(write=False), reads_only=True) == []
-    assert whys(Permissions(read=False), reads_only=True) == ["true"]
-    assert whys(Permissions(read=False), reads_only=False) == []
-    assert whys(EVERYTHING, reads_only=False) == []
+    assert rules(Permissions(write=False), reads_only=False) == ["true"]
+    assert rules(Permissions(write=False), reads_only=True) == []
+    assert rules(Permissions(read=False), reads_only=True) == ["true"]
+    assert rules(Permissions(read=False), reads_only=False) == []
+    assert rules(EVERYTHING, reads_only=False) == []
 
 
 PARTS = st.sampled_from(["data", "private", "a", "..", ".", "", ".env", "secrets", "srv", "app"])
 
 
 @given(st.lists(PARTS, max_size=6), st.booleans())
-def test_however_a_path_is_written_it_leads_to_nothing_that_is_denied(
-    parts: list[str], absolute: bool
-) -> None:
+def test_no_spelling_of_a_path_reaches_a_denied_one(parts: list[str], absolute: bool) -> None:
     path = ("/" if absolute else "") + "/".join(parts)
     if denied(SOME, {"path": path}):
         return
-    meant = posixpath.normpath(posixpath.join(BASE, path))
+    resolved = posixpath.normpath(posixpath.join(BASE, path))
     allowed = ("/data", "/srv/app/reports", "/srv/app/open")
-    assert any(meant == each or meant.startswith(each + "/") for each in allowed)
-    assert not meant.startswith("/data/private")
-    assert not {".env", "secrets"} & set(meant.split("/"))
+    assert any(resolved == each or resolved.startswith(each + "/") for each in allowed)
+    assert not resolved.startswith("/data/private")
+    assert not {".env", "secrets"} & set(resolved.split("/"))

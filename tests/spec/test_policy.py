@@ -1,4 +1,4 @@
-"""Policies: who sees what, how risky it is, and how all of that travels."""
+"""Policies: grants, risks, conversion to protobuf, and CEL rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leaseway.spec.policy import (
     ServerPolicy,
     TenantLimits,
 )
-from leaseway.spec.policy_protobuf import policy_from_proto, policy_to_proto
+from leaseway.spec.protobuf import policy_from_proto, policy_to_proto
 from leaseway.spec.rules import (
     DeniesAll,
     Expressions,
@@ -32,7 +32,7 @@ from leaseway.spec.rules import (
 READS = NameFilter(whitelist=("read_*",))
 
 
-def test_without_grants_everybody_sees_everything() -> None:
+def test_without_grants_every_tenant_may_use_everything() -> None:
     assert NO_POLICY.is_visible("anybody")
     assert NO_POLICY.allows("anybody", "any", "tool")
 
@@ -54,7 +54,7 @@ def test_a_star_stands_for_the_tenants_that_are_not_named() -> None:
     assert not policy.allows("acme", "", "write_file")
 
 
-def test_an_agent_has_at_most_what_its_tenant_has() -> None:
+def test_an_agent_is_limited_by_the_grant_of_its_tenant() -> None:
     agents = {"billing": NameFilter(whitelist=("*_file",)), "guest": None}
     policy = ServerPolicy(grants={"acme": Grant(READS, agents)})
     assert policy.allows("acme", "billing", "read_file")
@@ -65,7 +65,7 @@ def test_an_agent_has_at_most_what_its_tenant_has() -> None:
     assert not policy.allows("acme", "guest", "read_file")
 
 
-def test_the_risk_is_as_configured_else_as_the_tool_says_of_itself() -> None:
+def test_the_risk_is_configured_or_follows_from_the_annotations() -> None:
     policy = ServerPolicy(risks=(("read_*", "read_only"), ("*_web", "external")))
     assert policy.risk_of("read_web", {}) == "read_only"
     assert policy.risk_of("search_web", {"readOnlyHint": True}) == "external"
@@ -115,12 +115,12 @@ _POLICIES = st.builds(
 
 
 @given(_POLICIES)
-def test_what_travels_comes_back_equal(policy: ServerPolicy) -> None:
+def test_a_policy_survives_conversion_to_protobuf(policy: ServerPolicy) -> None:
     assert policy_from_proto(policy_to_proto(policy)) == policy
 
 
 @given(_POLICIES, _NAMES, _NAMES, _NAMES)
-def test_what_is_allowed_is_seen_and_an_agent_is_never_allowed_more(
+def test_an_allowed_tool_is_visible_and_allowed_to_the_tenant(
     policy: ServerPolicy, tenant: str, agent: str, tool: str
 ) -> None:
     if policy.allows(tenant, agent, tool):
@@ -128,7 +128,7 @@ def test_what_is_allowed_is_seen_and_an_agent_is_never_allowed_more(
         assert policy.allows(tenant, "", tool) or "" in (policy.grants or {})
 
 
-def test_a_change_of_policy_needs_no_new_process_and_counts_as_a_change() -> None:
+def test_a_policy_changes_the_exposure_hash_only() -> None:
     spec = ServerSpec(VariantKey("a"), "stdio", command="x")
     granted = replace(spec, policy=ServerPolicy(grants={"acme": Grant(NO_FILTER)}))
     assert granted.launch_hash == spec.launch_hash
@@ -155,14 +155,14 @@ FACTS = {"tool": "read", "tenant": "acme", "agent": "", "session": "s"}
         ('args.path == "\\u0000"', {"path": "\ud800"}, True),
     ],
 )
-def test_a_rule_denies_what_it_is_true_of_and_what_it_cannot_judge(
+def test_a_rule_denies_if_it_is_true_or_cannot_be_evaluated(
     expression: str, arguments: dict[str, object], denied: bool
 ) -> None:
     assert compile_expression(expression).denies({**FACTS, "args": arguments}) is denied
 
 
 @pytest.mark.parametrize(
-    ("expression", "says"),
+    ("expression", "reason"),
     [
         ("args.path +", "mismatched input"),
         ("arg.path == 1", "undeclared reference to 'arg"),
@@ -170,8 +170,8 @@ def test_a_rule_denies_what_it_is_true_of_and_what_it_cannot_judge(
         ("tenant + 1", "no matching overload"),
     ],
 )
-def test_what_is_no_rule_is_refused_with_the_reason(expression: str, says: str) -> None:
-    with pytest.raises(RuleNotCompiled, match=says):
+def test_an_invalid_rule_is_rejected_with_a_reason(expression: str, reason: str) -> None:
+    with pytest.raises(RuleNotCompiled, match=reason):
         compile_expression(expression)
 
 
@@ -191,11 +191,9 @@ def test_what_is_no_rule_is_refused_with_the_reason(expression: str, says: str) 
         ("args // all\n.a == 1", {"args": {"a": 1, "b": 2, "c": 3}}),
     ],
 )
-def test_a_rule_is_given_what_it_names_and_all_arguments_where_it_looks_at_them_as_one(
-    expression: str, given: dict[str, object]
-) -> None:
+def test_a_rule_gets_the_facts_that_it_uses(expression: str, given: dict[str, object]) -> None:
     facts = {**FACTS, "args": {"a": 1, "b": 2, "c": 3}}
-    assert Needs.of(expression).chosen(facts) == given
+    assert Needs.of_expression(expression).select(facts) == given
 
 
 _MEMBERS = st.sampled_from(["a", "b", "ab", "tool"])
@@ -215,7 +213,7 @@ _EXPRESSIONS = st.builds("{0} {1} {2}".format, _ATOMS, st.sampled_from(["&&", "|
     st.lists(_EXPRESSIONS, min_size=1, max_size=3),
     st.dictionaries(_MEMBERS, st.sampled_from([1, 2, "x", 2**70])),
 )
-def test_rules_that_are_evaluated_together_deny_as_each_by_itself(
+def test_rules_deny_the_same_calls_together_and_separately(
     texts: list[str], arguments: dict[str, object]
 ) -> None:
     facts = {**FACTS, "args": arguments}
@@ -224,7 +222,7 @@ def test_rules_that_are_evaluated_together_deny_as_each_by_itself(
     assert Expressions(compiled).first_that_denies(facts) == next(iter(denying), None)
 
 
-def test_a_rule_that_could_not_be_compiled_denies_in_its_place() -> None:
+def test_a_rule_that_could_not_be_compiled_denies_every_call() -> None:
     rules = [compile_expression("args.a == 1"), DeniesAll(), compile_expression("args.a == 2")]
     together = Expressions(rules)
     assert together.first_that_denies({**FACTS, "args": {"a": 1}}) == 0

@@ -22,11 +22,11 @@ from leaseway.spec.references import UnresolvedReference, expand, references
         ("${URL:-http://a/b?c=$d}", "http://a/b?c=$d"),
     ],
 )
-def test_references_are_replaced_as_a_shell_would(text: str, expected: str) -> None:
+def test_references_are_expanded_like_in_a_shell(text: str, expected: str) -> None:
     assert expand(text, {"HOME": "/root", "EMPTY": ""}) == expected
 
 
-def test_a_name_without_a_default_that_is_not_set_is_named() -> None:
+def test_an_unset_variable_without_a_default_is_an_error() -> None:
     with pytest.raises(UnresolvedReference, match="TOKEN") as caught:
         expand("${HOME}/${TOKEN}", {"HOME": "x"})
     assert caught.value.name == "TOKEN"
@@ -41,6 +41,6 @@ def test_names_and_defaults_are_listed_in_order() -> None:
 
 
 @given(st.text().filter(lambda text: "${" not in text))
-def test_text_without_references_stays(text: str) -> None:
+def test_text_without_references_is_unchanged(text: str) -> None:
     assert expand(text, {}) == text
     assert references(text) == ()

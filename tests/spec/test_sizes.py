@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Sizes with units."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from leaseway.spec.sizes import parse_size
         ("123456789012345", 123_456_789_012_345),
     ],
 )
-def test_a_size_has_a_unit_or_is_in_bytes(text: str, size: int) -> None:
+def test_a_size_is_in_its_unit_or_in_bytes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "1.5GB", "-1", "2gb", "1  KB", "1PB", "9" * 16, "٣"])
-def test_anything_else_is_no_size(text: str) -> None:
+def test_other_texts_are_not_sizes(text: str) -> None:
     assert parse_size(text) is None

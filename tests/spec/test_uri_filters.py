@@ -1,4 +1,4 @@
-"""URIs that readers take for different things pass no filter; the others are judged as read."""
+"""URIs that parsers read differently pass no filter; others pass by their normal form."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ lines.on("line", (line) => {
         "file:///C|/srv/secret",
     ],
 )
-def test_what_readers_take_for_different_things_is_refused(uri: str) -> None:
+def test_a_uri_that_parsers_read_differently_is_rejected(uri: str) -> None:
     assert not BLOCKED.allows(uri)
 
 
@@ -83,12 +83,12 @@ def test_what_readers_take_for_different_things_is_refused(uri: str) -> None:
         "note://%68/a",
     ],
 )
-def test_what_all_read_alike_passes(uri: str) -> None:
+def test_a_uri_that_all_parsers_read_alike_passes(uri: str) -> None:
     assert BLOCKED.allows(uri)
     assert UriFilter([uri]).allows(uri)
 
 
-def test_without_patterns_everything_passes() -> None:
+def test_without_patterns_every_uri_passes() -> None:
     assert UriFilter().allows("http:h/secret")
 
 
@@ -96,7 +96,7 @@ def test_without_patterns_everything_passes() -> None:
 def node() -> Iterator[Reader]:
     program = shutil.which("node")
     if program is None:
-        pytest.skip("needs Node, whose URL is the standard's")
+        pytest.skip("needs Node for its implementation of the URL standard")
     with subprocess.Popen(
         [program, "-e", _NODE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as process:
@@ -115,46 +115,11 @@ def node() -> Iterator[Reader]:
 
 _PIECES = st.sampled_from(
     [
-        "/",
-        "//",
-        "\\",
-        ":",
-        "@",
-        "?",
-        "#",
-        ".",
-        "..",
-        "%2e",
-        "%2F",
-        "%5c",
-        "h",
-        "H",
-        "me",
-        "80",
-        "080",
-        "443",
-        "127",
-        "0x7f",
-        "0177",
-        "1",
-        "0",
-        "secret",
-        "srv",
-        "open",
-        "c:",
-        "c|",
-        "%68",
-        "[::1]",
-        "localhost",
-        "*",
-        "\t",
-        " ",
-        "\n",
-        "\uff48",
-        "\u3002",
-        "\u00ad",
+        "/", "//", "\\", ":", "@", "?", "#", ".", "..", "%2e", "%2F", "%5c", "h", "H", "me",
+        "80", "080", "443", "127", "0x7f", "0177", "1", "0", "secret", "srv", "open", "c:", "c|",
+        "%68", "[::1]", "localhost", "*", "\t", " ", "\n", "\uff48", "\u3002", "\u00ad",
     ]
-)
+)  # fmt: skip
 _URIS = st.tuples(
     st.sampled_from(["http:", "HTTP:", "https:", "ws:", "ftp:", "file:", " http:", "ht\ttp:"]),
     st.sampled_from(["", "/", "//", "///", "//h/", "//h/a/"]),
@@ -171,13 +136,13 @@ def _squeezed(path: str) -> list[str]:
 @example("http://h/a//../secret")
 @example("file:///c:/../secret")
 @example("http://h/%2e%2E/secret")
-def test_a_reading_is_the_standards_and_pythons(node: Reader, uri: str) -> None:
+def test_a_standard_reading_equals_that_of_node_and_python(node: Reader, uri: str) -> None:
     reading = standard_reading(uri)
     if reading is None:
         return
     href = node(uri)
     if href is None:
-        return  # no reader of the standard takes it
+        return  # invalid by the URL standard
     standard, python, mine = urlsplit(href), urlsplit(uri.strip()), reading
     scheme, _, rest = mine.partition("://")
     host, slash, path = rest.partition("/")
@@ -188,9 +153,9 @@ def test_a_reading_is_the_standards_and_pythons(node: Reader, uri: str) -> None:
     read_host = standard.netloc.rpartition("@")[2]
     assert host == read_host.removesuffix(".") or host + default == read_host
     if scheme != "file":
-        hosts = {(one.hostname or "").removesuffix(".") for one in (standard, python)}
+        hosts = {(url.hostname or "").removesuffix(".") for url in (standard, python)}
         assert len(hosts) == 1
-        ports = {int(default[1:]) if one.port is None else one.port for one in (standard, python)}
+        ports = {int(default[1:]) if url.port is None else url.port for url in (standard, python)}
         assert len(ports) == 1
     if "?" not in unquote(uri):
         assert _squeezed(path) == _squeezed(standard.path)

@@ -1,6 +1,6 @@
-"""What can be said of a `builtin` server: its tools, command lines and hosts. Pure.
+"""Tools, command lines and hosts of a `builtin` server. Pure.
 
-The control plane checks what a file says with it, and the server what it is started with.
+The control plane checks the configuration with it, and the server its start options.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ FILE_TOOLS: Final = (
     "delete_file",
     "get_file_info",
 )
-"""Those that need a folder."""
+"""The tools that need a folder."""
 
 BUILTIN_TOOLS: Final = (*FILE_TOOLS, "execute_command", "get_env", "current_time", "http_get")
-"""All tools; each is off until it is named."""
+"""All tools; each is off unless it is configured."""
 
 
 def command_words(entry: str) -> tuple[tuple[str, ...], bool]:
-    """Return the words of an allowed command line, and whether more may follow them.
+    """Return the words of an allowed command line, and whether more words may follow.
 
     Raises:
-        ValueError: It names no program; the text says why.
+        ValueError: It names no program; the text is the reason.
     """
     try:
         words = shlex.split(entry)
@@ -43,7 +43,7 @@ def command_words(entry: str) -> tuple[tuple[str, ...], bool]:
 
 
 def host_fault(entry: str) -> str | None:
-    """Return why an entry is none of name, `*.name`, address and network; or None."""
+    """Return why an entry is not a name, `*.name`, address or network, or None if it is."""
     try:
         ipaddress.ip_network(entry, strict=False)
     except ValueError:
@@ -54,6 +54,6 @@ def host_fault(entry: str) -> str | None:
     if all(label and label.replace("-", "").replace("_", "").isalnum() for label in labels):
         return None
     return (
-        f"{entry!r:.200} is no host: write a name, *.name, an address or a network such as"
+        f"{entry!r:.200} is not a host: write a name, *.name, an address or a network such as"
         " 10.0.0.0/8, without scheme, port or path."
     )

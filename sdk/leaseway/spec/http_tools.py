@@ -1,7 +1,7 @@
-"""Tools that are HTTP requests: their definition as typed data, and what makes one consistent.
+"""Tools that are HTTP requests: typed definitions and their consistency checks. Pure.
 
-The control plane reads them from configuration or from an OpenAPI document and checks them here; a
-worker makes listings and requests from them. Pure.
+The control plane reads them from configuration or an OpenAPI document and checks them; a worker
+lists them and sends their requests.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ BODIES: Final[tuple[Body, ...]] = ("json", "form", "multipart", "binary", "text"
 STYLES: Final[tuple[Style, ...]] = (
     "repeat", "comma", "space", "pipe", "spread", "deep", "json",
 )  # fmt: skip
-"""How lists and mappings become text: `a=1&a=2`, `a=1,2`, `a=1 2`, `a=1|2`, each member of a
-mapping as a pair of its own, `a[b]=1`, and JSON."""
+"""How lists and mappings are serialized: `a=1&a=2`, `a=1,2`, `a=1 2`, `a=1|2`, each member of a
+mapping as a separate pair, `a[b]=1`, and JSON."""
 
 IDEMPOTENT: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
-"""Methods that may be sent again when nobody knows whether they arrived."""
-READING: Final = frozenset(("GET", "HEAD", "OPTIONS"))
-"""Methods that change nothing, and have no body."""
+"""Methods that may be retried when it is unknown whether the request arrived."""
+READ_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+"""Methods that change nothing and have no body."""
 
 MAX_TOOLS: Final = 2_000
-"""Tools of one server."""
+"""Limit of tools of one server."""
 MAX_PARAMETERS: Final = 200
-"""Parameters of one tool."""
+"""Limit of parameters of one tool."""
 MAX_RETRIES: Final = 5
 
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
@@ -51,7 +51,7 @@ _RESERVED_HEADERS: Final = frozenset(
      "te", "trailer", "upgrade", "proxy-authorization", "proxy-connection", "traceparent",
      "tracestate", "expect")
 )  # fmt: skip
-_LONGEST_NAME: Final = 128
+_MAX_NAME: Final = 128
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,11 @@ class HttpParameter:
 
     Attributes:
         name: Its name in the tool's arguments.
-        position: Where it goes.
+        position: Its place in the request.
         schema: Its JSON Schema, as JSON text.
-        required: Whether it must be given.
-        wire_name: Its name in the request where that is another; empty for `name`.
-        style: How a list or mapping is written in a path, query or header.
-        is_body: Whether it is the whole body, and not a member of it.
+        wire_name: Its name in the request; empty means `name`.
+        style: How a list or mapping is serialized in a path, query or header.
+        is_body: Whether it is the whole body instead of a member of it.
     """
 
     name: str
@@ -88,7 +87,7 @@ class HttpParameter:
 
     @property
     def is_binary(self) -> bool:
-        """Whether its text is base64 of the bytes that are sent."""
+        """Whether its text is base64 of the bytes to send."""
         return holds_bytes(self.parsed) or holds_bytes(self.parsed.get("items"))
 
 
@@ -98,20 +97,17 @@ class HttpTool:
 
     Attributes:
         name: Its name, unique in its server.
-        method: In capitals.
-        endpoint: The path below the server's address, with `{name}` where a path parameter goes;
-            it may have a query of its own.
-        description: What it does, in words.
-        title: A short name for people, or empty.
-        parameters: In their order.
+        method: The HTTP method, in capitals.
+        endpoint: The path below the server's address, with `{name}` for path parameters; it may
+            have a query.
+        title: A display name, or empty.
         body: How body parameters are encoded.
-        content_type: What the body says that it is; empty for what `body` implies.
-        response_template: What makes a text of the answer; empty gives the answer itself.
-        template_engine: The template's syntax: `go` or `jinja2`.
-        timeout: Seconds for the whole request, retries included, or None for the server's.
-        retries: How often it is sent again when it did not arrive, or the server was overloaded.
-        annotations: What overrides the annotations that follow from the method, by MCP's names.
-        is_anonymous: Whether its requests go without the server's `security`.
+        content_type: The body's content type; empty means the one that `body` implies.
+        response_template: The template that formats the response; empty returns it as it is.
+        timeout: Seconds for the whole request with its retries, or None for the server's.
+        retries: How often to retry a request that did not arrive or met an overloaded server.
+        annotations: Overrides for the annotations that follow from the method, by MCP name.
+        is_anonymous: Whether its requests are sent without the server's `security`.
     """
 
     name: str
@@ -136,12 +132,12 @@ class HttpTool:
 
 @dataclass(frozen=True)
 class ToolFault:
-    """What is wrong with a tool.
+    """An inconsistency of a tool.
 
     Attributes:
-        about: The key of the tool that is at fault: `endpoint`, `parameters` …
-        message: A sentence without the tool's name, to follow it.
-        parameter: Which parameter, or None.
+        about: The faulty key of the tool: `endpoint`, `parameters` …
+        message: The rest of a sentence that starts with the tool's name.
+        parameter: The index of the parameter, or None.
     """
 
     about: str
@@ -161,20 +157,20 @@ def placeholders(endpoint: str) -> tuple[str, ...]:
 
 
 def sets_any(parameter: HttpParameter, headers: Container[str], query: Container[str]) -> bool:
-    """Return whether a parameter is a header (in small letters) or a pair of the query of these."""
+    """Return whether a parameter sets one of these headers (lower case) or query parameters."""
     if parameter.position == "header":
         return parameter.sent_as.lower() in headers
     return parameter.position == "query" and parameter.sent_as in query
 
 
 def without_parameters(tool: HttpTool, headers: Container[str], query: Container[str]) -> HttpTool:
-    """Return a tool without the parameters that set one of these headers or pairs."""
+    """Return a tool without the parameters that set one of these headers or query parameters."""
     kept = [each for each in tool.parameters if not sets_any(each, headers, query)]
     return tool if len(kept) == len(tool.parameters) else replace(tool, parameters=tuple(kept))
 
 
 def find_faults(tool: HttpTool) -> Iterator[ToolFault]:
-    """Return what makes a tool inconsistent."""
+    """Yield the inconsistencies of a tool."""
     yield from _endpoint_faults(tool)
     yield from _path_faults(tool)
     yield from _name_faults(tool)
@@ -248,14 +244,14 @@ def _name_faults(tool: HttpTool) -> Iterator[ToolFault]:
 
 def _parameter_fault(tool: HttpTool, parameter: HttpParameter) -> str | None:
     name, shown = parameter.sent_as, repr(parameter.name[:64])
-    if not 0 < len(parameter.name) <= _LONGEST_NAME or not parameter.name.isprintable():
+    if not 0 < len(parameter.name) <= _MAX_NAME or not parameter.name.isprintable():
         return "has a parameter whose name is empty, too long or not printable"
     if parameter.position == "header":
         if not _TOKEN.fullmatch(name):
             return f"has the header parameter {shown}, which is no name of a header"
         if name.lower() in _RESERVED_HEADERS:
             return f"has the header parameter {shown}, a header that Leaseway sets itself"
-    if parameter.position == "body" and tool.method in READING:
+    if parameter.position == "body" and tool.method in READ_METHODS:
         return f"has the body parameter {shown}, but {tool.method} has no body"
     return None
 

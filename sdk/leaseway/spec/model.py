@@ -1,14 +1,14 @@
-"""A server's definition as typed data, references unresolved (DESIGN §§1–2).
+"""A server's definition as typed data with unresolved references (DESIGN §§1–2).
 
-The control plane parses configuration into `ServerSpec`; a worker gets the same type back from
-Sync, less what only exposure needs (filters, transforms). Pure: no protobuf here, see
-`spec_wire` for the two conversions.
+The control plane parses configuration into `ServerSpec`; workers receive it through Sync without
+filters and transforms. Pure; `protobuf` converts it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -30,10 +30,13 @@ TRANSPORTS: Final = (
     "python",
     "builtin",
 )
-"""What `transport:` may say, besides what packages register; see `transports`."""
+"""The built-in values of `transport:`; packages register others, see `transports`."""
 
 PROCESSES: Final = frozenset({"stdio", "python", "builtin"})
-"""Those whose servers are processes of the worker, spoken to over pipes."""
+"""Transports whose servers are child processes of the worker, connected by pipes."""
+
+MAX_IMAGE: Final = 1_024
+_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 InheritEnv = Literal["safe", "all", "none"]
 Start = Literal["eager", "lazy"]
@@ -41,7 +44,7 @@ Start = Literal["eager", "lazy"]
 
 @dataclass(frozen=True, order=True)
 class VariantKey:
-    """What travels and is held: a server id and the tenant whose overrides it has, or none."""
+    """Identifies a variant of a server: its id and the tenant whose overrides it has, if any."""
 
     server_id: str
     tenant: str = ""
@@ -52,10 +55,10 @@ class VariantKey:
 
 @dataclass(frozen=True)
 class Value:
-    """A configured string, or a reference that the worker resolves when an instance starts.
+    """A configured string, or a reference that the worker resolves when it starts an instance.
 
     Attributes:
-        kind: `literal` (may hold `${NAME}` and `${NAME:-default}`), `env`, `secret` or `file`.
+        kind: `literal` (may contain `${NAME}` and `${NAME:-default}`), `env`, `secret` or `file`.
         text: The literal, the variable's or secret's name, or the file's path.
     """
 
@@ -71,12 +74,11 @@ CREDENTIAL_KINDS: Final[tuple[CredentialKind, ...]] = (
 
 @dataclass(frozen=True)
 class Credential:
-    """What every request of an `http_api` server carries to say who asks.
+    """A credential sent with every request of an `http_api` server.
 
     Attributes:
-        kind: Where it goes and how: `Authorization: Bearer …`, `Authorization: Basic …`, a header,
-            a pair of the query, or a cookie.
-        name: Of the header, pair or cookie; of `basic` the user, or empty where the value says it.
+        name: The name of the header, query parameter or cookie; for `basic` the user, or empty if
+            the value contains it.
         value: The token, password or key.
     """
 
@@ -86,14 +88,14 @@ class Credential:
 
     @property
     def header(self) -> str:
-        """The header that it goes into, or an empty text."""
-        named = {"header": self.name, "query": "", "cookie": "Cookie"}
-        return named.get(self.kind, "Authorization")
+        """The name of its header, or an empty text."""
+        headers = {"header": self.name, "query": "", "cookie": "Cookie"}
+        return headers.get(self.kind, "Authorization")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on one instance's processes; None is unbounded. Bytes, cores, counts."""
+    """Resource limits of one instance's processes; None means unlimited."""
 
     memory_bytes: int | None = None
     cpu_cores: float | None = None
@@ -103,7 +105,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """What a sandboxed instance may reach; `strict` is the stronger level of two."""
+    """What a sandboxed instance may access; `strict` is the stronger of two levels."""
 
     enabled: bool = False
     network: bool = False
@@ -111,7 +113,7 @@ class Sandbox:
     strict: bool = False
 
     def launch_part(self) -> dict[str, object]:
-        """Return what a launch hash is made of: what came later, only where it is set."""
+        """Return its part of a launch hash; fields added later count only if they are set."""
         part = asdict(self)
         if not self.strict:
             del part["strict"]
@@ -120,7 +122,7 @@ class Sandbox:
 
 @dataclass(frozen=True)
 class InstancePolicy:
-    """How long instances live and how many there are. Times in seconds, None for never."""
+    """Number and lifetime of instances. Times in seconds; None means never."""
 
     start: Start | None = None
     warm: int = 0
@@ -132,13 +134,13 @@ class InstancePolicy:
 
 @dataclass(frozen=True)
 class Builtin:
-    """What is switched on of the server that comes with Leaseway (`transport: builtin`).
+    """The enabled features of the server that Leaseway includes (`transport: builtin`).
 
     Attributes:
-        tools: The names of its tools that are on.
-        roots: The folders that its file tools may reach.
+        tools: The enabled tools.
+        roots: The folders that its file tools may access.
         commands: The command lines that it may execute.
-        hosts: The hosts that it may ask; none means any public one.
+        hosts: The hosts that it may access; none means any public host.
     """
 
     tools: tuple[str, ...] = ()
@@ -156,8 +158,8 @@ class Transform:
 
     Attributes:
         kind: `prefix` or `suffix`.
-        add: What is put in front or behind.
-        remove: A leading text that is taken away first where it is there; prefix only.
+        add: The prefix or suffix.
+        remove: A leading text that is removed first, if present; prefix only.
     """
 
     kind: Literal["prefix", "suffix"]
@@ -165,16 +167,23 @@ class Transform:
     remove: str = ""
 
 
-_LATER: Final = ("module", "class_name", "config", "image", "pod_template", "cwd", "env_file")
-"""Fields that came later: a server without them keeps the launch hash that it had before."""
+_ADDED: Final = (
+    "module",
+    "class_name",
+    "config",
+    "image",
+    "pod_template",
+    "cwd",
+    "env_file",
+)
+"""Fields added in later versions: a server without them keeps its previous launch hash."""
 
 
 @dataclass(frozen=True)
 class ServerSpec:
     """One MCP server, as configured.
 
-    The launch part needs a new process or connection when it changes, the exposure part does
-    not; `launch_hash` and `exposure_hash` tell them apart.
+    Changes of `launch_hash` need a new process or connection; changes of `exposure_hash` do not.
     """
 
     key: VariantKey
@@ -218,7 +227,7 @@ class ServerSpec:
 
     @cached_property
     def launch_hash(self) -> str:
-        """Of what needs a new process or connection when it changes."""
+        """The hash of the fields that need a new process or connection when they change."""
         return _digest(
             {
                 "transport": self.transport,
@@ -233,16 +242,16 @@ class ServerSpec:
                 "inherit_env": self.inherit_env,
                 "limits": asdict(self.limits),
                 "sandbox": self.sandbox.launch_part(),
-                # Only where it is set, as below.
+                # Only if set, as in `exposure_hash`.
                 **self._http_part(),
-                **{name: text for name in _LATER if (text := getattr(self, name))},
+                **{name: text for name in _ADDED if (text := getattr(self, name))},
                 **({"builtin": asdict(self.builtin)} if self.builtin != NOTHING_BUILTIN else {}),
                 **self._permitted_part(),
             }
         )
 
     def _permitted_part(self) -> dict[str, object]:
-        """Return the permissions, where the server is told of them or its sandbox has them."""
+        """Return the permissions, if the server or its sandbox uses them."""
         permissions = self.policy.permissions
         mounted = self.sandbox.enabled and permissions != EVERYTHING
         if permissions.allowed_paths is None and not mounted:
@@ -264,7 +273,7 @@ class ServerSpec:
 
     @cached_property
     def exposure_hash(self) -> str:
-        """Of what does not."""
+        """The hash of the other fields."""
         return _digest(
             {
                 "instances": asdict(self.instances),
@@ -274,8 +283,8 @@ class ServerSpec:
                 "description": self.description,
                 "tools": self.tools.as_data(),
                 "transforms": [asdict(transform) for transform in self.transforms],
-                # Only where they are set: a server without them keeps the hash that it had
-                # before there were any, so that an upgrade sends nothing again.
+                # Only if set: a server without them keeps its previous hash, so that an upgrade
+                # does not send it again.
                 **{name: rules.as_data() for name, rules in self._other_filters() if rules},
                 **({"policy": asdict(self.policy)} if self.policy else {}),
                 **({"worker_labels": dict(self.worker_labels)} if self.worker_labels else {}),
@@ -288,70 +297,80 @@ class ServerSpec:
 
     @cached_property
     def values(self) -> Mapping[str, Value]:
-        """Every configured value that a worker resolves by itself, by the path of its key."""
+        """All configured values that a worker resolves, by the path of their key."""
         return {
             **{f"env.{name}": value for name, value in self.env.items()},
             **{f"headers.{name}": value for name, value in self.headers.items()},
-            **{f"security.{name}": one.value for name, one in self.security.items()},
+            **{f"security.{name}": credential.value for name, credential in self.security.items()},
             **{f"config{path}": value for path, value in config_values(self.config).items()},
             **({"env_file": Value("file", self.env_file)} if self.env_file else {}),
         }
 
     @property
     def is_process(self) -> bool:
-        """Whether its instances are processes of the worker, spoken to over pipes."""
+        """Whether its instances are child processes of the worker, connected by pipes."""
         return self.transport in PROCESSES
 
     @property
     def starts_eagerly(self) -> bool:
-        """Whether an instance starts before it is needed: by default where it is shared."""
+        """Whether an instance starts before it is needed; the default for shared servers."""
         start = self.instances.start
         return self.truely_stateless if start is None else start == "eager"
 
     @property
     def outlives_probe(self) -> bool:
-        """Whether a probe's instance is kept for use; one of many lazy servers is not."""
+        """Whether the instance of a probe is kept for calls."""
         wants_spares = self.instances.warm > 0 and not self.truely_stateless
         return self.instances.start != "lazy" or wants_spares
 
     @property
     def hidden(self) -> bool:
-        """Whether it stands for a server that its tenant does not have; see `hidden_spec`."""
+        """Whether it hides a server from a tenant; see `hidden_spec`."""
         return self.transport == "stdio" and not self.command and not self.image
 
 
 def config_values(config: str) -> dict[str, Value]:
-    """Return the texts and references of a `ServerSpec.config`, by their paths: `.db.hosts[0]`."""
+    """Return the texts and references of a `ServerSpec.config`, by path such as `.db.hosts[0]`."""
     found: dict[str, Value] = {}
     walk_config(json.loads(config) if config else {}, found.__setitem__)
     return found
 
 
-def walk_config(node: Any, text_of: Callable[[str, Value], Any], path: str = "") -> Any:
-    """Return a parsed config with each text and reference replaced by what a function says.
+def walk_config(node: Any, convert: Callable[[str, Value], Any], path: str = "") -> Any:
+    """Return a parsed config with each text and reference converted by a function.
 
     A mapping of exactly one key `env`, `secret` or `file` with a text is a reference.
     """
     match node:
         case str():
-            return text_of(path, Value("literal", node))
+            return convert(path, Value("literal", node))
         case {"env": str(name)} | {"secret": str(name)} | {"file": str(name)} if len(node) == 1:
-            return text_of(path, Value(next(iter(node)), name))
+            return convert(path, Value(next(iter(node)), name))
         case dict():
             return {
-                key: walk_config(value, text_of, f"{path}.{key}") for key, value in node.items()
+                key: walk_config(value, convert, f"{path}.{key}") for key, value in node.items()
             }
         case list():
-            return [walk_config(each, text_of, f"{path}[{i}]") for i, each in enumerate(node)]
+            return [walk_config(each, convert, f"{path}[{i}]") for i, each in enumerate(node)]
         case _:
             return node
 
 
-def hidden_spec(key: VariantKey) -> ServerSpec:
-    """Return the variant of a tenant for whom a server is disabled that others have.
+def image_fault(text: str) -> str | None:
+    """Return what is wrong with the name of an image, as the end of a sentence, or None."""
+    if len(text) <= MAX_IMAGE and _IMAGE.fullmatch(text):
+        return None
+    return (
+        "must be the name of an image, such as registry.example/team/server:1.2, but is"
+        f" {text[:100]!r}."
+    )
 
-    It takes the place of the common variant and has no tools. It is shared and lazy, so that
-    nothing is ever started for it.
+
+def hidden_spec(key: VariantKey) -> ServerSpec:
+    """Return the variant that hides a common server from one tenant.
+
+    It overrides the common variant and has no tools. It is shared and lazy, so that nothing is ever
+    started for it.
     """
     return ServerSpec(
         key,

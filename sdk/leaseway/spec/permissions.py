@@ -1,8 +1,8 @@
-"""Permissions of a server: what its tools may do, and which paths they may name. Pure.
+"""Permissions of a server: what its tools may do, and which paths their arguments may contain.
 
-They become rules in CEL on the arguments that look like paths (`expressions`). What a rule cannot
-see is not its business: a path inside of a text, what a link points at, what a tool finds below a
-folder that it may name. A sandbox sees to those.
+They are compiled to CEL rules on the arguments that look like paths (`expressions`). Rules cannot
+check a path inside a text, the target of a link, or what a tool reads below a permitted folder; a
+sandbox can. Pure.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Permissions:
     """What tools of a server may do.
 
     Attributes:
-        read: Whether tools that only read may run.
-        write: Whether other tools may.
-        allowed_paths: What paths may be, or be below; None for any. Relative ones are meant from
-            the folder that the server starts in.
-        denied_paths: What they may not be or be below; a relative one at any depth.
+        read: Whether read-only tools may run.
+        write: Whether other tools may run.
+        allowed_paths: Allowed paths and everything below them, or None for all. Relative ones start
+            at the server's working directory.
+        denied_paths: Denied paths and everything below them; a relative one at any depth.
     """
 
     read: bool = True
@@ -41,11 +41,11 @@ EVERYTHING: Final = Permissions()
 
 
 def folders(permissions: Permissions, base: str) -> tuple[str, ...]:
-    """Return what may be named, as absolute paths; what is relative to no known folder is left out.
+    """Return the allowed paths as absolute paths, without relative ones if the base is unknown.
 
     Args:
-        permissions: Of the server.
-        base: The folder that relative paths start from; empty where that is not known.
+        permissions: The server's permissions.
+        base: The folder that relative paths start from; empty if unknown.
     """
     allowed = (_absolute(path, base) for path in permissions.allowed_paths or ())
     return tuple(dict.fromkeys(path for path in allowed if path))
@@ -54,25 +54,24 @@ def folders(permissions: Permissions, base: str) -> tuple[str, ...]:
 def expressions(
     permissions: Permissions, base: str, schema: object, reads_only: bool
 ) -> Iterable[tuple[str, str]]:
-    """Yield (why, rule) for each rule that a tool's calls are judged by.
+    """Yield (reason, rule) for each rule on a tool's calls; a true rule denies the call.
 
     Args:
-        permissions: Of the server.
-        base: The folder that relative paths start from; empty where that is not known.
+        permissions: The server's permissions.
+        base: The folder that relative paths start from; empty if unknown.
         schema: The tool's input schema.
-        reads_only: Whether it changes nothing.
+        reads_only: Whether the tool changes nothing.
     """
     if reads_only and not permissions.read:
-        yield "it reads, and 'permissions' has read: false", "true"
+        yield "the tool reads, and 'permissions' has read: false", "true"
     if not reads_only and not permissions.write:
-        why = "it may change something, and 'permissions' has write: false"
-        yield why, "true"
+        yield "the tool may change something, and 'permissions' has write: false", "true"
     if permissions.names_paths:
-        judged = _Paths(permissions, base)
-        refused = f"args.exists(name, name.matches({_cel(_NAMES)}) && {judged.bad('args[name]')})"
-        uris = f"args.exists(name, name.matches({_cel(_URIS)}) && {judged.bad_uri('args[name]')})"
-        nested = [*_nested(judged, schema, schema, "args", 0)]
-        yield "a path in its arguments is not permitted", " || ".join([refused, uris, *nested])
+        paths = _PathConditions(permissions, base)
+        named = f"args.exists(name, name.matches({_cel(_NAMES)}) && {paths.denied('args[name]')})"
+        uris = f"args.exists(name, name.matches({_cel(_URIS)}) && {paths.denied_uri('args[name]')})"
+        nested = [*_nested(paths, schema, schema, "args", 0)]
+        yield "a path in its arguments is not permitted", " || ".join([named, uris, *nested])
 
 
 _WORDS: Final = (
@@ -83,18 +82,18 @@ _ENDS: Final = "Path|Paths|File|Files|Filename|Filenames|Dir|Dirs|Directory|Dire
 _NAMES: Final = f"^(?i:(?:.*[_-])?(?:{_WORDS}))$|[a-z0-9](?:{_ENDS})$"
 _URIS: Final = "^(?i:(?:.*[_-])?ur[il]s?)$|[a-z0-9](?:Ur[il]s?|UR[IL]s?)$"
 _PATH_FORMATS: Final = ("path", "file-path", "directory-path")
-_DEEPEST: Final = 6
-_MOST: Final = 200
+_MAX_DEPTH: Final = 6
+_MAX_BRANCHES: Final = 200
 
 _ODD: Final = r"//|/\.\.?(?:/|$)|^\.\.(?:/|$)|[\\\x00-\x1f\x7f]|^~|^(?i:file):"
-"""What may be another path than it seems."""
+"""Paths that may resolve to another path."""
 _ODD_URI: Final = r"^file://.*//|/\.\.?(?:/|$)|[%?#\\\x00-\x20\x7f]"
 _MAYBE_PATH: Final = r"^(?:(?i:file):|[/~.\\])"
-"""What a URI is judged as a path for."""
+"""Values of URI arguments that are checked as paths."""
 
 
-class _Paths:
-    """Writes what is said of a value that is a path."""
+class _PathConditions:
+    """Writes the CEL conditions for values that are paths."""
 
     def __init__(self, permissions: Permissions, base: str) -> None:
         base = posixpath.normpath(base) if base.startswith("/") else ""
@@ -117,45 +116,48 @@ class _Paths:
             uri.append(f"!p.matches({_cel(good_uri)})" if good_uri else "true")
         self._text = f'(p.startsWith("file://") ? ({" || ".join(uri)}) : ({" || ".join(plain)}))'
 
-    def bad(self, value: str) -> str:
-        """Return the expression that is true of a value that is not permitted as a path."""
-        return self._judged(value, f"(type(p) != string || {self._text})")
+    def denied(self, value: str) -> str:
+        """Return a condition that is true for a value that is not a permitted path."""
+        return self._any(value, f"(type(p) != string || {self._text})")
 
-    def bad_uri(self, value: str) -> str:
+    def denied_uri(self, value: str) -> str:
         text = f"(type(p) == string && p.matches({_cel(_MAYBE_PATH)}) && {self._text})"
-        return self._judged(value, text)
+        return self._any(value, text)
 
-    def _judged(self, value: str, text: str) -> str:
-        # One value is judged as a list of it, so that the text is written once.
+    def _any(self, value: str, text: str) -> str:
+        # A single value becomes a list, so that the condition is written once.
         values = f"dyn(type({value}) == list ? dyn({value}) : dyn([{value}]))"
         return f"(type({value}) != null_type && {values}.exists(p, {text}))"
 
 
-def _nested(judged: _Paths, root: object, schema: object, value: str, depth: int) -> Iterable[str]:
-    """Yield what refuses the paths that only a schema tells of."""
+def _nested(
+    paths: _PathConditions, root: object, schema: object, value: str, depth: int
+) -> Iterable[str]:
+    """Yield conditions for nested paths, which only the schema shows."""
     schema = _resolved(root, schema)
-    if not isinstance(schema, dict) or depth > _DEEPEST:
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return
     for key in ("anyOf", "oneOf", "allOf"):
         branches = schema.get(key)
-        for branch in branches[:_MOST] if isinstance(branches, list) else ():
-            yield from _nested(judged, root, branch, value, depth + 1)
+        for branch in branches[:_MAX_BRANCHES] if isinstance(branches, list) else ():
+            yield from _nested(paths, root, branch, value, depth + 1)
     properties = schema.get("properties")
-    for name, one in list(properties.items())[:_MOST] if isinstance(properties, dict) else ():
+    members = list(properties.items()) if isinstance(properties, dict) else []
+    for name, member in members[:_MAX_BRANCHES]:
         inner = f"{value}[{_cel(name)}]"
         there = f"type({value}) == map && {_cel(name)} in {value}"
         found = []
-        if _is_path(name, _resolved(root, one), depth):
-            found.append(judged.bad(inner))
+        if _is_path(name, _resolved(root, member), depth):
+            found.append(paths.denied(inner))
         elif depth and re.search(_URIS, name):
-            found.append(judged.bad_uri(inner))
+            found.append(paths.denied_uri(inner))
         else:
-            found += _nested(judged, root, one, inner, depth + 1)
+            found += _nested(paths, root, member, inner, depth + 1)
         yield from (f"({there} && {each})" for each in found)
     items = schema.get("items")
     if isinstance(items, dict):
         each = f"i{depth}"
-        found = [*_nested(judged, root, items, each, depth + 1)]
+        found = [*_nested(paths, root, items, each, depth + 1)]
         if found:
             yield f"(type({value}) == list && dyn({value}).exists({each}, {' || '.join(found)}))"
 
@@ -166,7 +168,7 @@ def _is_path(name: str, schema: object, depth: int) -> bool:
 
 
 def _resolved(root: object, schema: object) -> object:
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         ref = schema.get("$ref") if isinstance(schema, dict) else None
         if not isinstance(ref, str) or not ref.startswith("#/"):
             break
@@ -179,7 +181,7 @@ def _resolved(root: object, schema: object) -> object:
 
 
 def _allowed(path: str, base: str) -> Sequence[str]:
-    """Return the patterns of what is a path or below it: written in full, and from the base."""
+    """Return patterns for a path and everything below it, absolute and relative to the base."""
     whole = _absolute(path, base)
     if not whole:
         return (_below(rf"(?:\./)?{_quoted(_relative(path))}"),)
@@ -197,7 +199,7 @@ def _denied(path: str, base: str) -> str:
     whole = posixpath.normpath(path)
     found = [_below(_quoted(whole), whole)]
     if not base or _is_below(base, whole):
-        found.append(r"^(?:$|[^/])")  # what starts elsewhere, or in what is denied
+        found.append(r"^(?:$|[^/])")  # relative paths, which start in an unknown or denied folder
     elif _is_below(whole, base):
         found.append(_below(rf"(?:\./)?{_quoted(posixpath.relpath(whole, base))}"))
     return "|".join(found)
@@ -229,10 +231,10 @@ def _below(pattern: str, whole: str = "") -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a pattern of RE2 that matches a text."""
-    return "".join(one if one.isalnum() or one in "/_" else rf"\{one}" for one in text)
+    """Return an RE2 pattern that matches a text."""
+    return "".join(char if char.isalnum() or char in "/_" else rf"\{char}" for char in text)
 
 
 def _cel(text: str) -> str:
-    """Return a text as CEL writes it."""
+    """Return a text as a CEL string."""
     return json.dumps(text)

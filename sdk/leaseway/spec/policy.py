@@ -1,7 +1,7 @@
-"""What callers may do with one server: grants, limits, risks and rules, as they travel with a spec.
+"""The policy of one server: grants, limits, risks and rules, as part of its spec.
 
-The control plane decides all of it when it reads the configuration; workers apply it, and so do
-lists. Pure; the conversions are in `protobuf`.
+The control plane compiles it from the configuration; workers and listings apply it. Pure;
+`protobuf` converts it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from leaseway.spec.permissions import EVERYTHING, Permissions
 Risk = Literal["read_only", "mutating", "external", "financial"]
 RISKS: Final[tuple[Risk, ...]] = ("read_only", "mutating", "external", "financial")
 
-OTHERS: Final = "*"
-"""The tenant of `tenants:` that stands for all that are not named there."""
+OTHER_TENANTS: Final = "*"
+"""The key of `tenants:` for all tenants without an entry."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """So many calls in so many seconds; as many may come at once."""
+    """A number of calls in a period of seconds; all of them may arrive at once."""
 
     calls: int
     seconds: float
@@ -30,7 +30,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class ArgumentRule:
-    """A CEL expression; where it is true of a call, the call is denied.
+    """A CEL expression that denies the calls for which it is true.
 
     Attributes:
         expression: Over `tool`, `tenant`, `agent`, `session` and `args`.
@@ -49,10 +49,10 @@ class Grant:
     """What one tenant may use of a server.
 
     Attributes:
-        tools: Which tools, by original names.
-        agents: For agents with grants of their own: which of those tools; an agent that is
-            configured without this server maps to None.
-        permissions: What the tenant's calls may do, within the server's own permissions.
+        tools: The permitted tools, by original name.
+        agents: The permitted tools of single agents, within `tools`; None means that the agent may
+            not use this server.
+        permissions: Restrictions on the tenant's calls, besides the server's permissions.
     """
 
     tools: NameFilter = NO_FILTER
@@ -62,10 +62,10 @@ class Grant:
 
 @dataclass(frozen=True)
 class TenantLimits:
-    """How much one tenant may use of each worker; None is as much as there is.
+    """Limits of one tenant on each worker; None means unlimited.
 
     Attributes:
-        weight: How many turns its calls have, where calls wait for one another.
+        weight: The tenant's share of turns when calls wait for an instance.
     """
 
     calls: Rate | None = None
@@ -77,15 +77,13 @@ class TenantLimits:
 
 @dataclass(frozen=True)
 class ServerPolicy:
-    """All of it for one server.
+    """The policy of one server.
 
     Attributes:
-        grants: What each tenant may use; None means that everybody may use everything.
-        limits: Of tenants, with `OTHERS` for those that are not named.
-        risks: (pattern over original names, risk); the first that matches decides.
-        rate: Calls of external tools, for each tenant by itself.
-        rules: What is denied.
-        permissions: What tools may do and which paths they may name.
+        grants: Grants by tenant; None means that every tenant may use everything.
+        limits: Limits by tenant, with `OTHER_TENANTS` for tenants without an entry.
+        risks: (pattern over original names, risk); the first match applies.
+        rate: The rate of calls of external tools, for each tenant separately.
     """
 
     grants: Mapping[str, Grant] | None = None
@@ -103,29 +101,29 @@ class ServerPolicy:
         return grant is not None and grant.agents.get(agent, NO_FILTER) is not None
 
     def allows(self, tenant: str, agent: str, tool: str) -> bool:
-        """Return whether a tool, by its original name, exists for a caller."""
+        """Return whether a caller may use a tool, by its original name."""
         grant = self._grant(tenant)
         if grant is None or not grant.tools.passes(tool):
             return False
-        narrower = grant.agents.get(agent, NO_FILTER)
-        return narrower is not None and narrower.passes(tool)
+        agent_filter = grant.agents.get(agent, NO_FILTER)
+        return agent_filter is not None and agent_filter.passes(tool)
 
     def permissions_of(self, tenant: str) -> Permissions:
-        """Return what a tenant's own grant lets its calls do."""
+        """Return the permissions of a tenant's grant."""
         grant = self._grant(tenant)
         return grant.permissions if grant is not None else EVERYTHING
 
     def limits_of(self, tenant: str) -> TenantLimits | None:
-        return self.limits.get(tenant) or self.limits.get(OTHERS)
+        return self.limits.get(tenant) or self.limits.get(OTHER_TENANTS)
 
     def weight_of(self, tenant: str) -> int:
         limits = self.limits_of(tenant)
         return limits.weight if limits is not None else 1
 
     def risk_of(self, tool: str, annotations: Mapping[str, Any]) -> Risk:
-        """Return the risk of a tool: as configured, else as its own annotations say.
+        """Return the configured risk of a tool, or the risk by its annotations.
 
-        What says nothing about itself may change something.
+        A tool without annotations may change something.
         """
         for pattern, risk in self.risks:
             if passes(tool, (pattern,), ()):
@@ -138,9 +136,9 @@ class ServerPolicy:
         if self.grants is None:
             return _EVERYTHING
         grant = self.grants.get(tenant)
-        return grant if grant is not None else self.grants.get(OTHERS)
+        return grant if grant is not None else self.grants.get(OTHER_TENANTS)
 
 
 _EVERYTHING: Final = Grant()
 NO_POLICY: Final = ServerPolicy()
-"""Everybody may do everything."""
+"""No restrictions."""

@@ -1,4 +1,4 @@
-"""Specs to and from protobuf: the border of `leaseway.spec.model`."""
+"""Conversion of specs and policies to and from protobuf."""
 
 from __future__ import annotations
 
@@ -18,8 +18,17 @@ from leaseway.spec.model import (
     VariantKey,
 )
 from leaseway.spec.name_filters import NameFilter
-from leaseway.spec.policy import NO_POLICY
-from leaseway.spec.policy_protobuf import policy_from_proto, policy_to_proto
+from leaseway.spec.permissions import EVERYTHING, Permissions
+from leaseway.spec.policy import (
+    NO_POLICY,
+    RISKS,
+    ArgumentRule,
+    Grant,
+    Rate,
+    Risk,
+    ServerPolicy,
+    TenantLimits,
+)
 from leaseway.v1 import spec_pb2, sync_pb2
 from leaseway.wire import bounds
 from leaseway.wire.timing.backoff import Backoff
@@ -31,12 +40,11 @@ def key_to_proto(key: VariantKey) -> spec_pb2.VariantKey:
 
 
 def key_from_proto(key: spec_pb2.VariantKey) -> VariantKey:
-    """Return a variant's key as the core knows it."""
     return VariantKey(key.server_id, key.tenant)
 
 
 def spec_to_proto(spec: ServerSpec) -> spec_pb2.ServerSpec:
-    """Return a spec as it travels; filters and transforms stay with the control plane."""
+    """Return the message of a spec, without filters and transforms, which workers do not need."""
     policy = spec.instances
     message = spec_pb2.ServerSpec(
         key=key_to_proto(spec.key),
@@ -111,7 +119,7 @@ def spec_to_proto(spec: ServerSpec) -> spec_pb2.ServerSpec:
 
 
 def spec_from_proto(message: spec_pb2.ServerSpec) -> ServerSpec:
-    """Return the spec that a message carries, with the defaults of DESIGN §10 where unset."""
+    """Return the spec of a message, with the defaults of DESIGN §10 for unset fields."""
     return ServerSpec(
         key=key_from_proto(message.key),
         transport=message.transport,
@@ -206,10 +214,10 @@ def _tool_from_proto(message: spec_pb2.HttpTool) -> HttpTool:
         description=message.description,
         title=message.title,
         parameters=tuple(map(_parameter_from_proto, message.parameters)),
-        body=_word(message.body, BODIES, "json"),
+        body=_known(message.body, BODIES, "json"),
         content_type=message.content_type,
         response_template=message.response_template,
-        template_engine=_word(message.template_engine, ("go", "jinja2"), "go"),
+        template_engine=_known(message.template_engine, ("go", "jinja2"), "go"),
         timeout=seconds(message.timeout) if message.HasField("timeout") else None,
         retries=message.retries,
         annotations=tuple(sorted(message.annotations.items())),
@@ -220,26 +228,26 @@ def _tool_from_proto(message: spec_pb2.HttpTool) -> HttpTool:
 def _parameter_from_proto(message: spec_pb2.HttpParameter) -> HttpParameter:
     return HttpParameter(
         name=message.name,
-        position=_word(message.position, POSITIONS, "query"),
+        position=_known(message.position, POSITIONS, "query"),
         schema=message.schema or "{}",
         required=message.required,
         wire_name=message.wire_name,
-        style=_word(message.style, STYLES, "repeat"),
+        style=_known(message.style, STYLES, "repeat"),
         is_body=message.is_body,
     )
 
 
 def _credential_from_proto(message: spec_pb2.Credential) -> Credential:
-    kind = _word(message.kind, CREDENTIAL_KINDS, "header")
+    kind = _known(message.kind, CREDENTIAL_KINDS, "header")
     return Credential(kind, message.name, _value_from_proto(message.value))
 
 
-_Word = TypeVar("_Word", bound=str)
+_Text = TypeVar("_Text", bound=str)
 
 
-def _word(said: str, known: tuple[_Word, ...], otherwise: _Word) -> _Word:
-    """Return one of a few words; one that is not known is what an empty one means."""
-    return next((word for word in known if word == said), otherwise)
+def _known(text: str, values: tuple[_Text, ...], default: _Text) -> _Text:
+    """Return a text if it is a known value, else the default."""
+    return next((value for value in values if value == text), default)
 
 
 def _policy_from_proto(message: spec_pb2.InstancePolicy) -> InstancePolicy:
@@ -293,8 +301,117 @@ def filter_to_proto(rules: NameFilter) -> sync_pb2.NameFilter:
 
 
 def filter_from_proto(message: sync_pb2.NameFilter, depth: int = 8) -> NameFilter:
-    """Return a filter that was sent; nobody narrows one more often than there are layers."""
+    """Return the filter of a message; more nested filters than configuration layers are ignored."""
     also = (
         filter_from_proto(message.also, depth - 1) if depth and message.HasField("also") else None
     )
     return NameFilter(tuple(message.whitelist), tuple(message.blacklist), also)
+
+
+def policy_to_proto(policy: ServerPolicy) -> spec_pb2.ServerPolicy:
+    message = spec_pb2.ServerPolicy(
+        restricted=policy.grants is not None,
+        risks=[spec_pb2.RiskPattern(pattern=name, risk=risk) for name, risk in policy.risks],
+        rate=_rate_to_proto(policy.rate),
+        rules=[
+            spec_pb2.ArgumentRule(expression=rule.expression, tools=rule.tools)
+            for rule in policy.rules
+        ],
+    )
+    if policy.permissions != EVERYTHING:
+        message.permissions.CopyFrom(_permissions_to_proto(policy.permissions))
+    for tenant, grant in (policy.grants or {}).items():
+        entry = message.grants[tenant]
+        entry.tools.CopyFrom(_patterns_to_proto(grant.tools))
+        if grant.permissions != EVERYTHING:
+            entry.permissions.CopyFrom(_permissions_to_proto(grant.permissions))
+        for agent, tools in grant.agents.items():
+            if tools is None:
+                entry.agents[agent].withheld = True
+            else:
+                entry.agents[agent].tools.CopyFrom(_patterns_to_proto(tools))
+    for tenant, limits in policy.limits.items():
+        message.limits[tenant].CopyFrom(
+            spec_pb2.TenantLimits(
+                calls=_rate_to_proto(limits.calls),
+                concurrent=limits.concurrent or 0,
+                leases=limits.leases or 0,
+                artifact_bytes=limits.artifact_bytes or 0,
+                weight=limits.weight if limits.weight != 1 else 0,
+            )
+        )
+    return message
+
+
+def policy_from_proto(message: spec_pb2.ServerPolicy) -> ServerPolicy:
+    grants = None
+    if message.restricted:
+        grants = {tenant: _grant_from_proto(grant) for tenant, grant in message.grants.items()}
+    return ServerPolicy(
+        grants=grants,
+        limits={
+            tenant: TenantLimits(
+                _rate_from_proto(limits.calls),
+                limits.concurrent or None,
+                limits.leases or None,
+                limits.artifact_bytes or None,
+                limits.weight or 1,
+            )
+            for tenant, limits in message.limits.items()
+        },
+        risks=tuple((each.pattern, _risk(each.risk)) for each in message.risks),
+        rate=_rate_from_proto(message.rate),
+        rules=tuple(ArgumentRule(rule.expression, tuple(rule.tools)) for rule in message.rules),
+        permissions=_permissions_from_proto(message.permissions),
+    )
+
+
+def _permissions_to_proto(permissions: Permissions) -> spec_pb2.Permissions:
+    return spec_pb2.Permissions(
+        no_read=not permissions.read,
+        no_write=not permissions.write,
+        restricted=permissions.allowed_paths is not None,
+        allowed_paths=permissions.allowed_paths or (),
+        denied_paths=permissions.denied_paths,
+    )
+
+
+def _permissions_from_proto(message: spec_pb2.Permissions) -> Permissions:
+    return Permissions(
+        read=not message.no_read,
+        write=not message.no_write,
+        allowed_paths=tuple(message.allowed_paths) if message.restricted else None,
+        denied_paths=tuple(message.denied_paths),
+    )
+
+
+def _grant_from_proto(message: spec_pb2.TenantGrant) -> Grant:
+    agents = {
+        agent: None if grant.withheld else _patterns_from_proto(grant.tools)
+        for agent, grant in message.agents.items()
+    }
+    permissions = _permissions_from_proto(message.permissions)
+    return Grant(_patterns_from_proto(message.tools), agents, permissions)
+
+
+def _risk(word: str) -> Risk:
+    for risk in RISKS:
+        if risk == word:
+            return risk
+    return "financial"  # a newer release's word: the strictest that this one knows
+
+
+def _patterns_to_proto(names: NameFilter) -> spec_pb2.NamePatterns:
+    return spec_pb2.NamePatterns(whitelist=names.whitelist, blacklist=names.blacklist)
+
+
+def _patterns_from_proto(message: spec_pb2.NamePatterns) -> NameFilter:
+    return NameFilter(tuple(message.whitelist), tuple(message.blacklist))
+
+
+def _rate_to_proto(rate: Rate | None) -> spec_pb2.CallRate | None:
+    return None if rate is None else spec_pb2.CallRate(calls=rate.calls, seconds=rate.seconds)
+
+
+def _rate_from_proto(message: spec_pb2.CallRate) -> Rate | None:
+    return Rate(message.calls, message.seconds) if message.calls and message.seconds > 0 else None

@@ -1,7 +1,6 @@
 """`${NAME}` and `${NAME:-default}` in configured strings (DESIGN §2).
 
-Pure: what a name stands for is asked of a mapping, so that a worker resolves and the control
-plane only checks.
+Pure: workers expand them from a mapping; the control plane only checks them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 class UnresolvedReference(Exception):
-    """A name without a default that the environment does not have."""
+    """A variable that is not set and has no default."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the environment variable {name} is not set")
@@ -21,14 +20,14 @@ class UnresolvedReference(Exception):
 
 
 def references(text: str) -> tuple[tuple[str, str | None], ...]:
-    """Return the (name, default) pairs that a text refers to; None where there is no default."""
+    """Return the (name, default) pairs of a text's references; the default may be None."""
     return tuple((match[1], match[2]) for match in _REFERENCE.finditer(text))
 
 
 def expand(text: str, environment: Mapping[str, str]) -> str:
     """Return a text with its references replaced.
 
-    As in a shell, a default also serves where the variable is empty.
+    As in a shell, the default also applies if the variable is empty.
 
     Raises:
         UnresolvedReference: A name is not set and has no default.

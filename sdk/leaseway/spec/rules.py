@@ -1,8 +1,8 @@
-"""Rules on arguments, in CEL: compiled where the configuration is read, and again on workers.
+"""CEL rules on arguments: compiled by the control plane as a check, and by workers.
 
-The `cel-expr-python` package (Google's C++ implementation) evaluates them. It is imported when the
-first rule is compiled. What it is given of a call it copies value by value, which takes longer than
-the rule itself: it gets what the rules of a tool name, and gets that once for all of them.
+The `cel-expr-python` package (Google's C++ implementation) evaluates them; it is imported with the
+first rule. It copies its input value by value, which takes longer than the rule itself, so it gets
+only the variables and members that the rules of a tool use, once for all rules.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 VARIABLES: Final = ("tool", "tenant", "agent", "session", "args")
-"""What an expression may name; `args` is what it makes of the call's arguments, the rest text."""
+"""The variables of an expression: `args` are the call's arguments, the others are texts."""
 
 _NAMED: Final = re.compile(rf"\b(?:{'|'.join(VARIABLES[:-1])})\b")
 _ARGUMENTS: Final = re.compile(r"\bargs\b(?:\s*\.\s*([A-Za-z_]\w*)(?!\w|\s*\())?")
-"""Each place that names `args`, with the member that is selected there, if nothing else is done."""
+"""Each use of `args`, with the member that it selects if it does nothing else."""
 
 
 class Expression(Protocol):
@@ -25,19 +25,19 @@ class Expression(Protocol):
 
     @property
     def needs(self) -> Needs:
-        """What of a call it names."""
+        """The facts of a call that it uses."""
 
     def denies(self, facts: Mapping[str, Any]) -> bool:
-        """Return whether a call is denied; what cannot be evaluated denies."""
+        """Return whether a call is denied; an error in the evaluation denies it."""
 
 
 class RuleNotCompiled(ValueError):
-    """A rule is no expression that is true or false; the text says why, on one line."""
+    """A rule is not a valid boolean expression; the text is the reason, on one line."""
 
 
 @functools.cache
 def _cel() -> tuple[Any, Any]:
-    """Return CEL's module and the environment of all rules."""
+    """Return the CEL module and the environment of all rules."""
     try:
         from cel_expr_python import cel
     except ImportError:
@@ -49,11 +49,11 @@ def _cel() -> tuple[Any, Any]:
 
 
 class Needs:
-    """What expressions name of a call; more at most, never less.
+    """The facts of a call that expressions use; maybe more, never less.
 
     Args:
         names: Variables besides `args`.
-        members: Members of `args`; None for all that there are.
+        members: Members of `args`; None for all.
     """
 
     __slots__ = ("_members", "_names")
@@ -63,9 +63,9 @@ class Needs:
         self._members = members
 
     @staticmethod
-    def of(text: str) -> Needs:
-        """Return what an expression names; what only looks like a name, in a text, counts too."""
-        members = {found[1] for found in _ARGUMENTS.finditer(text)}
+    def of_expression(text: str) -> Needs:
+        """Return the needs of an expression; names inside string literals count too."""
+        members = {match[1] for match in _ARGUMENTS.finditer(text)}
         return Needs(
             frozenset(_NAMED.findall(text)),
             None if None in members else frozenset(members),
@@ -76,8 +76,8 @@ class Needs:
         both = mine | others if mine is not None and others is not None else None
         return Needs(self._names | other._names, both)
 
-    def chosen(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is needed of all that is known of a call."""
+    def select(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the needed part of the facts of a call."""
         chosen = {name: facts[name] for name in self._names}
         args = facts["args"]
         if self._members is None:
@@ -100,13 +100,13 @@ class _Compiled:
 
     def denies(self, facts: Mapping[str, Any]) -> bool:
         try:
-            # Anything but CEL's own `false` denies, errors and numbers among it.
-            return self._eval(None, self.needs.chosen(facts)).value() is not False
+            # Everything but CEL's `false` denies, including errors and numbers.
+            return self._eval(None, self.needs.select(facts)).value() is not False
         except _FAILURES:
             return True
 
     def denies_in(self, activation: Any) -> bool:
-        """Return whether a call is denied whose facts CEL has already."""
+        """Return whether a call is denied, by facts that CEL has already converted."""
         try:
             return self._eval(activation).value() is not False
         except _FAILURES:
@@ -114,7 +114,7 @@ class _Compiled:
 
 
 class DeniesAll:
-    """What a worker has in place of a rule that it cannot compile."""
+    """Replaces a rule that the worker cannot compile."""
 
     needs: Final = _NOTHING
 
@@ -123,11 +123,7 @@ class DeniesAll:
 
 
 class Expressions:
-    """Compiled rules that are evaluated together, in their order.
-
-    Args:
-        expressions: The rules.
-    """
+    """Compiled rules that are evaluated together, in order."""
 
     __slots__ = ("_all", "_compiled", "_needs")
 
@@ -137,20 +133,20 @@ class Expressions:
         self._needs = functools.reduce(Needs.__or__, (each.needs for each in self._all), _NOTHING)
 
     def first_that_denies(self, facts: Mapping[str, Any]) -> int | None:
-        """Return the place of the first rule that denies a call, or None."""
+        """Return the index of the first rule that denies a call, or None."""
         if len(self._compiled) > 1 and len(self._compiled) == len(self._all):
             try:
-                activation = _cel()[1].Activation(self._needs.chosen(facts))
-            except _FAILURES:  # the rule that names what has no form in CEL is to be found
+                activation = _cel()[1].Activation(self._needs.select(facts))
+            except _FAILURES:  # some value has no CEL form: find the rule that uses it
                 pass
             else:
-                for place, compiled in enumerate(self._compiled):
+                for index, compiled in enumerate(self._compiled):
                     if compiled.denies_in(activation):
-                        return place
+                        return index
                 return None
-        for place, expression in enumerate(self._all):
+        for index, expression in enumerate(self._all):
             if expression.denies(facts):
-                return place
+                return index
         return None
 
 
@@ -158,7 +154,7 @@ def compile_expression(text: str) -> Expression:
     """Return the compiled form of a rule.
 
     Raises:
-        RuleNotCompiled: It does not compile, or its value cannot be true or false.
+        RuleNotCompiled: It does not compile, or its value cannot be a boolean.
     """
     cel, environment = _cel()
     try:
@@ -169,4 +165,4 @@ def compile_expression(text: str) -> Expression:
     kind = compiled.return_type()
     if kind not in (cel.Type.BOOL, cel.Type.DYN):
         raise RuleNotCompiled(f"its value is {kind}, and must be true or false")
-    return _Compiled(compiled, Needs.of(text))
+    return _Compiled(compiled, Needs.of_expression(text))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 SIZE_PATTERN: Final = r"[0-9]{1,15}\s?(B|KB|MB|GB|TB|KiB|MiB|GiB|TiB)?"
-"""What `parse_size` takes, as a regular expression of the whole text."""
+"""The syntax of `parse_size`, as a regular expression of the whole text."""
 
 _SIZE: Final = re.compile(SIZE_PATTERN)
 _UNITS: Final[Mapping[str, int]] = {
@@ -18,9 +18,9 @@ _UNITS: Final[Mapping[str, int]] = {
 
 
 def parse_size(text: str) -> int | None:
-    """Return how many bytes a text means, or None where it is no size."""
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    """Return a size in bytes, or None if the text is not a size."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
         return None
-    unit = found[1] or ""
+    unit = match[1] or ""
     return int(text.removesuffix(unit)) * _UNITS[unit or "B"]

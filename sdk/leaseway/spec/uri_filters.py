@@ -1,9 +1,9 @@
-"""Which URIs pass a filter, whichever way they are written: both planes judge alike. Pure.
+"""Filters of URIs, independent of their spelling. Pure; both planes use them.
 
-A filter is no use if `file:///open/../secret` passes where `file:///secret` does not: servers read
-both as the same. So a URI passes only if it does so as it is and as servers may read it.
+A filter that rejects `file:///secret` must reject `file:///open/../secret` too, because servers
+treat both as the same. So a URI passes only if it passes as written and as servers may read it.
 
-RFC 3986 and the URL standard of browsers read some web addresses and files as different things.
+RFC 3986 and the URL standard of browsers interpret some web addresses and file URIs differently.
 Such a URI passes no filter that has patterns.
 """
 
@@ -36,18 +36,18 @@ _ADDRESS: Final = re.compile(
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _PART: Final = re.compile(r"0|[1-9][0-9]{0,2}")
 _TEMPLATE: Final = re.compile(r"//\{[^{}]*\}")
-_TOP_PORT: Final = 65535
-_KEPT_LENGTH: Final = 512
-"""Characters of the longest URI whose readings are kept for the next call."""
+_MAX_PORT: Final = 65535
+_MAX_CACHED_LENGTH: Final = 512
+"""Characters of the longest URI whose readings are cached."""
 
 
 class UriFilter:
     """A filter of URIs.
 
     Args:
-        whitelist: Patterns of what passes.
-        blacklist: Patterns of what does not, unless the whitelist matches it, too.
-        also: What has to let it pass as well.
+        whitelist: Patterns of URIs that pass.
+        blacklist: Patterns of URIs that do not pass, unless the whitelist matches them too.
+        also: Another filter that URIs must pass too.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class UriFilter:
         self._blacklist = _spellings(blacklist)
 
     @classmethod
-    def of(cls, rules: NameFilter) -> UriFilter:
-        """Return the filter of URIs that patterns make."""
-        also = None if rules.also is None else cls.of(rules.also)
+    def from_names(cls, rules: NameFilter) -> UriFilter:
+        """Return the filter of URIs with the patterns of a name filter."""
+        also = None if rules.also is None else cls.from_names(rules.also)
         return cls(rules.whitelist, rules.blacklist, also)
 
     def allows(self, uri: str) -> bool:
@@ -72,14 +72,14 @@ class UriFilter:
             return False
         if not self._whitelist and not self._blacklist:
             return True
-        readings = _readings(uri) if len(uri) <= _KEPT_LENGTH else _read(uri)
+        readings = _readings(uri) if len(uri) <= _MAX_CACHED_LENGTH else _read(uri)
         return bool(readings) and all(
             passes(each, self._whitelist, self._blacklist) for each in readings
         )
 
 
 def _read(uri: str) -> tuple[str, ...]:
-    """Return a URI as it is and as servers may read it; nothing where they differ over it."""
+    """Return a URI as written and as servers may read it; empty if readers disagree."""
     return () if standard_reading(uri) is None else _spellings([uri])
 
 
@@ -87,7 +87,7 @@ _readings: Final = functools.lru_cache(4_096)(_read)
 
 
 def _spellings(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return texts as they are and as servers may read them, each once."""
+    """Return texts as written and as servers may read them, without duplicates."""
     return tuple(
         dict.fromkeys(
             each
@@ -103,21 +103,19 @@ def _spellings(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def as_read(uri: str, *, has_host: bool = True) -> str:
-    """Return a URI as a server may read it: unquoted, its scheme in small letters, no `..` left.
+    """Return a URI as a server may read it: unquoted, with a lower-case scheme and no `..`.
 
-    Spaces around it are cut off, as URL parsers do.
-
-    Of schemes that everybody reads alike the host is read, too: `file:/a` is `file:///a`, and
-    `https://me@HOST:443/` is `https://host/`.
+    The host is normalized for common schemes: `file:/a` becomes `file:///a`, and
+    `https://me@HOST:443/` becomes `https://host/`.
 
     Args:
-        uri: A URI, a template or a pattern of them.
-        has_host: Whether what follows `//` is a host, which no `..` leaves; a server with a
-            scheme of its own may take it for the first step of a path.
+        uri: A URI, a URI template or a pattern.
+        has_host: Whether the part after `//` is a host, which `..` cannot remove. A server with its
+            own scheme may treat it as the first part of a path.
     """
     uri = uri.strip()
     is_file = uri[:5].lower() == "file:"
-    # What follows a file's path names no other file, so it is left out.
+    # The query and fragment of a file URI do not change the file.
     text = unquote(_AFTER_PATH.split(uri)[0] if is_file else uri).lstrip()
     scheme, colon, rest = text.partition(":")
     if not colon:
@@ -125,25 +123,25 @@ def as_read(uri: str, *, has_host: bool = True) -> str:
     path, mark, query = rest.replace("\\", "/").partition("?")
     if is_file and path.startswith("/") and not path.startswith("//"):
         path = "//" + path
-    steps = path.split("/")
+    parts = path.split("/")
     if path.startswith("//"):
-        steps[2] = _host(scheme.lower(), steps[2])
-    fixed = 2 + has_host if path.startswith("//") else 0  # nothing and nothing and the host
+        parts[2] = _host(scheme.lower(), parts[2])
+    fixed = 2 + has_host if path.startswith("//") else 0  # two empty parts and the host
     kept: list[str] = []
-    for step in steps[fixed:]:
-        if step == "..":
+    for part in parts[fixed:]:
+        if part == "..":
             kept[-1:] = []
-        elif step not in ("", "."):
-            kept.append(step)
-    if len(steps) > fixed and steps[-1] in ("", ".", ".."):
+        elif part not in ("", "."):
+            kept.append(part)
+    if len(parts) > fixed and parts[-1] in ("", ".", ".."):
         kept.append("")
     if not fixed and path.startswith("/"):
         kept.insert(0, "")
-    return scheme.lower() + colon + "/".join((*steps[:fixed], *kept)) + mark + query
+    return scheme.lower() + colon + "/".join((*parts[:fixed], *kept)) + mark + query
 
 
 def _host(scheme: str, host: str) -> str:
-    """Return a host as it is looked up; of a server's own scheme it may be any name, as it is."""
+    """Return a normalized host; for a server's own scheme, the host unchanged."""
     if scheme == "file":
         return "" if host.lower() == "localhost" else host.lower()
     port = _PORTS.get(scheme)
@@ -153,14 +151,14 @@ def _host(scheme: str, host: str) -> str:
 
 
 def standard_reading(uri: str) -> str | None:
-    """Return what a web address or a file is by the URL standard, or None where others differ.
+    """Return a web address or file URI as the URL standard reads it, or None if others disagree.
 
-    Any other URI is returned as it is. The result is unquoted, and has no `..`, no empty step and
-    no fragment.
+    Other URIs are returned unchanged. The result is unquoted and has no `..`, no empty part and no
+    fragment.
     """
     text = uri.strip()
     if _CONTROL.search(text):
-        return None  # the URL standard leaves out some of them, others do not
+        return None  # the URL standard removes some of them, other parsers do not
     scheme = unquote(text).lstrip().partition(":")[0].lower()
     if scheme not in _READ_BY_STANDARD:
         return text
@@ -187,14 +185,14 @@ def standard_reading(uri: str) -> str | None:
 
 
 def _is_plain(scheme: str, address: str) -> bool:
-    """Return whether every reader takes the same host and port from what follows `//`."""
+    """Return whether all parsers read the same host and port from the part after `//`."""
     if scheme == "file":
-        return address.lower() in ("", "localhost")  # most readers pass over any other host
+        return address.lower() in ("", "localhost")  # most parsers ignore any other host
     found = _ADDRESS.fullmatch(address)
     if found is None:
         return False
     port = (found["port"] or ":")[1:]
-    if port.isdigit() and int(port) > _TOP_PORT:
+    if port.isdigit() and int(port) > _MAX_PORT:
         return False
     if found["six"] is not None:
         try:
@@ -209,22 +207,22 @@ def _is_plain(scheme: str, address: str) -> bool:
 
 
 def _read_path(path: str, *, is_file: bool) -> str | None:
-    """Return a path without its `..`, which are taken out before it is unquoted."""
-    steps = _STEP_ENDS.split(path)[1:]
-    plain = [re.sub("%2e", ".", step, flags=re.IGNORECASE) for step in steps]
+    """Return a path without its `..`, which are resolved before unquoting."""
+    parts = _STEP_ENDS.split(path)[1:]
+    plain = [re.sub("%2e", ".", part, flags=re.IGNORECASE) for part in parts]
     drive = _DRIVE.match(path) if is_file else None
     if drive and (drive[1] == "|" or ".." in plain):
-        return None  # no `..` leaves a drive of Windows
+        return None  # `..` cannot leave a Windows drive
     kept: list[str] = []
-    for step in plain:
-        if step == "..":
+    for part in plain:
+        if part == "..":
             kept[-1:] = []
-        elif step != ".":
-            kept.append(step)
-    named = [unquote(step) for step in kept if step]
+        elif part != ".":
+            kept.append(part)
+    named = [unquote(part) for part in kept if part]
     ends_open = bool(named) and plain[-1] in ("", ".", "..")
     return "/" + "/".join(named) + "/" * ends_open
 
 
 ALL_URIS: Final = UriFilter()
-"""Lets everything pass."""
+"""Passes every URI."""

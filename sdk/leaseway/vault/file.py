@@ -1,9 +1,8 @@
 """The encrypted vault: named secrets in one file (DESIGN §2).
 
-The file is a header (magic with its version, a salt), a nonce and AES-256-GCM over a JSON document,
-with the header authenticated too: no byte can change unnoticed. The key comes from a passphrase
-by scrypt. `cryptography` is imported when a vault is read or written, so that importing this needs
-nothing that the SDK has not.
+The file is a header (magic with its version, a salt), a nonce and AES-256-GCM over a JSON document.
+The header is authenticated too, so every changed byte is detected. scrypt derives the key from a
+passphrase. `cryptography` is imported when a vault is read or written.
 """
 
 from __future__ import annotations
@@ -33,96 +32,92 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 MAX_VALUE: Final = 64 << 10
-"""Bytes of one secret."""
+"""Maximum size of one secret in bytes."""
 MAX_ENTRIES: Final = 10_000
 MAX_VAULT: Final = 64 << 20
-"""Bytes of the file."""
+"""Maximum size of the file in bytes."""
 
 _KIND: Final = b"leaseway-vault "
 _MAGIC: Final = _KIND + b"1\n"
 _SALT: Final = 16
 _NONCE: Final = 12
 _HEADER: Final = len(_MAGIC) + _SALT
-# Version 1 means these costs: read from the file they would be an attacker's to choose.
+# Version 1 has these costs. If the file contained them, an attacker could choose them.
 _SCRYPT: Final = {"length": 32, "n": 2**15, "r": 8, "p": 1}
 
 
 @dataclass(frozen=True)
 class Secret:
-    """One secret. Its representation does not show it.
-
-    Attributes:
-        value: The secret.
-        set_at: When it was set.
-    """
+    """A secret value, which its repr does not show, and when it was set."""
 
     value: str = field(repr=False)
     set_at: datetime
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be a secret's name.
+    """Check the name of a secret.
 
     Raises:
-        VaultError: It is none.
+        VaultError: It is invalid.
     """
     if not SECRET_NAME.fullmatch(name):
-        raise VaultError(f"'{name[:128]}' is no name for a secret: use {SECRET_NAME_RULE}.")
+        raise VaultError(f"'{name[:128]}' is not a valid secret name: use {SECRET_NAME_RULE}.")
 
 
 def check_value(name: str, value: str) -> None:
-    """Refuse what cannot be a secret.
+    """Check the value of a secret.
 
     Raises:
-        VaultError: It is empty, too long, or holds what no environment variable can.
+        VaultError: It is empty, too long, or contains a zero byte.
     """
     if not value:
         raise VaultError(f"The value of {name} is empty; to remove it: leaseway vault rm {name}")
     if len(value.encode()) > MAX_VALUE:
         raise VaultError(f"The value of {name} has more than {MAX_VALUE} bytes.")
     if "\0" in value:
-        raise VaultError(f"The value of {name} holds a zero byte, which no server can be given.")
+        raise VaultError(f"The value of {name} contains a zero byte; remove it.")
 
 
 def read_vault(place: VaultPlace) -> Mapping[str, Secret]:
-    """Return every secret by name; none where there is no vault.
+    """Return all secrets by name; empty if there is no vault.
 
     Raises:
-        VaultError: The vault or its key cannot be used.
+        VaultError: The vault or its key is unusable.
     """
     content = _read_file(place.path)
     return {} if content is None else _open(content, read_keys(place), place)
 
 
 def set_secret(place: VaultPlace, name: str, value: str) -> bool:
-    """Set a secret; say whether a key file had to be made for the vault's first one.
+    """Set a secret; return whether this created the key file, for the vault's first secret.
 
     Raises:
-        VaultError: The vault stays as it was.
+        VaultError: The vault is unchanged.
     """
     check_name(name)
     check_value(name, value)
-    made: list[bool] = []
+    has_new_key = False
 
     def change(entries: dict[str, Secret], keys: Sequence[str]) -> Sequence[str]:
+        nonlocal has_new_key
         if name not in entries and len(entries) >= MAX_ENTRIES:
-            raise VaultError(f"The vault {place.path} holds {MAX_ENTRIES} secrets; remove some.")
+            raise VaultError(f"The vault {place.path} has {MAX_ENTRIES} secrets; remove some.")
         entries[name] = Secret(value, datetime.now(UTC))
         if not keys:
             keys = (new_key(),)
             write_keys(place.key_file, keys)
-            made.append(True)
+            has_new_key = True
         return keys
 
     _update(place, change)
-    return bool(made)
+    return has_new_key
 
 
 def remove_secret(place: VaultPlace, name: str) -> None:
     """Remove a secret.
 
     Raises:
-        VaultError: There is none of that name, or the vault cannot be used.
+        VaultError: There is no such secret, or the vault is unusable.
     """
 
     def change(entries: dict[str, Secret], keys: Sequence[str]) -> Sequence[str]:
@@ -137,13 +132,13 @@ def rotate_vault(place: VaultPlace, key: str, key_file: Path | None) -> None:
     """Encrypt a vault with a new key.
 
     Args:
-        place: The vault, with what opens it now.
+        place: The vault with its current key.
         key: The new key.
-        key_file: Where the new key is kept, or None where it is not kept in a file. While the
-            vault is written the file holds the old key too, so that nothing is ever locked out.
+        key_file: The file to store the new key in, or None for none. During the rotation the file
+            also contains the old key, so that the vault is readable at any moment.
 
     Raises:
-        VaultError: The vault still opens with what opened it before.
+        VaultError: The vault still has its previous key.
     """
     check_key(key, "the new key")
     with _locked(place):
@@ -154,13 +149,13 @@ def rotate_vault(place: VaultPlace, key: str, key_file: Path | None) -> None:
         entries = _open(content, keys, place)
         if key_file is not None:
             write_keys(key_file, (key, *keys))
-        write_private(place.path, _seal(entries, key, place))
+        write_private(place.path, _encrypt(entries, key, place))
         if key_file is not None:
             write_keys(key_file, (key,))
 
 
 Change = Callable[[dict[str, Secret], Sequence[str]], Sequence[str]]
-"""Changes the entries; given the keys that there are, returns those to write with."""
+"""Changes the entries and returns the keys to write with; it gets the current keys."""
 
 
 def _update(place: VaultPlace, change: Change) -> None:
@@ -168,8 +163,8 @@ def _update(place: VaultPlace, change: Change) -> None:
         content = _read_file(place.path)
         keys = read_keys(place)
         entries = {} if content is None else dict(_open(content, keys, place))
-        used = change(entries, keys)
-        write_private(place.path, _seal(entries, used[0], place))
+        new_keys = change(entries, keys)
+        write_private(place.path, _encrypt(entries, new_keys[0], place))
 
 
 @contextlib.contextmanager
@@ -188,14 +183,14 @@ def _read_file(path: Path) -> bytes | None:
         raise VaultError(f"The vault {error}") from None
 
 
-def _seal(entries: Mapping[str, Secret], key: str, place: VaultPlace) -> bytes:
+def _encrypt(entries: Mapping[str, Secret], key: str, place: VaultPlace) -> bytes:
     document = {
         name: {"value": entry.value, "set_at": entry.set_at.isoformat()}
         for name, entry in sorted(entries.items())
     }
     header, nonce = _MAGIC + os.urandom(_SALT), os.urandom(_NONCE)
-    sealed = _cipher(key, header).encrypt(nonce, json.dumps(document).encode(), header)
-    content = header + nonce + sealed
+    encrypted = _cipher(key, header).encrypt(nonce, json.dumps(document).encode(), header)
+    content = header + nonce + encrypted
     if len(content) > MAX_VAULT:
         raise VaultError(f"The vault {place.path} would have more than {MAX_VAULT} bytes.")
     return content
@@ -203,9 +198,10 @@ def _seal(entries: Mapping[str, Secret], key: str, place: VaultPlace) -> bytes:
 
 def _open(content: bytes, keys: Sequence[str], place: VaultPlace) -> Mapping[str, Secret]:
     if not content.startswith(_MAGIC):
-        newer = content.startswith(_KIND)
-        why = "was written by another version of Leaseway" if newer else "is no vault, or damaged"
-        raise VaultError(f"The file {place.path} {why}; it is left as it is.")
+        reason = "is damaged or not a vault"
+        if content.startswith(_KIND):
+            reason = "was written by another version of Leaseway"
+        raise VaultError(f"The file {place.path} {reason}; it is not changed.")
     if not keys:
         raise VaultError(
             f"The vault {place.path} has no key here: set {VAULT_KEY_VARIABLE}, or name the key "
@@ -216,10 +212,10 @@ def _open(content: bytes, keys: Sequence[str], place: VaultPlace) -> Mapping[str
     header, nonce = content[:_HEADER], content[_HEADER : _HEADER + _NONCE]
     for key in keys:
         try:
-            opened = _cipher(key, header).decrypt(nonce, content[_HEADER + _NONCE :], header)
-        except (InvalidTag, ValueError):  # ValueError: cut off within the nonce
+            document = _cipher(key, header).decrypt(nonce, content[_HEADER + _NONCE :], header)
+        except (InvalidTag, ValueError):  # ValueError: truncated within the nonce
             continue
-        return _entries(opened)
+        return _entries(document)
     where = VAULT_KEY_VARIABLE if place.passphrase is not None else place.key_file
     raise VaultError(
         f"The vault {place.path} does not open with the key of {where}: it was written with "
@@ -227,11 +223,10 @@ def _open(content: bytes, keys: Sequence[str], place: VaultPlace) -> Mapping[str
     )
 
 
-def _entries(opened: bytes) -> Mapping[str, Secret]:
-    document = json.loads(opened)
+def _entries(document: bytes) -> Mapping[str, Secret]:
     return {
         name: Secret(entry["value"], datetime.fromisoformat(entry["set_at"]))
-        for name, entry in document.items()
+        for name, entry in json.loads(document).items()
     }
 
 

@@ -1,8 +1,8 @@
-"""Where a vault is and which key opens it (DESIGN §2).
+"""The path and the key of a vault (DESIGN §2).
 
-The key is a passphrase: LEASEWAY_VAULT_KEY where it is set, else the first line of the key file.
-Further lines of the file are older keys that still open, so that a rotation can be cut off at any
-moment and a reader in the middle of one fails at nothing.
+The key is a passphrase: LEASEWAY_VAULT_KEY if it is set, else the first line of the key file.
+Further lines of the file are older keys that still work, so that a rotation may be interrupted at
+any moment and does not disturb readers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VAULT_KEY_VARIABLE: Final = "LEASEWAY_VAULT_KEY"
 VAULT_NEW_KEY_VARIABLE: Final = "LEASEWAY_VAULT_NEW_KEY"
 
 MIN_KEY: Final = 16
-"""The least characters of a key."""
+"""Minimum length of a key in characters."""
 
 _MAX_KEY: Final = 1024
 _MAX_KEY_FILE: Final = 4096
@@ -29,17 +29,15 @@ _FOLDER: Final = "~/.leaseway"
 
 
 class VaultError(Exception):
-    """The vault or its key cannot be used; the text is a sentence, and holds no secret."""
+    """The vault or its key is unusable; the text is a sentence without secrets."""
 
 
 @dataclass(frozen=True)
 class VaultPlace:
-    """A vault's file and what opens it.
+    """The files of a vault and its key, which may be missing.
 
     Attributes:
-        path: The vault; it need not exist.
-        key_file: The key file; it need not exist.
-        passphrase: The key where no file is to be asked. Never shown.
+        passphrase: The key, which overrides the key file. Never shown.
     """
 
     path: Path
@@ -58,7 +56,7 @@ def find_vault(
         key_file: The key file, or None for ~/.leaseway/vault.key.
 
     Raises:
-        VaultError: LEASEWAY_VAULT_KEY is no key.
+        VaultError: LEASEWAY_VAULT_KEY is not a valid key.
     """
     passphrase = environment.get(VAULT_KEY_VARIABLE) or None
     if key_file is not None:
@@ -66,15 +64,15 @@ def find_vault(
     elif passphrase is not None:
         check_key(passphrase, VAULT_KEY_VARIABLE)
     folder = Path(_FOLDER).expanduser()
-    named = path or Path(environment.get("LEASEWAY_VAULT") or folder / "vault.encrypted")
-    return VaultPlace(named.expanduser(), key_file or folder / "vault.key", passphrase)
+    vault = path or Path(environment.get("LEASEWAY_VAULT") or folder / "vault.encrypted")
+    return VaultPlace(vault.expanduser(), key_file or folder / "vault.key", passphrase)
 
 
 def check_key(key: str, where: str) -> None:
-    """Refuse a key that is too short to protect anything, or that a file could not hold.
+    """Check that a key is long enough and fits on one line of a file.
 
     Raises:
-        VaultError: Always the reason, never the key.
+        VaultError: It is invalid; the text does not contain it.
     """
     if len(key) < MIN_KEY:
         raise VaultError(
@@ -93,12 +91,12 @@ def new_key() -> str:
 
 
 def read_keys(place: VaultPlace) -> Sequence[str]:
-    """Return the keys that may open a vault, the one to write with first; empty without any.
+    """Return the keys of a vault, the one to write with first; empty if there is none.
 
-    From then on no log line of this process shows them.
+    Log lines of this process never show them.
 
     Raises:
-        VaultError: The key file cannot be used.
+        VaultError: The key file is unusable.
     """
     if place.passphrase is not None:
         hide((place.passphrase,), VAULT_KEY_VARIABLE)

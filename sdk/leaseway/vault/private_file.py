@@ -1,4 +1,4 @@
-"""Files that only their owner may read: written whole or not at all, one writer at a time."""
+"""Files that only their owner may read: written atomically, by one writer at a time."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-_LOCK_PATIENCE: Final = 10.0
+_LOCK_TIMEOUT: Final = 10.0
 _LOCK_POLL: Final = 0.02
 _OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
 _GROUP: Final = stat.S_IRGRP | stat.S_IWGRP
 
 
 class PrivateFileError(Exception):
-    """A file cannot be used; the text is a sentence that says why and what to do."""
+    """A file is unusable; the text is a sentence with the reason and what to do."""
 
 
 def read_private(path: Path, limit: int) -> bytes | None:
-    """Return what a file holds, or None where there is none.
+    """Return the content of a file, or None if it does not exist.
 
     Args:
         path: The file; a link is followed.
-        limit: The most bytes that it may have.
+        limit: The maximum size in bytes.
 
     Raises:
         PrivateFileError: It cannot be read, is too large, or other users may read or write it.
@@ -35,8 +35,8 @@ def read_private(path: Path, limit: int) -> bytes | None:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise PrivateFileError(f"{path} is no file.")
-            # One of somebody else's, as Kubernetes mounts secrets, may be ours by our group alone.
+                raise PrivateFileError(f"{path} is not a file.")
+            # A file of another user may be readable by our group: Kubernetes mounts secrets so.
             is_own = status.st_uid == os.geteuid()
             if status.st_mode & (_OTHERS | _GROUP if is_own else _OTHERS):
                 raise PrivateFileError(
@@ -49,32 +49,32 @@ def read_private(path: Path, limit: int) -> bytes | None:
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be read: {error.strerror}.") from None
     if len(content) > limit:
-        raise PrivateFileError(f"{path} is larger than {limit} bytes; it is not one of ours.")
+        raise PrivateFileError(f"{path} is larger than {limit} bytes: not a file of Leaseway.")
     return content
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace a file, mode 0600: readers see the old content or the new, also after a crash.
+    """Replace a file, mode 0600. Readers see the old or the new content, even after a crash.
 
-    Whoever writes must hold the lock of the file, see `locked`.
+    The caller must hold the lock of the file, see `locked`.
 
     Raises:
-        PrivateFileError: It cannot be written; the old content is still there.
+        PrivateFileError: It cannot be written; the old content is unchanged.
     """
     target = Path(os.path.realpath(path))  # a link stays a link
-    fresh = target.with_name(f".{target.name}.new")
+    temporary = target.with_name(f".{target.name}.new")
     try:
         _make_private_folder(target.parent)
-        fresh.unlink(missing_ok=True)  # what a crash left
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        temporary.unlink(missing_ok=True)  # of a crashed writer
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            fresh.replace(target)
+            temporary.replace(target)
         except BaseException:
-            fresh.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         _sync_folder(target.parent)
     except OSError as error:
@@ -82,7 +82,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def _make_private_folder(folder: Path) -> None:
-    """Make a folder, and those above it, that only their owner may enter; one there stays as is."""
+    """Create missing folders, accessible to their owner only; existing ones are unchanged."""
     for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
 
@@ -97,10 +97,10 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other writers of a file out; a lock ends with its process, however that ends.
+    """Lock a file against other writers. The lock ends with the process at the latest.
 
     Raises:
-        PrivateFileError: Another writer has not finished within 10 s, or no lock can be had.
+        PrivateFileError: Another writer has not finished within 10 s, or locking failed.
     """
     target = Path(os.path.realpath(path))
     lock = target.with_name(f".{target.name}.lock")
@@ -110,21 +110,21 @@ def locked(path: Path) -> Iterator[None]:
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be locked: {error.strerror}.") from None
     try:
-        _wait_for(descriptor, path)
+        _wait_for_lock(descriptor, path)
         yield
     finally:
         os.close(descriptor)
 
 
-def _wait_for(descriptor: int, path: Path) -> None:
-    until = time.monotonic() + _LOCK_PATIENCE
+def _wait_for_lock(descriptor: int, path: Path) -> None:
+    deadline = time.monotonic() + _LOCK_TIMEOUT
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise PrivateFileError(
-                    f"Another process has been writing {path} for {_LOCK_PATIENCE:g} s; try again "
+                    f"Another process has been writing {path} for {_LOCK_TIMEOUT:g} s; try again "
                     "when it is done."
                 ) from None
             time.sleep(_LOCK_POLL)

@@ -94,5 +94,5 @@ def test_without_names_all_names_and_public_addresses_are_allowed() -> None:
 
 @pytest.mark.parametrize("entry", ["", "*", "*.", "http://x", "a b", "a/b", "a..b", "x:80", "**.a"])
 def test_an_invalid_host_is_rejected(entry: str) -> None:
-    with pytest.raises(ValueError, match="is no host"):
+    with pytest.raises(ValueError, match="is not a host"):
         parse_hosts([entry])

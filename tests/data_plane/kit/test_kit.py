@@ -130,7 +130,7 @@ def test_each_tool_is_off_unless_it_is_named(
         ("--tool execute_command --command bin/ls", "a name or an absolute path"),
         ("--tool execute_command --command 'a", "can't be read"),
         ("--tool execute_command --command *", "names no program"),
-        ("--tool http_get --host http://example.com/x", "is no host"),
+        ("--tool http_get --host http://example.com/x", "is not a host"),
     ],
 )
 def test_invalid_options_are_rejected(options: str, error: str) -> None:

@@ -60,7 +60,7 @@ def test_an_unreadable_vault_has_an_error_until_it_can_be_read(place: VaultPlace
     whole, key = place.path.read_bytes(), place.key_file.read_bytes()
     place.path.write_bytes(b"damaged")
     known.refresh()
-    with pytest.raises(VaultError, match="is no vault, or damaged"):
+    with pytest.raises(VaultError, match="is damaged or not a vault"):
         known.get("a")
     place.path.write_bytes(whole)
     known.refresh()

@@ -26,7 +26,7 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.wait_queue import Granted, LeaseWaitQueue, mark_retrieved
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
-from leaseway.spec.policy import OTHERS
+from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire.bounds import MAX_TENANT_LEASES
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import check_caller_names
@@ -190,7 +190,7 @@ class WorkerLeaseManager:
         except LeaseLimitReached as error:
             if error.tenant_full:
                 counted = len(self.refusals) < _MAX_COUNTED_TENANTS
-                self.refusals[key.tenant if counted else OTHERS] += 1
+                self.refusals[key.tenant if counted else OTHER_TENANTS] += 1
             raise capacity_error(key.server_id, error) from None
 
     def _grant(self, key: WorkerLeaseKey, agent: str, acquirer: str, ttl: float | None) -> Granted:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, Literal
 
 from leaseway.data_plane.metrics.instruments import MeasuredInstance, WorkerMeters
-from leaseway.spec.policy import OTHERS, TenantLimits
+from leaseway.spec.policy import OTHER_TENANTS, TenantLimits
 from leaseway.telemetry.metrics import Meter, Reading, Retention
 from leaseway.wire.span_attributes import Attr
 
@@ -185,7 +185,7 @@ class QuotaMeters:
             for tenant, limits in configured.items():
                 if getattr(limits, quota) is None:
                     continue
-                if tenant == OTHERS:
+                if tenant == OTHER_TENANTS:
                     others = (used for name, used in amounts.items() if name not in configured)
                     yield (tenant, quota), float(max(others, default=0))
                 else:
@@ -194,4 +194,4 @@ class QuotaMeters:
     def _refused(self) -> _Series:
         configured = self._configured()
         for tenant, quota, count in self._readers.refused():
-            yield (tenant if tenant in configured else OTHERS, quota), float(count)
+            yield (tenant if tenant in configured else OTHER_TENANTS, quota), float(count)

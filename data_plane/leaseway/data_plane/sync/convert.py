@@ -100,7 +100,7 @@ def _prompts_resources_from_proto(toolset: sync_pb2.Toolset) -> CompiledPromptsR
         tuple(toolset.recorded_prompts),
         tuple(toolset.recorded_resources),
         tuple(toolset.recorded_templates),
-        UriFilter.of(filter_from_proto(toolset.resource_filter)),
+        UriFilter.from_names(filter_from_proto(toolset.resource_filter)),
     )
 
 

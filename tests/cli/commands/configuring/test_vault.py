@@ -74,7 +74,7 @@ def test_a_value_on_the_command_line_is_refused_and_not_repeated(
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("a b", "x", "is no name"),
+        ("a b", "x", "is not a valid secret name"),
         ("a", "", "is empty"),
         ("a", "\n", "is empty"),
         ("a", "x" * (MAX_VALUE + 1), "more than"),
@@ -103,7 +103,7 @@ def test_what_is_wrong_with_the_vault_is_a_sentence(run: Run, place: VaultPlace)
     assert wrong.stderr.startswith("leaseway: The vault ")
     place.path.write_bytes(b"no vault")
     damaged = run("vault", "set", "b", input="2")
-    assert (damaged.exit_code, "is no vault, or damaged" in damaged.stderr) == (1, True)
+    assert (damaged.exit_code, "is damaged or not a vault" in damaged.stderr) == (1, True)
     short = run("vault", "list", env={"LEASEWAY_VAULT_KEY": "short"})
     assert short.exit_code == 2
     assert "Traceback" not in wrong.output + damaged.output + short.output

@@ -20,8 +20,7 @@ from leaseway.data_plane.mcp.process.containers import (
     run_command,
 )
 from leaseway.data_plane.mcp.process.failures import describe_container
-from leaseway.spec.images import image_fault
-from leaseway.spec.model import Limits, Sandbox, ServerSpec, VariantKey
+from leaseway.spec.model import Limits, Sandbox, ServerSpec, VariantKey, image_fault
 from leaseway.wire.errors import Fault
 
 _OPEN = (Limits(), Sandbox())

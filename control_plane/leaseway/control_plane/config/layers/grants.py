@@ -25,7 +25,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
 from leaseway.spec.permissions import EVERYTHING
-from leaseway.spec.policy import OTHERS, Grant
+from leaseway.spec.policy import OTHER_TENANTS, Grant
 from leaseway.spec.references import references
 
 _BY_NAME: Final = frozenset({"env", "headers", "config"})
@@ -104,7 +104,7 @@ def references_not_granted(
     `below` is the same server's entry in the layer below.
     """
     allowed = {reference.target for reference in references_in(below)}
-    config = (tenants or {}).get(tenant) or (tenants or {}).get(OTHERS)
+    config = (tenants or {}).get(tenant) or (tenants or {}).get(OTHER_TENANTS)
     patterns = config.secrets if config is not None else ()
     for reference in references_in(entry):
         if reference.target in allowed:

@@ -15,7 +15,7 @@ from leaseway.control_plane.config.openapi.security import Scheme, schemes
 from leaseway.spec.http_tools import (
     MAX_PARAMETERS,
     METHODS,
-    READING,
+    READ_METHODS,
     Body,
     HttpParameter,
     HttpTool,
@@ -199,7 +199,7 @@ class _Importer:
         content_type = ""
         given = self._references.follow(operation.get("requestBody"))
         if isinstance(given, Mapping) and given.get("content"):
-            if method in READING:
+            if method in READ_METHODS:
                 raise Unsupported(f"it needs a body, but {method} has none")
             body, content_type = parameters.add_body(given)
         if len(parameters.parameters) > MAX_PARAMETERS:

@@ -24,8 +24,7 @@ from leaseway.control_plane.config.schema.values import (
 )
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
 from leaseway.spec.builtin import BUILTIN_TOOLS, FILE_TOOLS, command_words, host_fault
-from leaseway.spec.images import MAX_IMAGE, image_fault
-from leaseway.spec.model import Builtin
+from leaseway.spec.model import MAX_IMAGE, Builtin, image_fault
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.bounds import KIB
 

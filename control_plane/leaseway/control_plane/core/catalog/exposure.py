@@ -209,7 +209,7 @@ def passing(rules: NameFilter, kind: Kind) -> Callable[[str], bool]:
     """Return the predicate of a filter for names, or for URIs in each of their spellings."""
     if isinstance(kind, NamedKind):
         return rules.passes
-    return UriFilter.of(rules).allows
+    return UriFilter.from_names(rules).allows
 
 
 def filtered(

@@ -14,7 +14,7 @@ import msgspec
 
 from leaseway.data_plane.core.tools.toolset import ToolPlan
 from leaseway.spec.permissions import EVERYTHING, Permissions, expressions
-from leaseway.spec.policy import OTHERS, Rate, Risk, ServerPolicy, TenantLimits
+from leaseway.spec.policy import OTHER_TENANTS, Rate, Risk, ServerPolicy, TenantLimits
 from leaseway.spec.rules import (
     DeniesAll,
     Expression,
@@ -262,7 +262,7 @@ class TenantUsage:
 
     def _count_refusal(self, tenant: str, quota: CallQuota) -> None:
         has_room = len(self.refused) < _MAX_BUCKETS
-        self.refused[tenant if has_room else OTHERS, quota] += 1
+        self.refused[tenant if has_room else OTHER_TENANTS, quota] += 1
 
 
 class TokenBuckets:

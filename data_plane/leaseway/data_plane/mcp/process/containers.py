@@ -23,8 +23,7 @@ from typing import Final
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.process.failures import not_started
-from leaseway.spec.images import image_fault
-from leaseway.spec.model import Limits, Sandbox, ServerSpec
+from leaseway.spec.model import Limits, Sandbox, ServerSpec, image_fault
 
 _logger = logging.getLogger(__name__)
 _ENGINES: Final = ("docker", "podman")

@@ -42,7 +42,7 @@ from leaseway.spec.http_tools import (
     MAX_TOOLS,
     METHODS,
     POSITIONS,
-    READING,
+    READ_METHODS,
     STYLES,
     HttpParameter,
     HttpTool,
@@ -108,7 +108,7 @@ def _with_positions(tool: HttpTool) -> HttpTool:
     A placeholder is in the path; others are in the body if the method has one, else in the query.
     """
     path = placeholders(tool.path)
-    rest: Position = "query" if tool.method in (*READING, "DELETE") else "body"
+    rest: Position = "query" if tool.method in (*READ_METHODS, "DELETE") else "body"
 
     def placed(parameter: HttpParameter) -> HttpParameter:
         if parameter.position != _UNPLACED:
