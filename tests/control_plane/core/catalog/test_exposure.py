@@ -189,6 +189,19 @@ def test_filtered_tools_are_one_warning_that_lists_them(
     assert problem.message == message
 
 
+def test_a_filter_is_asked_once_about_each_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    passes = NameFilter.passes
+
+    def counted(rules: NameFilter, name: str) -> bool:
+        asked.append(name)
+        return passes(rules, name)
+
+    monkeypatch.setattr(NameFilter, "passes", counted)
+    assert names(expose(server(("open*",)), LISTED)) == ["open", "open_unsafe"]
+    assert asked == LISTED
+
+
 def test_a_filter_that_leaves_nothing_out_is_no_problem() -> None:
     assert expose(server(("*",), ("zzz",)), LISTED).problems == ()
 
