@@ -217,6 +217,15 @@ def test_an_image_and_its_template_travel_and_belong_to_the_launch() -> None:
     assert len({plain.launch_hash, made.launch_hash, other.launch_hash}) == 3
 
 
+def test_a_template_keeps_its_text_so_that_an_upgrade_restarts_nothing() -> None:
+    template = "podTemplate: {spec: {nodeSelector: {zone: é, disk: ssd}}, metadata: {labels: {}}}"
+    made = server(f"{_IMAGE}, {template}")
+
+    assert made.pod_template == (
+        r'{"spec":{"nodeSelector":{"zone":"\u00e9","disk":"ssd"}},"metadata":{"labels":{}}}'
+    )
+
+
 @pytest.mark.parametrize(
     ("entry", "reason", "words"),
     [

@@ -221,7 +221,13 @@ def _json_text(node: Tree, where: Where, *, has_references: bool) -> str:
     content = builder.value(node, where, 0)
     if builder.is_rejected:
         raise BadValue  # already reported
-    written = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    # The launch hash covers the text: written otherwise, it would restart servers on an upgrade.
+    written = json.dumps(
+        content,
+        sort_keys=has_references,
+        ensure_ascii=not has_references,
+        separators=(",", ":"),
+    )
     if len(written) <= MAX_JSON_TEXT:
         return written
     raise BadValue(f"{quoted(where.key)} is longer than {MAX_JSON_TEXT} characters as JSON.")
