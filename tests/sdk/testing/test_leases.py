@@ -15,7 +15,7 @@ from leaseway.sdk import (
     LeaseRevoked,
     ServerLost,
 )
-from leaseway.sdk.testing import FakeLeaseway
+from leaseway.sdk.testing import CallContext, FakeLeaseway
 
 
 def test_a_leased_server_has_state_per_session_and_reminds_to_release(fake: FakeLeaseway) -> None:
@@ -34,6 +34,21 @@ def test_a_leased_server_has_state_per_session_and_reminds_to_release(fake: Fake
     assert first.release("desk")
     assert first.call_tool("desk_read").text == "None"
     assert fake.calls[0].lease_id == opened.new_lease.id
+
+
+def test_the_state_of_a_shared_server_can_be_set() -> None:
+    fake = FakeLeaseway()
+    shop = fake.server("shop")
+    shop.state = {"stock": 3}
+
+    @shop.tool
+    def stock(context: CallContext) -> int:
+        context.state["asked"] = True
+        return int(context.state["stock"])
+
+    with fake, fake.client() as client:
+        assert client.call_tool("stock").structured == {"result": 3}
+    assert shop.state == {"stock": 3, "asked": True}
 
 
 @pytest.mark.parametrize(

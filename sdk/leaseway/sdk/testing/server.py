@@ -27,7 +27,6 @@ class FakeServer:
         id: The server's id.
         stateful: Whether the server is leased: each session gets its own instance and state.
         prefix: The prefix of the exposed names of its tools and prompts.
-        state: The `CallContext.state` of its tools, if the server is shared.
     """
 
     def __init__(
@@ -45,8 +44,16 @@ class FakeServer:
         self.id = server_id
         self.stateful = stateful
         self.prefix = prefix
-        self.state = self._offers.state
         registry.add_server(self._offers)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The `CallContext.state` of its tools, if the server is shared."""
+        return self._offers.state
+
+    @state.setter
+    def state(self, state: dict[str, Any]) -> None:
+        self._offers.state = state
 
     @overload
     def tool(self, function: FunctionT, /) -> FunctionT: ...
