@@ -98,6 +98,28 @@ async def test_a_cancelled_call_cancels_the_tool(fake: FakeLeaseway) -> None:
         assert await asyncio.to_thread(ended.wait, BOUND)
 
 
+async def test_a_call_is_cancelled_even_if_its_client_is_closed_at_once(
+    fake: FakeLeaseway,
+) -> None:
+    ended = threading.Event()
+    begun = threading.Event()
+
+    @fake.tool
+    async def forever() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    client = fake.async_client()
+    call = asyncio.create_task(client.call_tool("forever"))
+    await asyncio.to_thread(begun.wait, BOUND)
+    call.cancel()
+    await client.close()
+    assert await asyncio.to_thread(ended.wait, BOUND)
+
+
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_progress_and_logs_arrive_in_order_before_the_result(
     fake: FakeLeaseway, kind: str
