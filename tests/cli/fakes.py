@@ -1,4 +1,4 @@
-"""What clients that stand in for the SDK's have in common."""
+"""Base of fake clients, and their installation."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Self, TypeVar
 import pytest
 
 from leaseway.cli.options import connection as connection_module
-from leaseway.cli.options.common import Connection
+from leaseway.cli.options.common import ConnectionOptions
 
 
 class FakeClient:
-    """Can be entered and left.
+    """A fake of the SDK's client.
 
     Attributes:
-        made_for: What a command wanted to connect to, once one did.
-        agent: Who it said that it is.
-        closed: Whether it was left.
+        made_for: The connection options of the command that opened it.
+        agent: The agent that the command named.
+        closed: Whether the command closed it.
     """
 
-    made_for: Connection | None = None
+    made_for: ConnectionOptions | None = None
     agent = ""
     closed = False
 
@@ -33,10 +33,10 @@ class FakeClient:
 ClientT = TypeVar("ClientT", bound=FakeClient)
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, client: ClientT) -> ClientT:
-    """Have commands ask a client in place of their own, and return it."""
+def install_client(monkeypatch: pytest.MonkeyPatch, client: ClientT) -> ClientT:
+    """Make commands use a fake client, and return it."""
 
-    def connect(connection: Connection, agent: str = "") -> ClientT:
+    def connect(connection: ConnectionOptions, agent: str = "") -> ClientT:
         client.made_for, client.agent = connection, agent
         return client
 

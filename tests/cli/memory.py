@@ -1,4 +1,4 @@
-"""A client that answers from memory, for the commands that ask a running system."""
+"""A fake client with fixed responses, for commands that connect to a system."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 import pytest
-from tests.cli.fakes import FakeClient, stand_in
+from tests.cli.fakes import FakeClient, install_client
 
 from leaseway.sdk import (
     InstanceLog,
@@ -48,7 +48,7 @@ def status_with(**changes: Any) -> Status:
 
 
 class MemoryClient(FakeClient):
-    """Answers as told and remembers what it was asked."""
+    """Returns fixed responses, and records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -64,37 +64,37 @@ class MemoryClient(FakeClient):
         }
         self.pending: tuple[str, ...] = ()
 
-    def _answer(self, *question: Any) -> None:
-        self.asked.append(question)
+    def _record(self, *request: Any) -> None:
+        self.asked.append(request)
         if self.error is not None:
             raise self.error
 
     async def servers(self) -> list[Any]:
-        self._answer("servers")
+        self._record("servers")
         return self.listed["servers"]
 
     async def leases(self, *, idle: bool = False) -> list[Any]:
-        self._answer("leases")
+        self._record("leases")
         return self.listed["leases"]
 
     async def workers(self) -> list[Any]:
-        self._answer("workers")
+        self._record("workers")
         return self.listed["workers"]
 
     async def problems(self) -> list[Any]:
-        self._answer("problems")
+        self._record("problems")
         return self.listed["problems"]
 
     async def logs(self, server: str, lines: int) -> list[InstanceLog]:
-        self._answer("logs", server, lines)
+        self._record("logs", server, lines)
         return [LOG]
 
     async def status(self) -> Status:
-        self._answer("status")
+        self._record("status")
         return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
 
     async def list_tools(self, servers: list[str] | None = None) -> ToolList:
-        self._answer("list_tools", servers)
+        self._record("list_tools", servers)
         return ToolList([TOOL], 9, self.pending, NOW)
 
     async def describe_tool(self, name: str) -> dict[str, Any]:
@@ -102,14 +102,14 @@ class MemoryClient(FakeClient):
         return {"inputSchema": {"properties": {"zip": {"type": "string"}}}}
 
     async def call_tool(
-        self, name: str, arguments: Any, *, timeout: float | None, **heard: Any
+        self, name: str, arguments: Any, *, timeout: float | None, **callbacks: Any
     ) -> ToolResult:
-        self._answer("call_tool", name, arguments, timeout)
-        if "on_progress" in heard:
-            heard["on_progress"](1.0, 3.0, "half\x1b[2J way")
-            heard["on_progress"](2.5, None, None)
-        if "on_log" in heard:
-            heard["on_log"](heard["log_level"], "db", {"slow": True})
+        self._record("call_tool", name, arguments, timeout)
+        if "on_progress" in callbacks:
+            callbacks["on_progress"](1.0, 3.0, "half\x1b[2J way")
+            callbacks["on_progress"](2.5, None, None)
+        if "on_log" in callbacks:
+            callbacks["on_log"](callbacks["log_level"], "db", {"slow": True})
         return ToolResult(self.payload, self.is_error)
 
     def session(self, key: str) -> Self:
@@ -118,5 +118,5 @@ class MemoryClient(FakeClient):
 
 
 def answering(monkeypatch: pytest.MonkeyPatch) -> MemoryClient:
-    """Have commands ask a client of memory, and return it."""
-    return stand_in(monkeypatch, MemoryClient())
+    """Make commands use a `MemoryClient`, and return it."""
+    return install_client(monkeypatch, MemoryClient())

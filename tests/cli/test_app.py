@@ -224,8 +224,8 @@ def test_a_file_without_its_option_is_told_of_it(run: Run, command: str) -> None
     ("words", "said"),
     [
         (("up", "--public-url", "https://mcp.example.com"), "add --mcp HOST:PORT"),
-        (("mcp-front", "--public-url", "mcp.example.com"), "begins with https:// or http://"),
-        (("mcp-front", "--public-url", "https://[x"), "names a host"),
+        (("mcp-front", "--public-url", "mcp.example.com"), "must begin with https:// or http://"),
+        (("mcp-front", "--public-url", "https://[x"), "name a host"),
     ],
 )
 def test_a_public_url_is_one_and_has_a_front(run: Run, words: tuple[str, ...], said: str) -> None:
@@ -256,7 +256,7 @@ def test_a_full_disk_under_stdout_is_a_sentence() -> None:
             check=False,
         )
     assert done.returncode == 1
-    assert done.stderr == "leaseway: The output cannot be written: No space left on device.\n"
+    assert done.stderr == "leaseway: Can't write the output: No space left on device.\n"
 
 
 def test_a_character_that_the_output_lacks_is_escaped() -> None:
@@ -275,7 +275,7 @@ def test_a_character_that_the_output_lacks_is_escaped() -> None:
 def test_a_time_is_a_number_of_seconds_above_0(run: Run, seconds: str) -> None:
     done = run("wait", "--timeout", seconds)
     assert done.exit_code == 2
-    assert f"'{seconds}' is no number of seconds above 0." in done.stderr
+    assert f"'{seconds}' is not a number of seconds above 0." in done.stderr
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 129])

@@ -176,7 +176,7 @@ def test_wait_for_nobody_is_exit_status_3(run: Run, client: MemoryClient) -> Non
     client.error = ControlPlaneUnavailable("Nobody.")
     done = run("wait", "--timeout", "0.05")
     assert done.exit_code == 3
-    assert "No control plane answered" in done.stderr
+    assert "No control plane responded" in done.stderr
 
 
 def test_version_tells_of_both_sides(run: Run, client: MemoryClient) -> None:

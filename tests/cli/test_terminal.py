@@ -17,11 +17,11 @@ import click
 import pytest
 from click.testing import Result
 from rich.console import Console
-from tests.cli.fakes import FakeClient, stand_in
+from tests.cli.fakes import FakeClient, install_client
 
 from leaseway.cli.app import COMMANDS, cli
 from leaseway.cli.commands.operating import watch as watching
-from leaseway.cli.commands.operating.top import _View
+from leaseway.cli.commands.operating.top import TrafficView
 from leaseway.identity.keys import add_key, make_key
 from leaseway.identity.principal import Role
 from leaseway.sdk import AsyncClient, LeasewayError, ServerError, ToolResult
@@ -254,10 +254,10 @@ def test_nothing_raw_reaches_the_terminal_of_a_command_that_asks(
     words: tuple[str, ...],
     form: str,
 ) -> None:
-    client = stand_in(monkeypatch, PoisonedClient())
+    client = install_client(monkeypatch, PoisonedClient())
     for each in ("fetch_events", "follow_events", "fetch_calls", "fetch_traffic"):
         _patched(each, monkeypatch)
-    monkeypatch.setattr(watching, "_EVERY", 0.0)
+    monkeypatch.setattr(watching, "_POLL", 0.0)
     if "--watch" in words:
         client.looks = 3
     if form == "error":
@@ -268,19 +268,19 @@ def test_nothing_raw_reaches_the_terminal_of_a_command_that_asks(
 
 
 def test_nothing_raw_reaches_the_screen_that_top_draws() -> None:
-    view = _View("calls", 1.0, 1, 10)
+    view = TrafficView("calls", 1.0, 1, 10)
     view._before = view._after = poisoned(observe.TrafficReport)
     screen = io.StringIO()
-    Console(file=screen, width=400, color_system=None).print(view._drawn())
+    Console(file=screen, width=400, color_system=None).print(view._render())
     told = screen.getvalue()
-    assert "no answer of" in told
+    assert "no response from" in told
     assert STEERING.search(told) is None
 
 
 def test_nothing_raw_of_a_file_reaches_the_terminal(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in(monkeypatch, PoisonedClient())
+    install_client(monkeypatch, PoisonedClient())
     config = tmp_path / "mcp.yaml"
     server = {"transport": "stdio", "command": POISON, "args": [POISON], POISON: POISON}
     config.write_text(json.dumps({"servers": {"a": server, POISON: server}, POISON: 1}))

@@ -71,8 +71,8 @@ async def test_the_artifact_of_an_earlier_call_is_got_with_the_command_that_the_
 ) -> None:
     called = await shell.run("call", "pixel", "color=[255, 0, 0]", "--session", "my job")
     assert called.status == 0
-    [line] = [line for line in called.stderr.splitlines() if line.endswith(" gives it]")]
-    command = shlex.split(line.partition("; ")[2].removesuffix(" gives it]"))
+    [line] = [line for line in called.stderr.splitlines() if line.endswith(" prints it]")]
+    command = shlex.split(line.partition("; ")[2].removesuffix(" prints it]"))
     assert command[:2] == ["leaseway", "artifact"]
     assert (await shell.run(*command[1:])).stdout == RED
     assert (await shell.run(*command[1:], "--output", "red.png")).status == 0
@@ -81,7 +81,7 @@ async def test_the_artifact_of_an_earlier_call_is_got_with_the_command_that_the_
     again = await shell.run(*command[1:], "--output", "red.png")
     assert (again.status, again.stderr) == (
         2,
-        "leaseway: red.png is there already; --force replaces it.\n",
+        "leaseway: red.png already exists; --force replaces it.\n",
     )
 
 

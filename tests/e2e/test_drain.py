@@ -76,7 +76,7 @@ async def command(system: System, *words: str) -> tuple[int | None, str, str]:
 
 async def drain_by_command(system: System, name: str) -> Part:
     done = await command(system, "worker", "drain", name, "--wait")
-    assert done == (0, f"Worker {name} drains.\nWorker {name} has ended.\n", "")
+    assert done == (0, f"Worker {name} is draining.\nWorker {name} has exited.\n", "")
     return system.workers[name]
 
 
@@ -210,6 +210,6 @@ async def test_operators_are_told_what_they_cannot_do(tmp_path: Path) -> None:
         status, out, err = await command(
             system, "lease", "revoke", lease.id, "--reason", "it is stuck"
         )
-        assert (status, out, err) == (0, f"Lease {lease.id} has ended.\n", "")
+        assert (status, out, err) == (0, f"Lease {lease.id} is revoked.\n", "")
         with pytest.raises(LeaseRevoked, match="it is stuck"):
             await session.call_tool("next")

@@ -94,7 +94,7 @@ async def test_a_history_without_events_is_told_beside_the_output(system: System
     )  # fmt: skip
     output, told = await asyncio.wait_for(process.communicate(), 2 * BOUND)
     assert (process.returncode, output) == (0, b"")
-    assert b"Nothing of server 'nobody' is in the history." in told
+    assert b"The history has no events of server 'nobody'." in told
 
 
 async def test_keys_of_a_terminal_sort_and_end_top(system: System) -> None:

@@ -133,7 +133,7 @@ async def test_the_command_shows_progress_and_logs_on_stderr(site: Site) -> None
     assert err.splitlines() == [f"leaseway: Progress {at:g}/3: step {at:g}" for at in range(3)]
     out, err = await command(site, "piped_log", "--server-log", "info")
     assert out == "logged\n"
-    assert err == 'leaseway: The server logs warning: raw: {"said": "warning"}\n'
+    assert err == 'leaseway: Server log warning: raw: {"said": "warning"}\n'
 
 
 async def command(site: Site, *words: str) -> tuple[str, str]:

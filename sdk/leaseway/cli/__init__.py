@@ -1,13 +1,13 @@
 """The `leaseway` command (DESIGN §12): one module for each group of subcommands.
 
-Subcommands for a running system use `leaseway.sdk` only. Those that start a plane import it when
-they run, so that the others do not need its dependencies.
+Subcommands that connect to a running system use `leaseway.sdk` only. Subcommands that start a
+plane import it when they run, so that the others need none of its dependencies.
 """
 
 import os
 
-import leaseway.wire.forking  # noqa: F401 - has to come before gRPC is loaded
+import leaseway.wire.forking  # noqa: F401 - must be imported before gRPC
 
-# gRPC's core writes its own lines to stderr, where the command owes people one sentence. It reads
-# this when it is imported, so it is set before anything here imports it.
+# gRPC's core writes lines of its own to stderr, but a command's error is one sentence. gRPC reads
+# this variable when it is imported, so it is set before that.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -1,4 +1,4 @@
-"""`python -m leaseway.cli`, which is `leaseway`."""
+"""Run the `leaseway` command as `python -m leaseway.cli`."""
 
 from __future__ import annotations
 

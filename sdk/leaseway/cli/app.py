@@ -1,4 +1,4 @@
-"""The root command: what its subcommands are, and how errors become sentences."""
+"""The root command: its subcommands, and its error messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leaseway.cli.output.tables import one_line
 from leaseway.wire.names import nearest
 from leaseway.wire.version import PACKAGE_VERSION
 
-# Where each subcommand lives. A module is imported when its command runs or is asked for help.
+# The module of each subcommand, imported when the command runs or prints its help.
 COMMANDS: Final = {
     "up": "leaseway.cli.commands.running.up:up",
     "control-plane": "leaseway.cli.commands.running.planes:control_plane",
@@ -45,7 +45,7 @@ COMMANDS: Final = {
     "prompt": "leaseway.cli.commands.calling.prompts_resources:prompt",
     "resources": "leaseway.cli.commands.calling.prompts_resources:resources",
     "resource": "leaseway.cli.commands.calling.prompts_resources:resource",
-    "artifact": "leaseway.cli.commands.calling.artifacts:artifact",
+    "artifact": "leaseway.cli.commands.calling.calls:artifact",
     "leases": "leaseway.cli.commands.operating.listings:leases",
     "lease": "leaseway.cli.commands.running.operate:lease",
     "workers": "leaseway.cli.commands.operating.listings:workers",
@@ -59,8 +59,8 @@ COMMANDS: Final = {
     "completion": "leaseway.cli.commands.completion:completion",
 }
 
-# What people type for a command that has another name, or is one of a group.
-_MEANT: Final = {
+# Common words for commands that have another name, or are subcommands of a group.
+_ALIASES: Final = {
     "approve": "approvals approve",
     "deny": "approvals deny",
     "drain": "worker drain",
@@ -79,7 +79,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _RootGroup(click.Group):
-    """Loads subcommands on use and turns every error into `leaseway: SENTENCE`."""
+    """Imports subcommands on use, and prints every error as `leaseway: SENTENCE`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -96,7 +96,9 @@ class _RootGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = [_MEANT[args[0]]] if args[0] in _MEANT else nearest(args[0], COMMANDS, limit=1)
+            near = (
+                [_ALIASES[args[0]]] if args[0] in _ALIASES else nearest(args[0], COMMANDS, limit=1)
+            )
             hint = f"Did you mean '{near[0]}'?" if near else "See: leaseway --help"
             raise click.UsageError(f"There is no command '{args[0]}'. {hint}", ctx)
         return super().resolve_command(ctx, args)
@@ -104,41 +106,41 @@ class _RootGroup(click.Group):
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
-        """Run and exit; never shows a traceback."""
+        """Run the command and exit; never print a traceback."""
         extra["standalone_mode"] = False
-        _mend_streams()
+        _fix_streams()
         try:
             status = super().main(args, prog_name, **extra)
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message(), err=True)
             sys.exit(USAGE)
         except click.UsageError as error:
-            _end(_usage(error), USAGE)
+            _exit(_usage(error), USAGE)
         except CliFailure as error:
-            _end(error.format_message(), error.status)
+            _exit(error.format_message(), error.status)
         except click.ClickException as error:
-            _end(error.format_message(), FAILED)
+            _exit(error.format_message(), FAILED)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         except BrokenPipeError:
-            _end_quietly()
+            _exit_silently()
         except ModuleNotFoundError as error:
-            _end(_missing_package(error), FAILED)
+            _exit(_missing_package(error), FAILED)
         except OSError as error:
             _logger.debug("The command failed.", exc_info=True)
-            _end(_os_error(error), FAILED)
+            _exit(_os_error(error), FAILED)
         except Exception as error:
             _logger.debug("The command failed.", exc_info=True)
-            _end(f"{type(error).__name__}: {error} (--log-level debug shows more)", FAILED)
+            _exit(f"{type(error).__name__}: {error} (--log-level debug shows more)", FAILED)
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _mend_streams() -> None:
-    # A shell's `>&-` leaves no stream at all; what is said to nobody is thrown away.
+def _fix_streams() -> None:
+    # A shell's `>&-` closes a stream, so that Python has None for it: discard its output.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
-    # What the terminal's encoding lacks is escaped; a row is not worth the command.
+    # Escape characters that the terminal's encoding lacks, rather than fail.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
@@ -148,29 +150,31 @@ def _usage(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption) and ctx is not None:
         if ctx.parent is None:
             return f"{error.format_message()} Options of a command come after its name."
-        files = (each for each in ctx.command.params if isinstance(each, click.Argument))
-        if error.option_name == "--config" and any(each.name == "config" for each in files):
-            return f"{error.format_message()} Name the file alone: {ctx.command_path} FILE"
+        arguments = (param for param in ctx.command.params if isinstance(param, click.Argument))
+        if error.option_name == "--config" and any(arg.name == "config" for arg in arguments):
+            return (
+                f"{error.format_message()} Give the file without an option: {ctx.command_path} FILE"
+            )
     return error.format_message()
 
 
 def _os_error(error: OSError) -> str:
     if error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
-        # Python's own flush at exit must not fail once more.
+        # Python's flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return f"The output cannot be written: {error.strerror}."
+        return f"Can't write the output: {error.strerror}."
     return f"{type(error).__name__}: {error} (--log-level debug shows more)"
 
 
-def _end(message: str, status: int) -> NoReturn:
-    lines = map(one_line, message.splitlines())  # a server may have written part of it
+def _exit(message: str, status: int) -> NoReturn:
+    lines = map(one_line, message.splitlines())  # it may contain text of a server
     click.echo("leaseway: " + "\n".join(lines), err=True)
     sys.exit(status)
 
 
-def _end_quietly() -> NoReturn:
-    # The reader of our stdout has gone (`leaseway tools | head`): nothing is left to say, and
-    # Python's own flush at exit must not complain either.
+def _exit_silently() -> NoReturn:
+    # The reader of stdout has exited (`leaseway tools | head`), which is no error. Python's flush
+    # at exit must not print one either.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(FAILED)
 
@@ -178,17 +182,19 @@ def _end_quietly() -> NoReturn:
 def _missing_package(error: ModuleNotFoundError) -> str:
     name = error.name or ""
     if name.startswith("leaseway."):
-        return f"This installation lacks '{name}'. Install all of it: pip install 'leaseway[all]'"
+        return (
+            f"This installation lacks '{name}'. Install all packages: pip install 'leaseway[all]'"
+        )
     return f"This command needs the package '{name}'. Install it: pip install 'leaseway[all]'"
 
 
 @click.group(
     cls=_RootGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit status: 0; 1 failed or the tool said so; 2 usage; 3 control plane unreachable; "
-    "130 interrupted.",
+    epilog="Exit status: 0 success; 1 failure, or an error of the tool; 2 wrong usage; "
+    "3 control plane unreachable; 130 interrupted.",
 )
 @click.version_option(PACKAGE_VERSION, message="leaseway %(version)s")
 @root_options
 def cli() -> None:
-    """Run MCP servers for backend services: leased clients, hot reload, one trace."""
+    """Run MCP servers for backend services."""

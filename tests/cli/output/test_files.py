@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 from click.testing import Result
-from tests.cli.fakes import FakeClient, stand_in
+from tests.cli.fakes import FakeClient, install_client
 
 from leaseway.cli.output.files import file_name
 from leaseway.sdk import ArtifactLost, ToolResult
@@ -71,7 +71,7 @@ class _Client(FakeClient):
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> _Client:
-    return stand_in(monkeypatch, _Client())
+    return install_client(monkeypatch, _Client())
 
 
 def test_a_calls_picture_goes_to_a_file_and_its_text_to_stdout(
@@ -81,7 +81,7 @@ def test_a_calls_picture_goes_to_a_file_and_its_text_to_stdout(
     done = run("call", "w:shot", "--output", str(file))
     assert (done.exit_code, done.stdout) == (0, "Look:\n")
     assert file.read_bytes() == RED
-    assert f"{file} has {len(RED)} bytes (image/png)." in done.stderr
+    assert f"Wrote {file}: {len(RED)} bytes (image/png)." in done.stderr
 
 
 def test_artifacts_of_a_call_in_a_session_are_read(
@@ -133,7 +133,7 @@ def test_a_file_that_is_there_is_refused_before_the_call_unless_forced(
     file.write_bytes(b"precious")
     done = run("call", "shot", "--output", str(file))
     assert done.exit_code == 2
-    assert done.stderr == f"leaseway: {file} is there already; --force replaces it.\n"
+    assert done.stderr == f"leaseway: {file} already exists; --force replaces it.\n"
     assert (client.asked, file.read_bytes()) == ([], b"precious")
     assert run("call", "shot", "--output", str(file), "--force").exit_code == 0
     assert file.read_bytes() == RED
@@ -145,8 +145,8 @@ def test_a_file_that_is_there_is_refused_before_the_call_unless_forced(
         (["--output", "no/a.png"], 1, "can't be written: No such file or directory."),
         (["--output", "no/"], 2, "There is no folder no/"),
         (["--output", ""], 2, "--output needs a path"),
-        (["--force"], 2, "--force is about --output"),
-        (["--output", "-", "--json"], 2, "not both"),
+        (["--force"], 2, "--force needs --output"),
+        (["--output", "-", "--json"], 2, "both write to stdout"),
     ],
 )
 def test_an_output_that_cannot_work_is_refused_before_the_call(
@@ -185,13 +185,15 @@ def test_a_result_without_media_is_a_failure_only_where_they_were_wanted(
     assert "The result has no image, sound or file; nothing was written." in done.stderr
     assert list(tmp_path.iterdir()) == []
     client.is_error = True
-    assert run("call", "shot", "--output", str(tmp_path)).stderr.endswith("that it failed.\n")
+    assert run("call", "shot", "--output", str(tmp_path)).stderr.endswith(
+        "The tool returned an error.\n"
+    )
 
 
 def test_a_call_in_a_session_says_how_to_get_its_artifacts(run: Run, client: _Client) -> None:
     client.content = [KEPT, {"type": "resource_link", "uri": "x://a\x1bb", "name": "n"}]
     picture, link = run("call", "shot", "--session", "my job").stderr.splitlines()
-    assert picture.endswith(f"; leaseway artifact {REF} --session 'my job' gives it]")
+    assert picture.endswith(f"; leaseway artifact {REF} --session 'my job' prints it]")
     assert link == "[resource_link n x://a b; leaseway resource 'x://a b' reads it]"
 
 
@@ -240,7 +242,7 @@ def test_a_folder_takes_each_part_of_a_resource(run: Run, client: _Client, tmp_p
     client.contents.append({"uri": "x://h/c"})
     done = run("resource", "x://h/", "--output", str(tmp_path))
     assert done.exit_code == 1
-    assert "a part that is neither text nor base64" in done.stderr
+    assert "is neither text nor base64" in done.stderr
 
 
 def test_a_disk_that_is_full_leaves_no_half_of_a_file(run: Run, client: _Client) -> None:

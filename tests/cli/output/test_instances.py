@@ -62,7 +62,7 @@ def test_each_instance_has_a_row() -> None:
 def test_a_server_that_never_came_up_says_how_often_it_was_tried_and_when_again() -> None:
     assert summary(DOWN, NOW) == "not up (6 failures in a row, next try in 3.6 s)"
     trying = replace(DOWN, failures=1, next_try_at=None)
-    assert summary(trying, NOW) == "not up (1 failure, being tried now)"
+    assert summary(trying, NOW) == "not up (1 failure, a try is in progress)"
     later = NOW + timedelta(seconds=5)
     assert summary(DOWN, later) == "not up (6 failures in a row, next try when a worker is free)"
     (row,) = rows([DOWN], NOW)

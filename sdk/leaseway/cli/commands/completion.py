@@ -1,4 +1,4 @@
-"""`leaseway completion`: what a shell needs to complete our commands and options."""
+"""`leaseway completion`: shell completion of commands and options."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ fish:  leaseway completion fish | source
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what the shell is to evaluate."""
     kind = get_completion_class(shell)
     assert kind is not None
     complete = kind(ctx.find_root().command, {}, "leaseway", "_LEASEWAY_COMPLETE")
-    # Not `source()`: it asks the bash of this machine for its version, which may not be there.
+    # Not `source()`, which runs bash to get its version: bash may not be installed.
     click.echo(complete.source_template % complete.source_vars())

@@ -1,22 +1,18 @@
-"""Where a worker keeps images and sounds of results, for how long, and where pages find them."""
+"""Options for a worker's artifacts: the images and sounds that it keeps of results."""
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from leaseway.cli.options.common import ENDPOINT, SECONDS, with_options
+from leaseway.cli.options.common import ENDPOINT, SECONDS, grouped_options
 from leaseway.spec.sizes import parse_size
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import Endpoint
-
-Command = Callable[..., Any]
 
 
 class _SizeType(click.ParamType[int]):
@@ -27,19 +23,19 @@ class _SizeType(click.ParamType[int]):
             return value
         size = parse_size(str(value))
         if not size:
-            self.fail(f"'{value}' is no size such as 512MiB or 2GB, or a number of bytes")
+            self.fail(f"'{value}' is not a size such as 512MiB or 2GB, or a number of bytes")
         return size
 
 
 @dataclass(frozen=True)
 class ArtifactOptions:
-    """What a worker was told of artifacts.
+    """How a worker stores and serves artifacts.
 
     Attributes:
-        folder: Where they are kept; None means the system's folder for temporary files.
-        age: Seconds that one is kept.
-        space: Bytes of all of them together.
-        http: Where pages ask for them, or None for nowhere.
+        folder: Where artifacts are stored; None means the system's temporary folder.
+        age: Seconds to keep each artifact.
+        space: Limit of all artifacts together, in bytes.
+        http: Where web pages fetch artifacts, or None to not serve them.
     """
 
     folder: Path | None
@@ -48,50 +44,36 @@ class ArtifactOptions:
     http: Endpoint | None
 
     def as_arguments(self) -> list[str]:
-        """Return the options that give a child process the same, less where pages ask."""
+        """Return the options for a child process, without `--artifacts-http`."""
         folder = ("--artifacts", os.fspath(self.folder)) if self.folder is not None else ()
         return [*folder, "--artifact-age", f"{self.age:g}", "--artifact-space", str(self.space)]
 
 
-_OPTIONS: Final = (
-    click.option(
+_OPTIONS: Final = {
+    "artifact_folder": click.option(
         "--artifacts",
         "artifact_folder",
         type=click.Path(file_okay=False, path_type=Path),
-        help="A folder for images and sounds of results; else the system's temporary one.",
+        help="A folder for images and sounds of results; else the system's temporary folder.",
     ),
-    click.option(
+    "artifact_age": click.option(
         "--artifact-age",
         type=SECONDS,
         default=bounds.ARTIFACT_AGE,
         show_default=f"{bounds.ARTIFACT_AGE:g}",
-        help="How long each of them is kept.",
+        help="How long to keep each of them.",
     ),
-    click.option(
+    "artifact_space": click.option(
         "--artifact-space",
         type=_SizeType(),
         default=bounds.ARTIFACT_SPACE,
-        help="What a worker keeps of them in all; the oldest go first.  [default: 2GiB]",
+        help="Limit of all of them on a worker; the oldest are deleted first.  [default: 2GiB]",
     ),
-    click.option(
+    "artifacts_http": click.option(
         "--artifacts-http",
         type=ENDPOINT,
-        help="Serve them to pages at http://HOST:PORT/artifacts/; port 0 takes any free port.",
+        help="Serve them to web pages at http://HOST:PORT/artifacts/; port 0 takes any free port.",
     ),
-)
+}
 
-
-def artifact_options(command: Command) -> Command:
-    """Add the four options, as one argument `artifacts`."""
-
-    @functools.wraps(command)
-    def wrapper(**kwargs: Any) -> Any:
-        given = ArtifactOptions(
-            kwargs.pop("artifact_folder"),
-            kwargs.pop("artifact_age"),
-            kwargs.pop("artifact_space"),
-            kwargs.pop("artifacts_http"),
-        )
-        return command(artifacts=given, **kwargs)
-
-    return with_options(wrapper, _OPTIONS)
+artifact_options = grouped_options("artifacts", ArtifactOptions, _OPTIONS)

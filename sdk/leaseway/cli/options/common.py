@@ -1,11 +1,11 @@
-"""Options that many commands share, each also accepted before the command's name."""
+"""Options that many commands share. The root command accepts them, too."""
 
 from __future__ import annotations
 
 import functools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -48,17 +48,17 @@ class _SecondsType(click.ParamType[float]):
         except ValueError:
             seconds = math.nan
         if not (math.isfinite(seconds) and seconds > 0):
-            self.fail(f"'{value}' is no number of seconds above 0.", param, ctx)
+            self.fail(f"'{value}' is not a number of seconds above 0.", param, ctx)
         return seconds
 
 
 SECONDS: Final = _SecondsType()
-"""The type of an option that takes a time."""
+"""The type of an option that takes a duration."""
 
 
 @dataclass(frozen=True)
 class LogOptions:
-    """Where log lines go; None means not said."""
+    """The given log options; None means not given."""
 
     level: str | None = None
     fmt: LogFormat | None = None
@@ -78,14 +78,14 @@ class LogOptions:
             ) from None
 
     def as_arguments(self) -> list[str]:
-        """Return the options that give a child process the same."""
+        """Return these options for a child process."""
         pairs = {"--log-level": self.level, "--log-format": self.fmt, "--log-file": self.file}
         return [part for name, value in pairs.items() if value for part in (name, value)]
 
 
 @dataclass(frozen=True)
-class Connection:
-    """Which control plane to ask, for whom."""
+class ConnectionOptions:
+    """Which control plane to connect to, and for which tenant."""
 
     address: Endpoint
     tenant: str
@@ -98,11 +98,13 @@ _ADDRESS = click.option(
     help=f"The control plane; else LEASEWAY_ADDRESS, else {DEFAULT_ADDRESS}.",
 )
 _TENANT = click.option(
-    "--tenant", help=f"For whom to ask; else whom the credential names, else '{DEFAULT_TENANT}'."
+    "--tenant", help=f"The tenant to act for; else the credential's, else '{DEFAULT_TENANT}'."
 )
 _LOG: Final = (
-    click.option("--log-level", type=click.Choice(LEVELS), help="The least level written."),
-    click.option("--log-format", type=click.Choice(["text", "json"]), help="How lines look."),
+    click.option("--log-level", type=click.Choice(LEVELS), help="The lowest level to write."),
+    click.option(
+        "--log-format", type=click.Choice(["text", "json"]), help="The format of log lines."
+    ),
     click.option(
         "--log-file",
         type=click.Path(dir_okay=False),
@@ -115,24 +117,18 @@ audit_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     envvar="LEASEWAY_AUDIT",
     show_envvar=True,
-    help="Record every call in files of this folder, see `leaseway audit`.",
+    help="Record every call in files in this folder; see `leaseway audit`.",
 )
-"""`--audit`, as the argument `audit`."""
-
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON for programs instead of a table."
 )
-"""`--json`, as the argument `as_json`."""
 
 
 def examples(*lines: str) -> str:
-    """Return what a command's help ends with: lines that can be typed."""
-    return "\n".join(["\b", "Examples:" if len(lines) > 1 else "Example:", *_indented(lines)])
-
-
-def _indented(lines: tuple[str, ...]) -> list[str]:
-    return [f"  {line}" for line in lines]
+    """Return a help epilog that shows command lines."""
+    title = "Examples:" if len(lines) > 1 else "Example:"
+    return "\n".join(["\b", title, *(f"  {line}" for line in lines)])
 
 
 def timeout_option(what: str, default: float | None = None) -> Callable[[Command], Command]:
@@ -146,19 +142,16 @@ metrics_option = click.option(
     type=ENDPOINT,
     help="Serve metrics for Prometheus at http://HOST:PORT/metrics; port 0 takes any free port.",
 )
-"""`--metrics`, as the argument `metrics`."""
-
 
 console_option = click.option(
     "--console",
     type=ENDPOINT,
     help="Serve the console for operators at http://HOST:PORT/; port 0 takes any free port.",
 )
-"""`--console`, as the argument `console`."""
 
 
 def root_options(command: Command) -> Command:
-    """Accept the shared options before the subcommand's name, too."""
+    """Add the shared options to the root command, so that they work before a subcommand's name."""
 
     @functools.wraps(command)
     def wrapper(**_shared: Any) -> Any:
@@ -171,7 +164,7 @@ def root_options(command: Command) -> Command:
         default=DEFAULT_ADDRESS,
         show_default=True,
         show_envvar=True,
-        help="The control plane to ask.",
+        help="The control plane to connect to.",
     )
     return with_options(wrapper, (address, _TENANT, *_LOG))
 
@@ -188,17 +181,17 @@ def log_options(command: Command) -> Command:
 
 
 def client_options(command: Command) -> Command:
-    """Add what each command that asks a running system takes, as the argument `connection`."""
+    """Add the options of commands that connect to a system, as the argument `connection`."""
 
     @functools.wraps(command)
     def wrapper(**kwargs: Any) -> Any:
         context = click.get_current_context()
-        root = {**context.find_root().params, **_sendable(context.find_root())}
-        kwargs |= {name: text for name, text in _sendable(context).items() if name in kwargs}
+        root = {**context.find_root().params, **_utf8_texts(context.find_root())}
+        kwargs |= {name: text for name, text in _utf8_texts(context).items() if name in kwargs}
         address = kwargs.pop("address") or root.get("address") or parse_endpoint(DEFAULT_ADDRESS)
         tenant = kwargs.pop("tenant") or root.get("tenant") or ""
         log = _log_options(kwargs)
-        return command(connection=Connection(address, tenant, log), **kwargs)
+        return command(connection=ConnectionOptions(address, tenant, log), **kwargs)
 
     return with_options(wrapper, (_ADDRESS, _TENANT, *_LOG))
 
@@ -218,7 +211,7 @@ def shared_key() -> str | None:
 
 
 def require_key_beyond_loopback(endpoint: Endpoint) -> str | None:
-    """Return the shared key, which an address beyond loopback must have.
+    """Return the shared key; an address beyond loopback requires one.
 
     Raises:
         click.UsageError: There is none, or it cannot be used.
@@ -233,8 +226,8 @@ def require_key_beyond_loopback(endpoint: Endpoint) -> str | None:
     return key
 
 
-def _sendable(context: click.Context) -> dict[str, Any]:
-    """Return a command's texts that are not paths; a path may be of any bytes, a text is UTF-8."""
+def _utf8_texts(context: click.Context) -> dict[str, Any]:
+    """Return a command's texts as UTF-8, without its paths: these may contain any bytes."""
     texts: dict[str, Any] = {}
     for param in context.command.params:
         value = context.params.get(param.name or "")
@@ -250,7 +243,7 @@ def _sendable(context: click.Context) -> dict[str, Any]:
 
 
 def _as_utf8(value: str, param: click.Parameter, context: click.Context) -> str:
-    """Return a text with the bytes that Python could not read in this locale read as UTF-8."""
+    """Decode a text's bytes as UTF-8, whatever the locale is."""
     try:
         return value.encode("utf-8", "surrogateescape").decode("utf-8")
     except UnicodeError:
@@ -266,7 +259,31 @@ def _log_options(kwargs: dict[str, Any]) -> LogOptions:
 
 
 def with_options(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
-    """Add options to a command, in the order in which its help is to show them."""
+    """Add options to a command, in the order of its help."""
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def grouped_options(
+    argument: str,
+    build: Callable[..., Any],
+    options: Mapping[str, Callable[[Command], Command]],
+) -> Callable[[Command], Command]:
+    """Return a decorator that adds options and passes their values as one argument.
+
+    Args:
+        argument: The name of that argument.
+        build: Returns its value, from the options' values in order.
+        options: The options by parameter name, in the order of the help.
+    """
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapper(**kwargs: Any) -> Any:
+            value = build(*(kwargs.pop(name) for name in options))
+            return command(**{argument: value}, **kwargs)
+
+        return with_options(wrapper, list(options.values()))
+
+    return decorate

@@ -1,4 +1,4 @@
-"""`--config`, given once or several times, and what its words name."""
+"""`--config` and `--prefix`, and the configuration sources that they name."""
 
 from __future__ import annotations
 
@@ -25,42 +25,40 @@ config_option = click.option(
     metavar="[LAYER=]PATH",
     help=f"{CONFIG_WORDS}; repeatable.  [default: .minds/mcp.yaml]",
 )
-"""`--config`, repeatable, as the argument `config`."""
 
 prefix_option = click.option(
     "--prefix",
     type=click.Choice(["server", "none"]),
     default="server",
     show_default=True,
-    help="What tools get before their names where a file cannot say it (mcpServers, VS Code): the"
-    " server's id and _, or nothing.",
+    help="The prefix of tool names if the file format has no key for it (mcpServers, VS Code): the"
+    " server's id and _, or none.",
 )
-"""`--prefix`, as the argument `prefix`."""
 
 _LAYERS: Final = ("system", "domain", "session")
 
 
 class ConfiguredCommand(click.Command):
-    """A command with `--config`, which says so to who names a file without it."""
+    """A command with `--config`, which it suggests for a file name without the option."""
 
     allow_extra_args = True
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, and refuse what is no option."""
+        """Parse the options, and reject other words."""
         rest = super().parse_args(ctx, args)
         if rest:
             ctx.fail(
-                f"There is no argument '{rest[0]}' to give. A configuration is named by --config: "
+                f"Unexpected argument '{rest[0]}'. Name a configuration with --config: "
                 f"{ctx.command_path} --config {rest[0]}"
             )
         return rest
 
 
 def sources_of(words: Sequence[str], prefix: str = "server") -> tuple[Source, ...]:
-    """Return the files that words name, the lowest layer first; `prefix` is that option's word.
+    """Return the sources that `--config` words name, the lowest layer first.
 
     Raises:
-        click.UsageError: They do not fit together.
+        click.UsageError: The words conflict.
     """
     from leaseway.control_plane.config.layers.sources import BadSources, parse_sources
 
@@ -71,29 +69,29 @@ def sources_of(words: Sequence[str], prefix: str = "server") -> tuple[Source, ..
 
 
 def existing_sources(words: Sequence[str], prefix: str = "server") -> tuple[Source, ...]:
-    """Return the files that words name, all of which are there.
+    """Return the sources that `--config` words name, all of which must exist.
 
     Raises:
-        click.UsageError: They do not fit together, or one is missing.
+        click.UsageError: The words conflict, or a source is missing.
     """
     sources = sources_of(words, prefix)
     for source in sources:
         if source.namespace:
             raise click.UsageError(
-                f"--config kubernetes={source.namespace} is followed by a running control plane"
-                f" only. See what it says of them: kubectl -n {source.namespace} get mcpservers"
+                f"--config kubernetes={source.namespace} works only for a running control plane. To"
+                f" see its state, run: kubectl -n {source.namespace} get mcpservers"
             )
-        there = source.path.is_dir() if source.folder else source.path.is_file()
-        if not there and not source.optional:
+        exists = source.path.is_dir() if source.folder else source.path.is_file()
+        if not exists and not source.optional:
             raise click.UsageError(_missing(source.path))
     return sources
 
 
 def startable_sources(words: Sequence[str]) -> tuple[Source, ...]:
-    """Return the files that words name, which may come later; what can never be one is refused.
+    """Return the sources that `--config` words name; their files may be created later.
 
     Raises:
-        click.UsageError: They do not fit together, or one is a folder or a misspelt layer.
+        click.UsageError: The words conflict, or one is a folder or a misspelt layer.
     """
     sources = sources_of(words)
     for source in sources:
@@ -107,7 +105,7 @@ def startable_sources(words: Sequence[str]) -> tuple[Source, ...]:
 
 
 def _misspelt(path: Path) -> str:
-    """Return the layer that was meant by the head of a path, or an empty text."""
+    """Return the layer that the head of a path probably means, or an empty text."""
     layer, equals, _ = str(path).partition("=")
     near = nearest(layer, _LAYERS, limit=1) if equals else []
     return near[0] if near else ""
@@ -125,7 +123,7 @@ def _missing(path: Path) -> str:
     return f"There is no file {path}.{hint}"
 
 
-def described(sources: Sequence[Source]) -> str:
-    """Return the files as a sentence's subject."""
+def describe_sources(sources: Sequence[Source]) -> str:
+    """Return the sources' paths as the subject of a sentence."""
     paths: list[Path] = [source.path for source in sources if not source.optional]
     return ", ".join(map(str, paths))

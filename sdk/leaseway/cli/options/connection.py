@@ -1,4 +1,4 @@
-"""Asking a running system: one client for one command, and what its errors mean here."""
+"""Connecting a command to a running system."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from leaseway.cli.errors import FAILED, UNREACHABLE, CliFailure
-from leaseway.cli.options.common import Connection, shared_key
+from leaseway.cli.options.common import ConnectionOptions, shared_key
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient
 
 T = TypeVar("T")
 
-_FLUSH: Final = 2.0  # seconds that a finished command waits for its own spans to leave
+_FLUSH: Final = 2.0  # seconds that a finished command waits for the export of its spans
 
 
-def connect(connection: Connection, agent: str = "leaseway-cli") -> AsyncClient:
-    """Return the client that a command asks with; tests put their own in its place."""
+def connect(connection: ConnectionOptions, agent: str = "leaseway-cli") -> AsyncClient:
+    """Return a command's client. Tests replace this function."""
     from leaseway.sdk import AsyncClient
 
     return AsyncClient(
@@ -26,24 +26,24 @@ def connect(connection: Connection, agent: str = "leaseway-cli") -> AsyncClient:
     )
 
 
-def ask(
-    connection: Connection,
-    question: Callable[[AsyncClient], Awaitable[T]],
+def with_client(
+    connection: ConnectionOptions,
+    function: Callable[[AsyncClient], Awaitable[T]],
     *,
     agent: str = "leaseway-cli",
     keep_leases: bool = False,
 ) -> T:
-    """Run one conversation with a control plane and return what it gave.
+    """Run a function with a client of the control plane, and return its result.
 
     Args:
-        connection: Whom to ask.
-        question: What to ask.
-        agent: Who asks.
-        keep_leases: Whether leases that the conversation acquired stay until their time to live
-            has passed; else they are released at its end.
+        connection: Which control plane to connect to.
+        function: Makes the requests.
+        agent: The agent that the client names.
+        keep_leases: Whether leases that the client acquires live on until they expire; else they
+            are released at the end.
 
     Raises:
-        CliFailure: It could not be reached (exit status 3) or refused (1).
+        CliFailure: The control plane is unreachable (exit status 3) or returned an error (1).
     """
     from leaseway.sdk import ControlPlaneUnavailable, LeasewayError
     from leaseway.telemetry.tracing import configure_telemetry
@@ -51,16 +51,16 @@ def ask(
     connection.log.configure("cli", default_level="warning")
     telemetry = configure_telemetry("leaseway-cli")
 
-    async def converse() -> T:
+    async def run() -> T:
         client = connect(connection, agent)
         if keep_leases:
-            # Closing would release them: this client only goes silent, as one that crashed.
-            return await question(client)
+            # Closing the client would release them. This client only stops, as if it had crashed.
+            return await function(client)
         async with client:
-            return await question(client)
+            return await function(client)
 
     try:
-        return asyncio.run(converse())
+        return asyncio.run(run())
     except ControlPlaneUnavailable as error:
         raise CliFailure(str(error), UNREACHABLE) from None
     except LeasewayError as error:

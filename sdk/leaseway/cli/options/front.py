@@ -1,58 +1,54 @@
-"""How MCP clients and web pages may reach a front, what it lists, and how images come."""
+"""Options of a front: who may reach it, which tools it lists, how it sends media."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 import click
 
-from leaseway.cli.options.common import with_options
+from leaseway.cli.options.common import grouped_options
 from leaseway.wire.channels.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from leaseway.front.calling.media import MediaMode
 
-Command = Callable[..., Any]
-
 
 @dataclass(frozen=True)
 class FrontReach:
-    """What a front was told of its clients.
+    """How MCP clients reach a front, and what it lists to them.
 
     Attributes:
-        origins: Origins of web pages that may ask, beside those of this machine.
-        hosts: Names by which clients reach it, beside those of this machine.
-        public_url: What clients reach it by where a proxy is between, or empty.
-        search: Whether three tools to search all others are listed instead of them.
-        media: How clients that do not say want images and sounds.
-        handles: Whether clients of 2026-07-28 are listed the tools for handles of leases.
+        origins: Allowed origins of web pages, in addition to those of this machine.
+        hosts: Allowed host names, in addition to those of this machine.
+        public_url: The front's URL behind a proxy, or empty.
+        tools: `all`, or `search` to list three search tools instead of all tools.
+        media: How to send images and sounds to clients that don't choose.
+        handles: Whether clients of 2026-07-28 are listed the tools that acquire and release leases.
     """
 
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     public_url: str = ""
-    search: bool = False
+    tools: Literal["all", "search"] = "all"
     media: MediaMode = "inline"
     handles: bool = True
 
     def hosts_at(self, listen: Endpoint) -> tuple[str, ...]:
-        """Return the names that requests may have as `Host`; none where all may."""
+        """Return the allowed `Host` names of requests; empty means all."""
         name = urlsplit(self.public_url).hostname
         if name is None or not (self.hosts or listen.is_loopback):
             return self.hosts
-        return (*self.hosts, name)  # a proxy may pass on what its client sent
+        return (*self.hosts, name)  # a proxy may forward its client's header
 
     def as_arguments(self) -> list[str]:
-        """Return the options that give a child process the same."""
+        """Return these options for a child process."""
         return [
             *(word for origin in self.origins for word in ("--allow-origin", origin)),
             *(word for host in self.hosts for word in ("--allow-host", host)),
             *(("--public-url", self.public_url) if self.public_url else ()),
-            *(("--tools", "search") if self.search else ()),
+            *(("--tools", "search") if self.tools == "search" else ()),
             *(("--media", self.media) if self.media != "inline" else ()),
             *(() if self.handles else ("--no-handles",)),
         ]
@@ -67,7 +63,7 @@ def _checked(_context: click.Context, _option: click.Parameter, url: str) -> str
     except ValueError:
         is_good = False
     if not is_good:
-        raise click.BadParameter("begins with https:// or http:// and names a host")
+        raise click.BadParameter("The URL must begin with https:// or http:// and name a host.")
     return url
 
 
@@ -76,7 +72,7 @@ tools_option: Final = click.option(
     type=click.Choice(["all", "search"]),
     default="all",
     show_default=True,
-    help="What MCP clients are listed: all tools, or three with which a model finds the others.",
+    help="Which tools MCP clients are listed: all, or three tools that search the others.",
 )
 
 media_option: Final = click.option(
@@ -84,59 +80,42 @@ media_option: Final = click.option(
     type=click.Choice(["inline", "links"]),
     default="inline",
     show_default=True,
-    help="How images and sounds reach MCP clients that do not say: in place, or as links to read.",
+    help="How to send images and sounds to MCP clients that don't choose: inline or as links.",
 )
 
 handles_option: Final = click.option(
     "--handles/--no-handles",
     default=True,
     show_default=True,
-    help="Whether MCP clients of 2026-07-28 are listed lease_acquire and lease_release.",
+    help="List lease_acquire and lease_release to MCP clients of 2026-07-28.",
 )
 
-_OPTIONS: Final = (
-    click.option(
+_OPTIONS: Final = {
+    "front_origins": click.option(
         "--allow-origin",
         "front_origins",
         multiple=True,
         metavar="ORIGIN",
-        help="An origin of web pages that may ask over MCP, beside those of this machine.",
+        help="An origin of web pages that may send MCP requests; this machine's always may.",
     ),
-    click.option(
+    "front_hosts": click.option(
         "--allow-host",
         "front_hosts",
         multiple=True,
         metavar="HOST",
-        help="A name that MCP clients reach the front by, beside those of this machine.",
+        help="A host name by which MCP clients reach the front; this machine's always work.",
     ),
-    click.option(
+    "front_public_url": click.option(
         "--public-url",
         "front_public_url",
         default="",
         metavar="URL",
         callback=_checked,
-        help="What MCP clients reach the front by, such as https://mcp.example.com, where a proxy "
-        "is between.",
+        help="The front's URL for MCP clients behind a proxy, such as https://mcp.example.com.",
     ),
-    tools_option,
-    media_option,
-    handles_option,
-)
+    "tools": tools_option,
+    "media": media_option,
+    "handles": handles_option,
+}
 
-
-def front_options(command: Command) -> Command:
-    """Add the options, as one argument `reach`."""
-
-    @functools.wraps(command)
-    def wrapper(**kwargs: Any) -> Any:
-        given = FrontReach(
-            kwargs.pop("front_origins"),
-            kwargs.pop("front_hosts"),
-            kwargs.pop("front_public_url"),
-            kwargs.pop("tools") == "search",
-            kwargs.pop("media"),
-            kwargs.pop("handles"),
-        )
-        return command(reach=given, **kwargs)
-
-    return with_options(wrapper, _OPTIONS)
+front_options = grouped_options("reach", FrontReach, _OPTIONS)

@@ -1,72 +1,65 @@
-"""`--keys` and `--identity`: which credentials a plane takes, for the commands that start one."""
+"""`--keys` and `--identity`: which credentials a plane accepts."""
 
 from __future__ import annotations
 
 import functools
 import os
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from leaseway.cli.options.common import shared_key, with_options
+from leaseway.cli.options.common import grouped_options, shared_key
 from leaseway.wire.channels.auth import KEY_VARIABLE, WORKER_KEY_VARIABLE, check_listen, read_key
 from leaseway.wire.channels.endpoint import Endpoint
 
 if TYPE_CHECKING:
     from leaseway.identity.authenticator import Authenticator
 
-Command = Callable[..., Any]
-
-_OPTIONS: Final = (
-    click.option(
+_OPTIONS: Final = {
+    "keys_path": click.option(
         "--keys",
         "keys_path",
         type=click.Path(dir_okay=False, path_type=Path),
         envvar="LEASEWAY_KEYS",
         show_envvar=True,
-        help="Take the API keys of this file, see `leaseway key`.",
+        help="Accept the API keys in this file; see `leaseway key`.",
     ),
-    click.option(
+    "identity_path": click.option(
         "--identity",
         "identity_path",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         envvar="LEASEWAY_IDENTITY",
         show_envvar=True,
-        help="A TOML file: whose keys, tokens and client certificates are taken.",
+        help="A TOML file that defines which keys, tokens and client certificates to accept.",
     ),
-)
+}
 
-
-_SHORTEST_KEY: Final = 16
+_MIN_KEY_LENGTH: Final = 16
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a plane takes, and what it sends itself.
-
-    Attributes:
-        keys: The file of API keys, or None.
-        identity: The identity file, or None.
-    """
+    """The credentials that a plane accepts, and its own."""
 
     keys: Path | None
+    """The file of API keys."""
     identity: Path | None
+    """The identity file."""
 
     @property
     def key(self) -> str | None:
-        """What this process itself sends: the shared key, or a key of its own."""
+        """The key that this process sends: the shared key or an API key."""
         return shared_key()
 
     @property
     def worker_key(self) -> str | None:
-        """What workers join with, or None for the shared key.
+        """The key that workers join with, or None for the shared key.
 
         Raises:
-            click.UsageError: It cannot be sent.
+            click.UsageError: It cannot be sent as a header.
         """
         try:
             return read_key(os.environ, WORKER_KEY_VARIABLE)
@@ -75,7 +68,7 @@ class Credentials:
 
     @functools.cached_property
     def authenticator(self) -> Authenticator:
-        """What callers are checked by.
+        """The authenticator of callers.
 
         Raises:
             click.UsageError: A file cannot be used.
@@ -92,16 +85,16 @@ class Credentials:
             raise click.UsageError(str(error)) from None
 
     def require_for(self, endpoint: Endpoint) -> None:
-        """Refuse an address that other machines reach where nothing, or a short key, is checked.
+        """Check that an address beyond loopback requires a credential, and no short key.
 
         Raises:
-            click.UsageError: It is beyond loopback.
+            click.UsageError: It requires none, or a short key.
         """
         for variable, key in ((KEY_VARIABLE, self.key), (WORKER_KEY_VARIABLE, self.worker_key)):
-            if key and len(key) < _SHORTEST_KEY and not endpoint.is_loopback:
+            if key and len(key) < _MIN_KEY_LENGTH and not endpoint.is_loopback:
                 raise click.UsageError(
-                    f"{variable} has {len(key)} characters; beyond loopback, at {endpoint}, it has "
-                    f"{_SHORTEST_KEY} at least. Make one with: "
+                    f"{variable} has {len(key)} characters; beyond loopback, at {endpoint}, it "
+                    f"needs at least {_MIN_KEY_LENGTH}. Generate one: "
                     "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
                 )
         try:
@@ -110,10 +103,10 @@ class Credentials:
             raise click.UsageError(str(error)) from None
 
     def share_keys(self) -> None:
-        """Give the processes that this one starts what they know one another by.
+        """Put generated keys into the environment of the planes that this process starts.
 
-        Workers join with a key of their own, also where callers need none: whoever else is on this
-        machine cannot join. Where callers have keys, planes share another one.
+        Workers always join with their own key, even if callers need none: so that no other process
+        of this machine can join. If callers need credentials, the planes also share a key.
         """
         if self.worker_key is None:
             os.environ[WORKER_KEY_VARIABLE] = secrets.token_urlsafe(32)
@@ -121,17 +114,9 @@ class Credentials:
             os.environ[KEY_VARIABLE] = secrets.token_urlsafe(32)
 
     def as_arguments(self) -> list[str]:
-        """Return the options that give a child process the same."""
+        """Return these options for a child process."""
         given = {"--keys": self.keys, "--identity": self.identity}
         return [word for name, path in given.items() if path for word in (name, os.fspath(path))]
 
 
-def identity_options(command: Command) -> Command:
-    """Add both options, as one argument `credentials`."""
-
-    @functools.wraps(command)
-    def wrapper(**kwargs: Any) -> Any:
-        keys, identity = kwargs.pop("keys_path"), kwargs.pop("identity_path")
-        return command(credentials=Credentials(keys, identity), **kwargs)
-
-    return with_options(wrapper, _OPTIONS)
+identity_options = grouped_options("credentials", Credentials, _OPTIONS)

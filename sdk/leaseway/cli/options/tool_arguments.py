@@ -1,4 +1,4 @@
-"""A tool call's arguments as people write them on a command line. Pure."""
+"""Parse a tool call's arguments from the words of a command line. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 
 
 def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str, Any]:
-    """Return the arguments that a command line gives.
+    """Return a tool call's arguments.
 
     Args:
-        words: Nothing; one JSON object; `-` for a JSON object on stdin; or `key=value` words,
-            where a value that parses as JSON is that, else text (`keep_texts` asks the schema).
-        stdin: What was read for `-`.
+        words: None; one JSON object; `-` for a JSON object on stdin; or `key=value` words. Values
+            are parsed as JSON if possible, else they are text (but see `keep_texts`).
+        stdin: The content of stdin, for `-`.
 
     Raises:
-        ValueError: The words are none of these; the message says what to write, and never
-            repeats a value.
+        ValueError: The words are something else. The message never repeats a value.
     """
     words = _utf8(words)
     if not words:
@@ -31,20 +30,20 @@ def parse_arguments(words: Sequence[str], stdin: str | None = None) -> dict[str,
 
 
 def are_pairs(words: Sequence[str]) -> bool:
-    """Return whether words are `key=value`, and not one JSON object or `-`."""
+    """Return whether the words are `key=value`, not one JSON object or `-`."""
     return len(words) != 1 or not (words[0] == "-" or words[0].lstrip().startswith("{"))
 
 
 def keep_texts(
     words: Sequence[str], values: Mapping[str, Any], schema: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return parsed `key=value` arguments, as texts where the tool's schema wants texts.
+    """Return `key=value` arguments with texts for the properties that are strings.
 
-    `zip=01234` stays "01234" and `userId=7` becomes "7" where the property's type is a string.
+    If a property's type is string, `zip=01234` stays "01234" and `userId=7` becomes "7".
 
     Args:
-        words: The `key=value` words that `parse_arguments` read.
-        values: What it made of them.
+        words: The `key=value` words.
+        values: What `parse_arguments` returned for them.
         schema: The tool's input schema.
     """
     properties = schema.get("properties")
@@ -52,24 +51,24 @@ def keep_texts(
         return dict(values)
     texts = {key: text for key, _, text in (word.partition("=") for word in _utf8(words))}
 
-    def wants_text(key: str) -> bool:
-        wanted = properties.get(key)
-        return isinstance(wanted, Mapping) and wanted.get("type") == "string"
+    def is_string(key: str) -> bool:
+        definition = properties.get(key)
+        return isinstance(definition, Mapping) and definition.get("type") == "string"
 
-    return {key: texts[key] if wants_text(key) else value for key, value in values.items()}
+    return {key: texts[key] if is_string(key) else value for key, value in values.items()}
 
 
 def parse_texts(words: Sequence[str]) -> dict[str, str]:
-    """Return the arguments that `key=value` words give, all of them texts.
+    """Return the arguments of `key=value` words, all of them texts.
 
     Raises:
-        ValueError: A word is none; the message never repeats a value.
+        ValueError: A word has another form. The message never repeats a value.
     """
     return _pairs(_utf8(words), "not key=value; write, for example, city=Paris")
 
 
 def _utf8(words: Sequence[str]) -> list[str]:
-    """Return words with the bytes that Python could not read in this locale read as UTF-8."""
+    """Decode the words' bytes as UTF-8, whatever the locale is."""
     try:
         return [word.encode("utf-8", "surrogateescape").decode("utf-8") for word in words]
     except UnicodeError:

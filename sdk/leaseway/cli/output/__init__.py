@@ -1,4 +1,4 @@
 """The output of commands: tables, content of results, files.
 
-Only this package prints text from servers, so that it can escape control characters.
+Only this package prints text that servers wrote; it escapes control characters.
 """

@@ -1,4 +1,4 @@
-"""Content of results that is no text: in words, and as bytes to save."""
+"""Content of results that is not text: a description, and the bytes to save."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, AsyncSession, ToolResult
 
 
-def describe_item(item: dict[str, Any], how: str = "--json prints it") -> str:
-    """Return a content item that is no text in a few words.
+def describe_item(item: dict[str, Any], hint: str = "--json prints it") -> str:
+    """Describe a content item that is not text.
 
     Args:
         item: The item.
-        how: How to come by what it holds; empty for nothing to say of that.
+        hint: How to get its content; may be empty.
     """
     kind = str(item.get("type", "unknown"))
     facts = [str(item[key]) for key in ("mimeType", "name", "uri") if key in item]
@@ -32,14 +32,14 @@ def describe_item(item: dict[str, Any], how: str = "--json prints it") -> str:
     size = _size(item)
     if size is not None:
         facts.append(f"{size} bytes")
-    return f"[{one_line(' '.join([kind, *facts]))}{f'; {how}' if how else ''}]"
+    return f"[{one_line(' '.join([kind, *facts]))}{f'; {hint}' if hint else ''}]"
 
 
 def how_to_get(item: dict[str, Any], session: str | None) -> str:
-    """Return how to come by what an item of a call's result holds."""
+    """Return a hint how to get the content of an item of a call's result."""
     ref = item.get("artifact")
     if isinstance(ref, str) and session is not None:
-        return f"leaseway artifact {shlex.quote(ref)} --session {shlex.quote(session)} gives it"
+        return f"leaseway artifact {shlex.quote(ref)} --session {shlex.quote(session)} prints it"
     if item.get("type") == "resource_link" and isinstance(item.get("uri"), str):
         return f"leaseway resource {shlex.quote(one_line(item['uri']))} reads it"
     return "--output PATH saves it" if _size(item) is not None else "--json prints it"
@@ -61,15 +61,15 @@ def _decoded(encoded: str) -> bytes | None:
         return None
 
 
-async def pieces_of(
+async def result_pieces(
     result: ToolResult, caller: AsyncClient | AsyncSession, tool: str
 ) -> list[Piece]:
-    """Return the images, sounds and embedded files of a result, artifacts read.
+    """Return the images, sounds and embedded files of a result; reads its artifacts.
 
     Args:
-        result: What a call gave.
-        caller: Who made it.
-        tool: Its name, after which images and sounds are named.
+        result: The call's result.
+        caller: The client or session that made the call; it reads the artifacts.
+        tool: The tool's name, used as the name of images and sounds.
 
     Raises:
         LeasewayError: An artifact cannot be read.
@@ -83,16 +83,16 @@ async def pieces_of(
         name = file_name(tool, extension_of(media.mime_type))
         pieces.append(Piece(content, name, media.mime_type))
     embedded = (item.get("resource") for item in result.content if isinstance(item, dict))
-    files = (resource_piece(one) for one in embedded if isinstance(one, dict) and "blob" in one)
-    return [*pieces, *(one for one in files if one is not None)]
+    files = (resource_piece(part) for part in embedded if isinstance(part, dict) and "blob" in part)
+    return [*pieces, *(piece for piece in files if piece is not None)]
 
 
 def resource_piece(part: dict[str, Any]) -> Piece | None:
-    """Return what a part of a resource holds; None where that cannot be read."""
-    text, blob, said = part.get("text"), part.get("blob"), part.get("mimeType")
-    encoded = blob if isinstance(blob, str) else "-"  # which is no base64
+    """Return a part of a resource as a file; None if it is neither text nor base64."""
+    text, blob, declared = part.get("text"), part.get("blob"), part.get("mimeType")
+    encoded = blob if isinstance(blob, str) else "-"  # not base64
     content = text.encode() if isinstance(text, str) else _decoded(encoded)
-    mime_type = media_type(said) if isinstance(said, str) else ""
+    mime_type = media_type(declared) if isinstance(declared, str) else ""
     return None if content is None else Piece(content, _name(str(part.get("uri", ""))), mime_type)
 
 

@@ -1,4 +1,4 @@
-"""The instances of servers, in a few words and one by one: `servers`, `servers --instances`."""
+"""How `servers` and `servers --instances` show instances: a summary, and a row for each."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ HEADERS: Final = (
 
 
 def summary(server: ServerInfo, now: datetime) -> str:
-    """Return how many instances of a server there are, by what they do, and what is awaited."""
-    counts = Counter(_word(one) for one in server.instances if one.state != "backoff")
+    """Return a server's number of instances by role or state, and its next starts."""
+    counts = Counter(_role_or_state(each) for each in server.instances if each.state != "backoff")
     words = [f"{count} {word}" for word, count in counts.items()]
     words += [
-        f"backoff on {one.worker} ({_failures(one.failures)}, {_next_start(one, now)})"
-        for one in server.instances
-        if one.state == "backoff"
+        f"backoff on {each.worker} ({_failures(each.failures)}, {_next_start(each, now)})"
+        for each in server.instances
+        if each.state == "backoff"
     ]
     if server.failures:
         words.append(f"{_down(server)} ({_failures(server.failures)}, {_next_try(server, now)})")
     return ", ".join(words)
 
 
-def _word(one: InstanceInfo) -> str:
-    return one.role if one.state == "ready" and one.role in ("leased", "spare") else one.state
+def _role_or_state(instance: InstanceInfo) -> str:
+    has_role = instance.state == "ready" and instance.role in ("leased", "spare")
+    return instance.role if has_role else instance.state
 
 
 def _down(server: ServerInfo) -> str:
@@ -51,13 +52,13 @@ def _failures(count: int) -> str:
     return "1 failure" if count == 1 else f"{count} failures in a row"
 
 
-def _next_start(one: InstanceInfo, now: datetime) -> str:
-    return _in_seconds(one.next_start_at, now) or "next try when it is needed"
+def _next_start(instance: InstanceInfo, now: datetime) -> str:
+    return _in_seconds(instance.next_start_at, now) or "next try when it is needed"
 
 
 def _next_try(server: ServerInfo, now: datetime) -> str:
     if server.next_try_at is None:
-        return "being tried now"
+        return "a try is in progress"
     return _in_seconds(server.next_try_at, now) or "next try when a worker is free"
 
 
@@ -67,24 +68,25 @@ def _in_seconds(due: datetime | None, now: datetime) -> str:
 
 
 def rows(servers: Sequence[ServerInfo], now: datetime) -> list[tuple[object, ...]]:
-    """Return a row for each instance of each server, and one for each that has not come up."""
+    """Return a row for each instance, and one for each server that failed to start."""
     return [row for server in servers for row in _rows(server, now)]
 
 
 def _rows(server: ServerInfo, now: datetime) -> Iterator[tuple[object, ...]]:
-    for one in server.instances:
-        next_start = _next_start(one, now) if one.next_start_at is not None else None
+    for instance in server.instances:
+        is_planned = instance.next_start_at is not None
+        next_start = _next_start(instance, now) if is_planned else None
         yield (
             server.id,
-            one.worker,
-            one.id,
-            one.role,
-            one.state,
-            one.pid,
-            one.lease_id,
-            one.starts,
-            one.failures,
-            one.circuit,
+            instance.worker,
+            instance.id,
+            instance.role,
+            instance.state,
+            instance.pid,
+            instance.lease_id,
+            instance.starts,
+            instance.failures,
+            instance.circuit,
             next_start,
         )
     if server.failures:

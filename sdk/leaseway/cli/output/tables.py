@@ -1,4 +1,4 @@
-"""What commands print: tables for people, plain columns for pipes, JSON for programs."""
+"""Print tables to terminals, plain columns to pipes, and JSON."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from leaseway.wire.visible_text import escaped_json, visible
 if TYPE_CHECKING:
     from rich.console import Console
 
-_SILENT: Final = frozenset({"-", "0"})
-"""Cells of a column that says nothing, if it has no others."""
+_BLANK: Final = frozenset({"-", "0"})
+"""A column with only these cells is left out if the terminal is narrow."""
 _GAP: Final = 2
-"""What a drawn table has between two columns."""
-_WRAPPED: Final = 20
-"""The least width at which a column is still read with ease; wider ones may be wrapped to that."""
+"""Characters between two columns of a drawn table."""
+_MIN_WRAPPED: Final = 20
+"""Wider columns may be wrapped to this width."""
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a text; whoever wrote parts of it, it cannot steer the terminal."""
+    """Print a text with its control characters escaped: servers may have written parts of it."""
     click.echo(visible(text), err=err, nl=nl)
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON; dataclasses become objects, times ISO 8601."""
-    # Any other encoding may lack a character, and what stands for it would be no JSON.
+    # Another encoding may lack a character, whose replacement would not be JSON.
     unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
     text = json.dumps(plain(value), indent=2, ensure_ascii=not unicode)
     click.echo(escaped_json(text))
 
 
 def json_line(value: Any) -> str:
-    """Return a value as one line of JSON that cannot steer the terminal."""
+    """Return a value as one line of JSON, with control characters escaped."""
     return escaped_json(json.dumps(plain(value), ensure_ascii=False))
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON can hold it."""
+    """Convert a value to types that JSON has."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {f.name: plain(getattr(value, f.name)) for f in fields if not f.name.startswith("_")}
@@ -61,20 +61,20 @@ def plain(value: Any) -> Any:
 
 
 def one_line(text: str) -> str:
-    """Return a server's text as one line that cannot steer the terminal."""
-    return "".join(mark if mark.isprintable() else " " for mark in text)
+    """Return a text as one line, with control characters replaced by spaces."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
-    """Print rows: drawn on a terminal, else as columns that are never cut or wrapped.
+    """Print a table on a terminal, else plain columns that are never cut or wrapped.
 
-    Where a terminal is narrow, columns that say nothing are left out and wide ones wrapped; where
-    that is not enough, each value gets a line.
+    On a narrow terminal, blank columns are left out and wide ones wrapped; if that is not enough,
+    each value gets a line.
 
     Args:
         headers: One for each column.
         rows: One value for each column; None and empty texts show as a dash.
-        empty: A sentence for stderr when there are no rows.
+        empty: The sentence to print to stderr if there are no rows.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
@@ -113,7 +113,7 @@ def _print_drawn(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console = Console()
     columns = [[header, *cells] for header, *cells in zip(headers, *rows, strict=True)]
     if not _fits(columns, console.width):
-        columns = [column for column in columns if not _SILENT.issuperset(column[1:])]
+        columns = [column for column in columns if not _BLANK.issuperset(column[1:])]
     if _fits(columns, console.width):
         _print_table(console, columns)
     else:
@@ -121,8 +121,8 @@ def _print_drawn(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _fits(columns: Sequence[Sequence[str]], width: int) -> bool:
-    """Return whether all columns fit without being cut, the wide ones wrapped."""
-    needed = [min(_width(column), _WRAPPED) for column in columns]
+    """Return whether all columns fit without being cut, with wide ones wrapped."""
+    needed = [min(_width(column), _MIN_WRAPPED) for column in columns]
     return sum(needed) + _GAP * (len(columns) - 1) <= width
 
 
@@ -137,9 +137,9 @@ def _print_table(console: Console, columns: Sequence[Sequence[str]]) -> None:
 
     table = Table(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
-        table.add_column(column[0], no_wrap=_width(column) <= _WRAPPED, overflow="fold")
+        table.add_column(column[0], no_wrap=_width(column) <= _MIN_WRAPPED, overflow="fold")
     for row in zip(*(column[1:] for column in columns), strict=True):
-        # Text, not markup: a tool's description may hold square brackets.
+        # Text, not markup: a tool's description may contain square brackets.
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
 

@@ -44,7 +44,7 @@ def test_progress_and_the_servers_logs_go_to_stderr_as_plain_lines(
     assert done.stderr.splitlines() == [
         "leaseway: Progress 1/3: half [2J way",
         "leaseway: Progress 2.5",
-        'leaseway: The server logs warning: db: {"slow": true}',
+        'leaseway: Server log warning: db: {"slow": true}',
     ]
     assert not run("call", "t").stderr  # no terminal, nothing asked for
     assert run("call", "t", "--server-log", "loud").exit_code == 2
@@ -106,7 +106,7 @@ def test_a_tool_that_says_it_failed_gives_exit_status_1(run: Run, client: Memory
     client.is_error = True
     done = run("call", "time_now")
     assert (done.exit_code, done.stdout) == (1, "noon\n")
-    assert done.stderr == "leaseway: The tool says that it failed.\n"
+    assert done.stderr == "leaseway: The tool returned an error.\n"
 
 
 def test_other_content_is_a_note_on_stderr(run: Run, client: MemoryClient) -> None:

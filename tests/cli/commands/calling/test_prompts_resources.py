@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pytest
 from click.testing import Result
-from tests.cli.fakes import FakeClient, stand_in
+from tests.cli.fakes import FakeClient, install_client
 
 from leaseway.sdk import (
     Prompt,
@@ -71,7 +71,7 @@ class _Client(FakeClient):
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> _Client:
-    return stand_in(monkeypatch, _Client())
+    return install_client(monkeypatch, _Client())
 
 
 def test_prompts_are_listed_with_their_arguments(run: Run, client: _Client) -> None:

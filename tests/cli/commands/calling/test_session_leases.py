@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leaseway.cli.commands.calling.session_leases import tell_new_lease
+from leaseway.cli.commands.calling.session_leases import print_new_lease
 from leaseway.sdk import ControlPlaneUnavailable
 from leaseway.sdk.operators import observe
 
@@ -36,13 +36,13 @@ def told(
 
     monkeypatch.setattr(observe, "fetch_events", fetch)
     client: Any = None
-    asyncio.run(tell_new_lease(client, session, SimpleNamespace(new_lease=lease)))
+    asyncio.run(print_new_lease(client, session, SimpleNamespace(new_lease=lease)))
     return capsys.readouterr().err.splitlines()
 
 
 BEGAN = (
-    "leaseway: This began lease i-2 of server 'files' for session 'k', on worker w1: the server"
-    " starts afresh."
+    "leaseway: Acquired lease i-2 of server 'files' for session 'k' on worker w1: the server has"
+    " just been started."
 )
 
 
@@ -57,7 +57,7 @@ def test_a_new_lease_is_said_with_how_the_one_before_it_ended(
         event("i-2", "granted", "Lease i-2 was granted."),
     ]
     said = told(monkeypatch, capsys, events)
-    assert said == [BEGAN, f"leaseway: The session's lease before it had ended: {LOST}"]
+    assert said == [BEGAN, f"leaseway: The session's previous lease had ended: {LOST}"]
 
 
 @pytest.mark.parametrize("events", [[], ControlPlaneUnavailable("It is gone.")])

@@ -23,7 +23,7 @@ def test_a_good_file_says_so(run: Run, path: Path) -> None:
     path.write_text(GOOD)
     done = run("check", str(path))
     assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr == f"{path} is good.\n"
+    assert done.stderr == f"{path}: no mistakes.\n"
 
 
 def test_errors_are_printed_with_their_place_and_give_1(run: Run, path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_missing_file_is_a_usage_error(run: Run, path: Path) -> None:
     [
         (["sytem=a.yaml"], "Did you mean 'system=a.yaml'?"),
         (["."], "domain=. reads a file for each tenant from it."),
-        (["--schema", "a.yaml"], "give it no PATH"),
+        (["--schema", "a.yaml"], "remove PATH"),
     ],
 )
 def test_a_path_that_makes_no_sense_is_told_what_may_be_meant(

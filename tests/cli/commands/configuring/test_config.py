@@ -13,7 +13,7 @@ from click.testing import Result
 from tests.cli.memory import answering
 
 from leaseway.cli.commands.configuring import config as configuration
-from leaseway.cli.commands.configuring.config_diff import compared
+from leaseway.cli.commands.configuring.config_diff import changes_to
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.document import Layer
 from leaseway.sdk import ControlPlaneUnavailable, ServerInfo
@@ -56,7 +56,7 @@ def info(server_id: str, command: str = "x", tenant: str = "") -> ServerInfo:
 def test_each_variant_has_the_change_that_a_reload_makes() -> None:
     layers = [Layer("system", "s.yaml", SYSTEM), Layer("domain", "d.yaml", DOMAIN, "acme")]
     running = [info(name) for name in ("kept", "named", "launched", "bad", "gone")]
-    changes = compared(parse_config(layers), [*running, info("named", tenant="acme")])
+    changes = changes_to([*running, info("named", tenant="acme")], parse_config(layers))
     assert {(one.server, one.tenant): one.change for one in changes} == {
         ("kept", ""): "same",
         ("kept", "acme"): "hidden",
@@ -74,27 +74,27 @@ def test_a_launch_that_is_in_force_but_does_not_come_up_is_no_change() -> None:
     parsed = parse_config([Layer("native", "a.yaml", SYSTEM)])
     wanted = info("launched", "y").launch_hash
     serving = replace(info("launched"), state="degraded", wanted_launch_hash=wanted)
-    (launched,) = [one for one in compared(parsed, [serving]) if one.server == "launched"]
+    (launched,) = [one for one in changes_to([serving], parsed) if one.server == "launched"]
     assert launched.change == "same"
     undone = parse_config([Layer("native", "a.yaml", SYSTEM.replace("command: y", "command: x"))])
-    (launched,) = [one for one in compared(undone, [serving]) if one.server == "launched"]
+    (launched,) = [one for one in changes_to([serving], undone) if one.server == "launched"]
     assert launched.change == "exposure", "what is tried is taken back; no process is touched"
 
 
 def test_a_tenant_that_loses_its_variant_gets_the_common_one() -> None:
     parsed = parse_config([Layer("system", "s.yaml", SYSTEM)])
-    changes = compared(parsed, [info("kept", tenant="acme"), info("gone", tenant="acme")])
+    changes = changes_to([info("kept", tenant="acme"), info("gone", tenant="acme")], parsed)
     effects = {one.server: one.effect for one in changes if one.tenant}
     assert "common variant" in effects["kept"]
-    assert "refused at once" in effects["gone"]
+    assert "rejected at once" in effects["gone"]
 
 
 def test_an_entry_with_an_error_stays_as_it_is_only_where_there_is_something() -> None:
     layers = [Layer("system", "s.yaml", SYSTEM), Layer("domain", "d.yaml", DOMAIN, "acme")]
     parsed = parse_config(layers)
-    (bad,) = [one for one in compared(parsed, [info("bad")]) if one.server == "bad"]
+    (bad,) = [one for one in changes_to([info("bad")], parsed) if one.server == "bad"]
     assert "stays as it is" in bad.effect
-    effects = [one.effect for one in compared(parsed, []) if one.change == "rejected"]
+    effects = [one.effect for one in changes_to([], parsed) if one.change == "rejected"]
     assert len(effects) == 2
     assert all("does not run" in effect for effect in effects)
 
@@ -103,7 +103,7 @@ def test_an_entry_with_an_error_stays_as_it_is_only_where_there_is_something() -
 def test_diff_with_an_error_in_an_entry_gives_1_and_prints_the_rows(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, json_too: bool
 ) -> None:
-    monkeypatch.setattr(configuration, "ask", lambda *_: [info("kept")])
+    monkeypatch.setattr(configuration, "with_client", lambda *_: [info("kept")])
     path = tmp_path / "mcp.yaml"
     path.write_text(SYSTEM)
     done = run("diff", str(path), *(["--json"] if json_too else []))
@@ -204,7 +204,7 @@ def test_import_writes_a_native_file_that_checks_clean(run: Run, tmp_path: Path)
     assert run("check", str(out)).exit_code == 0
     again = run("import", source, "--out", str(out))
     assert again.exit_code == 2
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_import_of_a_file_that_is_not_there_is_a_usage_error(run: Run, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_the_entry_that_it_prints_is_good(run: Run, tmp_path: Path) -> None:
     assert parsed.issues == ()
     entry = yaml.safe_load(done.stdout)["weather-station"]
     assert (entry["module"], entry["class"]) == ("weather_station", "WeatherStation")
-    assert "on PYTHONPATH" in done.stderr
+    assert "PYTHONPATH" in done.stderr
 
 
 def test_a_file_that_exists_is_replaced_only_by_force(run: Run, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_file_that_exists_is_replaced_only_by_force(run: Run, tmp_path: Path) 
     mine.write_text("mine")
     done = run("new", "server", "weather", "-C", str(tmp_path))
     assert done.exit_code == 1
-    assert f"{mine} exists" in done.stderr
+    assert f"{mine} already exists" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["test_weather.py"]
     assert run("new", "server", "weather", "-C", str(tmp_path), "--force").exit_code == 0
     assert mine.read_text() != "mine"
@@ -66,5 +66,5 @@ def test_what_no_module_can_be_called_is_refused(run: Run, tmp_path: Path, name:
 def test_a_name_that_a_module_has_already_is_refused(run: Run, tmp_path: Path, name: str) -> None:
     done = run("new", "server", name, "-C", str(tmp_path))
     assert done.exit_code == 2
-    assert f"There is a Python module '{name}' already" in done.stderr
+    assert f"A Python module '{name}' already exists" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from tests.cli.fakes import FakeClient, stand_in
+from tests.cli.fakes import FakeClient, install_client
 
 from leaseway.cli.commands.running import operate
 from leaseway.sdk import ControlPlaneUnavailable, InvalidRequest, LeaseLost
@@ -53,14 +53,14 @@ class _Client(FakeClient):
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> _Client:
     fake = _Client()
-    stand_in(monkeypatch, fake)
+    install_client(monkeypatch, fake)
     monkeypatch.setattr(operate, "_POLL", 0.0)
     return fake
 
 
 def test_a_lease_is_revoked_with_a_reason(run: Run, client: _Client) -> None:
     done = run("lease", "revoke", "L1", "--reason", "it is stuck")
-    assert (done.exit_code, done.stdout) == (0, "Lease L1 has ended.\n")
+    assert (done.exit_code, done.stdout) == (0, "Lease L1 is revoked.\n")
     assert client.told == [("L1", "it is stuck")]
 
 
@@ -68,7 +68,7 @@ def test_a_revocation_that_is_not_confirmed_is_a_failure(run: Run, client: _Clie
     client.confirms = False
     done = run("lease", "revoke", "L1")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "has not said yet" in done.stderr
+    assert "has not confirmed" in done.stderr
 
 
 def test_an_unknown_lease_is_a_sentence(run: Run, client: _Client) -> None:
@@ -78,7 +78,7 @@ def test_an_unknown_lease_is_a_sentence(run: Run, client: _Client) -> None:
 
 def test_a_lease_is_revoked_by_its_session_and_server(run: Run, client: _Client) -> None:
     done = run("lease", "revoke", "--server", "desk", "--session", "job")
-    assert (done.exit_code, done.stdout) == (0, "Lease L1 has ended.\n")
+    assert (done.exit_code, done.stdout) == (0, "Lease L1 is revoked.\n")
     assert client.told == [("L1", "")]
 
 
@@ -105,7 +105,7 @@ def test_a_lease_is_named_in_one_way(run: Run, client: _Client, named: list[str]
 
 def test_a_drain_returns_at_once(run: Run, client: _Client) -> None:
     done = run("worker", "drain", "w1")
-    assert (done.exit_code, done.stdout) == (0, "Worker w1 drains.\n")
+    assert (done.exit_code, done.stdout) == (0, "Worker w1 is draining.\n")
     assert client.told == [("w1",)]
 
 
@@ -117,13 +117,13 @@ def test_a_drain_waits_for_the_end_of_this_run(run: Run, client: _Client, end: l
     client.looks = [[worker()], [worker("draining")], away, end]
     done = run("worker", "drain", "w1", "--wait")
     assert done.exit_code == 0, done.stderr
-    assert done.stdout.splitlines() == ["Worker w1 drains.", "Worker w1 has ended."]
+    assert done.stdout.splitlines() == ["Worker w1 is draining.", "Worker w1 has exited."]
 
 
 def test_a_wait_for_a_drain_is_bounded(run: Run, client: _Client) -> None:
     done = run("worker", "drain", "w1", "--wait", "--timeout", "0.05")
     assert done.exit_code == 1
-    assert "has not ended within 0.05 s" in done.stderr
+    assert "has not exited within 0.05 s" in done.stderr
 
 
 def test_an_unknown_worker_is_a_sentence_with_those_that_are_there(

@@ -111,7 +111,7 @@ def test_a_worker_that_dies_is_started_again(start: Start, config: Path) -> None
     deadline = time.monotonic() + BOUND
     while up.run("call", "current_time", "--timeout", "20").returncode != 0:
         assert time.monotonic() < deadline, up.err.read_text()
-    assert "The worker worker-1 ended (SIGKILL)" in up.err.read_text()
+    assert "The worker worker-1 exited (SIGKILL)" in up.err.read_text()
 
 
 def test_problems_are_told_on_stderr(start: Start, config: Path) -> None:

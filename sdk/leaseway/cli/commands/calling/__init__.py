@@ -1,4 +1,4 @@
 """Commands that use tools as a service does: list, call, read, approve.
 
-They call the SDK and print its results; they never import a plane.
+They use the SDK only; they import no plane.
 """

@@ -1,4 +1,4 @@
-"""`leaseway approvals`: calls of tools that need a person, and a person's answer."""
+"""`leaseway approvals`: list calls that need approval, and approve or deny them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from leaseway.cli.options.common import Connection, client_options, examples, json_option
-from leaseway.cli.options.connection import ask
+from leaseway.cli.options.common import ConnectionOptions, client_options, examples, json_option
+from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.tables import one_line, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -27,74 +27,74 @@ _HEADERS = ("APPROVAL", "STATE", "TENANT", "AGENT", "TOOL", "ARGUMENTS", "ASKED 
 )
 @click.pass_context
 def approvals(context: click.Context) -> None:
-    """List calls that wait for a person, and approve or deny them.
+    """List, approve and deny calls that need approval.
 
-    Calls of tools whose `risk` is `financial` run when a person has agreed to that very call: of
-    that tenant and agent, with those arguments, once, within 15 minutes.
+    A call of a tool whose `risk` is `financial` needs a person's approval. An approval is valid for
+    one call by the same tenant and agent with the same arguments, within 15 minutes.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_)
 
 
 @approvals.command("list")
-@click.option("--all", "everything", is_flag=True, help="Also those that were decided on.")
+@click.option("--all", "everything", is_flag=True, help="Also show decided ones.")
 @json_option
 @client_options
-def list_(everything: bool, as_json: bool, connection: Connection) -> None:
-    """List calls that wait for a person, the newest first."""
-    found = ask(connection, lambda client: client.approvals())
-    shown = [one for one in found if everything or one.state == "waiting"]
+def list_(everything: bool, as_json: bool, connection: ConnectionOptions) -> None:
+    """List calls that wait for approval, newest first."""
+    found = with_client(connection, lambda client: client.approvals())
+    shown = [each for each in found if everything or each.state == "waiting"]
     if as_json:
         print_json(shown)
         return
     now = datetime.now(UTC)
     rows = [
         (
-            one.id,
-            one.state if not one.decided_by else f"{one.state} by {one.decided_by}",
-            one.tenant,
-            one.agent,
-            f"{one.server_id}:{one.tool}",
-            one.arguments,
-            one.asked_by,
-            _left(one, now),
+            each.id,
+            each.state if not each.decided_by else f"{each.state} by {each.decided_by}",
+            each.tenant,
+            each.agent,
+            f"{each.server_id}:{each.tool}",
+            each.arguments,
+            each.asked_by,
+            _left(each, now),
         )
-        for one in shown
+        for each in shown
     ]
-    print_table(_HEADERS, rows, "No call waits for a person.")
+    print_table(_HEADERS, rows, "No call waits for approval.")
 
 
 @approvals.command()
 @click.argument("approval_id", metavar="APPROVAL")
-@click.option("--note", default="", help="Why, for the history.")
+@click.option("--note", default="", help="The reason, for the history.")
 @client_options
-def approve(approval_id: str, note: str, connection: Connection) -> None:
-    """Agree to the call of APPROVAL; it runs when its caller makes it again."""
+def approve(approval_id: str, note: str, connection: ConnectionOptions) -> None:
+    """Approve the call of APPROVAL; it runs when its caller repeats it."""
     _decide(connection, approval_id, note, approve=True)
 
 
 @approvals.command()
 @click.argument("approval_id", metavar="APPROVAL")
-@click.option("--note", default="", help="Why, for the history.")
+@click.option("--note", default="", help="The reason, for the history.")
 @client_options
-def deny(approval_id: str, note: str, connection: Connection) -> None:
-    """Refuse the call of APPROVAL."""
+def deny(approval_id: str, note: str, connection: ConnectionOptions) -> None:
+    """Deny the call of APPROVAL."""
     _decide(connection, approval_id, note, approve=False)
 
 
-def _decide(connection: Connection, approval_id: str, note: str, *, approve: bool) -> None:
-    async def question(client: AsyncClient) -> Approval:
+def _decide(connection: ConnectionOptions, approval_id: str, note: str, *, approve: bool) -> None:
+    async def request(client: AsyncClient) -> Approval:
         decide = client.approve if approve else client.deny
         return await decide(approval_id, note)
 
-    decided = ask(connection, question)
+    decided = with_client(connection, request)
     what = f"{decided.server_id}:{decided.tool} of tenant {decided.tenant}"
     if approve:
         left = _left(decided, datetime.now(UTC))
-        end = f"may run once, within {left}: its caller makes it again."
+        result = f"is approved once, for {left}: its caller must repeat it."
     else:
-        end = "is refused."
-    say(one_line(f"The call of {what} with {decided.arguments} {end}"))
+        result = "is denied."
+    say(one_line(f"The call of {what} with {decided.arguments} {result}"))
 
 
 def _left(approval: Approval, now: datetime) -> str:

@@ -1,4 +1,4 @@
-"""`leaseway tools` and `leaseway call`."""
+"""`leaseway tools`, `call` and `artifact`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leaseway.cli.commands.calling.session_leases import tell_new_lease
-from leaseway.cli.commands.unknown_names import require_servers
+from leaseway.cli.commands.calling.session_leases import print_new_lease
+from leaseway.cli.commands.server_checks import check_servers, print_pending
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import (
-    Connection,
+    ConnectionOptions,
     client_options,
     examples,
     json_option,
     timeout_option,
 )
-from leaseway.cli.options.connection import ask
+from leaseway.cli.options.connection import with_client
 from leaseway.cli.options.tool_arguments import are_pairs, keep_texts, parse_arguments
-from leaseway.cli.output.content import describe_item, how_to_get, pieces_of
-from leaseway.cli.output.files import Output, output_options
+from leaseway.cli.output.content import describe_item, how_to_get, result_pieces
+from leaseway.cli.output.files import Output, Piece, output_options, stdout_or_fail
 from leaseway.cli.output.tables import one_line, print_json, print_table, say
 from leaseway.wire import bounds
 from leaseway.wire.messages.mcp import LOG_LEVELS
@@ -43,19 +43,15 @@ if TYPE_CHECKING:
 @click.argument("servers", nargs=-1)
 @json_option
 @client_options
-def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> None:
-    """List the tools that can be called.
+def tools(servers: tuple[str, ...], as_json: bool, connection: ConnectionOptions) -> None:
+    """List the tools of all servers, or of SERVERS."""
 
-    Of all servers, or of SERVERS only.
-    """
-
-    async def question(client: AsyncClient) -> ToolList:
+    async def request(client: AsyncClient) -> ToolList:
         found = await client.list_tools(servers=list(servers) or None)
-        seen = {tool.server_id for tool in found} | set(found.pending)
-        await require_servers(client, [each for each in servers if each not in seen])
+        await check_servers(client, servers, {t.server_id for t in found} | set(found.pending))
         return found
 
-    listed = ask(connection, question)
+    listed = with_client(connection, request)
     if as_json:
         print_json([_tool(tool) for tool in listed])
     else:
@@ -64,8 +60,7 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> No
             for t in listed
         ]
         print_table(("NAME", "QUALIFIED NAME", "CALLS", "DESCRIPTION"), rows, "No tools.")
-    if listed.pending:
-        say(f"leaseway: Still starting: {', '.join(listed.pending)}.", err=True)
+    print_pending(listed.pending)
 
 
 @click.command(
@@ -77,18 +72,18 @@ def tools(servers: tuple[str, ...], as_json: bool, connection: Connection) -> No
 )
 @click.argument("tool")
 @click.argument("arguments", nargs=-1)
-@click.option("--session", help="Call in this session; its lease stays for its time to live.")
+@click.option("--session", help="Call in this session, whose lease is kept.")
 @timeout_option("Seconds to wait; else 60.")
-@click.option("--agent", default="leaseway-cli", show_default=True, help="Who calls.")
+@click.option("--agent", default="leaseway-cli", show_default=True, help="The agent that calls.")
 @click.option(
     "--progress/--no-progress",
     default=None,
-    help="Show progress on stderr; the default is where that is a terminal.",
+    help="Print progress to stderr; the default is yes if that is a terminal.",
 )
 @click.option(
     "--server-log",
     type=click.Choice(LOG_LEVELS),
-    help="Show what the server logs meanwhile, from this level on, on stderr.",
+    help="Print the server's log messages from this level on to stderr.",
 )
 @output_options("images, sounds and embedded files of the result")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as the server sent it.")
@@ -103,35 +98,35 @@ def call(
     server_log: str | None,
     output: Output | None,
     as_json: bool,
-    connection: Connection,
+    connection: ConnectionOptions,
 ) -> int:
     """Call TOOL, by its name or as server:tool.
 
     ARGUMENTS are one JSON object, or key=value words, or - for a JSON object on stdin. A value is
-    text where the tool wants text, else JSON where it can be read as such.
-    Without --session, a server that is leased is leased for this call only. In a session, images
-    and sounds are kept for a while: `leaseway artifact` gets them.
+    text if the tool's schema has a string there, else JSON if it can be parsed.
+    Without --session, the call's lease ends with the call. With --session, images and sounds are
+    kept for some time: get them with `leaseway artifact`.
     """
     if output is not None and output.path is None and as_json:
-        raise click.UsageError("stdout takes --json or --output -, not both.")
+        raise click.UsageError("Use either --json or --output -: both write to stdout.")
     try:
         values = parse_arguments(arguments, _read_stdin() if arguments == ("-",) else None)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 
-    heard = _callbacks(progress, server_log)
+    callbacks = _callbacks(progress, server_log)
 
-    async def question(client: AsyncClient) -> ToolResult:
+    async def request(client: AsyncClient) -> ToolResult:
         caller = client if session is None else client.session(session)
-        # The session of a call outside of any ends with this command: nobody could read artifacts.
+        # Without --session the call's session ends with this command, and its artifacts with it.
         result: ToolResult = await caller.call_tool(
             tool,
-            await _fitting(client, tool, arguments, values),
+            await _keep_texts(client, tool, arguments, values),
             timeout=timeout,
             inline_media=session is None,
-            **heard,
+            **callbacks,
         )
-        await tell_new_lease(client, session, result)
+        await print_new_lease(client, session, result)
         if as_json:
             print_json(result.raw)
         else:
@@ -140,14 +135,14 @@ def call(
             await _save(output, result, caller, tool)
         return result
 
-    result = ask(connection, question, agent=agent, keep_leases=session is not None)
+    result = with_client(connection, request, agent=agent, keep_leases=session is not None)
     return FAILED if result.is_error else 0
 
 
-async def _fitting(
+async def _keep_texts(
     client: AsyncClient, tool: str, words: tuple[str, ...], values: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments with texts where the tool wants texts; asks only where that matters."""
+    """Return the arguments with texts for string properties; fetch the schema if it matters."""
     from leaseway.sdk import ToolNotFound
 
     if not are_pairs(words) or all(isinstance(value, str) for value in values.values()):
@@ -155,14 +150,14 @@ async def _fitting(
     try:
         definition = await client.describe_tool(tool)
     except ToolNotFound:
-        return values  # the call says which names are near
+        return values  # the call reports it, with similar names
     return keep_texts(words, values, definition.get("inputSchema", {}))
 
 
 async def _save(
     output: Output, result: ToolResult, caller: AsyncClient | AsyncSession, tool: str
 ) -> None:
-    pieces = await pieces_of(result, caller, tool)
+    pieces = await result_pieces(result, caller, tool)
     if pieces:
         output.save(pieces)
     elif not result.is_error:
@@ -170,30 +165,30 @@ async def _save(
 
 
 def _callbacks(progress: bool | None, server_log: str | None) -> dict[str, Any]:
-    """Return what to pass to `call_tool`, so that what the server says shows on stderr."""
-    heard: dict[str, Any] = {}
+    """Return the arguments of `call_tool` that print the server's notifications to stderr."""
+    callbacks: dict[str, Any] = {}
     if progress or (progress is None and sys.stderr.isatty()):
-        heard["on_progress"] = _print_progress
+        callbacks["on_progress"] = _print_progress
     if server_log is not None:
-        heard |= {"on_log": _print_log, "log_level": server_log}
-    return heard
+        callbacks |= {"on_log": _print_log, "log_level": server_log}
+    return callbacks
 
 
 def _print_progress(progress: float, total: float | None, message: str | None) -> None:
-    far = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
-    say(f"leaseway: Progress {far}{f': {one_line(message)}' if message else ''}", err=True)
+    count = f"{progress:g}" if total is None else f"{progress:g}/{total:g}"
+    say(f"leaseway: Progress {count}{f': {one_line(message)}' if message else ''}", err=True)
 
 
 def _print_log(level: str, logger: str | None, data: Any) -> None:
-    said = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    where = f"{one_line(logger)}: " if logger else ""
-    say(f"leaseway: The server logs {one_line(level)}: {where}{one_line(said)}", err=True)
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    source = f"{one_line(logger)}: " if logger else ""
+    say(f"leaseway: Server log {one_line(level)}: {source}{one_line(text)}", err=True)
 
 
 def _read_stdin() -> str:
     content = sys.stdin.buffer.read(bounds.MAX_ARGUMENTS + 1)
     if len(content) > bounds.MAX_ARGUMENTS:
-        raise ValueError(f"stdin holds more than {bounds.MAX_ARGUMENTS} bytes of arguments.")
+        raise ValueError(f"stdin has more than {bounds.MAX_ARGUMENTS} bytes of arguments.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -201,18 +196,52 @@ def _read_stdin() -> str:
 
 
 def _print_result(result: ToolResult, session: str | None, output: Output | None) -> None:
-    aside = output is not None and output.path is None  # stdout is for bytes
-    for sent in result.content:
-        item = sent if isinstance(sent, dict) else {}  # a server may send anything
+    bytes_on_stdout = output is not None and output.path is None
+    for received in result.content:
+        item = received if isinstance(received, dict) else {}  # a server may send anything
         if item.get("type") == "text":
-            say(item.get("text", ""), err=aside)
+            say(item.get("text", ""), err=bytes_on_stdout)
         else:
-            how = how_to_get(item, session) if output is None else ""
-            say(describe_item(item, how), err=True)
-    if not result.content and result.structured is not None and not aside:
+            hint = how_to_get(item, session) if output is None else ""
+            say(describe_item(item, hint), err=True)
+    if not result.content and result.structured is not None and not bytes_on_stdout:
         print_json(result.structured)
     if result.is_error:
-        say("leaseway: The tool says that it failed.", err=True)
+        say("leaseway: The tool returned an error.", err=True)
+
+
+@click.command(
+    epilog=examples(
+        "leaseway call browser_take_screenshot --session s1",
+        "leaseway artifact artifacts/mcp/browser/… --session s1 --output shot.png",
+    )
+)
+@click.argument("ref")
+@click.option("--session", required=True, help="The session of the call that returned it.")
+@output_options("the content")
+@timeout_option("Seconds to wait for each part; else 30.")
+@client_options
+def artifact(
+    ref: str,
+    session: str,
+    output: Output | None,
+    timeout: float | None,
+    connection: ConnectionOptions,
+) -> None:
+    """Get the image or sound REF of an earlier call.
+
+    REF is the `artifact` of a content item, which `leaseway call` prints. Only the session and
+    tenant of that call can read it, until its worker stops or deletes it. Without --output the
+    bytes are written to stdout, unless that is a terminal.
+    """
+    target = output or stdout_or_fail()
+
+    async def request(client: AsyncClient) -> Piece:
+        artifact = client.session(session).read_artifact(ref, timeout=timeout)
+        content = await artifact
+        return Piece(content, ref.rpartition("/")[2], artifact.mime_type)
+
+    target.save([with_client(connection, request)])
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
@@ -231,8 +260,8 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def first_line(item: Tool | Prompt | Resource | ResourceTemplate) -> str:
-    """Return what a row says of something that a server offers."""
+    """Return the description of an item for a row of a table."""
     lines = item.description.strip().splitlines()
     line = lines[0] if lines else item.title
-    # A pipe gets all of it; a terminal's reader wants to see one row each.
+    # On a terminal, cut it to keep each item on one row.
     return line if not sys.stdout.isatty() or len(line) <= 80 else f"{line[:79]}…"

@@ -1,7 +1,7 @@
-"""What a command says of the lease of the session that it was told to call in.
+"""Report that a call in a session acquired a new lease.
 
-A command knows nothing of the one before it: that a call began a new lease, with a fresh server,
-would go unseen, and with it the loss of what the one before had done there.
+Each command is a new process. Without this message the user could not know that a call used a
+freshly started server, without the state of the commands before it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, Lease
 
 _ENDS: Final = frozenset({"released", "expired", "revoked", "lost"})
-_LAST: Final = 200
-"""Events that are looked through for the end of the lease before."""
+_MAX_EVENTS: Final = 200
+"""Events searched for the end of the previous lease."""
 
 
-class MayLease(Protocol):
+class HasNewLease(Protocol):
     """The result of a call, a prompt or a resource."""
 
     @property
@@ -26,19 +26,19 @@ class MayLease(Protocol):
         """The lease that the request acquired, or None."""
 
 
-async def tell_new_lease(client: AsyncClient, session: str | None, result: MayLease) -> None:
-    """Say on stderr that a request in a named session began a lease, and how the last one ended."""
+async def print_new_lease(client: AsyncClient, session: str | None, result: HasNewLease) -> None:
+    """Print to stderr that a request acquired a lease, and how the session's last one ended."""
     lease = result.new_lease
     if session is None or lease is None:
         return
     say(
-        f"leaseway: This began lease {lease.id} of server '{lease.server_id}' for session"
-        f" '{one_line(session)}', on worker {lease.worker}: the server starts afresh.",
+        f"leaseway: Acquired lease {lease.id} of server '{lease.server_id}' for session"
+        f" '{one_line(session)}' on worker {lease.worker}: the server has just been started.",
         err=True,
     )
     ended = await _last_end(client, session, lease)
     if ended:
-        say(f"leaseway: The session's lease before it had ended: {ended}", err=True)
+        say(f"leaseway: The session's previous lease had ended: {ended}", err=True)
 
 
 async def _last_end(client: AsyncClient, session: str, lease: Lease) -> str:
@@ -46,15 +46,17 @@ async def _last_end(client: AsyncClient, session: str, lease: Lease) -> str:
     from leaseway.sdk.operators.observe import fetch_events
 
     try:
-        events = await fetch_events(client, server_id=lease.server_id, kinds=("lease",), last=_LAST)
+        events = await fetch_events(
+            client, server_id=lease.server_id, kinds=("lease",), last=_MAX_EVENTS
+        )
     except LeasewayError:
-        return ""  # who may not see events still has the result
+        return ""  # the caller may lack permission to read events
     tenants = {event.tenant for event in events if event.lease_id == lease.id}
     ends = [
         event
         for event in events
         if event.session == session and event.lease_id != lease.id and event.action in _ENDS
-        # Who may see all tenants' has sessions of one name.
+        # A caller who may read all tenants' events sees sessions with the same key.
         if not tenants or event.tenant in tenants
     ]
     return one_line(ends[-1].message) if ends else ""

@@ -1,4 +1,4 @@
-"""`leaseway check`: every problem of a configuration, before anything runs."""
+"""`leaseway check`: report every mistake of a configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from leaseway.cli.errors import FAILED
 from leaseway.cli.options.common import examples, json_option
-from leaseway.cli.options.config import described, existing_sources
+from leaseway.cli.options.config import describe_sources, existing_sources
 from leaseway.cli.output.tables import plain, print_json, say
 
 
@@ -20,17 +20,17 @@ from leaseway.cli.output.tables import plain, print_json, say
     )
 )
 @click.argument("config", nargs=-1, metavar="[[LAYER=]PATH]...")
-@click.option("--schema", is_flag=True, help="Print the JSON Schema of the native file instead.")
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of the native format instead.")
 @json_option
 def check(config: tuple[str, ...], schema: bool, as_json: bool) -> int:
-    """Check a configuration: every mistake with file and line.
+    """Report mistakes in a configuration, with file and line.
 
-    Errors keep a server from running, warnings do not; the exit status is 1 where there are errors.
-    PATH is a file in any format that Leaseway reads (default .minds/mcp.yaml). Several make
-    layers, as for --config: system=PATH, domain=TENANT:PATH, session=PATH.
+    Servers with an error do not run; warnings are harmless. The exit status is 1 if there are
+    errors. PATH is a file in any format that Leaseway reads (default .minds/mcp.yaml). Several
+    paths are layers, as for --config: system=PATH, domain=TENANT:PATH, session=PATH.
     """
     if schema and config:
-        raise click.UsageError("--schema is of the format, not of a file; give it no PATH.")
+        raise click.UsageError("--schema describes the format, not a file: remove PATH.")
     if schema:
         from leaseway.control_plane.config.schema.keys import native_schema
 
@@ -46,12 +46,12 @@ def check(config: tuple[str, ...], schema: bool, as_json: bool) -> int:
         print_issues(issues)
     errors = sum(issue.severity == "error" for issue in issues)
     if not as_json:
-        say(_summary(described(sources), errors, len(issues) - errors), err=True)
+        say(_summary(describe_sources(sources), errors, len(issues) - errors), err=True)
     return FAILED if errors else 0
 
 
 def print_issues(issues: Any, *, err: bool = False) -> None:
-    """Print issues, one a line, each with its place and reason."""
+    """Print issues, one per line, each with its place and reason."""
     for issue in issues:
         place = ":".join(str(part) for part in (issue.file, issue.line, issue.column) if part)
         say(f"{place}: {issue.severity}: {issue.message} [{issue.reason}]", err=err)
@@ -59,7 +59,7 @@ def print_issues(issues: Any, *, err: bool = False) -> None:
 
 def _summary(config: str, errors: int, warnings: int) -> str:
     if not errors and not warnings:
-        return f"{config} is good." if "," not in config else f"{config} are good."
+        return f"{config}: no mistakes."
     return f"{config}: {_count(errors, 'error')}, {_count(warnings, 'warning')}."
 
 

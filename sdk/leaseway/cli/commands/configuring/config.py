@@ -1,4 +1,4 @@
-"""What a configuration comes to: `config`, `diff`, `import`."""
+"""`leaseway config`, `diff` and `import`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leaseway.cli.commands.configuring.check import print_issues
-from leaseway.cli.commands.configuring.config_diff import CHANGED, compared
+from leaseway.cli.commands.configuring.config_diff import CHANGED, changes_to
 from leaseway.cli.errors import FAILED, USAGE, CliFailure
-from leaseway.cli.options.common import Connection, client_options, examples, json_option
+from leaseway.cli.options.common import ConnectionOptions, client_options, examples, json_option
 from leaseway.cli.options.config import (
     ConfiguredCommand,
     config_option,
     existing_sources,
     prefix_option,
 )
-from leaseway.cli.options.connection import ask
+from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.tables import plain, print_json, print_table, say
 from leaseway.wire.names import ALL_TENANTS, is_valid_name
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 @prefix_option
 @json_option
 def config(config: tuple[str, ...], prefix: str, as_json: bool) -> int:
-    """Print what a configuration comes to.
+    """Print the effective configuration.
 
-    Each value with the layer, file and line that it is from. Exit status: 1 where the
-    configuration, or an entry of it, has an error.
+    Each value is printed with its layer, file and line. The exit status is 1 if the configuration
+    or an entry has an error.
     """
     from leaseway.control_plane.config.effective import effective_values
     from leaseway.control_plane.config.loading import load_sources
@@ -57,12 +57,12 @@ def config(config: tuple[str, ...], prefix: str, as_json: bool) -> int:
         print_table(
             ("SERVER", "TENANT", "KEY", "VALUE", "LAYER", "FROM"),
             [
-                (one.server, one.tenant, one.key, _text(one.value), one.layer, _place(one))
-                for one in values
+                (v.server, v.tenant, v.key, _text(v.value), v.layer, f"{v.file}:{v.line}")
+                for v in values
             ],
             "No servers are configured.",
         )
-    return FAILED if any(one.severity == "error" for one in parsed.issues) else 0
+    return FAILED if any(issue.severity == "error" for issue in parsed.issues) else 0
 
 
 @click.command(epilog=examples("leaseway diff .minds/mcp.yaml"))
@@ -70,29 +70,29 @@ def config(config: tuple[str, ...], prefix: str, as_json: bool) -> int:
 @prefix_option
 @json_option
 @client_options
-def diff(config: tuple[str, ...], prefix: str, as_json: bool, connection: Connection) -> int:
-    """Print what a reload would do to the running system.
+def diff(config: tuple[str, ...], prefix: str, as_json: bool, connection: ConnectionOptions) -> int:
+    """Compare a configuration with the running system.
 
-    Were it to read this configuration: PATH, or several as layers, as for --config. Exit status:
-    0 nothing would change, 2 something would, 3 unreachable, 1 the configuration is broken: it
-    would change nothing, or not the servers whose entries have errors.
+    Prints what would change if the system loaded PATH (several are layers, as for --config). Exit
+    status: 0 no change, 2 changes, 3 the system is unreachable, 1 the configuration has errors:
+    servers with an error would stay as they are.
     """
     from leaseway.control_plane.config.loading import load_sources
 
     parsed = load_sources(existing_sources(config, prefix))
-    errors = [one for one in parsed.issues if one.severity == "error"]
+    errors = [issue for issue in parsed.issues if issue.severity == "error"]
     print_issues(errors, err=True)
     if parsed.broken:
         raise CliFailure("The configuration is broken: a reload would change nothing.", FAILED)
-    running = ask(replace(connection, tenant=ALL_TENANTS), lambda client: client.servers())
-    rows = compared(parsed, running)
+    running = with_client(replace(connection, tenant=ALL_TENANTS), lambda client: client.servers())
+    rows = changes_to(running, parsed)
     if as_json:
         print_json(rows)
     else:
         print_table(
             ("SERVER", "TENANT", "CHANGE", "EFFECT"),
             [(row.server, row.tenant, row.change, row.effect) for row in rows],
-            "No servers are configured, and none run.",
+            "No servers are configured or running.",
         )
     if errors:
         return FAILED
@@ -114,7 +114,7 @@ def diff(config: tuple[str, ...], prefix: str, as_json: bool, connection: Connec
     type=click.Choice(["native", "kubernetes"]),
     default="native",
     show_default=True,
-    help="A native file, or MCPServer resources.",
+    help="Write a native file, or MCPServer resources.",
 )
 @prefix_option
 @click.option("--name", metavar="ID", help="openapi: the server's id; else from the title.")
@@ -124,7 +124,7 @@ def diff(config: tuple[str, ...], prefix: str, as_json: bool, connection: Connec
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A new file to write to; else stdout.",
+    help="The new file to write; else stdout.",
 )
 def import_file(
     words: tuple[str, ...],
@@ -136,40 +136,43 @@ def import_file(
     path: tuple[str, ...],
     out: Path | None,
 ) -> int:
-    """Write a native file for another format's FILE.
+    """Convert a configuration of another format.
 
-    FILE is another client's, or an OpenAPI document.
-
-    Comments in it say what could not be taken over. Of an OpenAPI document (a file or an address),
-    `--operation`, `--tag` and `--path` choose operations by patterns with `*`; else all are taken.
+    FILE is a configuration of another MCP client, or, after `openapi`, an OpenAPI document (a file
+    or a URL). Comments in the new file list what could not be converted. `--operation`, `--tag` and
+    `--path` select operations of an OpenAPI document by patterns with `*`; default: all.
     """
     is_openapi = len(words) == _OPENAPI_WORDS and words[0] == "openapi"
     if is_openapi and form != "native":
-        raise click.UsageError("--to kubernetes is for a FILE: write the native one first.")
+        raise click.UsageError(
+            "--to kubernetes does not read OpenAPI: convert it to a native file first."
+        )
     if is_openapi:
         return _import_openapi(words[1], name, (operation, tag, path), out)
     if len(words) != 1 or name or operation or tag or path:
-        raise click.UsageError("Name one FILE, or `openapi` and a FILE with its options.")
+        raise click.UsageError(
+            "Name one FILE, or `openapi` and one FILE; only the latter has options to select."
+        )
     return _import_client_file(Path(words[0]), form, prefix, out)
 
 
 def _import_openapi(
-    source: str, name: str | None, wanted: tuple[tuple[str, ...], ...], out: Path | None
+    source: str, name: str | None, patterns: tuple[tuple[str, ...], ...], out: Path | None
 ) -> int:
     from leaseway.control_plane.config.openapi.documents import DOCUMENTS, DocumentUnavailable
     from leaseway.control_plane.config.openapi.operations import Selection
     from leaseway.control_plane.config.openapi.writing import native_server, server_id
 
     if name is not None and not is_valid_name(name):
-        raise click.UsageError("--name takes 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'.")
+        raise click.UsageError("--name must have 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'.")
     try:
-        imported = DOCUMENTS.load(source, Selection(*wanted)).imported
+        imported = DOCUMENTS.load(source, Selection(*patterns)).imported
     except DocumentUnavailable as error:
         raise CliFailure(str(error)) from None
     for skipped in imported.skipped:
-        say(f"No tool: {skipped.operation}: {skipped.reason}.", err=True)
+        say(f"Skipped {skipped.operation}: {skipped.reason}.", err=True)
     if not imported.tools:
-        raise CliFailure(f"{source} has no operation, among those chosen, that can be a tool.")
+        raise CliFailure(f"No selected operation of {source} can be a tool.")
     text = native_server(imported, name or server_id(imported.title), source)
     if out is None:
         say(text, nl=False)
@@ -188,7 +191,7 @@ def _import_client_file(file: Path, form: str, prefix: str, out: Path | None) ->
     except FileNotFoundError:
         raise click.UsageError(f"There is no file {file}.") from None
     except Unreadable as error:
-        raise CliFailure(f"The file {file} can't be read: {error}") from None
+        raise CliFailure(f"Can't read the file {file}: {error}") from None
     write = native_text if form == "native" else kubernetes_text
     native, parsed = write(text, str(file), bare=prefix == "none")
     print_issues(parsed.issues, err=True)
@@ -198,31 +201,27 @@ def _import_client_file(file: Path, form: str, prefix: str, out: Path | None) ->
         say(native, nl=False)
     else:
         _write_new(out, native)
-        say(f"{out}: {_taken_over(parsed)}", err=True)
+        say(f"{out}: {_summary(parsed)}", err=True)
     return 0
 
 
 def _write_new(path: Path, text: str) -> None:
     try:
-        # Never over what is there: it may be the file that a running system watches.
+        # Never overwrite: a running system may watch the file.
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise click.UsageError(f"{path} is there already; name a new file with --out.") from None
+        raise click.UsageError(f"{path} already exists; name a new file with --out.") from None
     except OSError as error:
         raise CliFailure(f"{path} can't be written: {error.strerror}.") from None
 
 
-def _taken_over(parsed: ParsedConfig) -> str:
+def _summary(parsed: ParsedConfig) -> str:
     rejected = len(parsed.rejected)
-    left_out = f"; {rejected} with errors are in it as comments" if rejected else ""
-    return f"{len(parsed.servers)} enabled servers taken over{left_out}."
+    comments = f"; {rejected} with errors are comments in it" if rejected else ""
+    return f"{len(parsed.servers)} enabled servers converted{comments}."
 
 
 def _text(value: Any) -> str:
     value = plain(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _place(value: Any) -> str:
-    return f"{value.file}:{value.line}"

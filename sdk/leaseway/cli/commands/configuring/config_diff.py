@@ -1,4 +1,4 @@
-"""What a reload would do, from a parsed configuration and the servers that run. Pure."""
+"""The changes that a reload would make to the running servers. Pure."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
 
 _EFFECTS: Final[Mapping[str, str]] = {
     "added": "a worker probes it, then its tools are listed",
-    "hidden": "this tenant does not see it any more; its leases end once its calls are done",
-    "removed": "new calls are refused at once; leases end once their calls are done",
+    "hidden": "this tenant no longer sees it; its leases end when its calls are done",
+    "removed": "new calls are rejected at once; leases end when their calls are done",
     "launch": "a worker probes it, then new calls and leases use it; old leases drain",
-    "exposure": "tools and settings change at once; no process is touched",
+    "exposure": "tools and settings change at once; no process is restarted",
     "rejected": "its entry has an error: it stays as it is",
     "same": "",
 }
 
-_LEFT_OUT: Final = "its entry has an error: it does not run, and will not until that is mended"
-_COMMON_INSTEAD: Final = "new calls of this tenant get the common variant; old leases end"
+_NOT_RUNNING: Final = "its entry has an error: it does not run until that is fixed"
+_COMMON_VARIANT: Final = "new calls of this tenant use the common variant; old leases end"
 
 CHANGED: Final = frozenset({"added", "hidden", "removed", "launch", "exposure"})
-"""The changes that are one; the others leave a server as it is."""
+"""The values of `change` that change a server; the others leave it as it is."""
 
 
 @dataclass(frozen=True)
-class Change:
-    """What a reload would do to one variant.
+class VariantChange:
+    """The change of one variant of a server.
 
     Attributes:
         server: The server's id.
-        tenant: Whose variant it is, or empty for the common one.
+        tenant: The tenant of the variant, or empty for the common one.
         change: `added`, `removed`, `hidden`, `launch`, `exposure`, `rejected` or `same`.
-        effect: What follows, in words; empty for nothing.
+        effect: The consequence in words; empty for none.
     """
 
     server: str
@@ -46,24 +46,24 @@ class Change:
     effect: str
 
 
-def compared(parsed: ParsedConfig, running: Iterable[ServerInfo]) -> list[Change]:
-    """Return what a reload would do to each variant, by server id and tenant.
+def changes_to(running: Iterable[ServerInfo], parsed: ParsedConfig) -> list[VariantChange]:
+    """Return the change of each variant, sorted by server id and tenant.
 
     Args:
-        parsed: The configuration that would be read.
-        running: Every variant that runs, of all tenants.
+        running: All running variants, of all tenants.
+        parsed: The configuration that would be loaded.
     """
-    before = {VariantKey(one.id, one.tenant): one for one in running if one.launch_hash}
+    before = {VariantKey(each.id, each.tenant): each for each in running if each.launch_hash}
     changes = []
     refused = {*parsed.refused, *(VariantKey(server_id) for server_id in parsed.rejected)}
     for key in sorted({*before, *parsed.servers, *refused}):
         change = _change(key, parsed, before.get(key))
         common = parsed.servers.get(VariantKey(key.server_id))
         replaced = change == "removed" and key.tenant and common is not None
-        effect = _COMMON_INSTEAD if replaced else _EFFECTS[change]
+        effect = _COMMON_VARIANT if replaced else _EFFECTS[change]
         if change == "rejected" and key not in before:
-            effect = _LEFT_OUT
-        changes.append(Change(key.server_id, key.tenant, change, effect))
+            effect = _NOT_RUNNING
+        changes.append(VariantChange(key.server_id, key.tenant, change, effect))
     return changes
 
 
@@ -73,11 +73,11 @@ def _change(key: VariantKey, parsed: ParsedConfig, running: ServerInfo | None) -
         kept = key.server_id in parsed.rejected or key in parsed.refused
         return "rejected" if kept else "removed"
     if running is not None:
-        # What serves may be older than what was read last, which is being tried or has failed.
+        # The serving version may be older than the loaded one, which is starting or has failed.
         if spec.launch_hash == (running.wanted_launch_hash or running.launch_hash):
             return "same" if running.exposure_hash == spec.exposure_hash else "exposure"
         if spec.launch_hash == running.launch_hash:
-            return "exposure"  # that try is taken back
+            return "exposure"  # cancels that start
     if spec.hidden:
         return "hidden"
     return "added" if running is None else "launch"

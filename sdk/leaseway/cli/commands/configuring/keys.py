@@ -1,17 +1,15 @@
-"""`leaseway key`: the file of API keys, one for each service, which planes check callers by."""
+"""`leaseway key`: the file of API keys that planes accept."""
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import click
 
-from leaseway.cli.errors import FAILED, USAGE, CliFailure
+from leaseway.cli.errors import USAGE, CliFailure, as_failure
 from leaseway.cli.options.common import examples, json_option
 from leaseway.cli.output.tables import print_json, print_table, say
 from leaseway.identity.keys import (
@@ -37,16 +35,16 @@ _file_option = click.option(
     default=DEFAULT_KEY_FILE,
     show_default=True,
     callback=lambda _ctx, _param, value: value.expanduser(),
-    help="The file of keys.",
+    help="The key file.",
 )
 
 
 @click.group()
 def key() -> None:
-    """Make, list and revoke API keys.
+    """Create, list and revoke API keys.
 
-    The planes take them where they are started with --keys FILE. The file holds salted hashes:
-    nobody can show a key again.
+    The planes accept them if they are started with --keys FILE. The file contains salted hashes, so
+    that a key cannot be printed again.
     """
 
 
@@ -56,17 +54,21 @@ def key() -> None:
         "leaseway key create --role operator --note 'on call'",
     )
 )
-@click.option("--tenant", help="Whose calls it may make.")
-@click.option("--agent", help="Which agent of the tenant it is, if it is of one.")
+@click.option("--tenant", help="The tenant of the key's calls.")
+@click.option("--agent", help="The agent of the key's calls; default: any.")
 @click.option(
     "--role",
     "roles",
     multiple=True,
     type=click.Choice([role.value for role in Role]),
-    help="What it may ask for; caller by default. Several are allowed.",
+    help="A role of the key; repeatable; default: caller.",
 )
-@click.option("--days", type=click.FloatRange(0, 36_500, min_open=True), help="When it ends.")
-@click.option("--note", default="", help="What it is for.")
+@click.option(
+    "--days",
+    type=click.FloatRange(0, 36_500, min_open=True),
+    help="Days until the key expires; default: never.",
+)
+@click.option("--note", default="", help="A description of the key.")
 @_file_option
 def create(
     tenant: str | None,
@@ -76,14 +78,14 @@ def create(
     note: str,
     path: Path,
 ) -> None:
-    """Make a key and print it, this once.
+    """Create a key and print it once.
 
-    Whoever has it sets LEASEWAY_KEY to it.
+    To use it, set LEASEWAY_KEY to it.
     """
     now = time.time()
-    with _sentences():
+    with as_failure(KeyFileError):
         try:
-            made, record = make_key(
+            new_key, record = make_key(
                 roles=[Role(role) for role in roles] or [Role.CALLER],
                 tenant=tenant,
                 agent=agent,
@@ -94,10 +96,9 @@ def create(
         except ValueError as error:
             raise CliFailure(str(error), USAGE) from None
         add_key(path, record)
-    say(made)
+    say(new_key)
     say(
-        f"leaseway: Key {record.id} is in {path}, as a hash. This is the only time that it is "
-        "shown.",
+        f"leaseway: Key {record.id} is stored in {path} as a hash. It is not shown again.",
         err=True,
     )
 
@@ -106,12 +107,12 @@ def create(
 @json_option
 @_file_option
 def list_(as_json: bool, path: Path) -> None:
-    """List the keys by their ids; what they are is stored nowhere."""
+    """List the ids of the keys; the keys themselves are not stored."""
     now = time.time()
-    with _sentences():
+    with as_failure(KeyFileError):
         records = read_key_file(path)
     if as_json:
-        print_json([_described(record, now) for record in records.values()])
+        print_json([_record_json(record, now) for record in records.values()])
         return
     rows = [
         (
@@ -127,21 +128,21 @@ def list_(as_json: bool, path: Path) -> None:
         for record in records.values()
     ]
     names = ("ID", "TENANT", "AGENT", "ROLES", "STATE", "MADE", "ENDS", "NOTE")
-    print_table(names, rows, f"{path} holds no keys.")
+    print_table(names, rows, f"{path} contains no keys.")
 
 
 @key.command(epilog=examples("leaseway key revoke 4kz2m7qa"))
 @click.argument("key_id", metavar="ID")
-@click.option("--forget", is_flag=True, help="Remove its record as well.")
+@click.option("--forget", is_flag=True, help="Also remove its record.")
 @_file_option
 def revoke(key_id: str, forget: bool, path: Path) -> None:
-    """Revoke the key ID, within about a second, also for streams that are open."""
-    with _sentences():
+    """Revoke the key ID, within about a second, also for open streams."""
+    with as_failure(KeyFileError):
         revoke_key(path, key_id, time.time(), forget=forget)
     say(f"Key {key_id} is revoked.")
 
 
-def _described(record: KeyRecord, now: float) -> dict[str, object]:
+def _record_json(record: KeyRecord, now: float) -> dict[str, object]:
     return {
         "id": record.id,
         "tenant": record.tenant,
@@ -159,11 +160,3 @@ def _moment(seconds: float | None) -> str:
     if seconds is None:
         return ""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-@contextlib.contextmanager
-def _sentences() -> Iterator[None]:
-    try:
-        yield
-    except KeyFileError as error:
-        raise CliFailure(str(error), FAILED) from None

@@ -1,4 +1,4 @@
-"""`leaseway new server`: a server that is a Python class, with its test, ready to be changed."""
+"""`leaseway new server`: write an MCP server as a Python class, with a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leaseway.cli.options.common import examples
 from leaseway.cli.output.tables import say
 from leaseway.wire.names import is_valid_name
 
-_SERVER: Final = '''"""The MCP server {name}: say here what its tools are for."""
+_SERVER: Final = '''"""The MCP server {name}. Describe its tools here."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from leaseway.server import BaseMCPServer, ToolError, tool
 
 
 class {class_name}(BaseMCPServer):
-    """Greets. Replace its tool with your own.
+    """A server that greets. Replace its tool with your own.
 
-    `self.config` is what the configuration's `config` says.
+    `self.config` is the `config` of the server's configuration entry.
     """
 
     server_name = "{name}"
 
     @tool(annotations={{"readOnlyHint": True}})
     async def {tool}(self, who: str, times: int = 1) -> dict[str, list[str]]:
-        """Greet somebody, up to ten times."""
+        """Greet a person, up to ten times."""
         if not 1 <= times <= 10:
             raise ToolError("'times' must be from 1 to 10.")
         greeting = self.config.get("greeting", "Hello")
         return {{"greetings": [f"{{greeting}}, {{who}}!"] * times}}
 '''
 
-_TEST: Final = '''"""What {name} does: as a class, and as the process that a worker runs."""
+_TEST: Final = '''"""Tests of {name}, as a class and as the process that a worker runs."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ from leaseway.server import ToolError
 from {module} import {class_name}
 
 
-def test_it_greets_as_it_is_configured() -> None:
+def test_the_greeting_is_configurable() -> None:
     server = {class_name}(config={{"greeting": "Ahoy"}})
     assert asyncio.run(server.{tool}("Ada", 2)) == {{"greetings": ["Ahoy, Ada!"] * 2}}
 
 
-def test_it_greets_nobody_too_often() -> None:
+def test_too_many_greetings_are_rejected() -> None:
     with pytest.raises(ToolError, match="from 1 to 10"):
         asyncio.run({class_name}().{tool}("Ada", 11))
 
@@ -88,13 +88,13 @@ _CONFIGURATION: Final = """\
     module: {module}
     class: {class_name}
     config: {{ greeting: Hello }}
-    # truely-stateless: true      # if its calls may share one process
+    # truely-stateless: true      # if its calls can share one process
 """
 
 
 @click.group()
 def new() -> None:
-    """Write files to start from."""
+    """Create files from a template."""
 
 
 @new.command(epilog=examples("leaseway new server weather", "leaseway new server weather -C tools"))
@@ -104,28 +104,26 @@ def new() -> None:
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=".",
-    help="Where to write; made if it is not there. Default: here.",
+    help="The folder to write to, created if needed; default: the current one.",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 def server(name: str, folder: Path, force: bool) -> None:
     """Write the MCP server NAME as a Python class, with a test.
 
-    What to add to the configuration is printed.
+    It prints the entry to add to the configuration.
     """
     module = name.replace("-", "_").lower()
     if not is_valid_name(name) or not module.isidentifier() or keyword.iskeyword(module):
         raise CliFailure(
-            f"'{name}' can't name a server and a Python module: write letters, digits, '_' and"
-            " '-', no digit first, and no word of Python's.",
+            f"'{name}' can't name a server and a Python module: use letters, digits, '_' and '-',"
+            " no digit first, and no Python keyword.",
             USAGE,
         )
     if (
         not folder.joinpath(f"{module}.py").exists()
         and importlib.util.find_spec(module) is not None
     ):
-        raise CliFailure(
-            f"There is a Python module '{module}' already; choose another name.", USAGE
-        )
+        raise CliFailure(f"A Python module '{module}' already exists; choose another name.", USAGE)
     words = {
         "name": name,
         "module": module,
@@ -138,14 +136,17 @@ def server(name: str, folder: Path, force: bool) -> None:
     }
     for path in files:
         if path.exists() and not force:
-            raise CliFailure(f"{path} exists; choose another name, or pass --force.", FAILED)
+            raise CliFailure(f"{path} already exists; choose another name, or use --force.", FAILED)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in files.items():
             path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CliFailure(f"{error.filename} can't be written: {error.strerror}.") from None
+        raise CliFailure(f"Can't write {error.filename}: {error.strerror}.") from None
     say(_CONFIGURATION.format(**words), nl=False)
-    listed = " and ".join(str(path) for path in files)
-    where = "Workers find the module in the folder that they run in, or on PYTHONPATH ('env')."
-    say(f"leaseway: Wrote {listed}. Add the above below 'servers:'. {where}", err=True)
+    paths = " and ".join(str(path) for path in files)
+    say(
+        f"leaseway: Wrote {paths}. Add the entry above under 'servers:'. Workers import the module "
+        "from their working folder or PYTHONPATH ('env').",
+        err=True,
+    )

@@ -1,18 +1,16 @@
-"""`leaseway vault`: the encrypted file of secrets that workers resolve `{secret: NAME}` from."""
+"""`leaseway vault`: the encrypted file of secrets for `{secret: NAME}`."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import click
 
-from leaseway.cli.errors import FAILED, USAGE, CliFailure
+from leaseway.cli.errors import USAGE, as_failure
 from leaseway.cli.options.common import examples, json_option
 from leaseway.cli.options.vault import vault_option
 from leaseway.cli.output.tables import print_json, print_table, say
@@ -41,9 +39,9 @@ _NEWLINES: Final = ("\r\n", "\n")
 
 @click.group()
 def vault() -> None:
-    """Keep secrets in an encrypted file.
+    """Manage secrets in an encrypted file.
 
-    Workers look a {secret: NAME} up in their environment, then in the vault.
+    Workers look up {secret: NAME} in their environment, then in the vault.
     """
 
 
@@ -54,23 +52,23 @@ def vault() -> None:
 def set_(name: str, more: tuple[str, ...], vault: VaultPlace) -> None:
     """Set the secret NAME.
 
-    The value comes from stdin, or from a prompt that does not show it.
+    The value is read from stdin, or from a hidden prompt.
     """
     if more:
         raise click.UsageError(
-            "A value is never an argument: others see it in the list of processes, and the shell "
-            f"keeps it. Pipe it in: leaseway vault set {name} < FILE"
+            "A value can't be an argument: process lists and the shell history would show it. "
+            f"Pipe it in: leaseway vault set {name} < FILE"
         )
-    with _sentences(USAGE):
+    with as_failure(VaultError, USAGE):
         check_name(name)
         value = _read_value(name)
         check_value(name, value)
-    with _sentences():
-        made_key = set_secret(vault, name, value)
-    if made_key:
+    with as_failure(VaultError):
+        created_key = set_secret(vault, name, value)
+    if created_key:
         say(
-            f"leaseway: The vault's new key is in {vault.key_file}. Keep a copy apart from the "
-            "vault's: without it nobody can read the vault.",
+            f"leaseway: The vault's new key is in {vault.key_file}. Store a copy away from the "
+            "vault, which can't be read without the key.",
             err=True,
         )
 
@@ -80,13 +78,13 @@ def set_(name: str, more: tuple[str, ...], vault: VaultPlace) -> None:
 @vault_option
 def list_(as_json: bool, vault: VaultPlace) -> None:
     """List the names of the secrets, never their values."""
-    with _sentences():
+    with as_failure(VaultError):
         entries = read_vault(vault)
     if as_json:
         print_json([{"name": name, "set_at": entry.set_at} for name, entry in entries.items()])
     else:
         rows = [(name, entry.set_at) for name, entry in entries.items()]
-        print_table(("NAME", "SET AT"), rows, f"The vault {vault.path} holds no secrets.")
+        print_table(("NAME", "SET AT"), rows, f"The vault {vault.path} contains no secrets.")
 
 
 @vault.command("rm")
@@ -94,7 +92,7 @@ def list_(as_json: bool, vault: VaultPlace) -> None:
 @vault_option
 def rm(name: str, vault: VaultPlace) -> None:
     """Remove the secret NAME."""
-    with _sentences():
+    with as_failure(VaultError):
         remove_secret(vault, name)
 
 
@@ -102,37 +100,38 @@ def rm(name: str, vault: VaultPlace) -> None:
 @click.option(
     "--new-key-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file of the new key; made, with a random key, where there is none.",
+    help="The file of the new key; created with a random key if it does not exist.",
 )
 @vault_option
 def rotate(new_key_file: Path | None, vault: VaultPlace) -> None:
     """Encrypt the vault with a new key.
 
-    That of LEASEWAY_VAULT_NEW_KEY or --new-key-file, else a random one in the present key file.
+    The new key is LEASEWAY_VAULT_NEW_KEY, or the key in --new-key-file, else a random key that
+    replaces the current one in its file.
     """
     given = os.environ.get(VAULT_NEW_KEY_VARIABLE) or None
     if given and new_key_file:
-        raise click.UsageError(f"Give either {VAULT_NEW_KEY_VARIABLE} or --new-key-file.")
-    with _sentences(USAGE):
+        raise click.UsageError(f"Use either {VAULT_NEW_KEY_VARIABLE} or --new-key-file.")
+    with as_failure(VaultError, USAGE):
         if given:
             check_key(given, VAULT_NEW_KEY_VARIABLE)
     if vault.passphrase is not None and not given and new_key_file is None:
         raise click.UsageError(
-            f"The present key comes from {VAULT_KEY_VARIABLE}, which a command cannot change: give "
-            f"the new one in {VAULT_NEW_KEY_VARIABLE}, or name a file for it by --new-key-file."
+            f"The current key is in {VAULT_KEY_VARIABLE}, which a command cannot change: set "
+            f"{VAULT_NEW_KEY_VARIABLE} to the new key, or name its file with --new-key-file."
         )
-    with _sentences():
+    with as_failure(VaultError):
         say(_rotate(vault, given, new_key_file), err=True)
 
 
 def _rotate(place: VaultPlace, given: str | None, new_file: Path | None) -> str:
-    """Rotate, and return what is to be done about it."""
+    """Rotate the key, and return a message for the user."""
     if not place.path.exists():
-        raise VaultError(f"There is no vault {place.path}; nothing to rotate.")
+        raise VaultError(f"There is no vault {place.path} to rotate.")
     if new_file is not None:
         keys = read_keys(replace(place, key_file=new_file, passphrase=None))
         if not keys:
-            read_vault(place)  # no new key for a vault that does not open
+            read_vault(place)  # raises if the vault does not open, before a key is written
             keys = (new_key(),)
             write_keys(new_file, keys)
         rotate_vault(place, keys[0], None)
@@ -146,13 +145,13 @@ def _rotate(place: VaultPlace, given: str | None, new_file: Path | None) -> str:
 
 
 def _read_value(name: str) -> str:
-    """Return the value that a person or a pipe gives."""
+    """Read a secret from stdin or a prompt."""
     if sys.stdin.isatty():
         value = click.prompt(
             f"Value of {name}", hide_input=True, confirmation_prompt=True, err=True
         )
         return str(value)
-    # One line end more than the value: that of `echo` and of editors.
+    # One newline more than the value: `echo` and editors append it.
     content = sys.stdin.buffer.read(MAX_VALUE + len("\r\n") + 1)
     try:
         value = content.decode()
@@ -162,11 +161,3 @@ def _read_value(name: str) -> str:
         if value.endswith(newline):
             return value.removesuffix(newline)
     return value
-
-
-@contextlib.contextmanager
-def _sentences(status: int = FAILED) -> Iterator[None]:
-    try:
-        yield
-    except VaultError as error:
-        raise CliFailure(str(error), status) from None

@@ -1,4 +1,4 @@
-"""Commands that show operators a running system: status, listings, traces, events, audit.
+"""Commands for operators: status, listings, traces, events, audit.
 
-They use the SDK or read audit files; they never import a plane.
+They use the SDK's operator requests.
 """

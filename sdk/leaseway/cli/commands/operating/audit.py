@@ -1,4 +1,4 @@
-"""`leaseway audit`: look at what workers have recorded, and check that nobody changed it."""
+"""`leaseway audit`: read the audit log, and verify that it was not changed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _folder = click.argument(
 
 @click.group()
 def audit() -> None:
-    """Look at the audit of calls, and check it.
+    """Read and verify the audit log of calls.
 
-    Workers write it where they are started with --audit FOLDER.
+    Workers write it if they are started with --audit FOLDER.
     """
 
 
@@ -36,7 +36,10 @@ def audit() -> None:
 @_folder
 @json_option
 def verify(folder: Path, as_json: bool) -> int:
-    """Check that no record was changed or removed; exit status 1 if one was."""
+    """Verify that no record was changed or removed.
+
+    The exit status is 1 if one was.
+    """
     from leaseway.data_plane.audit.chain import verify_run
 
     runs = _runs(folder)
@@ -76,37 +79,43 @@ def verify(folder: Path, as_json: bool) -> int:
 @click.option("--session")
 @click.option("--server")
 @click.option("--tool")
-@click.option("--outcome", help="ok, tool_error, begun (no end is known), or an error's reason.")
+@click.option(
+    "--outcome", help="ok, tool_error, begun (no end recorded), or the reason of an error."
+)
 @click.option("--risk")
-@click.option("--trace", help="A trace id.")
-@click.option("--since", metavar="WHEN", help="A time (2026-11-22T20:00:00Z), or 30m, 2h, 7d.")
+@click.option("--trace", help="The id of a trace.")
+@click.option(
+    "--since",
+    metavar="WHEN",
+    help="A time (2026-11-22T20:00:00Z), or a duration such as 30m, 2h, 7d.",
+)
 @click.option("--limit", type=click.IntRange(1), default=1_000, show_default=True)
 @json_option
 def query(folder: Path, since: str | None, limit: int, as_json: bool, **wanted: str | None) -> None:
-    """List the calls that fit, the newest last."""
-    fits = _filter({name: value for name, value in wanted.items() if value is not None}, since)
+    """List the calls that match all options, newest last."""
+    matches = _filter({name: value for name, value in wanted.items() if value is not None}, since)
     calls: dict[tuple[object, object], dict[str, Any]] = {}
     for files in _runs(folder).values():
         for path in files:
             for record in _records(path):
-                _take(calls, record)
-    found = sorted((each for each in calls.values() if fits(each)), key=lambda each: each["time"])
+                _merge(calls, record)
+    found = sorted(filter(matches, calls.values()), key=lambda record: record["time"])
     _show(found[-limit:], as_json)
 
 
 @audit.command(epilog=examples("leaseway audit tail AUDIT --follow"))
 @_folder
 @click.option("--lines", "-n", type=click.IntRange(0), default=10, show_default=True)
-@click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Keep printing new records until Ctrl-C.")
 def tail(folder: Path, lines: int, follow: bool) -> None:
-    """Print the newest records, one JSON object a line."""
-    newest = [path for files in _runs(folder).values() for path in files]
-    records = [record for path in newest for record in _records(path)]
+    """Print the newest records, one JSON object per line."""
+    paths = [path for files in _runs(folder).values() for path in files]
+    records = [record for path in paths for record in _records(path)]
     records.sort(key=lambda record: str(record.get("time")))
     for record in records[-lines:] if lines else []:
         say(json_line(record))
     if follow:
-        for record in _followed(folder, {path: path.stat().st_size for path in newest}):
+        for record in _followed(folder, {path: path.stat().st_size for path in paths}):
             say(json_line(record))
 
 
@@ -116,10 +125,10 @@ def _runs(folder: Path) -> dict[str, list[Path]]:
     try:
         runs = runs_in(folder)
     except OSError as error:
-        raise CliFailure(f"{folder} cannot be read: {error.strerror}.", FAILED) from None
+        raise CliFailure(f"Can't read {folder}: {error.strerror}.", FAILED) from None
     if not runs:
         raise CliFailure(
-            f"{folder} holds no audit. Workers write one with: --audit {folder}", FAILED
+            f"{folder} contains no audit log. Start workers with: --audit {folder}", FAILED
         )
     return runs
 
@@ -146,37 +155,39 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _take(calls: dict[tuple[object, object], dict[str, Any]], record: dict[str, Any]) -> None:
-    """Put the two records of a call that was recorded first into one."""
+def _merge(calls: dict[tuple[object, object], dict[str, Any]], record: dict[str, Any]) -> None:
+    """Add a record to `calls`; merge the `begin` and `call` records of one call."""
     if record.get("event") in ("approval", "operator", "refused"):
         calls[record.get("run"), f"{record['event']} {record.get('seq')}"] = record
         return
     if record.get("event") not in ("begin", "call"):
         return
     key = record.get("run"), record.get("call")
-    known = calls.get(key, {})
-    calls[key] = {"outcome": "begun", **known, **record, "time": known.get("time", record["time"])}
+    begin = calls.get(key, {})
+    calls[key] = {"outcome": "begun", **begin, **record, "time": begin.get("time", record["time"])}
 
 
 def _filter(wanted: dict[str, str], since: str | None) -> Callable[[dict[str, Any]], bool]:
     from leaseway.data_plane.audit.log import timestamp
 
-    least = ""
+    earliest = ""
     if since is not None:
         unit = {"s": 1, "m": 60, "h": 3600, "d": 86_400}.get(since[-1:])
         if unit is not None and since[:-1].isdecimal():
-            least = timestamp(time.time() - int(since[:-1]) * unit)
+            earliest = timestamp(time.time() - int(since[:-1]) * unit)
         elif since[:4].isdecimal() and "-" in since:
-            least = since
+            earliest = since
         else:
-            raise click.UsageError(f"--since {since} is no time; write 2h or 2026-11-22T20:00:00Z.")
+            raise click.UsageError(
+                f"--since {since} is not a time; use 2h or 2026-11-22T20:00:00Z."
+            )
 
-    def fits(record: dict[str, Any]) -> bool:
-        if str(record.get("time", "")) < least:
+    def matches(record: dict[str, Any]) -> bool:
+        if str(record.get("time", "")) < earliest:
             return False
         return all(record.get(name) == value for name, value in wanted.items())
 
-    return fits
+    return matches
 
 
 def _show(records: list[dict[str, Any]], as_json: bool) -> None:
@@ -197,7 +208,7 @@ def _show(records: list[dict[str, Any]], as_json: bool) -> None:
         for record in records
     ]
     names = ("TIME", "TENANT", "AGENT", "SESSION", "TOOL", "ARGUMENTS", "OUTCOME", "TOOK")
-    print_table(names, rows, "No recorded call fits.")
+    print_table(names, rows, "No recorded call matches.")
 
 
 def _what(record: dict[str, Any]) -> str:

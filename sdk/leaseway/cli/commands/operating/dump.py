@@ -1,4 +1,4 @@
-"""`leaseway dump`: one archive that tells others enough to help, without secrets."""
+"""`leaseway dump`: write the state of a system into one archive, without secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import platform
 import re
 import tarfile
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +17,9 @@ from urllib.parse import urlsplit
 import click
 
 from leaseway.cli.errors import FAILED, USAGE, CliFailure
-from leaseway.cli.options.common import Connection, client_options, examples, shared_key
+from leaseway.cli.options.common import ConnectionOptions, client_options, examples, shared_key
 from leaseway.cli.options.config import ConfiguredCommand
-from leaseway.cli.options.connection import ask
+from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.tables import plain, say
 from leaseway.wire.secrets.redaction import Hidden, hide, redact
 from leaseway.wire.secrets.secret_names import looks_secret
@@ -29,9 +28,9 @@ from leaseway.wire.version import PACKAGE_VERSION, PROTOCOL_VERSION
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient
 
-_MOST_LOGS: Final = 100
-_LARGEST_PAGE: Final = 32 * 1024 * 1024
-_PAGE_WITHIN: Final = 10.0
+_MAX_LOGS: Final = 100
+_MAX_PAGE: Final = 32 * 1024 * 1024
+_PAGE_TIMEOUT: Final = 10.0
 _CREDENTIAL: Final = re.compile(
     r"(?i)\b((?:bearer|basic)\s+|(?:api[-_]?key|token|secret|password|passwd|authorization"
     r"|credential)s?\\?[\"']?\s*[=:]\s*\\?[\"']?(?:(?:bearer|basic|token)\s+)?)"
@@ -57,40 +56,42 @@ _HIDDEN: Final = "[redacted]"
     type=click.Path(path_type=Path, dir_okay=False),
     help="The archive to write (.tar.gz); else leaseway-dump-TIME.tar.gz here.",
 )
-@click.option("--config", "config", multiple=True, help="A configuration to say what it comes to.")
-@click.option("--metrics", "pages", multiple=True, metavar="URL", help="A page of metrics to add.")
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option(
+    "--config", "config", multiple=True, help="A configuration whose effective values to add."
+)
+@click.option("--metrics", "pages", multiple=True, metavar="URL", help="A metrics page to add.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @client_options
 def dump(
     output: Path | None,
     config: tuple[str, ...],
     pages: tuple[str, ...],
     force: bool,
-    connection: Connection,
+    connection: ConnectionOptions,
 ) -> None:
-    """Write what is known of a running system into one archive.
+    """Write the state of a running system into one archive.
 
-    Status, servers, workers, leases, problems, events, slow and failed calls, traffic, the last
-    stderr lines of each server, versions; with --config the effective configuration, with --metrics
-    pages of metrics. Credentials are replaced by [redacted], as far as they can be told; look at it
-    before you pass it on.
+    The archive contains the status, servers, workers, leases, problems, events, slow and failed
+    calls, traffic, the last stderr lines of each server and versions; with --config the effective
+    configuration, with --metrics pages of metrics. Recognized credentials are replaced by
+    [redacted]; check the archive before you share it.
     """
     target = output or Path(f"leaseway-dump-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar.gz")
     if target.exists() and not force:
-        raise CliFailure(f"{target} exists already; --force replaces it.", USAGE)
+        raise CliFailure(f"{target} already exists; --force replaces it.", USAGE)
     hidden = _hide_environment()
     found: dict[str, str] = {"versions.json": _json(_versions())}
-    found |= ask(connection, _ask_all)
+    found |= with_client(connection, _fetch_all)
     if config:
         found["configuration.json"] = _configuration(config)
     for number, url in enumerate(pages, start=1):
         found[f"metrics-{number}.txt"] = _page(url)
     _write(target, found)
-    del hidden  # until here, its values are redacted
-    say(f"{target}: {len(found)} files. Look at it before you pass it on.")
+    del hidden  # its values are redacted until here
+    say(f"{target}: {len(found)} files. Check it before you share it.")
 
 
-async def _ask_all(client: AsyncClient) -> dict[str, str]:
+async def _fetch_all(client: AsyncClient) -> dict[str, str]:
     from leaseway.sdk.operators import observe
 
     found = {
@@ -106,7 +107,7 @@ async def _ask_all(client: AsyncClient) -> dict[str, str]:
         calls, _silent = await observe.fetch_calls(client, selection, limit=200)
         found[f"calls-{selection}.json"] = _json(calls)
     found["traffic.json"] = _json(await observe.fetch_traffic(client))
-    for server in (await client.servers())[:_MOST_LOGS]:
+    for server in (await client.servers())[:_MAX_LOGS]:
         found[f"logs/{server.id}.txt"] = await _log(client, server.id)
     return found
 
@@ -136,7 +137,7 @@ def _versions() -> dict[str, Any]:
 
 
 def _configuration(words: tuple[str, ...]) -> str:
-    """Return the effective configuration; literal values that may be credentials are hidden."""
+    """Return the effective configuration, without literal values that may be credentials."""
     from leaseway.cli.options.config import existing_sources
     from leaseway.control_plane.config.effective import effective_values
     from leaseway.control_plane.config.loading import load_sources
@@ -145,7 +146,7 @@ def _configuration(words: tuple[str, ...]) -> str:
     parsed = load_sources(sources)
     issues = [str(issue) for issue in parsed.issues]
     values = [] if parsed.broken else effective_values(parsed, sources)
-    rows = [plain(one) for one in values]
+    rows = [plain(value) for value in values]
     for row in rows:
         parts = str(row.get("key", "")).split(".")
         is_text = isinstance(row.get("value"), str)
@@ -165,27 +166,27 @@ def _page(url: str) -> str:
     import urllib.request
 
     if urlsplit(url).scheme not in ("http", "https"):
-        raise CliFailure(f"{url} is no http:// or https:// address.", USAGE)
+        raise CliFailure(f"{url} is not an http:// or https:// URL.", USAGE)
     request = urllib.request.Request(url)  # noqa: S310 - checked above
     key = shared_key()
     if key:
         request.add_header("Authorization", f"Bearer {key}")
     try:
-        with urllib.request.urlopen(request, timeout=_PAGE_WITHIN) as answer:  # noqa: S310
-            body: bytes = answer.read(_LARGEST_PAGE)
+        with urllib.request.urlopen(request, timeout=_PAGE_TIMEOUT) as answer:  # noqa: S310
+            body: bytes = answer.read(_MAX_PAGE)
     except OSError as error:
-        raise CliFailure(f"The metrics at {url} cannot be read: {error}.", FAILED) from None
+        raise CliFailure(f"Can't read the metrics at {url}: {error}.", FAILED) from None
     return body.decode("utf-8", "replace")
 
 
 def _hide_environment() -> Hidden:
-    """Keep this process's own secrets out of the archive, as long as what is returned is kept."""
+    """Redact secrets of this process's environment, as long as the returned object is kept."""
     secret = re.compile(r"(?i)key|token|secret|password|passwd|credential")
     return hide(value for name, value in os.environ.items() if secret.search(name) and value)
 
 
 def redacted(text: str) -> str:
-    """Return a text without what looks like a credential."""
+    """Return a text without values that look like credentials."""
     text = redact(text)
     text = _IN_URL.sub(rf"\1{_HIDDEN}@", text)
     text = _TOKEN.sub(_HIDDEN, text)
@@ -199,14 +200,10 @@ def _json(value: Any) -> str:
 def _write(target: Path, found: dict[str, str]) -> None:
     try:
         with tarfile.open(target, "w:gz") as archive:
-            for name, text in _ordered(found):
+            for name, text in sorted(found.items()):
                 body = redacted(text).encode("utf-8", "replace")
                 entry = tarfile.TarInfo(f"leaseway-dump/{name}")
                 entry.size, entry.mtime, entry.mode = len(body), int(time.time()), 0o600
                 archive.addfile(entry, io.BytesIO(body))
     except OSError as error:
-        raise CliFailure(f"{target} cannot be written: {error.strerror}.", FAILED) from None
-
-
-def _ordered(found: dict[str, str]) -> Iterator[tuple[str, str]]:
-    yield from sorted(found.items())
+        raise CliFailure(f"Can't write {target}: {error.strerror}.", FAILED) from None

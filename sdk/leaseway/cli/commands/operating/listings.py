@@ -1,4 +1,4 @@
-"""What is configured, held and wrong: `servers`, `leases`, `workers`, `problems`, `logs`."""
+"""`leaseway servers`, `leases`, `workers`, `problems` and `logs`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leaseway.cli.commands.operating.lease_watch import watch_leases
-from leaseway.cli.commands.operating.problem_watch import watch_problems
-from leaseway.cli.commands.unknown_names import require_servers
-from leaseway.cli.options.common import Connection, client_options, json_option
-from leaseway.cli.options.connection import ask
+from leaseway.cli.commands.operating.watch import watch_leases, watch_problems
+from leaseway.cli.commands.server_checks import check_servers
+from leaseway.cli.options.common import ConnectionOptions, client_options, json_option
+from leaseway.cli.options.connection import with_client
 from leaseway.cli.output import instances
 from leaseway.cli.output.tables import print_json, print_table, say
 
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
     "--instances",
     "by_instance",
     is_flag=True,
-    help="A row for each instance instead of each server: what it is for, its state, failures in"
-    " a row and the next start; one too for a server that has not come up. JSON has them always.",
+    help="Print a row for each instance: its role, state, consecutive failures and next start, and"
+    " a row for each server that failed to start. --json always contains the instances.",
 )
 @json_option
 @client_options
-def servers(by_instance: bool, as_json: bool, connection: Connection) -> None:
-    """List the servers and where each stands."""
-    listed = ask(connection, lambda client: client.servers())
+def servers(by_instance: bool, as_json: bool, connection: ConnectionOptions) -> None:
+    """List the servers and their states."""
+    listed = with_client(connection, lambda client: client.servers())
     now = datetime.now(UTC)
     if by_instance and not as_json:
         print_table(instances.HEADERS, instances.rows(listed, now), "There are no instances.")
@@ -72,17 +71,17 @@ def servers(by_instance: bool, as_json: bool, connection: Connection) -> None:
 @click.option(
     "--watch",
     is_flag=True,
-    help="Then print each lease as it is gained, changes or is lost, until Ctrl-C; with --json"
-    " one object a line.",
+    help="Keep printing each lease that is acquired, changes or ends, until Ctrl-C; with --json one"
+    " object per line.",
 )
 @json_option
 @client_options
-def leases(watch: bool, as_json: bool, connection: Connection) -> None:
+def leases(watch: bool, as_json: bool, connection: ConnectionOptions) -> None:
     """List the leases that sessions hold."""
     if watch:
         watch_leases(connection, as_json=as_json)
         return
-    listed = ask(connection, lambda client: client.leases(idle=True))
+    listed = with_client(connection, lambda client: client.leases(idle=True))
     _show(
         listed,
         as_json,
@@ -105,9 +104,9 @@ def leases(watch: bool, as_json: bool, connection: Connection) -> None:
 @click.command()
 @json_option
 @client_options
-def workers(as_json: bool, connection: Connection) -> None:
-    """List the workers and what they hold."""
-    listed = ask(connection, lambda client: client.workers())
+def workers(as_json: bool, connection: ConnectionOptions) -> None:
+    """List the workers, with their leases and instances."""
+    listed = with_client(connection, lambda client: client.workers())
     _show(
         listed,
         as_json,
@@ -127,7 +126,7 @@ def workers(as_json: bool, connection: Connection) -> None:
 
 
 def _labels(worker: WorkerInfo) -> str:
-    """Return what decides which servers a worker is given, without where pages find artifacts."""
+    """Return the labels and patterns that select a worker's servers, without its artifacts URL."""
     pairs = [
         f"{name}={value}" for name, value in sorted(worker.labels.items()) if "://" not in value
     ]
@@ -138,17 +137,17 @@ def _labels(worker: WorkerInfo) -> str:
 @click.option(
     "--watch",
     is_flag=True,
-    help="Then print each problem as it is opened, changes or is cleared, until Ctrl-C; with"
-    " --json one object a line.",
+    help="Keep printing each problem that is opened, changes or is cleared, until Ctrl-C; with"
+    " --json one object per line.",
 )
 @json_option
 @client_options
-def problems(watch: bool, as_json: bool, connection: Connection) -> None:
-    """List what an operator should mend."""
+def problems(watch: bool, as_json: bool, connection: ConnectionOptions) -> None:
+    """List the open problems that an operator should fix."""
     if watch:
         watch_problems(connection, as_json=as_json)
         return
-    listed = ask(connection, lambda client: client.problems())
+    listed = with_client(connection, lambda client: client.problems())
     _show(
         listed,
         as_json,
@@ -174,22 +173,19 @@ def problems(watch: bool, as_json: bool, connection: Connection) -> None:
     type=click.IntRange(1, 100),
     default=100,
     show_default=True,
-    help="The most lines of each instance.",
+    help="The maximum number of lines of each instance.",
 )
 @json_option
 @client_options
-def logs(server: str, lines: int, as_json: bool, connection: Connection) -> None:
-    """Print the last stderr lines of SERVER.
+def logs(server: str, lines: int, as_json: bool, connection: ConnectionOptions) -> None:
+    """Print the last stderr lines of each instance of SERVER."""
 
-    Those of each of its instances, on all workers.
-    """
-
-    async def question(client: AsyncClient) -> list[InstanceLog]:
+    async def request(client: AsyncClient) -> list[InstanceLog]:
         found = await client.logs(server, lines)
-        await require_servers(client, [] if found else [server])
+        await check_servers(client, [] if found else [server])
         return found
 
-    listed = ask(connection, question)
+    listed = with_client(connection, request)
     if as_json:
         print_json(listed)
         return

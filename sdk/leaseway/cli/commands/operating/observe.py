@@ -1,4 +1,4 @@
-"""What goes on: `leaseway status`, `events` and `trace`."""
+"""`leaseway status`, `events` and `trace`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leaseway.cli.errors import FAILED, CliFailure
-from leaseway.cli.options.common import Connection, client_options, examples, json_option
-from leaseway.cli.options.connection import ask
+from leaseway.cli.options.common import ConnectionOptions, client_options, examples, json_option
+from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.tables import json_line, one_line, print_json, print_table, say
 from leaseway.wire.messages.events import KINDS
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from leaseway.sdk import Status as SystemStatus
     from leaseway.sdk.operators.observe import CallInfo, EventInfo, Selection
 
-_BAR: Final = 40
-_SHOWN: Final = 10
-_DETAILS: Final = 20
+_BAR_WIDTH: Final = 40
+_MAX_ROWS: Final = 10
+_MAX_DETAILS: Final = 20
 
 
 @dataclass(frozen=True)
 class Overview:
-    """What `status` shows."""
+    """The content of `status`."""
 
     status: SystemStatus
     servers: Sequence[ServerInfo]
@@ -47,19 +47,19 @@ class Overview:
 @click.command(epilog=examples("leaseway status", "leaseway status --json | jq .status.ready"))
 @json_option
 @client_options
-def status(as_json: bool, connection: Connection) -> None:
-    """Show on one screen how the system is.
+def status(as_json: bool, connection: ConnectionOptions) -> None:
+    """Show the state of the system on one screen.
 
-    Whether it is ready, which servers are up and why others are not, workers, leases, problems and
-    the last reload. The exit status is 1 where a server or a worker is not up, or an error is open.
+    It shows whether the system is ready, servers that are not up and why, workers, leases, problems
+    and the last reload. The exit status is 1 if a server or worker is not up, or an error is open.
     """
-    overview = ask(connection, _overview)
+    overview = with_client(connection, _overview)
     if as_json:
         print_json(overview)
     else:
         for line in _status_lines(overview):
             say(line)
-    if not _is_well(overview):
+    if not _is_healthy(overview):
         raise SystemExit(FAILED)
 
 
@@ -77,7 +77,7 @@ async def _overview(client: AsyncClient) -> Overview:
     )
 
 
-def _is_well(overview: Overview) -> bool:
+def _is_healthy(overview: Overview) -> bool:
     return (
         overview.status.ready
         and all(server.state == "ready" for server in overview.servers)
@@ -87,21 +87,21 @@ def _is_well(overview: Overview) -> bool:
 
 
 def _status_lines(overview: Overview) -> Iterator[str]:
-    now = overview.status
+    state = overview.status
     ready = (
         "ready"
-        if now.ready
-        else "not ready" + (f" ({', '.join(now.pending)})" if now.pending else "")
+        if state.ready
+        else "not ready" + (f" ({', '.join(state.pending)})" if state.pending else "")
     )
-    yield f"system    {ready}, {now.package_version}, registry {now.registry_version}"
+    yield f"system    {ready}, {state.package_version}, registry {state.registry_version}"
     yield f"servers   {_counted(server.state for server in overview.servers)}"
     down = [server for server in overview.servers if server.state != "ready"]
-    for server in down[:_SHOWN]:
-        why = _line(server.problem) or "it is being tried"
-        yield f"          {server.id} {server.state}: {why}"
+    for server in down[:_MAX_ROWS]:
+        reason = _line(server.problem) or "a start is in progress"
+        yield f"          {server.id} {server.state}: {reason}"
     yield from _more(down)
     yield f"workers   {_counted(worker.state for worker in overview.workers)}"
-    for worker in overview.workers[:_SHOWN]:
+    for worker in overview.workers[:_MAX_ROWS]:
         yield (
             f"          {worker.id} {worker.state}, {worker.leases} of {worker.capacity} leases, "
             f"{worker.instances} instances"
@@ -110,7 +110,7 @@ def _status_lines(overview: Overview) -> Iterator[str]:
     sessions = len({lease.session for lease in overview.leases})
     yield f"leases    {len(overview.leases)} of {sessions} sessions"
     yield f"problems  {_counted(problem.severity for problem in overview.problems)}"
-    for problem in sorted(overview.problems, key=lambda each: each.severity)[:_SHOWN]:
+    for problem in sorted(overview.problems, key=lambda each: each.severity)[:_MAX_ROWS]:
         place = problem.server_id or problem.worker or problem.scope
         yield f"          {problem.severity} {problem.reason} {place}: {_line(problem.message)}"
     yield from _more(overview.problems)
@@ -122,8 +122,8 @@ def _status_lines(overview: Overview) -> Iterator[str]:
 
 
 def _more(items: Sequence[object]) -> Iterator[str]:
-    if len(items) > _SHOWN:
-        yield f"          and {len(items) - _SHOWN} more"
+    if len(items) > _MAX_ROWS:
+        yield f"          and {len(items) - _MAX_ROWS} more"
 
 
 def _counted(words: Iterator[str] | Any) -> str:
@@ -138,12 +138,14 @@ def _counted(words: Iterator[str] | Any) -> str:
         "leaseway events --kind reload --json",
     )
 )
-@click.option("--server", default="", help="Only events of this server.")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only of this kind.")
+@click.option("--server", default="", help="Print only events of this server.")
+@click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only this kind; repeatable."
+)
 @click.option(
     "--last", type=click.IntRange(1, 6_000), default=100, show_default=True, help="How many."
 )
-@click.option("--follow", is_flag=True, help="Go on with further ones until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Keep printing new events until Ctrl-C.")
 @json_option
 @client_options
 def events(
@@ -152,15 +154,15 @@ def events(
     last: int,
     follow: bool,
     as_json: bool,
-    connection: Connection,
+    connection: ConnectionOptions,
 ) -> None:
-    """Print what has happened, the oldest first.
+    """Print the history of events, oldest first.
 
-    Reloads with what they changed, commits, servers, instances, workers, leases, problems, and what
-    operators did in the console. With --json one object a line.
+    Events are reloads and their changes, commits, changes of servers, instances, workers, leases
+    and problems, and actions of operators in the console. With --json one object per line.
     """
 
-    async def question(client: AsyncClient) -> None:
+    async def request(client: AsyncClient) -> None:
         from leaseway.sdk.operators.observe import fetch_events, follow_events
 
         if not follow:
@@ -169,29 +171,33 @@ def events(
                 _print_event(event, as_json)
             if not found:
                 of = f" of server '{server}'" if server else ""
-                say(f"leaseway: Nothing{of} is in the history. See --follow.", err=True)
+                say(
+                    f"leaseway: The history has no events{of}. Wait for events with --follow.",
+                    err=True,
+                )
             return
         stream = follow_events(
-            client, server_id=server, kinds=kinds, last=last, on_lost=_tell_once()
+            client, server_id=server, kinds=kinds, last=last, on_lost=_report_lost_once()
         )
         async for event in stream:
             _print_event(event, as_json)
 
     try:
-        ask(connection, question)
+        with_client(connection, request)
     except KeyboardInterrupt:
-        return  # how following ends
+        return  # Ctrl-C is the normal end
 
 
-def _tell_once() -> Callable[[], None]:
-    told: list[bool] = []
+def _report_lost_once() -> Callable[[], None]:
+    is_reported = False
 
-    def tell() -> None:
-        if not told:
-            told.append(True)
+    def report() -> None:
+        nonlocal is_reported
+        if not is_reported:
+            is_reported = True
             say("leaseway: The control plane is unreachable; waiting for it.", err=True)
 
-    return tell
+    return report
 
 
 def _print_event(event: EventInfo, as_json: bool) -> None:
@@ -199,10 +205,10 @@ def _print_event(event: EventInfo, as_json: bool) -> None:
         say(json_line(event))
         return
     say(_event_line(event))
-    for line in event.details[:_DETAILS]:
+    for line in event.details[:_MAX_DETAILS]:
         say(f"    {_line(line)}")
-    if len(event.details) > _DETAILS:
-        say(f"    and {len(event.details) - _DETAILS} more lines (--json has them)")
+    if len(event.details) > _MAX_DETAILS:
+        say(f"    and {len(event.details) - _MAX_DETAILS} more lines (--json prints all)")
 
 
 def _event_line(event: EventInfo) -> str:
@@ -220,8 +226,10 @@ def _event_line(event: EventInfo) -> str:
 )
 @click.argument("name", metavar="[ID]", default="")
 @click.option("--last", "which", flag_value="last", help="The newest call.")
-@click.option("--slow", "which", flag_value="slow", help="The slowest of the last ten minutes.")
-@click.option("--failed", "which", flag_value="failed", help="The newest that failed.")
+@click.option(
+    "--slow", "which", flag_value="slow", help="The slowest calls of the last ten minutes."
+)
+@click.option("--failed", "which", flag_value="failed", help="The newest failed calls.")
 @click.option("--server", default="", help="Only calls of this server.")
 @click.option(
     "--limit", type=click.IntRange(1, 200), default=20, show_default=True, help="How many."
@@ -234,38 +242,40 @@ def trace(
     server: str,
     limit: int,
     as_json: bool,
-    connection: Connection,
+    connection: ConnectionOptions,
 ) -> None:
-    """Show calls that the workers remember.
+    """Show recent calls and the durations of their parts.
 
-    With an ID of a call or of a trace, or --last: what the call went through, and how long each
-    part took. With --slow or --failed: a list, and the first of it in full. A worker remembers its
-    last 1,000 calls, its last 1,000 failures and its slowest calls; neither arguments nor results.
+    ID is the id of a call or a trace. With ID or --last it prints the parts of one call; with
+    --slow or --failed a list, and the parts of the first. A worker keeps its last 1,000 calls, its
+    last 1,000 failed calls and its slowest calls, without arguments and results.
     """
     if bool(name) is bool(which):
-        raise click.UsageError("Name a call or a trace, or use one of --last, --slow, --failed.")
+        raise click.UsageError(
+            "Give the id of a call or a trace, or one of --last, --slow, --failed."
+        )
     selection: Selection = (
         "slow" if which == "slow" else "failed" if which == "failed" else "recent"
     )
-    most = 1 if which == "last" else limit
+    max_calls = 1 if which == "last" else limit
 
-    async def question(client: AsyncClient) -> tuple[list[CallInfo], tuple[str, ...]]:
+    async def request(client: AsyncClient) -> tuple[list[CallInfo], tuple[str, ...]]:
         from leaseway.sdk.operators.observe import fetch_calls
 
-        return await fetch_calls(client, selection, name=name, server_id=server, limit=most)
+        return await fetch_calls(client, selection, name=name, server_id=server, limit=max_calls)
 
-    calls, silent = ask(connection, question)
+    calls, silent = with_client(connection, request)
     if silent:
-        say(f"leaseway: No answer of {', '.join(silent)}.", err=True)
+        say(f"leaseway: No response from {', '.join(silent)}.", err=True)
     if as_json:
         print_json(calls)
     elif calls:
         _print_calls(calls)
     if not calls:
-        raise CliFailure(f"No worker remembers {_wanted(name, which)}.", FAILED)
+        raise CliFailure(f"No worker has {_selected(name, which)}.", FAILED)
 
 
-def _wanted(name: str, which: str | None) -> str:
+def _selected(name: str, which: str | None) -> str:
     if name:
         return f"a call or trace '{name}'"
     return {"last": "any call", "slow": "a slow call"}.get(which or "", "a failed call")
@@ -313,10 +323,11 @@ def _waterfall(call: CallInfo) -> Iterator[str]:
     whole = max(call.duration, 1e-9)
     width = max((len(phase.name) for phase in call.phases), default=0)
     for phase in call.phases:
-        begin = min(_BAR - 1, int(_BAR * phase.offset / whole))
-        length = max(1, min(_BAR - begin, round(_BAR * phase.duration / whole)))
+        begin = min(_BAR_WIDTH - 1, int(_BAR_WIDTH * phase.offset / whole))
+        length = max(1, min(_BAR_WIDTH - begin, round(_BAR_WIDTH * phase.duration / whole)))
         bar = " " * begin + "█" * length
-        yield f"  {_line(phase.name).ljust(width)}  {bar.ljust(_BAR)}  {_took(phase.duration)}"
+        name = _line(phase.name).ljust(width)
+        yield f"  {name}  {bar.ljust(_BAR_WIDTH)}  {_took(phase.duration)}"
 
 
 def _took(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""`leaseway runbook`: what a reason of a problem or an error means, and what to do."""
+"""`leaseway runbook`: explain a reason of a problem or an error."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from leaseway.wire.names import nearest
 @click.argument("reason", default="")
 @json_option
 def runbook(reason: str, as_json: bool) -> None:
-    """Say what a reason means and what to do.
+    """Explain a reason, and what to do.
 
-    Without REASON, list all that problems and errors have.
+    Without REASON, list all reasons of problems and errors.
     """
-    known = entries()
+    reasons = entries()
     if not reason:
         if as_json:
-            print_json(list(known.values()))
+            print_json(list(reasons.values()))
         else:
-            rows = [(entry.reason, entry.cause) for entry in known.values()]
+            rows = [(entry.reason, entry.cause) for entry in reasons.values()]
             print_table(("REASON", "CAUSE"), rows, "")
         return
-    entry = known.get(reason.upper())
+    entry = reasons.get(reason.upper())
     if entry is None:
-        near = nearest(reason.upper(), known, limit=1)
+        near = nearest(reason.upper(), reasons, limit=1)
         hint = f" Did you mean {near[0]}?" if near else " See: leaseway runbook"
         raise CliFailure(f"There is no reason '{reason}'.{hint}", FAILED)
     if as_json:

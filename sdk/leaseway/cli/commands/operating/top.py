@@ -1,4 +1,4 @@
-"""`leaseway top`: calls by server, as they happen."""
+"""`leaseway top`: a live view of the calls of each server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from leaseway.cli.options.common import Connection, client_options, examples
-from leaseway.cli.options.connection import ask
+from leaseway.cli.options.common import ConnectionOptions, client_options, examples
+from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.tables import print_table
 from leaseway.wire.visible_text import visible
 
@@ -26,50 +26,52 @@ if TYPE_CHECKING:
 SORTS: Final = ("calls", "errors", "slow", "total", "server")
 _KEYS: Final = {"c": "calls", "e": "errors", "p": "slow", "t": "total", "s": "server"}
 _QUIT: Final = "q"
-_MOST_KEYS: Final = 64
+_MAX_KEYS: Final = 64
 _HEADERS: Final = ("SERVER", "CALLS/S", "ERRORS/S", "50 %", "95 %", "CALLS", "ERRORS")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One server: what happened since the look before, and since its workers started."""
+    """A server's rates since the previous poll, and its totals since its workers started."""
 
     server: str
     calls: float
     errors: float
-    half: float | None
-    most: float | None
+    p50: float | None
+    p95: float | None
     total: int
     failed: int
 
 
 def rows_between(before: TrafficReport | None, after: TrafficReport, sort: str) -> list[Row]:
-    """Return a row for each server, from two looks at the counts; rates of a first look are 0."""
-    known = {(one.incarnation, one.server_id): one for one in before.traffic} if before else {}
-    passed = after.time - before.time if before else 0.0
-    gathered: dict[str, list[tuple[int, int, int, int, tuple[int, ...]]]] = {}
-    for one in after.traffic:
-        was = known.get((one.incarnation, one.server_id))
-        fresh = before is not None and was is None  # it had its first call meanwhile
-        calls = one.calls - (was.calls if was else 0) if was or fresh else 0
-        failed = one.failed - (was.failed if was else 0) if was or fresh else 0
-        buckets = one.buckets
-        if was is not None:
-            buckets = tuple(a - b for a, b in zip(one.buckets, was.buckets, strict=True))
-        elif not fresh:
+    """Return a row for each server, from two polls; the rates of a first poll are 0."""
+    previous = (
+        {(each.incarnation, each.server_id): each for each in before.traffic} if before else {}
+    )
+    elapsed = after.time - before.time if before else 0.0
+    by_server: dict[str, list[tuple[int, int, int, int, tuple[int, ...]]]] = {}
+    for now in after.traffic:
+        old = previous.get((now.incarnation, now.server_id))
+        is_new = before is not None and old is None  # its first call was since the previous poll
+        calls = now.calls - (old.calls if old else 0) if old or is_new else 0
+        failed = now.failed - (old.failed if old else 0) if old or is_new else 0
+        buckets = now.buckets
+        if old is not None:
+            buckets = tuple(a - b for a, b in zip(now.buckets, old.buckets, strict=True))
+        elif not is_new:
             buckets = ()
-        gathered.setdefault(one.server_id, []).append(
-            (calls, failed, one.calls, one.failed, buckets)
+        by_server.setdefault(now.server_id, []).append(
+            (calls, failed, now.calls, now.failed, buckets)
         )
-    rows = [_row(server, parts, passed) for server, parts in gathered.items()]
+    rows = [_row(server, parts, elapsed) for server, parts in by_server.items()]
     return sorted(rows, key=lambda row: _order(row, sort))
 
 
 def _row(
-    server: str, parts: Sequence[tuple[int, int, int, int, tuple[int, ...]]], passed: float
+    server: str, parts: Sequence[tuple[int, int, int, int, tuple[int, ...]]], elapsed: float
 ) -> Row:
     buckets = [sum(column) for column in zip(*(p[4] for p in parts if p[4]), strict=True)]
-    rate = 1 / passed if passed > 0 else 0.0
+    rate = 1 / elapsed if elapsed > 0 else 0.0
     return Row(
         server,
         sum(part[0] for part in parts) * rate,
@@ -82,12 +84,12 @@ def _row(
 
 
 def _quantile(buckets: Sequence[int], share: float) -> float | None:
-    """Return the seconds below which a share of the calls took, as far as the buckets tell."""
-    whole, below = sum(buckets), 0
-    for place, count in enumerate(buckets):
+    """Return a quantile in seconds, at the resolution of the buckets (powers of two)."""
+    total, below = sum(buckets), 0
+    for exponent, count in enumerate(buckets):
         below += count
-        if whole and below >= whole * share:
-            return float(2**place) / 1_000
+        if total and below >= total * share:
+            return float(2**exponent) / 1_000
     return None
 
 
@@ -95,7 +97,7 @@ def _order(row: Row, sort: str) -> tuple[float, float, str]:
     first = {
         "calls": -row.calls,
         "errors": -row.errors,
-        "slow": -(row.most or 0.0),
+        "slow": -(row.p95 or 0.0),
         "total": -float(row.total),
     }.get(sort, 0.0)
     return first, -float(row.total) if sort != "server" else 0.0, row.server
@@ -103,32 +105,41 @@ def _order(row: Row, sort: str) -> tuple[float, float, str]:
 
 @click.command(epilog=examples("leaseway top", "leaseway top --sort slow --count 1"))
 @click.option(
-    "--sort", type=click.Choice(SORTS), default="calls", show_default=True, help="By what."
+    "--sort", type=click.Choice(SORTS), default="calls", show_default=True, help="The sort order."
 )
 @click.option(
     "--every",
     type=click.FloatRange(0.2, 3_600),
     default=2.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between updates.",
 )
-@click.option("--count", type=click.IntRange(1), help="End after so many looks.")
-@click.option("--limit", type=click.IntRange(1, 2_000), default=40, show_default=True, help="Rows.")
+@click.option("--count", type=click.IntRange(1), help="Exit after this number of updates.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 2_000),
+    default=40,
+    show_default=True,
+    help="The maximum number of rows.",
+)
 @client_options
-def top(sort: str, every: float, count: int | None, limit: int, connection: Connection) -> None:
-    """Show the calls of each server as they happen.
+def top(
+    sort: str, every: float, count: int | None, limit: int, connection: ConnectionOptions
+) -> None:
+    """Show the rates and durations of each server's calls, live.
 
-    Calls and errors a second, and within which time half and 95 % of them ended (as powers of two).
-    In a terminal the keys c, e, p, t and s sort by calls, errors, slowness, total and name; q ends.
+    It shows calls and errors per second, and the 50 % and 95 % quantiles of durations (rounded up
+    to powers of two). In a terminal the keys c, e, p, t and s sort by calls, errors, duration,
+    total and name; q exits.
     """
-    view = _View(sort, every, count, limit)
+    view = TrafficView(sort, every, count, limit)
     try:
-        ask(connection, view.run)
+        with_client(connection, view.run)
     except KeyboardInterrupt:
-        return  # how looking ends
+        return  # Ctrl-C is the normal end
 
 
-class _View:
+class TrafficView:
     def __init__(self, sort: str, every: float, count: int | None, limit: int) -> None:
         self._sort = sort
         self._every = every
@@ -136,46 +147,46 @@ class _View:
         self._limit = limit
         self._before: TrafficReport | None = None
         self._after: TrafficReport | None = None
-        self._lost = False
+        self._is_reachable = True
         self._pressed = asyncio.Event()
-        self._over = False
+        self._is_done = False
 
     async def run(self, client: AsyncClient) -> None:
         if not sys.stdout.isatty():
-            await self._looks(client, self._print)
+            await self._poll(client, self._print)
             return
         from rich.live import Live
 
-        with Live(self._drawn(), screen=self._count is None, auto_refresh=False) as live:
+        with Live(self._render(), screen=self._count is None, auto_refresh=False) as live:
 
             def draw() -> None:
-                live.update(self._drawn(), refresh=True)
+                live.update(self._render(), refresh=True)
 
-            with _keys(self._press):
-                await self._looks(client, draw)
+            with _keys(self._on_key):
+                await self._poll(client, draw)
 
-    async def _looks(self, client: AsyncClient, show: Callable[[], None]) -> None:
+    async def _poll(self, client: AsyncClient, show: Callable[[], None]) -> None:
         from leaseway.sdk import ControlPlaneUnavailable
         from leaseway.sdk.operators.observe import fetch_traffic
 
-        left = self._count
+        remaining = self._count
         self._after = await fetch_traffic(client)
-        while not self._over and left != 0:
+        while not self._is_done and remaining != 0:
             await self._pause(show)
             try:
                 report = await fetch_traffic(client)
             except ControlPlaneUnavailable:
-                self._lost = True
+                self._is_reachable = False
             else:
-                self._lost = False
+                self._is_reachable = True
                 self._before, self._after = self._after, report
             show()
-            left = None if left is None else left - 1
+            remaining = None if remaining is None else remaining - 1
 
     async def _pause(self, show: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._every
-        while not self._over:
+        while not self._is_done:
             self._pressed.clear()
             try:
                 async with asyncio.timeout_at(until):
@@ -184,8 +195,8 @@ class _View:
                 return
             show()
 
-    def _press(self, key: str) -> None:
-        self._over = self._over or key == _QUIT
+    def _on_key(self, key: str) -> None:
+        self._is_done = self._is_done or key == _QUIT
         self._sort = _KEYS.get(key, self._sort)
         self._pressed.set()
 
@@ -197,19 +208,19 @@ class _View:
     def _print(self) -> None:
         print_table(_HEADERS, list(_cells(self._rows())), "No calls yet.")
 
-    def _drawn(self) -> RenderableType:
+    def _render(self) -> RenderableType:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
         from rich.text import Text
 
         title = f"calls by server, sorted by {self._sort}   (c e p t s sort, q ends)"
-        if self._lost:
+        if not self._is_reachable:
             title = "The control plane is unreachable; waiting for it."
         elif self._after is not None and self._after.silent_workers:
-            title += f"   no answer of {', '.join(self._after.silent_workers)}"
+            title += f"   no response from {', '.join(self._after.silent_workers)}"
         table = Table(title=Text(visible(title)), box=SIMPLE_HEAD, title_justify="left")
-        for place, header in enumerate(_HEADERS):
-            table.add_column(header, justify="right" if place else "left")
+        for index, header in enumerate(_HEADERS):
+            table.add_column(header, justify="right" if index else "left")
         for row in _cells(self._rows()):
             table.add_row(*(Text(visible(cell)) for cell in row))
         return table
@@ -221,8 +232,8 @@ def _cells(rows: Iterable[Row]) -> Iterator[tuple[str, ...]]:
             row.server,
             f"{row.calls:.1f}",
             f"{row.errors:.1f}",
-            _time(row.half),
-            _time(row.most),
+            _time(row.p50),
+            _time(row.p95),
             f"{row.total:,}",
             f"{row.failed:,}",
         )
@@ -235,8 +246,8 @@ def _time(seconds: float | None) -> str:
 
 
 @contextlib.contextmanager
-def _keys(press: Callable[[str], None]) -> Iterator[None]:
-    """Hear single keys of the terminal while the block runs; without a terminal, hear nothing."""
+def _keys(on_key: Callable[[str], None]) -> Iterator[None]:
+    """Call `on_key` for each key pressed while the block runs, if stdin is a terminal."""
     if not sys.stdin.isatty():
         yield
         return
@@ -245,14 +256,14 @@ def _keys(press: Callable[[str], None]) -> Iterator[None]:
 
     loop, number = asyncio.get_running_loop(), sys.stdin.fileno()
 
-    def pressed() -> None:
-        # Not by `sys.stdin`: it would keep back what was typed together with the first key.
-        for key in os.read(number, _MOST_KEYS).decode(errors="replace") or _QUIT:
-            press(key)
+    def read_keys() -> None:
+        # Not with `sys.stdin`, which would buffer keys that were typed together with the first.
+        for key in os.read(number, _MAX_KEYS).decode(errors="replace") or _QUIT:
+            on_key(key)
 
     before = termios.tcgetattr(number)
     tty.setcbreak(number)
-    loop.add_reader(number, pressed)
+    loop.add_reader(number, read_keys)
     try:
         yield
     finally:

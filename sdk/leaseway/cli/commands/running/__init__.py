@@ -1,4 +1,4 @@
-"""Commands that run processes of Leaseway: planes, workers, fronts, or all of them together.
+"""Commands that run and stop processes: planes, workers, fronts, and all of them together.
 
-Imports `operating`; the other groups never import this one.
+The other groups never import this one.
 """

@@ -1,9 +1,9 @@
 """The child processes of `leaseway up`: start, watch, restart, stop.
 
-Each child is a `leaseway` command that prints `ready ADDRESS`, then `metrics URL` and `artifacts
-URL` if asked to serve them. It has a session of its own, so that a terminal's Ctrl-C reaches only
-the parent, which then stops its children in order; and it ends by itself when its stdin closes, so
-that it outlives its parent by no more than a shutdown.
+Each child is a `leaseway` command that prints `ready ADDRESS`, then a line such as `metrics URL`
+for each page that it serves. It runs in its own session, so that a terminal's Ctrl-C reaches only
+the parent, which then stops its children in order. A child also stops when its stdin closes: so it
+does not outlive its parent.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from leaseway.cli.errors import FAILED, USAGE, CliFailure
 from leaseway.wire.timing.backoff import Backoff
 
 STOP_TIMEOUT: Final = 35.0
-"""Seconds from SIGTERM to SIGKILL: a plane's own shutdown bound and a little more."""
+"""Seconds from SIGTERM to SIGKILL: a little more than a plane's own shutdown bound."""
 
 _READY_TIMEOUT: Final = 60.0
-_HEALTHY_AFTER: Final = 30.0  # a child that lived this long starts its backoff anew
+_HEALTHY_AFTER: Final = 30.0  # after this run time the backoff starts from the beginning
 _READY: Final = "ready "
 _PAGES: Final = {"--metrics": "metrics", "--artifacts-http": "artifacts", "--console": "console"}
 
@@ -35,12 +35,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Child:
-    """One child process and its successors.
+    """A child process, restarted when it exits.
 
     Attributes:
-        name: What it is called in messages.
+        name: The child's name in messages.
         address: Where the current process listens; empty before the first start.
-        pages: Where it serves `metrics`, `artifacts` and `console`, as far as it was asked to.
+        pages: The URLs of the `metrics`, `artifacts` and `console` that it serves.
     """
 
     def __init__(
@@ -60,22 +60,22 @@ class Child:
         self._environment = environment
         self._backoff = backoff
         self._process: asyncio.subprocess.Process | None = None
-        self._spawning = asyncio.Lock()
-        self._reading = asyncio.Lock()
+        self._spawn_lock = asyncio.Lock()
+        self._read_lock = asyncio.Lock()
         self._stopped = asyncio.Event()
         self._started_at = 0.0
 
     @property
     def pid(self) -> int | None:
-        """The id of the running process, or None."""
+        """The running process's id, or None."""
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if running and self._process else None
 
     async def start(self) -> None:
-        """Start the process and wait until it says where it listens and what it serves.
+        """Start the process and wait until it has printed its addresses.
 
         Raises:
-            CliFailure: It ended first, with its exit status, or said nothing in time.
+            CliFailure: It exited first, or printed no address in time.
         """
         self._stopped.clear()
         await self._start()
@@ -86,7 +86,7 @@ class Child:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(_READY_TIMEOUT):
-                async with self._reading:
+                async with self._read_lock:
                     ready = await self._read_addresses(process.stdout, arguments)
                 if not ready:
                     await process.wait()
@@ -98,12 +98,12 @@ class Child:
         if not ready:
             status = process.returncode or FAILED
             raise CliFailure(
-                f"The {self.name} did not start ({_ended(status)}); its reason is above.",
+                f"The {self.name} did not start ({_describe(status)}). The reason is above.",
                 USAGE if status == USAGE else FAILED,
             )
 
     async def _spawn(self, arguments: Sequence[str]) -> asyncio.subprocess.Process:
-        async with self._spawning:
+        async with self._spawn_lock:
             self._process = process = await asyncio.create_subprocess_exec(
                 *self._program,
                 *arguments,
@@ -114,49 +114,49 @@ class Child:
             )
         self._started_at = time.monotonic()
         if self._stopped.is_set():
-            # Nobody could signal it before: it has done nothing yet, and need not be asked.
+            # `stop` could not signal it before. It has done nothing yet: no need for SIGTERM.
             self._signal(signal.SIGKILL)
         return process
 
     async def _read_addresses(self, stdout: asyncio.StreamReader, given: Sequence[str]) -> bool:
-        """Read where the process listens and serves pages; say whether it told all of that."""
+        """Read the process's addresses; return whether it printed all of them."""
         pages = {f"{noun} ": noun for option, noun in _PAGES.items() if option in given}
-        said: dict[str, str] = {}
+        printed: dict[str, str] = {}
         for word in (_READY, *pages):
             line = (await stdout.readline()).decode(errors="replace")
             if not line.startswith(word):
                 return False
-            said[word] = line.removeprefix(word).strip()
-        self.address = said.pop(_READY)
-        self.pages.update((pages[word], url) for word, url in said.items())
+            printed[word] = line.removeprefix(word).strip()
+        self.address = printed.pop(_READY)
+        self.pages.update((pages[word], url) for word, url in printed.items())
         return True
 
     async def supervise(self) -> None:
-        """Start the process anew whenever it ends, until `stop` is called.
+        """Restart the process whenever it exits, until `stop` is called.
 
         Raises:
-            CliFailure: It ended with a usage error, which no restart mends.
+            CliFailure: It exited with a usage error, which a restart cannot fix.
         """
         attempt = 0
         while True:
-            status = await self._ended()
+            status = await self._wait_for_exit()
             if self._stopped.is_set():
                 return
             if status == USAGE:
-                raise CliFailure(f"The {self.name} refused its own options.", USAGE)
+                raise CliFailure(f"The {self.name} rejected its options.", USAGE)
             if time.monotonic() - self._started_at > _HEALTHY_AFTER:
                 attempt = 0
             delay = self._backoff.delay(attempt)
             _logger.warning(
-                "The %s ended (%s); it is started again in %.1f s.",
+                "The %s exited (%s); it is restarted in %.1f s.",
                 self.name,
-                _ended(status),
+                _describe(status),
                 delay,
             )
             if await self._stops_within(delay):
                 return
             attempt += 1
-            # A failed restart is met again at the top: its process has ended, too.
+            # If the restart fails, that process has exited, too: the loop handles it.
             with suppress(CliFailure):
                 await self._start()
 
@@ -167,26 +167,26 @@ class Child:
         return self._stopped.is_set()
 
     async def stop(self, timeout: float = STOP_TIMEOUT) -> None:
-        """Ask the process to end, and kill it after `timeout` seconds. Harmless when repeated.
+        """Send SIGTERM, and SIGKILL after `timeout` seconds. Idempotent.
 
-        No successor is left, also where one is being started meanwhile.
+        Also stops a process that is just being started by `supervise`.
         """
         self._stopped.set()
-        async with self._spawning:  # what is being started now is known then
+        async with self._spawn_lock:  # wait for a process that is being spawned
             process = self._process
         if process is None or process.returncode is not None:
             return
         self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(timeout):
-                await self._ended()
+                await self._wait_for_exit()
         except TimeoutError:
-            _logger.warning("The %s did not end within %g s and is killed.", self.name, timeout)
+            _logger.warning("The %s did not exit within %g s and is killed.", self.name, timeout)
             self.kill()
             await process.wait()
 
     def kill(self) -> None:
-        """End the process at once. Its own children go with it: a worker's reaper sees to that."""
+        """Kill the process. If it is a worker, its reaper kills the worker's children."""
         self._stopped.set()
         self._signal(signal.SIGKILL)
 
@@ -195,19 +195,19 @@ class Child:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
-    async def _ended(self) -> int:
+    async def _wait_for_exit(self) -> int:
         assert self._process is not None
         assert self._process.stdout is not None
         process, stdout = self._process, self._process.stdout
-        # Nothing is expected on stdout any more, but an unread pipe would block its writer. Who
-        # supervises and who stops both wait here: one of them reads, the other when it is gone.
-        async with self._reading:
+        # No more output is expected, but an unread pipe would block its writer. `supervise` and
+        # `stop` may both wait here: the lock lets only one of them read.
+        async with self._read_lock:
             while data := await stdout.read(65536):
                 click.echo(data, err=True, nl=False)
         return await process.wait()
 
 
-def _ended(status: int) -> str:
+def _describe(status: int) -> str:
     if status < 0:
         with suppress(ValueError):
             return signal.Signals(-status).name

@@ -6,7 +6,6 @@ import asyncio
 import os
 import secrets
 import signal
-import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any, Final
@@ -14,12 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from leaseway.cli.commands.running.child_processes import Child
-from leaseway.cli.commands.running.planes import exit_with_stdin_option, serve, uvloop_factory
+from leaseway.cli.commands.running.planes import (
+    exit_with_stdin_option,
+    ready_printer,
+    run_process,
+    uvloop_factory,
+)
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.common import (
     ENDPOINT,
     SECONDS,
-    Connection,
+    ConnectionOptions,
     LogOptions,
     client_options,
     examples,
@@ -36,8 +40,7 @@ from leaseway.cli.options.front import (
     tools_option,
 )
 from leaseway.cli.options.identity import Credentials, identity_options
-from leaseway.cli.options.vault import vault_words
-from leaseway.cli.output.tables import say
+from leaseway.cli.options.vault import vault_arguments_option
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -59,22 +62,24 @@ _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
     type=ENDPOINT,
     default=DEFAULT_ADDRESS,
     show_default=True,
-    help="The Leaseway whose tools it serves.",
+    help="The control plane whose tools it serves.",
 )
 @click.option(
     "--listen",
     type=ENDPOINT,
     default="127.0.0.1:7680",
     show_default=True,
-    help="Where MCP clients reach it; port 0 takes any free port.",
+    help="Where the front listens; port 0 takes any free port.",
 )
-@click.option("--tenant", default=DEFAULT_TENANT, show_default=True, help="Whose tools it serves.")
+@click.option(
+    "--tenant", default=DEFAULT_TENANT, show_default=True, help="The tenant whose tools it serves."
+)
 @click.option(
     "--session-idle",
     type=SECONDS,
     default=1800,
     show_default=True,
-    help="Seconds after which a session that nobody uses ends, and its leases with it.",
+    help="Seconds after which an unused session ends and its leases are released.",
 )
 @front_options
 @identity_options
@@ -92,14 +97,13 @@ def mcp_front(
 ) -> int:
     """Serve MCP clients over HTTP.
 
-    They find tools, prompts and resources at http://HOST:PORT/mcp.
+    Tools, prompts and resources are at http://HOST:PORT/mcp, those of one server at /mcp/SERVER.
 
-    Prints `ready HOST:PORT` once it listens. /mcp/SERVER serves one server alone. With --keys or
-    --identity each client sends a credential of its own, and is served as its tenant; the planes
-    take the same ones.
+    It prints `ready HOST:PORT` when it listens. With --keys or --identity, each client sends its
+    own credential, which also decides its tenant; the planes must accept the same credentials.
     """
-    own = credentials.keys is not None or credentials.identity is not None
-    if own:
+    has_credentials = credentials.keys is not None or credentials.identity is not None
+    if has_credentials:
         credentials.require_for(listen)
         key = credentials.key
     else:
@@ -108,9 +112,9 @@ def mcp_front(
     from leaseway.identity.authenticator import authenticator_for
     from leaseway.identity.principal import Role
 
-    authenticator = credentials.authenticator if own else None
+    authenticator = credentials.authenticator if has_credentials else None
     if authenticator is not None and authenticator.is_open:
-        authenticator = None  # the files name no credential, so that nobody is known by one
+        authenticator = None  # the files contain no credential
 
     options = FrontOptions(
         control_plane.reachable,
@@ -119,29 +123,25 @@ def mcp_front(
         reach.origins,
         reach.hosts_at(listen),
         idle=session_idle,
-        search=reach.search,
+        search=reach.tools == "search",
         media=reach.media,
         handles=reach.handles,
         public_url=reach.public_url,
         authenticator=authenticator,
     )
-    checks = authenticator or (authenticator_for(key) if key is not None else None)
+    checker = authenticator or (authenticator_for(key) if key is not None else None)
     try:
-        admit = checks.for_role(Role.CALLER) if checks is not None else None
+        admit = checker.for_role(Role.CALLER) if checker is not None else None
         listener = McpListener(listen, admit)
     except OSError as error:
         raise CliFailure(str(error), FAILED) from None
 
-    def ready(address: str) -> None:
-        say(f"ready {address}")
-        sys.stdout.flush()
-
     with closing(listener):
-        return serve(
+        return run_process(
             "mcp-front",
             "",
             log,
-            lambda: run_http(options, listener, ready),
+            lambda: run_http(options, listener, ready_printer()),
             exit_with_stdin,
             loop_factory=uvloop_factory(),
         )
@@ -160,14 +160,14 @@ def mcp_front(
     "config",
     multiple=True,
     metavar="[LAYER=]PATH",
-    help="Run these servers itself, in a Leaseway that ends with it; repeatable.",
+    help="Run the servers of this configuration until the client exits; repeatable.",
 )
 @prefix_option
-@click.option("--server", default="", help="Serve this server alone.")
+@click.option("--server", default="", help="Serve only this server.")
 @tools_option
 @media_option
 @handles_option
-@vault_words
+@vault_arguments_option
 @client_options
 def mcp(
     config: tuple[str, ...],
@@ -177,35 +177,35 @@ def mcp(
     media: MediaMode,
     handles: bool,
     vault: list[str],
-    connection: Connection,
+    connection: ConnectionOptions,
 ) -> int:
     """Serve one MCP client over stdin and stdout.
 
-    Its tools, prompts and resources are those of a Leaseway that runs, at --address, or with
-    --config of one that this command starts and ends.
+    It serves the tools, prompts and resources of the system at --address. With --config it starts
+    a control plane and a worker of its own instead, and stops them at the end.
 
-    Stdout carries the protocol alone; log lines go to stderr.
+    Stdout carries only the protocol; log lines are written to stderr.
     """
     for number in _STOPS:
-        signal.signal(number, _end_at_once)
+        signal.signal(number, _exit_at_once)
     if config:
         existing_sources(config)
-    # Whatever else this process prints must not come between the messages.
+    # Redirect other output of this process to stderr: stdout carries only MCP messages.
     output = os.dup(1)
     os.dup2(2, 1)
     from leaseway.front.handshake import HandshakeResponder
 
-    handshake = HandshakeResponder(0, output)  # what comes next takes longer than some clients wait
+    handshake = HandshakeResponder(0, output)  # answers before the slow imports below
     key = shared_key()
-    own = _Planes(config, prefix, vault, connection.log) if config else None
+    planes = _ChildPlanes(config, prefix, vault, connection.log) if config else None
 
     async def run() -> int:
         from leaseway.front.app import FrontOptions, run_stdio
 
         async with AsyncExitStack() as stack:
             address = connection.address.reachable
-            if own is not None:
-                address = await stack.enter_async_context(own.running())
+            if planes is not None:
+                address = await stack.enter_async_context(planes.running())
             options = FrontOptions(
                 address,
                 connection.tenant,
@@ -213,21 +213,21 @@ def mcp(
                 search=tools == "search",
                 media=media,
                 handles=handles,
-                shows_problems=own is not None,
+                shows_problems=planes is not None,
             )
             return await run_stdio(options, server, handshake)
 
-    return serve("mcp", "", connection.log, lambda: _ended_by_signals(run()), False)
+    return run_process("mcp", "", connection.log, lambda: _cancelled_by_signals(run()), False)
 
 
-def _end_at_once(_number: int, _frame: object) -> None:
-    """End while nothing is there yet that would have to be ended."""
+def _exit_at_once(_number: int, _frame: object) -> None:
+    """Handle a signal that arrives before anything is started."""
     raise SystemExit(0)
 
 
-async def _ended_by_signals(serving: Coroutine[Any, Any, int]) -> int:
-    """Run what heeds signals only once it serves; one that comes before ends it, too."""
-    task = asyncio.create_task(serving)
+async def _cancelled_by_signals(run: Coroutine[Any, Any, int]) -> int:
+    """Run a coroutine and cancel it at a signal, until it installs its own handlers."""
+    task = asyncio.create_task(run)
     loop = asyncio.get_running_loop()
     for number in _STOPS:
         loop.add_signal_handler(number, task.cancel)
@@ -239,14 +239,14 @@ async def _ended_by_signals(serving: Coroutine[Any, Any, int]) -> int:
         return 0
 
 
-class _Planes:
-    """A control plane and a worker that end with this process.
+class _ChildPlanes:
+    """A control plane and a worker, which run as children of this process.
 
     Args:
-        config: The words of `--config`.
-        prefix: That of `--prefix`.
-        vault: The options that name the vault.
-        log: Where their log lines go.
+        config: The values of `--config`.
+        prefix: The value of `--prefix`.
+        vault: The worker's vault options.
+        log: The log options of both.
     """
 
     def __init__(
@@ -261,18 +261,18 @@ class _Planes:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Endpoint]:
-        """Run them; gives the control plane's address."""
+        """Run both; yields the control plane's address."""
         children = (self._control_plane, self._worker)
-        watching: list[asyncio.Task[None]] = []
+        supervisors: list[asyncio.Task[None]] = []
         try:
             for child in children:
                 await child.start()
-            watching = [asyncio.create_task(child.supervise()) for child in children]
+            supervisors = [asyncio.create_task(child.supervise()) for child in children]
             yield parse_endpoint(self._control_plane.address)
         finally:
             for child in reversed(children):
                 await child.stop()
-            await asyncio.gather(*watching, return_exceptions=True)
+            await asyncio.gather(*supervisors, return_exceptions=True)
 
     def _control_plane_arguments(self) -> list[str]:
         return [

@@ -1,4 +1,4 @@
-"""What operators do to a running system: `lease revoke` and `worker drain`."""
+"""`leaseway lease revoke` and `leaseway worker drain`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ import click
 
 from leaseway.cli.commands.running import planes
 from leaseway.cli.errors import FAILED, CliFailure
-from leaseway.cli.options.common import Connection, client_options, examples, timeout_option
-from leaseway.cli.options.connection import ask
+from leaseway.cli.options.common import ConnectionOptions, client_options, examples, timeout_option
+from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.tables import say
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, WorkerInfo
 
 _POLL: Final = 0.2
-"""Seconds between looks at a worker that is to end."""
+"""Seconds between polls of a draining worker."""
 
 
 @click.group()
 def lease() -> None:
-    """End leases against their holders' will.
-
-    `leaseway leases` lists them.
-    """
+    """Revoke leases. List them with `leaseway leases`."""
 
 
 @lease.command(
@@ -36,40 +33,42 @@ def lease() -> None:
     )
 )
 @click.argument("lease_id", metavar="[LEASE]", default="")
-@click.option("--server", default="", help="Instead of LEASE: of which server the lease is.")
-@click.option("--session", default="", help="Instead of LEASE: which session holds it.")
-@click.option("--reason", default="", help="Why, for whoever holds it.")
+@click.option("--server", default="", help="Instead of LEASE: the server of the lease.")
+@click.option("--session", default="", help="Instead of LEASE: the session that holds it.")
+@click.option("--reason", default="", help="The reason, for errors of the session.")
 @client_options
-def revoke(lease_id: str, server: str, session: str, reason: str, connection: Connection) -> None:
-    """End LEASE, or the one that --session holds of --server.
+def revoke(
+    lease_id: str, server: str, session: str, reason: str, connection: ConnectionOptions
+) -> None:
+    """Revoke LEASE, or the lease of --session on --server.
 
-    LEASE is an id of `leaseway leases`. Its instance is closed. Calls that use it fail, those in
-    flight too, and say why.
+    LEASE is an id that `leaseway leases` prints. Its instance is stopped. Calls that use the lease
+    fail with the reason, including calls in flight.
     """
     by_name = bool(server and session)
     if bool(lease_id) is by_name or bool(server) is not bool(session):
         raise click.UsageError("Name the lease by its id, or by --server and --session.")
 
-    async def question(client: AsyncClient) -> tuple[str, bool]:
-        found = await _find(client, server, session) if by_name else lease_id
-        return found, await client.revoke_lease(found, reason)
+    async def request(client: AsyncClient) -> tuple[str, bool]:
+        lease = await _find(client, server, session) if by_name else lease_id
+        return lease, await client.revoke_lease(lease, reason)
 
-    revoked, confirmed = ask(connection, question)
+    revoked, confirmed = with_client(connection, request)
     if not confirmed:
         raise CliFailure(
-            f"The worker of lease '{revoked}' was told to end it and has not said yet that it "
-            "did. Look at: leaseway leases",
+            f"The worker of lease '{revoked}' has not confirmed the revocation yet. "
+            "See: leaseway leases",
             FAILED,
         )
-    say(f"Lease {revoked} has ended.")
+    say(f"Lease {revoked} is revoked.")
 
 
 async def _find(client: AsyncClient, server: str, session: str) -> str:
     found = await client.find_lease(session, server)
     if found is None:
         raise CliFailure(
-            f"No worker has reported a lease of server '{server}' for session '{session}'. Look "
-            "at: leaseway leases (of one --tenant at a time)",
+            f"No worker has reported a lease of server '{server}' for session '{session}'. "
+            "See: leaseway leases (for one --tenant at a time)",
             FAILED,
         )
     return found
@@ -77,50 +76,50 @@ async def _find(client: AsyncClient, server: str, session: str) -> str:
 
 @click.command(epilog=examples("leaseway worker drain worker-1 --wait"))
 @click.argument("worker_id", metavar="WORKER")
-@click.option("--wait", is_flag=True, help="Return when the worker has ended.")
-@timeout_option("Seconds to wait at most.", 60)
+@click.option("--wait", is_flag=True, help="Return when the worker has exited.")
+@timeout_option("Maximum seconds to wait.", 60)
 @client_options
-def drain(worker_id: str, wait: bool, timeout: float, connection: Connection) -> None:
-    """Drain WORKER: it ends without a failed call.
+def drain(worker_id: str, wait: bool, timeout: float, connection: ConnectionOptions) -> None:
+    """Drain WORKER: stop it without failing a call.
 
-    It gets no new work, finishes the calls in flight, revokes its leases and ends.
+    The worker rejects new work, finishes its calls in flight, revokes its leases and exits.
     """
 
-    async def question(client: AsyncClient) -> None:
-        run = _run_of(worker_id, await client.workers())
+    async def request(client: AsyncClient) -> None:
+        incarnation = _incarnation(worker_id, await client.workers())
         await client.drain_worker(worker_id)
-        say(f"Worker {worker_id} drains.")
+        say(f"Worker {worker_id} is draining.")
         if wait:
             async with asyncio.timeout(timeout):
-                await _wait_for_end(client, worker_id, run)
+                await _wait_for_exit(client, worker_id, incarnation)
 
     try:
-        ask(connection, question)
+        with_client(connection, request)
     except TimeoutError:
         raise CliFailure(
-            f"Worker '{worker_id}' has not ended within {timeout:g} s; it still finishes calls. "
-            "Look at: leaseway workers",
+            f"Worker '{worker_id}' has not exited within {timeout:g} s; it still finishes calls. "
+            "See: leaseway workers",
             FAILED,
         ) from None
     if wait:
-        say(f"Worker {worker_id} has ended.")
+        say(f"Worker {worker_id} has exited.")
 
 
-def _run_of(worker_id: str, workers: list[WorkerInfo]) -> str:
-    """Return which run of a worker is there: its successor may have the same id."""
-    runs = [each.incarnation for each in workers if each.id == worker_id and each.state != "lost"]
-    return runs[0] if runs else ""
+def _incarnation(worker_id: str, workers: list[WorkerInfo]) -> str:
+    """Return the worker's incarnation: a later process may have the same id."""
+    live = (each for each in workers if each.id == worker_id and each.state != "lost")
+    return next((each.incarnation for each in live), "")
 
 
-async def _wait_for_end(client: AsyncClient, worker_id: str, run: str) -> None:
+async def _wait_for_exit(client: AsyncClient, worker_id: str, incarnation: str) -> None:
     from leaseway.sdk import ControlPlaneUnavailable
 
     while True:
         try:
-            if _run_of(worker_id, await client.workers()) != run:
+            if _incarnation(worker_id, await client.workers()) != incarnation:
                 return
         except ControlPlaneUnavailable:
-            pass  # it may come back, and then knows
+            pass  # poll again
         await asyncio.sleep(_POLL)
 
 
@@ -145,4 +144,4 @@ worker: Final = click.Group(
         "leaseway worker drain worker-1 --wait",
     ),
 )
-"""`leaseway worker` itself runs one; its subcommand is about one that runs."""
+"""`leaseway worker` runs a worker; its subcommand stops a running one."""

@@ -1,4 +1,4 @@
-"""`leaseway control-plane` and `leaseway worker`: one process each, until they are told to stop."""
+"""`leaseway control-plane` and `leaseway worker`: each runs one process until a signal."""
 
 from __future__ import annotations
 
@@ -46,36 +46,35 @@ if TYPE_CHECKING:
     from leaseway.control_plane.console.server import ConsoleListener
     from leaseway.control_plane.sync.seal import Seal
     from leaseway.identity.principal import Role
-    from leaseway.telemetry.http_listener import Admit, ArtifactsListener, HttpListener
-    from leaseway.telemetry.prometheus_http import MetricsListener
+    from leaseway.telemetry.http_listener import Admit, HttpListener
 
 Runner = Callable[[], Coroutine[Any, Any, int]]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ListenerT = TypeVar("ListenerT", bound="HttpListener")
-_COLLECTIONS = (10_000, 20, 50)
-"""How many objects more make Python look for cycles, and how often it looks at older ones.
+_GC_THRESHOLDS = (10_000, 20, 50)
+"""Thresholds of the garbage collector's generations.
 
-A call makes few cycles and many objects: at Python's own 700, one part in twenty of a process's
-time goes into looking.
+A call creates many objects but few cycles: with Python's default of 700, collections take one
+twentieth of a process's time.
 """
-_LOADED_AFTER = 5.0
-"""Seconds after which what speaks MCP is loaded, to which a collection would give 35 ms."""
-_SETTLED_AFTER = 10.0
-"""Seconds after which the configuration and the first instances are there to stay."""
+_FREEZE_MODULES_AFTER = 5.0
+"""Seconds until MCP's modules are loaded; a collection would spend 35 ms on them."""
+_FREEZE_ALL_AFTER = 10.0
+"""Seconds until the configuration and the first instances, which stay, are loaded."""
 _FILE_THREADS = 8
-"""How many files are read, names looked up and pages written at once, at most."""
+"""Limit of concurrent blocking operations, such as file reads and name lookups."""
 
 _DNS: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ID: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,128}")
 
 
-def _checked_id(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+def _check_id(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     if value is not None and not _ID.fullmatch(value):
         raise click.BadParameter("write 1 to 128 letters, digits, '_', '.', ':', '@' or '-'.")
     return value
 
 
-def _checked_lease(
+def _check_lease(
     _ctx: click.Context, _param: click.Parameter, value: str | None
 ) -> tuple[str, str] | None:
     if value is None:
@@ -90,7 +89,7 @@ exit_with_stdin_option = click.option(
     "--exit-with-stdin",
     is_flag=True,
     hidden=True,
-    help="Stop when stdin closes: how `up` takes its children along when it is killed.",
+    help="Stop when stdin closes, so that children of `up` do not outlive it.",
 )
 
 
@@ -111,26 +110,26 @@ exit_with_stdin_option = click.option(
     "--expect-workers",
     type=click.IntRange(0, 10_000),
     default=0,
-    help="Workers to wait for before calling itself ready.",
+    help="Number of workers to wait for before it is ready.",
 )
 @identity_options
 @click.option(
     "--leader-lease",
-    callback=_checked_lease,
+    callback=_check_lease,
     metavar="NAMESPACE/NAME",
-    help="Lead only while this process holds that Lease of the Kubernetes API.",
+    help="Lead only while this process holds this Lease of the Kubernetes API.",
 )
 @click.option(
     "--leader-lease-duration",
     type=click.IntRange(2, 60),
     default=3,
     show_default=True,
-    help="Seconds that a leader may be silent before another takes over.",
+    help="Seconds without a renewal after which another control plane may lead.",
 )
 @click.option(
     "--advertise",
     type=ENDPOINT,
-    help="Where others reach this one while it leads, if not at --listen.",
+    help="Where others reach this control plane while it leads, if not at --listen.",
 )
 @metrics_option
 @console_option
@@ -152,37 +151,39 @@ def control_plane(
 ) -> int:
     """Run a control plane.
 
-    It watches the configuration, has workers probe servers, and places leases. Prints
-    `ready ADDRESS` once it listens, then `metrics URL` and `console URL` where these are served.
+    It watches the configuration, lets workers probe servers, and places leases. It prints
+    `ready ADDRESS` when it listens, then `metrics URL` and `console URL` if it serves them.
     """
     credentials.require_for(listen)
-    with _without_collections():
+    with _gc_disabled():
         from leaseway.control_plane.app import ControlPlaneOptions, LeaderLease, run
+        from leaseway.identity.principal import SEES_ALL
+        from leaseway.telemetry.prometheus_http import MetricsListener
 
     sources = sources_of(config, prefix)
-    alone = len(sources) == 1 and sources[0].kind == "native"
+    is_single_file = len(sources) == 1 and sources[0].kind == "native"
     with (
-        _metrics_listener(metrics, credentials) as listener,
-        _console_listener(console, credentials) as page,
+        _listening(MetricsListener, metrics, credentials, *SEES_ALL) as metrics_listener,
+        _listening(_open_console, console, credentials, *SEES_ALL) as console_listener,
     ):
         options = ControlPlaneOptions(
-            config=sources[0].path if alone else sources,
+            config=sources[0].path if is_single_file else sources,
             listen=listen,
             key=credentials.key,
             authenticator=credentials.authenticator,
             expect_workers=expect_workers,
-            metrics=listener,
-            console=page,
-            seal=_seal(),
+            metrics=metrics_listener,
+            console=console_listener,
+            seal=_find_seal(),
             lease=None
             if leader_lease is None
             else LeaderLease(*leader_lease, leader_lease_duration, advertise),
         )
-        return serve(
+        return run_process(
             "control-plane",
             "",
             log,
-            lambda: run(options, ready=_announcer(listener, page)),
+            lambda: run(options, ready=ready_printer(metrics_listener, console_listener)),
             exit_with_stdin,
         )
 
@@ -195,7 +196,7 @@ def control_plane(
     multiple=True,
     default=(DEFAULT_ADDRESS,),
     show_default=True,
-    help="The control plane to join; repeatable where one of several leads.",
+    help="The control plane to join; repeatable if there are several, of which one leads.",
 )
 @click.option(
     "--listen",
@@ -207,31 +208,35 @@ def control_plane(
 @click.option(
     "--advertise",
     type=ENDPOINT,
-    help="Where callers reach this worker, if not at --listen; port 0 is the port it got.",
+    help="Where callers reach this worker, if not at --listen; port 0 means the port of --listen.",
 )
 @click.option(
     "--id",
     "worker_id",
-    callback=_checked_id,
-    help="The worker's name, stable over restarts; else the host's.",
+    callback=_check_id,
+    help="The worker's name, stable over restarts; else the host name.",
 )
 @click.option(
     "--capacity",
     type=click.IntRange(0, 100_000),
     default=bounds.MAX_LEASES,
     show_default=True,
-    help="The most leases that it takes.",
+    help="The maximum number of leases.",
 )
 @click.option(
-    "--label", "labels", multiple=True, metavar="KEY=VALUE", help="What it says of itself."
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A label of the worker; repeatable.",
 )
 @click.option(
     "--servers",
     "servers",
     multiple=True,
     metavar="PATTERN",
-    help="The servers that it may run, as an id or with *, repeatable; else any whose"
-    " worker_labels it has.",
+    help="Servers that the worker may run: an id, or a pattern with *; repeatable. Else all servers"
+    " whose worker_labels it has.",
 )
 @vault_option
 @artifact_options
@@ -240,7 +245,7 @@ def control_plane(
     type=click.IntRange(0, 100_000),
     default=1_000,
     show_default=True,
-    help="How many calls, and how many failed ones, it remembers for `trace`; 0: none.",
+    help="How many calls, and how many failed calls, to keep for `trace`; 0 keeps none.",
 )
 @identity_options
 @audit_option
@@ -266,18 +271,23 @@ def worker(
 ) -> int:
     """Run a worker.
 
-    It holds MCP servers and executes calls. Prints `ready ADDRESS` once it listens, then
-    `metrics URL` where metrics and `artifacts URL` where artifacts are served.
+    It runs MCP servers and executes calls. It prints `ready ADDRESS` when it listens, then
+    `metrics URL` and `artifacts URL` if it serves them.
     """
     credentials.require_for(listen)
-    with _without_collections():
+    with _gc_disabled():
         from leaseway.data_plane.app import run
         from leaseway.data_plane.core.artifacts.index import ArtifactLimits
         from leaseway.data_plane.worker import WorkerOptions
+        from leaseway.identity.principal import SEES_ALL, Role
+        from leaseway.telemetry.http_listener import ArtifactsListener
+        from leaseway.telemetry.prometheus_http import MetricsListener
 
     with (
-        _metrics_listener(metrics, credentials) as listener,
-        _artifacts_listener(artifacts.http, credentials) as pictures,
+        _listening(MetricsListener, metrics, credentials, *SEES_ALL) as metrics_listener,
+        _listening(
+            ArtifactsListener, artifacts.http, credentials, Role.CALLER
+        ) as artifacts_listener,
     ):
         options = WorkerOptions(
             control_plane=control_planes[0],
@@ -292,25 +302,25 @@ def worker(
             labels=_labels(labels),
             servers=servers,
             vault=vault,
-            metrics=listener,
+            metrics=metrics_listener,
             artifacts=artifacts.folder,
             retention=ArtifactLimits(artifacts.age, artifacts.space),
-            artifacts_http=pictures,
+            artifacts_http=artifacts_listener,
             recent_calls=recent_calls,
             audit=audit,
         )
-        return serve(
+        return run_process(
             "worker",
             options.id,
             log,
-            lambda: run(options, ready=_announcer(listener, pictures)),
+            lambda: run(options, ready=ready_printer(metrics_listener, artifacts_listener)),
             exit_with_stdin,
             loop_factory=uvloop_factory(),
         )
 
 
-def _seal() -> Seal:
-    """Return what signs the state that workers bring back.
+def _find_seal() -> Seal:
+    """Return the seal, which signs the state that workers return after a restart.
 
     Raises:
         click.UsageError: Its key is too short.
@@ -323,7 +333,7 @@ def _seal() -> Seal:
         raise click.UsageError(str(error)) from None
 
 
-def serve(
+def run_process(
     kind: str,
     instance: str,
     log: LogOptions,
@@ -331,7 +341,7 @@ def serve(
     exit_with_stdin: bool,
     loop_factory: LoopFactory | None = None,
 ) -> int:
-    """Run one process of a Leaseway, with its logging and tracing, until it ends."""
+    """Run a long-running process, with its logging and tracing, and return its exit status."""
     from leaseway.telemetry.tracing import configure_telemetry
 
     log.configure(f"{kind} {instance}".strip())
@@ -339,13 +349,13 @@ def serve(
     if exit_with_stdin:
         threading.Thread(target=_stop_at_end_of_stdin, name="stdin", daemon=True).start()
     try:
-        gc.set_threshold(*_COLLECTIONS)
+        gc.set_threshold(*_GC_THRESHOLDS)
         gc.freeze()
         with asyncio.Runner(loop_factory=loop_factory) as loop:
             loop.get_loop().set_default_executor(_file_threads())
-            # First the modules alone, garbage and all, so that the collection after them is short.
-            loop.get_loop().call_later(_LOADED_AFTER, gc.freeze)
-            loop.get_loop().call_later(_SETTLED_AFTER, _spare_collections)
+            # Freeze the modules first, without a collection, so that the later one is short.
+            loop.get_loop().call_later(_FREEZE_MODULES_AFTER, gc.freeze)
+            loop.get_loop().call_later(_FREEZE_ALL_AFTER, _collect_and_freeze)
             return loop.run(runner())
     except OSError as error:
         raise CliFailure(str(error), FAILED) from None
@@ -354,8 +364,8 @@ def serve(
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
-    """Import without garbage collections: modules stay, and looking costs a tenth of the time."""
+def _gc_disabled() -> Iterator[None]:
+    """Disable the garbage collector during imports, which it slows down by a tenth."""
     gc.disable()
     try:
         yield
@@ -363,99 +373,69 @@ def _without_collections() -> Iterator[None]:
         gc.enable()
 
 
-def _spare_collections() -> None:
-    """Have collections leave out what is there by now."""
+def _collect_and_freeze() -> None:
+    """Exclude all current objects from later collections."""
     gc.collect(1)
     gc.freeze()
 
 
 def _file_threads() -> ThreadPoolExecutor:
-    """Return the threads for what may block, all of them started.
+    """Return the threads for blocking operations, all of them started.
 
-    The loop's own pool grows as it happens to be used, so that nobody who counts a process's
-    threads could tell that growth from a leak.
+    The loop's default pool grows with use, which looks like a leak of threads.
     """
     threads = ThreadPoolExecutor(_FILE_THREADS, thread_name_prefix="files")
     all_run = threading.Barrier(_FILE_THREADS)
     for _ in range(_FILE_THREADS):
-        threads.submit(all_run.wait)  # none is idle before the last one runs
+        threads.submit(all_run.wait)  # no thread is idle until all have started
     return threads
 
 
-@contextmanager
-def _metrics_listener(
-    endpoint: Endpoint | None, credentials: Credentials
-) -> Iterator[MetricsListener | None]:
-    if endpoint is None:
-        yield None
-        return
-    from leaseway.identity.principal import SEES_ALL
-    from leaseway.telemetry.prometheus_http import MetricsListener
-
-    with _listening(MetricsListener, endpoint, credentials, *SEES_ALL) as listener:
-        yield listener
-
-
-@contextmanager
-def _console_listener(
-    endpoint: Endpoint | None, credentials: Credentials
-) -> Iterator[ConsoleListener | None]:
-    if endpoint is None:
-        yield None
-        return
+def _open_console(endpoint: Endpoint, admit: Admit | None) -> ConsoleListener:
     from leaseway.control_plane.console.server import ConsoleListener
-    from leaseway.identity.principal import SEES_ALL
 
-    with _listening(ConsoleListener, endpoint, credentials, *SEES_ALL) as listener:
-        yield listener
-
-
-@contextmanager
-def _artifacts_listener(
-    endpoint: Endpoint | None, credentials: Credentials
-) -> Iterator[ArtifactsListener | None]:
-    if endpoint is None:
-        yield None
-        return
-    from leaseway.identity.principal import Role
-    from leaseway.telemetry.http_listener import ArtifactsListener
-
-    with _listening(ArtifactsListener, endpoint, credentials, Role.CALLER) as listener:
-        yield listener
+    return ConsoleListener(endpoint, admit)
 
 
 @contextmanager
 def _listening(
-    kind: Callable[[Endpoint, Admit | None], ListenerT],
-    endpoint: Endpoint,
+    open_listener: Callable[[Endpoint, Admit | None], ListenerT],
+    endpoint: Endpoint | None,
     credentials: Credentials,
     *roles: Role,
-) -> Iterator[ListenerT]:
+) -> Iterator[ListenerT | None]:
+    """Open a listener that admits callers with one of the roles; None if there is no endpoint."""
+    if endpoint is None:
+        yield None
+        return
     credentials.require_for(endpoint)
     authenticator = credentials.authenticator
+    admit = None if authenticator.is_open else authenticator.for_role(*roles)
     try:
-        listener = kind(endpoint, None if authenticator.is_open else authenticator.for_role(*roles))
+        listener = open_listener(endpoint, admit)
     except OSError as error:
         raise CliFailure(str(error), FAILED) from None
     with closing(listener):
         yield listener
 
 
-def _announcer(*listeners: HttpListener | None) -> Callable[[str], None]:
-    def announce(address: str) -> None:
+def ready_printer(*listeners: HttpListener | None) -> Callable[[str], None]:
+    """Return an `on_ready` that prints the address and the listeners' URLs."""
+
+    def print_ready(address: str) -> None:
         say(f"ready {address}")
         for listener in listeners:
             if listener is not None:
                 say(f"{listener.noun} {listener.url}")
         sys.stdout.flush()
 
-    return announce
+    return print_ready
 
 
 def _stop_at_end_of_stdin() -> None:
-    """Send this process SIGTERM when whoever holds the other end of stdin is gone.
+    """Send SIGTERM to this process when the other end of stdin closes.
 
-    A thread, because it must also work while the loop is busy or has not begun.
+    Runs in a thread, to work also while the loop is busy or not yet running.
     """
     while os.read(0, 4096):
         pass
@@ -473,7 +453,7 @@ def _labels(words: tuple[str, ...]) -> dict[str, str]:
 
 
 def uvloop_factory() -> LoopFactory | None:
-    """Return uvloop's loop where it is installed: a worker's calls cost a tenth less with it."""
+    """Return uvloop's factory, or None if it is not installed. It makes calls 10 % cheaper."""
     try:
         import uvloop
     except ImportError:

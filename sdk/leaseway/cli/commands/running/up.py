@@ -1,4 +1,4 @@
-"""`leaseway up`: a control plane and its workers as child processes of one command."""
+"""`leaseway up`: runs a control plane and workers as child processes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
 
-from leaseway.cli.commands.operating.status import say_how_many_are_up, wait_until_ready
+from leaseway.cli.commands.operating.status import print_servers_down, wait_until_ready
 from leaseway.cli.commands.running.child_processes import Child
 from leaseway.cli.errors import USAGE, CliFailure
 from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
 from leaseway.cli.options.common import (
     ENDPOINT,
-    Connection,
+    ConnectionOptions,
     LogOptions,
     audit_option,
     console_option,
@@ -40,7 +40,7 @@ from leaseway.cli.options.config import (
 from leaseway.cli.options.connection import connect
 from leaseway.cli.options.front import FrontReach, front_options
 from leaseway.cli.options.identity import Credentials, identity_options
-from leaseway.cli.options.vault import vault_words
+from leaseway.cli.options.vault import vault_arguments_option
 from leaseway.cli.output.tables import say
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient
 
 _LAST_PORT: Final = 65_535
-_LOOK_AGAIN: Final = 2.0  # seconds between two looks at which servers are up
+_POLL: Final = 2.0  # seconds between polls of the servers' states
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class _Options:
     prefix: str
     workers: int
     listen: Endpoint
-    advertise: str
+    advertise: str | None
     trace_file: Path | None
     metrics: Endpoint | None
     console: Endpoint | None
@@ -96,95 +96,65 @@ class _Options:
     type=ENDPOINT,
     default=DEFAULT_ADDRESS,
     show_default=True,
-    help="Where the control plane listens; workers take free ports of the same host.",
+    help="Where the control plane listens; workers use free ports of the same host.",
 )
-@click.option("--advertise", metavar="HOST", help="The host that callers reach workers at.")
+@click.option("--advertise", metavar="HOST", help="The host at which callers reach the workers.")
 @click.option(
     "--capacity",
     type=click.IntRange(0, 100_000),
     default=bounds.MAX_LEASES,
     show_default=True,
-    help="The most leases of each worker.",
+    help="The maximum number of leases of each worker.",
 )
 @click.option(
     "--trace-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Collect the spans of all processes in this file, one JSON object a line.",
+    help="Write the spans of all processes to this file, one JSON object per line.",
 )
 @click.option(
     "--mcp",
     type=ENDPOINT,
-    help="Serve MCP clients at http://HOST:PORT/mcp, too; port 0 takes any free port.",
+    help="Also serve MCP clients at http://HOST:PORT/mcp; port 0 takes any free port.",
 )
 @front_options
 @metrics_option
 @console_option
-@vault_words
+@vault_arguments_option
 @artifact_options
 @identity_options
 @audit_option
 @log_options
-def up(
-    config: tuple[str, ...],
-    prefix: str,
-    workers: int,
-    listen: Endpoint,
-    advertise: str | None,
-    capacity: int,
-    trace_file: Path | None,
-    metrics: Endpoint | None,
-    console: Endpoint | None,
-    vault: list[str],
-    artifacts: ArtifactOptions,
-    mcp: Endpoint | None,
-    reach: FrontReach,
-    credentials: Credentials,
-    audit: Path | None,
-    log: LogOptions,
-) -> int:
+def up(**given: Any) -> int:
     """Run a control plane and workers until Ctrl-C.
 
-    Prints `ready ADDRESS` once every server's first probe has ended. With --metrics the control
-    plane serves its metrics at that port and each worker at one of the next; `metrics URL NAME`
-    says so for each. With --artifacts-http the first worker serves artifacts at that port and the
-    others at the next; `artifacts URL NAME` says so. With --mcp a front serves MCP clients;
-    `mcp URL front` says so. With --console the control plane serves a page for operators;
-    `console URL` says where.
+    Prints `ready ADDRESS` when every server's first probe has ended. With --metrics the control
+    plane serves metrics at that port, and the workers at the following ports; with --artifacts-http
+    the workers serve artifacts from that port on. With --mcp a front serves MCP clients, with
+    --console the control plane serves a web page for operators. After `ready` it prints a line for
+    each: `metrics URL NAME`, `artifacts URL NAME`, `mcp URL front`, `console URL`.
     """
-    credentials.require_for(listen)
-    if mcp is not None:
-        credentials.require_for(mcp)
-    elif given := reach.as_arguments():
-        raise click.UsageError(f"{given[0]} is about MCP clients: add --mcp HOST:PORT.")
-    _check_ports("--metrics", metrics, workers, credentials)
-    _check_ports("--artifacts-http", artifacts.http, workers - 1, credentials)
-    credentials.share_keys()
-    startable_sources(config)
-    if listen.is_wildcard and not advertise:
-        raise click.UsageError(
-            f"Workers that listen on all addresses ({listen.host}) must say at which one callers "
-            f"reach them: add --advertise HOST."
-        )
-    log.configure("up")
-    options = _Options(
-        config,
-        prefix,
-        workers,
-        listen,
-        advertise or "",
-        trace_file,
-        metrics,
-        console,
-        capacity,
-        vault,
-        artifacts,
-        mcp,
-        reach,
-        credentials,
-        audit,
-        log,
-    )
+    options = _Options(**given)
+    _check(options)
+    options.credentials.share_keys()
+    options.log.configure("up")
     return asyncio.run(_Up(options).run())
+
+
+def _check(options: _Options) -> None:
+    credentials, workers, listen = options.credentials, options.workers, options.listen
+    credentials.require_for(listen)
+    if options.mcp is not None:
+        credentials.require_for(options.mcp)
+    elif arguments := options.reach.as_arguments():
+        raise click.UsageError(f"{arguments[0]} is for MCP clients: add --mcp HOST:PORT.")
+    _check_ports("--metrics", options.metrics, workers, credentials)
+    _check_ports("--artifacts-http", options.artifacts.http, workers - 1, credentials)
+    startable_sources(options.config)
+    if listen.is_wildcard and not options.advertise:
+        raise click.UsageError(
+            f"The workers listen on all addresses ({listen.host}): add --advertise HOST, the host "
+            "at which callers reach them."
+        )
 
 
 def _check_ports(option: str, first: Endpoint | None, more: int, credentials: Credentials) -> None:
@@ -193,13 +163,13 @@ def _check_ports(option: str, first: Endpoint | None, more: int, credentials: Cr
     credentials.require_for(first)
     if first.port and first.port + more > _LAST_PORT:
         raise click.UsageError(
-            f"{option} {first} leaves no ports for {more} workers: they take the ones after "
-            f"it, up to {_LAST_PORT}. Choose a smaller port."
+            f"{option} {first} leaves no ports for {more} workers, which use the following ports "
+            f"up to {_LAST_PORT}. Choose a smaller port."
         )
 
 
 class _Up:
-    """Owns the children, the trace collector and the signals of one `up`."""
+    """A running `up`: its children, trace collector and signal handlers."""
 
     def __init__(self, options: _Options) -> None:
         self._options = options
@@ -223,7 +193,7 @@ class _Up:
         )
 
     async def run(self) -> int:
-        """Run until a signal or a failure that no restart mends; leave no process behind."""
+        """Run until a signal, or a failure that a restart cannot fix; then stop all children."""
         async with AsyncExitStack() as stack:
             stopped = await stack.enter_async_context(self._signals())
             if self._options.trace_file is not None:
@@ -258,21 +228,21 @@ class _Up:
         from leaseway.sdk import LeasewayError
 
         address = parse_endpoint(self._control_plane.address)
-        connection = Connection(address.reachable, DEFAULT_TENANT, self._options.log)
-        told: set[tuple[str, ...]] = set()
+        connection = ConnectionOptions(address.reachable, DEFAULT_TENANT, self._options.log)
+        printed: set[tuple[str, ...]] = set()
         try:
             async with connect(connection) as client:
                 status = await wait_until_ready(
-                    client, lambda _status: _tell_problems(client, told)
+                    client, lambda _status: _print_problems(client, printed)
                 )
                 say(f"ready {address}")
-                self._announce_pages()
-                say_how_many_are_up(status)
-                await _announce_recoveries(client)
+                self._print_pages()
+                print_servers_down(status)
+                await _print_recoveries(client)
         except LeasewayError as error:
             raise CliFailure(str(error)) from None
 
-    def _announce_pages(self) -> None:
+    def _print_pages(self) -> None:
         if "console" in self._control_plane.pages:
             say(f"console {self._control_plane.pages['console']}")
         for noun in ("metrics", "artifacts"):
@@ -284,7 +254,7 @@ class _Up:
             say(f"mcp http://{front.address}/mcp {front.name}")
 
     def _control_plane_arguments(self) -> list[str]:
-        # A restarted control plane must be where its workers and callers know it.
+        # A restarted control plane must listen at the address that workers and callers know.
         listen = self._control_plane.address or str(self._options.listen)
         return [
             "control-plane",
@@ -306,8 +276,8 @@ class _Up:
         host, advertise = self._options.listen.host, self._options.advertise
         self._starts[worker_id] += 1
         starts = self._starts[worker_id]
-        # The control plane refuses another run of an id until the first has been gone for 10 s,
-        # since it might still live. This one is known to be dead, so its successor need not wait.
+        # The control plane rejects a second process with the same id until the first has been
+        # silent for 10 s. Here the first has exited: a new id avoids the wait.
         name = worker_id if starts == 1 else f"{worker_id}-{starts}"
         return [
             "worker",
@@ -326,7 +296,7 @@ class _Up:
         ]
 
     def _front_arguments(self) -> list[str]:
-        # A restarted front must be where its clients know it.
+        # A restarted front must listen at the address that its clients know.
         listen = self._fronts[0].address or str(self._options.mcp)
         return [
             "mcp-front",
@@ -357,31 +327,31 @@ class _Up:
             collector = await stack.enter_async_context(TraceCollector(path, token=token))
         except OSError as error:
             raise CliFailure(
-                f"The trace file {path} cannot be written: {error.strerror}.", USAGE
+                f"Can't write the trace file {path}: {error.strerror}.", USAGE
             ) from None
         self._environment.update(otlp_environment(collector.endpoint, token))
         say(
-            f"leaseway: Spans go to {path}. Your own process adds its spans with "
+            f"leaseway: Spans are written to {path}. To add the spans of your own process, set "
             f"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_ENDPOINT=http://{collector.endpoint} "
             f"OTEL_EXPORTER_OTLP_HEADERS={SPAN_HEADER}={token}",
             err=True,
         )
 
     async def _stop(self) -> None:
-        # Callers first, then workers: while they finish their calls, the control plane can answer.
+        # Fronts first, then workers, which still need the control plane to finish their calls.
         await asyncio.gather(*(front.stop() for front in self._fronts))
         await asyncio.gather(*(worker.stop() for worker in self._workers))
         await self._control_plane.stop()
 
     @asynccontextmanager
     async def _signals(self) -> AsyncIterator[asyncio.Event]:
-        """Give an event that the first SIGINT or SIGTERM sets; the second one kills."""
+        """Yield an event that SIGINT or SIGTERM sets. A second signal kills all children."""
         loop = asyncio.get_running_loop()
         stopped = asyncio.Event()
 
         def on_signal() -> None:
             if stopped.is_set():
-                _logger.warning("Told twice to stop: everything is killed.")
+                _logger.warning("Second signal: killing all processes.")
                 for child in (*self._fronts, *self._workers, self._control_plane):
                     child.kill()
             stopped.set()
@@ -395,37 +365,36 @@ class _Up:
                 loop.remove_signal_handler(number)
 
 
-async def _tell_problems(client: AsyncClient, told: set[tuple[str, ...]]) -> None:
+async def _print_problems(client: AsyncClient, printed: set[tuple[str, ...]]) -> None:
     """Print each open problem on stderr, once."""
     for problem in reversed(await client.problems()):
         identity = (problem.scope, problem.server_id, problem.message)
-        if identity not in told:
-            told.add(identity)
-            said = f"leaseway: {problem.severity}: {problem.message}"
-            say(said, err=True)
+        if identity not in printed:
+            printed.add(identity)
+            say(f"leaseway: {problem.severity}: {problem.message}", err=True)
 
 
-async def _announce_recoveries(client: AsyncClient) -> None:
-    """Say on stderr which servers that were not up have come up, until cancelled."""
+async def _print_recoveries(client: AsyncClient) -> None:
+    """Print to stderr which servers have come up again, until cancelled."""
     from leaseway.sdk import LeasewayError
 
     down: set[str] = set()
     while True:
         try:
             states = {server.id: server.state for server in await client.servers()}
-        except LeasewayError:  # its log says why; it is started again
+        except LeasewayError:  # it is restarted, and logs the reason
             states = dict.fromkeys(down, "")
         up = {each for each, state in states.items() if state in ("ready", "degraded")}
         for server_id in sorted(down & up):
             say(f"leaseway: server {server_id} is up", err=True)
         down = states.keys() - up
-        await asyncio.sleep(_LOOK_AGAIN)
+        await asyncio.sleep(_POLL)
 
 
 def _page_arguments(option: str, first: Endpoint | None, number: int, served: str) -> list[str]:
-    """Return where a child serves pages: at the number-th port from the first; 0 is any port.
+    """Return a child's option for pages: the first port plus `number`; port 0 means any free port.
 
-    A successor serves where pages are known to be, also where the system chose the port.
+    A restarted child serves at the same URL again (`served`), also if the port was chosen freely.
     """
     if served:
         return [option, urlsplit(served).netloc]

@@ -1,0 +1,45 @@
+"""Report servers that do not exist, failed or still start, rather than print an empty list."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from leaseway.cli.errors import CliFailure
+from leaseway.cli.output.tables import say
+from leaseway.wire.names import nearest
+
+if TYPE_CHECKING:
+    from leaseway.sdk import AsyncClient
+
+
+async def check_servers(
+    client: AsyncClient, server_ids: Iterable[str], found: Collection[str] = ()
+) -> None:
+    """Check that servers exist, and print those that failed to start to stderr.
+
+    Args:
+        client: Lists the servers.
+        server_ids: The servers that the user named.
+        found: Servers that need no check.
+
+    Raises:
+        CliFailure: A server does not exist; the message suggests the nearest ids.
+    """
+    wanted = [server_id for server_id in server_ids if server_id not in found]
+    listed = await client.servers() if wanted else []
+    known = {server.id for server in listed}
+    for server_id in wanted:
+        if server_id not in known:
+            near = nearest(server_id, sorted(known))
+            hint = f"Did you mean {' or '.join(near)}?" if near else "See `leaseway servers`."
+            raise CliFailure(f"There is no server '{server_id}'. {hint}")
+    failed = sorted({each.id for each in listed if each.id in wanted and each.state == "failed"})
+    if failed:
+        say(f"leaseway: Failed to start: {', '.join(failed)}; see `leaseway problems`.", err=True)
+
+
+def print_pending(pending: Collection[str]) -> None:
+    """Print to stderr which servers still start: a list lacks their items."""
+    if pending:
+        say(f"leaseway: Still starting: {', '.join(pending)}.", err=True)
