@@ -1,4 +1,4 @@
-"""Go templates, against what Go's own text/template makes of the same."""
+"""Go templates, compared with the output of Go's text/template."""
 
 import contextlib
 import gc
@@ -16,50 +16,41 @@ from leaseway.templates.engine import Template, compiled
 from leaseway.templates.go_nodes import TemplateSyntaxError
 from leaseway.templates.limits import TemplateFailure
 
-# Made by `go run main.go` in go_table/, which holds each case's source.
+# Written by `go run main.go` in go_table/, which contains the cases.
 _TABLE = json.loads(Path(__file__).with_name("go_table.json").read_text())
 _CASES: list[dict[str, str]] = _TABLE["cases"]
 _LENIENT = {"eq of an int and a float": "true", "lt of an int and a float": "true"}
-"""Where Go refuses and Leaseway does not: JSON does not tell 2 from 2.0, so both are numbers."""
+"""Cases that only Go rejects: JSON does not distinguish 2 and 2.0, so both are numbers here."""
 
 
 def _rendered(text: str, data: object) -> str:
     return Template(text).render(data)
 
 
-def _case_names() -> list[str]:
-    return [case["name"] for case in _CASES]
-
-
-@pytest.mark.parametrize("case", _CASES, ids=_case_names())
-def test_a_template_writes_what_go_writes_and_fails_where_go_fails(case: dict[str, str]) -> None:
+@pytest.mark.parametrize("case", _CASES, ids=[case["name"] for case in _CASES])
+def test_a_template_has_the_output_or_failure_of_go(case: dict[str, str]) -> None:
     data = msgspec.json.decode(case.get("data") or _TABLE["person"])
     if case["name"] in _LENIENT:
         assert _rendered(case["template"], data) == _LENIENT[case["name"]]
     elif not case.get("failed"):
         assert _rendered(case["template"], data) == case["output"]
     else:
-        refused = TemplateSyntaxError if case["failed"] == "parse" else Exception
+        expected = TemplateSyntaxError if case["failed"] == "parse" else Exception
         with pytest.raises((TemplateSyntaxError, TemplateFailure)) as raised:
             _rendered(case["template"], data)
-        # What Go only finds when it runs may be found here at load, never the other way round.
-        assert isinstance(raised.value, refused)
+        # Errors that Go finds when it runs may be found earlier here, but never later.
+        assert isinstance(raised.value, expected)
 
 
-def test_the_table_has_the_cases_that_it_is_for() -> None:
-    assert len(_CASES) >= 150
-    assert len(set(_case_names())) == len(_CASES)
-
-
-def test_a_template_is_compiled_once_while_somebody_holds_it() -> None:
-    text = "a text that only this test has"
-    held = compiled(text)
-    assert compiled(text) is held
-    assert compiled(text, "jinja2") is not held
-    forgotten = weakref.ref(held)
-    del held
+def test_a_template_is_compiled_once_while_it_is_used() -> None:
+    text = "a text of this test only"
+    template = compiled(text)
+    assert compiled(text) is template
+    assert compiled(text, "jinja2") is not template
+    reference = weakref.ref(template)
+    del template
     gc.collect()
-    assert forgotten() is None
+    assert reference() is None
 
 
 @pytest.mark.parametrize(
@@ -67,25 +58,23 @@ def test_a_template_is_compiled_once_while_somebody_holds_it() -> None:
     [
         ("a\n{{ if }}", 2, "has no value"),
         ("{{ .a }}\n\n{{ nosuch . }}", 3, "'nosuch' is not defined"),
-        ("{{ range .a }}\n{{ end }}\n{{ end }}", 3, "belongs to nothing"),
+        ("{{ range .a }}\n{{ end }}\n{{ end }}", 3, "without a block"),
         ("x\n{{ template \"t\" }}", 2, "'t' is not defined"),
         ("x" * 65_537, 1, "more than 65,536 characters"),
-        ("{{ if .a }}" * 17 + "{{ end }}" * 17, 1, "nest deeper than 16"),
-        ("{{ " + "(" * 40 + ".a" + ")" * 40 + " }}", 1, "parentheses nest deeper"),
+        ("{{ if .a }}" * 17 + "{{ end }}" * 17, 1, "nested deeper than 16"),
+        ("{{ " + "(" * 40 + ".a" + ")" * 40 + " }}", 1, "parentheses are nested deeper"),
     ],
 )  # fmt: skip
-def test_a_template_that_does_not_compile_says_where_and_why(
-    text: str, line: int, part: str
-) -> None:
+def test_a_syntax_error_has_a_line_and_a_reason(text: str, line: int, part: str) -> None:
     with pytest.raises(TemplateSyntaxError) as raised:
         Template(text)
     assert raised.value.line == line
     assert part in raised.value.message
 
 
-def test_a_failure_names_the_line_of_the_template() -> None:
+def test_a_failure_has_the_line_of_the_template() -> None:
     text = 'one\n{{ .a }}\n{{ define "t" }}\n{{ .b.c.d }}{{ end }}\n{{ template "t" . }}'
-    with pytest.raises(TemplateFailure, match="field d is asked of a number") as raised:
+    with pytest.raises(TemplateFailure, match="a number has no field d") as raised:
         _rendered(text, {"a": 1, "b": {"c": 5}})
     assert raised.value.line == 4
 
@@ -110,7 +99,7 @@ def test_a_failure_names_the_line_of_the_template() -> None:
         ("{{ range 99 }}{{ $x := join $.s $.l }}{{ end }}", {"s": "x" * 9999, "l": [1] * 999}),
     ],
 )  # fmt: skip
-def test_no_template_runs_without_end_or_eats_memory(text: str, data: object) -> None:
+def test_time_and_memory_of_a_template_are_limited(text: str, data: object) -> None:
     template = Template(text)
     with pytest.raises(TemplateFailure, match=r"more than|deep"):
         template.render(data)
@@ -126,7 +115,7 @@ _json = st.recursive(
 
 @settings(max_examples=40)
 @given(st.text().filter(lambda text: "{{" not in text), st.text())
-def test_text_and_strings_come_out_as_they_are(text: str, value: str) -> None:
+def test_text_and_strings_are_written_unchanged(text: str, value: str) -> None:
     assert _rendered(f"{text}|{{{{ .v }}}}|{text}", {"v": value}) == f"{text}|{value}|{text}"
 
 
@@ -140,14 +129,14 @@ _words = st.sampled_from(
 
 @settings(max_examples=40)
 @given(st.lists(_words, max_size=24).map("".join), _json)
-def test_anything_either_renders_or_is_refused_in_a_sentence(text: str, data: Any) -> None:
+def test_any_text_renders_or_is_rejected(text: str, data: Any) -> None:
     with contextlib.suppress(TemplateSyntaxError, TemplateFailure):
         assert isinstance(_rendered(text, data), str)
 
 
 @settings(max_examples=40)
 @given(_json)
-def test_any_value_can_be_printed_and_ranged_over(data: Any) -> None:
+def test_any_value_can_be_printed(data: Any) -> None:
     assert _rendered("{{ . }}", {"v": data}).startswith("map[v:")
     assert json.loads(_rendered("{{ toJson .v }}", {"v": data})) == data
     assert _rendered('{{ printf "%v" .v }}', {"v": data}) == _rendered(

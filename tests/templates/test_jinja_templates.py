@@ -1,4 +1,4 @@
-"""Templates in Jinja2's own syntax, and what they may not do."""
+"""Templates in Jinja2's syntax, and their limits."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _DATA = {"name": "Ann", "tags": ["x", "y"], "n": 3, "rows": [{"id": 2, "v": "b"}
         ("{% for i in range(3) %}{{ i }}{% if i == 1 %}{% break %}{% endif %}{% endfor %}", "01"),
     ],
 )  # fmt: skip
-def test_jinja_templates_write_what_jinja_writes(text: str, output: str) -> None:
+def test_a_jinja_template_has_the_output_of_jinja(text: str, output: str) -> None:
     assert Template(text, "jinja2").render(_DATA) == output
 
 
-def test_a_value_that_is_no_mapping_is_data() -> None:
+def test_a_value_other_than_a_mapping_is_named_data() -> None:
     assert Template("{% for x in data %}{{ x }}{% endfor %}", "jinja2").render([1, 2]) == "12"
 
 
@@ -97,13 +97,13 @@ def test_a_value_that_is_no_mapping_is_data() -> None:
         "{% if %}",
     ],
 )  # fmt: skip
-def test_a_template_may_not_reach_out_run_without_end_or_eat_memory(text: str) -> None:
+def test_a_template_cannot_escape_or_exceed_its_limits(text: str) -> None:
     with pytest.raises((TemplateSyntaxError, TemplateFailure)) as raised:
         Template(text, "jinja2").render(_DATA)
     assert str(raised.value)
 
 
-def test_a_failure_names_its_line() -> None:
+def test_a_failure_has_its_line() -> None:
     with pytest.raises(TemplateFailure) as raised:
         Template("a\n{{ nothing }}", "jinja2").render(_DATA)
     assert raised.value.line == 2

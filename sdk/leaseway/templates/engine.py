@@ -1,7 +1,4 @@
-"""Templates, compiled once and rendered as often as wanted, within bounds.
-
-What a template does runs in Jinja2's sandbox, whichever syntax it is written in.
-"""
+"""Compiled templates with limits on each rendering; both syntaxes run in Jinja2's sandbox."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from leaseway.templates import go_functions
 from leaseway.templates.go_functions import FUNCTIONS, MISSING
 from leaseway.templates.go_nodes import TemplateSyntaxError
 from leaseway.templates.go_translate import translate
-from leaseway.templates.jinja_syntax import JinjaEnvironment, read_jinja
+from leaseway.templates.jinja_syntax import JinjaEnvironment, parse_jinja
 from leaseway.templates.limits import MAX_OUTPUT, MAX_TEMPLATE, Budget, TemplateFailure
 
 Engine = Literal["go", "jinja2"]
@@ -29,8 +26,8 @@ class Template:
     """A compiled template.
 
     Args:
-        text: What it says.
-        engine: In which syntax.
+        text: The template.
+        engine: Its syntax.
 
     Raises:
         TemplateSyntaxError: It does not compile.
@@ -46,26 +43,26 @@ class Template:
                 source, self._lines = translate(text)
                 self._template = _GO.from_string(source)
             else:
-                self._template = _JINJA.from_string(read_jinja(_JINJA, text))
+                self._template = _JINJA.from_string(parse_jinja(_JINJA, text))
         except TemplateError as error:
             line = getattr(error, "lineno", None) or 1
             raise TemplateSyntaxError(line, str(error.message or error)) from None
         except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
-            # Python's compiler has bounds of its own, on nesting for one.
+            # Python's compiler has its own limits, for example on nesting.
             raise TemplateSyntaxError(1, f"it is too deep or too large: {error}") from None
 
     def render(self, data: object) -> str:
-        """Return what the template makes of a JSON value.
+        """Render the template with a JSON value.
 
         Raises:
-            TemplateFailure: It fails on this value, or does more than it may.
+            TemplateFailure: It fails with this value, or exceeds a limit.
         """
         budget = Budget()
         if self._engine == "go":
             context = {"_root": go_functions.lift(data), "_run": budget, "_missing": MISSING}
         else:
-            known = data if isinstance(data, dict) else {}
-            context = {**known, "data": data} if "data" not in known else dict(known)
+            names = data if isinstance(data, dict) else {}
+            context = {**names, "data": names.get("data", data)}
             context["response"] = data
             context["_run"] = budget
         try:
@@ -83,26 +80,26 @@ class Template:
 
     def _collect(self, context: dict[str, Any]) -> str:
         parts: list[str] = []
-        left = MAX_OUTPUT
+        remaining = MAX_OUTPUT
         for part in self._template.root_render_func(self._template.new_context(context)):
-            left -= len(part)
-            if left < 0:
+            remaining -= len(part)
+            if remaining < 0:
                 raise TemplateFailure(f"it writes more than {MAX_OUTPUT:,} characters")
             parts.append(part)
         return "".join(parts)
 
     def _line_of(self, error: BaseException) -> int:
         line = 0
-        for frame, at in walk_tb(error.__traceback__):
+        for frame, python_line in walk_tb(error.__traceback__):
             if frame.f_globals.get("environment") is not None and "blocks" in frame.f_globals:
-                line = self._template.get_corresponding_lineno(at)
+                line = self._template.get_corresponding_lineno(python_line)
         if self._engine == "jinja2" or not line:
             return line
         return self._lines.get(max((each for each in self._lines if each <= line), default=0), 0)
 
 
 def compiled(text: str, engine: Engine = "go") -> Template:
-    """Return a compiled template; the same one as long as anybody holds it.
+    """Return a compiled template, shared by all callers that still use it.
 
     Raises:
         TemplateSyntaxError: It does not compile.

@@ -1,7 +1,7 @@
-"""Values as Go's `fmt` prints them: the verbs, flags, widths and complaints of `printf`.
+"""Formatting of values like Go's `fmt`: the verbs, flags, widths and errors of `printf`.
 
-Values are those of JSON: None, booleans, whole numbers (Go's `int`), floats (`float64`), strings,
-lists (`[]interface {}`) and mappings (`map[string]interface {}`).
+Values are those of JSON: None, booleans, integers (Go's `int`), floats (`float64`), strings, lists
+(`[]interface {}`) and mappings (`map[string]interface {}`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-_LARGEST_WIDTH: Final = 1_000_000
+_MAX_WIDTH: Final = 1_000_000
 _FIXED_FROM: Final = -4
 _FIXED_TO: Final = 6
-"""Exponents of the floats that `%v` prints without an exponent."""
+"""Range of exponents that `%v` prints as fixed-point numbers."""
 _NO_VALUE: Final = "<nil>"
 _FLAGS: Final = "#0+- "
 _ESCAPES: Final = {
@@ -28,11 +28,11 @@ _SURROGATES: Final = range(0xD800, 0xE000)
 
 
 class Unprintable(Exception):
-    """A value that a verb cannot print here, though Go could; the message says which."""
+    """A value that Go's verb can print but this module cannot; the message names them."""
 
 
 def type_name(value: Any) -> str:
-    """Return what Go calls a value's type."""
+    """Return Go's name of a value's type."""
     match value:
         case None:
             return _NO_VALUE
@@ -51,7 +51,7 @@ def type_name(value: Any) -> str:
 
 
 def to_text(value: Any) -> str:
-    """Return a value as `%v` prints it."""
+    """Format a value like `%v`."""
     match value:
         case str():
             return value
@@ -70,7 +70,7 @@ def to_text(value: Any) -> str:
 
 
 def print_all(values: Sequence[Any]) -> str:
-    """Return values as `print` does: a space between two of which neither is a string."""
+    """Format values like `print`: with a space between two values if neither is a string."""
     parts: list[str] = []
     for number, value in enumerate(values):
         if number and not isinstance(value, str) and not isinstance(values[number - 1], str):
@@ -84,18 +84,18 @@ def print_format(text: str, values: Sequence[Any]) -> str:
 
 
 def float_text(value: float, verb: str = "g", precision: int = -1) -> str:
-    """Return a finite float as `strconv` does; precision -1 takes the fewest digits."""
+    """Format a finite float like `strconv`; precision -1 means the fewest exact digits."""
     if precision >= 0 and verb in "eEfF":
         return f"{value:.{precision}{verb}}"
     if precision >= 0:
         return _general(value, precision, upper=verb == "G")
     sign, digits, exponent = _shortest(value)
-    shown = "-" if sign else ""
+    prefix = "-" if sign else ""
     if verb in "fF":
-        return shown + _fixed(digits, exponent)
+        return prefix + _fixed(digits, exponent)
     if verb in "eE" or not _FIXED_FROM <= exponent < _FIXED_TO:
-        return shown + _scientific(digits, exponent, "E" if verb in "EG" else "e")
-    return shown + _fixed(digits, exponent)
+        return prefix + _scientific(digits, exponent, "E" if verb in "EG" else "e")
+    return prefix + _fixed(digits, exponent)
 
 
 def quoted(text: str, *, ascii_only: bool = False) -> str:
@@ -117,7 +117,7 @@ def _escaped(char: str, quote: str, ascii_only: bool) -> str:
 
 
 def _shortest(value: float) -> tuple[int, str, int]:
-    """Return sign, the fewest digits that read back as this float, and their exponent."""
+    """Return sign, the fewest digits that identify this float, and their exponent."""
     sign, digits, shift = Decimal(repr(value)).as_tuple()
     assert isinstance(shift, int)
     text = "".join(map(str, digits)).rstrip("0") or "0"
@@ -146,7 +146,7 @@ def _general(value: float, precision: int, *, upper: bool) -> str:
     digits = mantissa.replace(".", "").lstrip("-").rstrip("0") or "0"
     power = int(exponent)
     sign = "-" if mantissa.startswith("-") else ""
-    # Where all digits of the shorter form are whole, Go lets as many stand as there are.
+    # If all significant digits are before the point, Go allows as many digits as there are.
     limit = precision
     if limit > len(digits) and len(digits) >= power + 1:
         limit = len(digits)
@@ -168,7 +168,7 @@ class _Flags:
 
 
 class _Printer:
-    """One `printf`."""
+    """One call of `printf`."""
 
     def __init__(self, text: str, values: Sequence[Any]) -> None:
         self._text = text
@@ -215,16 +215,16 @@ class _Printer:
                     flags.space = True
             self._at += 1
         indexed = self._index()
-        complaint, indexed = self._width(flags, indexed)
-        said, indexed = self._precision(flags, indexed)
-        complaint += said
+        error, indexed = self._width(flags, indexed)
+        precision_error, indexed = self._precision(flags, indexed)
+        error += precision_error
         if not indexed:
             self._index()
         if self._at >= len(text):
-            return complaint + "%!(NOVERB)"
+            return error + "%!(NOVERB)"
         verb = text[self._at]
         self._at += 1
-        return complaint + self._print(verb)
+        return error + self._print(verb)
 
     def _print(self, verb: str) -> str:
         if verb == "%":
@@ -239,7 +239,7 @@ class _Printer:
             )  # fmt: skip
         value = self._values[self._next]
         self._next += 1
-        return self._one(value, verb)
+        return self._format(value, verb)
 
     # Numbers before the verb.
 
@@ -268,7 +268,7 @@ class _Printer:
         digits = self._text[start : self._at]
         if not digits:
             return None
-        if len(digits) > len("10000000") or int(digits) > _LARGEST_WIDTH * 10:
+        if len(digits) > len("10000000") or int(digits) > _MAX_WIDTH * 10:
             self._at = len(self._text)
             return None
         return int(digits)
@@ -279,7 +279,7 @@ class _Printer:
             return None
         value = self._values[self._next]
         self._next += 1
-        if type(value) is not int or abs(value) > _LARGEST_WIDTH:
+        if type(value) is not int or abs(value) > _MAX_WIDTH:
             return None
         return value
 
@@ -314,13 +314,13 @@ class _Printer:
 
     # Values.
 
-    def _one(self, value: Any, verb: str) -> str:
+    def _format(self, value: Any, verb: str) -> str:
         if value is None:
             return self._pad(_NO_VALUE) if verb in "vT" else f"%!{verb}({_NO_VALUE})"
         if verb == "T":
             return self._pad(self._cut(type_name(value)))
         if verb == "p" and not isinstance(value, bool | int | float | str):
-            raise Unprintable("printf has no %p here: a value of JSON has no address")
+            raise Unprintable("printf does not support %p: JSON values have no address")
         return self._value(value, verb)
 
     def _value(self, value: Any, verb: str) -> str:
@@ -426,7 +426,7 @@ class _Printer:
     def _float(self, value: float, verb: str) -> str:
         flags = self._flags
         if verb in "bxX":
-            raise Unprintable(f"printf has no %{verb} for floats here")
+            raise Unprintable(f"printf does not support %{verb} for floats")
         if verb not in "vgGeEfF":
             return self._bad(verb, value)
         shape = {"v": "g", "F": "f"}.get(verb, verb)
@@ -453,12 +453,12 @@ def _can_backquote(text: str) -> bool:
 
 
 def _with_point(number: str, shape: str, precision: int) -> str:
-    """Return a float's digits with the point, and for %g the zeros, that `#` asks for."""
-    wanted = (6 if precision == -1 else precision) if shape in "gG" else 0
+    """Add the point, and for %g the zeros, that the flag `#` requires."""
+    digits = (6 if precision == -1 else precision) if shape in "gG" else 0
     letter = next((char for char in number if char in "eE"), "")
     mantissa, _, exponent = number.partition(letter) if letter else (number, "", "")
     significant = mantissa.replace(".", "").lstrip("0")
-    missing = wanted - len(significant)
+    missing = digits - len(significant)
     if "." not in mantissa:
         missing -= mantissa == "0"
         mantissa += "."

@@ -1,7 +1,7 @@
-"""What Go templates do with values: fields, truth, comparison, and the functions by name.
+"""Fields and functions of Go templates.
 
-Go tells a value that is absent (no such key) from one that is null: a field of the first is absent
-again, a field of the second is an error. `MISSING` is the first, None the second.
+Go distinguishes a missing value (no such key) from null: a field of a missing value is missing, a
+field of null is an error. `MISSING` stands for the first, None for the second.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _HTML: Final = str.maketrans(
 _JS: Final = {"\\": "\\\\", "'": "\\'", '"': '\\"'} | {
     char: f"\\u{ord(char):04X}" for char in "<>&="
 }
-_SHOWN: Final = 64
-_MOST_SLICE_INDEXES: Final = 3
-_CHEAP: Final = 256
+_MAX_SHOWN: Final = 64
+_MAX_SLICE_INDEXES: Final = 3
+_FREE_WIDTH: Final = 256
 
 
 class Missing:
@@ -46,16 +46,16 @@ class Missing:
 
 
 MISSING: Final = Missing()
-"""What a key stands for that a mapping does not have."""
+"""The value of a key that a mapping does not have."""
 
 
 def lift(value: Any) -> Any:
-    """Return what a pipeline's value is to whoever takes it on: null is absent there."""
+    """Convert the value of a pipeline for its next use, where null is missing."""
     return MISSING if value is None else value
 
 
 def plain(value: Any) -> Any:
-    """Return a value as functions see it: what is absent is null to them."""
+    """Convert a value for functions, where a missing value is null."""
     return None if value is MISSING else value
 
 
@@ -63,38 +63,38 @@ def field(value: Any, *names: str) -> Any:
     """Return a field of a field of a value.
 
     Raises:
-        TemplateFailure: A value on the way has no fields.
+        TemplateFailure: A value has no fields.
     """
     for name in names:
         if isinstance(value, dict):
             value = value.get(name, MISSING)
         elif value is None:
-            raise TemplateFailure(f"the field {name[:_SHOWN]} is asked of null")
+            raise TemplateFailure(f"null has no field {name[:_MAX_SHOWN]}")
         elif value is not MISSING:
-            raise TemplateFailure(f"the field {name[:_SHOWN]} is asked of {_kind(value)}")
+            raise TemplateFailure(f"{_kind(value)} has no field {name[:_MAX_SHOWN]}")
     return value
 
 
 def pairs(value: Any, budget: Budget, size: int) -> Iterator[tuple[Any, Any]]:
-    """Return what `range` goes through: keys or indexes, and elements.
+    """Yield the pairs of a `range`: keys or indexes, and elements.
 
     Args:
-        value: What is ranged over.
-        budget: Counts the rounds.
-        size: The characters that a round writes at most, besides values.
+        value: The value to iterate over.
+        budget: Counts the iterations.
+        size: The maximum literal text of an iteration, in characters.
 
     Raises:
-        TemplateFailure: There is nothing in it to go through.
+        TemplateFailure: The value cannot be iterated over.
     """
     if isinstance(value, list):
-        return budget.rounds(enumerate(value), size)
+        return budget.iterate(enumerate(value), size)
     if isinstance(value, dict):
-        return budget.rounds(((key, value[key]) for key in sorted(value)), size)
+        return budget.iterate(((key, value[key]) for key in sorted(value)), size)
     if value is None or value is MISSING:
         return iter(())
     if type(value) is int:
-        return budget.rounds(((MISSING, number) for number in range(value)), size)
-    raise TemplateFailure(f"range goes through lists, mappings and counts, not {_kind(value)}")
+        return budget.iterate(((MISSING, number) for number in range(value)), size)
+    raise TemplateFailure(f"range accepts lists, mappings and counts, not {_kind(value)}")
 
 
 def single(value: Any) -> Any:
@@ -111,17 +111,16 @@ def show(value: Any, budget: Budget) -> str:
 
 @dataclass(frozen=True)
 class Signature:
-    """A function.
+    """A function, called with the budget and its arguments.
 
     Attributes:
-        call: Takes the run and the arguments.
-        least: The fewest arguments.
-        most: The most, or None for any number.
+        minimum: The minimum number of arguments.
+        maximum: The maximum number, or None for any.
     """
 
     call: Callable[..., Any]
-    least: int
-    most: int | None = None
+    minimum: int
+    maximum: int | None = None
 
 
 def _kind(value: Any) -> str:
@@ -137,7 +136,7 @@ def _kind(value: Any) -> str:
 
 
 def _size(value: Any) -> int:
-    """Return about how many characters a value prints as."""
+    """Return the approximate length of a value as text."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -147,7 +146,7 @@ def _size(value: Any) -> int:
     return 20
 
 
-def _making(budget: Budget, *values: Any) -> None:
+def _count(budget: Budget, *values: Any) -> None:
     budget.step()
     budget.make(sum(map(_size, values)))
 
@@ -155,7 +154,7 @@ def _making(budget: Budget, *values: Any) -> None:
 def _text(value: Any, function: str) -> str:
     if isinstance(value, str):
         return value
-    raise TemplateFailure(f"{function} takes a string, not {_kind(value)}")
+    raise TemplateFailure(f"{function} accepts a string, not {_kind(value)}")
 
 
 # Comparison.
@@ -237,48 +236,48 @@ def _len(budget: Budget, value: Any) -> int:
         return len(value.encode("utf-8", "replace"))
     if isinstance(value, list | dict):
         return len(value)
-    raise TemplateFailure(f"len takes a string, a list or a mapping, not {_kind(value)}")
+    raise TemplateFailure(f"len accepts a string, a list or a mapping, not {_kind(value)}")
 
 
 def _position(index: Any, length: int) -> int:
     if type(index) is not int:
-        raise TemplateFailure(f"an index is a whole number, not {_kind(index)}")
+        raise TemplateFailure(f"an index must be an integer, not {_kind(index)}")
     if not 0 <= index <= length:
-        raise TemplateFailure(f"the index {index} is beyond the {length} elements that there are")
+        raise TemplateFailure(f"the index {index} is out of range: there are {length} elements")
     return index
 
 
 def _index(budget: Budget, value: Any, *indexes: Any) -> Any:
     budget.step()
     if value is None or value is MISSING:
-        raise TemplateFailure("index is asked of null")
+        raise TemplateFailure("null cannot be indexed")
     for index in indexes:
         if isinstance(value, dict):
             if not isinstance(index, str):
-                raise TemplateFailure(f"a mapping has strings as keys, not {_kind(index)}")
+                raise TemplateFailure(f"a key must be a string, not {_kind(index)}")
             value = value.get(index)
         elif isinstance(value, str | list):
             items = value.encode("utf-8", "replace") if isinstance(value, str) else value
             at = _position(index, len(items))
             if at == len(items):
-                raise TemplateFailure(f"the index {at} is beyond the {at} elements that there are")
+                raise TemplateFailure(f"the index {at} is out of range: there are {at} elements")
             value = items[at]
         else:
-            raise TemplateFailure(f"index is asked of {_kind(value)}")
+            raise TemplateFailure(f"{_kind(value)} cannot be indexed")
     return value
 
 
 def _slice(budget: Budget, value: Any, *indexes: Any) -> Any:
     budget.step()
     if not isinstance(value, str | list):
-        raise TemplateFailure(f"slice takes a string or a list, not {_kind(value)}")
-    if isinstance(value, str) and len(indexes) == _MOST_SLICE_INDEXES:
-        raise TemplateFailure("a slice of a string has at most two indexes")
+        raise TemplateFailure(f"slice accepts a string or a list, not {_kind(value)}")
+    if isinstance(value, str) and len(indexes) == _MAX_SLICE_INDEXES:
+        raise TemplateFailure("a slice of a string accepts at maximum two indexes")
     items: Any = value.encode("utf-8", "replace") if isinstance(value, str) else value
     ends = [_position(index, len(items)) for index in indexes]
     bounds = [*ends, *(0, len(items), len(items))[len(ends) :]]
     if not bounds[0] <= bounds[1] <= bounds[2]:
-        raise TemplateFailure(f"the slice {bounds[0]} to {bounds[1]} runs backwards")
+        raise TemplateFailure(f"the slice {bounds[0]} to {bounds[1]} is reversed")
     budget.make(bounds[1] - bounds[0])
     part = items[bounds[0] : bounds[1]]
     return part.decode("utf-8", "replace") if isinstance(value, str) else part
@@ -288,18 +287,18 @@ def _slice(budget: Budget, value: Any, *indexes: Any) -> Any:
 
 
 def _print(budget: Budget, *values: Any) -> str:
-    _making(budget, *values)
+    _count(budget, *values)
     return print_all([plain(value) for value in values])
 
 
 def _println(budget: Budget, *values: Any) -> str:
-    _making(budget, *values)
+    _count(budget, *values)
     return " ".join(to_text(plain(value)) for value in values) + "\n"
 
 
 def _printf(budget: Budget, form: Any, *values: Any) -> str:
     text = _text(form, "printf")
-    _making(budget, text, *values)
+    _count(budget, text, *values)
     _bound_widths(budget, text, values)
     try:
         made = print_format(text, [plain(value) for value in values])
@@ -310,18 +309,18 @@ def _printf(budget: Budget, form: Any, *values: Any) -> str:
 
 
 def _bound_widths(budget: Budget, text: str, values: Sequence[Any]) -> None:
-    """Count the widths that a format may ask for, before anything is made."""
-    digits, asked = "", 0
+    """Count the widths of a format before formatting."""
+    digits, total = "", 0
     for char in text + " ":
         if char.isdecimal() and char.isascii():
             digits += char
         elif digits:
-            asked, digits = asked + min(int(digits[:8]), MAX_OUTPUT), ""
+            total, digits = total + min(int(digits[:8]), MAX_OUTPUT), ""
     if "*" in text:
-        asked += sum(abs(value) for value in values if type(value) is int and abs(value) < 10**7)
+        total += sum(abs(value) for value in values if type(value) is int and abs(value) < 10**7)
     lists = max((_size(value) for value in values if isinstance(value, list | dict)), default=1)
-    if asked > _CHEAP:
-        budget.make(asked * max(1, lists))
+    if total > _FREE_WIDTH:
+        budget.make(total * max(1, lists))
 
 
 def _joined(values: Sequence[Any]) -> str:
@@ -330,12 +329,12 @@ def _joined(values: Sequence[Any]) -> str:
 
 
 def _html(budget: Budget, *values: Any) -> str:
-    _making(budget, *values)
+    _count(budget, *values)
     return _joined(values).translate(_HTML)
 
 
 def _js(budget: Budget, *values: Any) -> str:
-    _making(budget, *values)
+    _count(budget, *values)
     return "".join(map(_js_character, _joined(values)))
 
 
@@ -348,15 +347,15 @@ def _js_character(char: str) -> str:
 
 
 def _urlquery(budget: Budget, *values: Any) -> str:
-    _making(budget, *values)
+    _count(budget, *values)
     return quote_plus(_joined(values), errors="replace")
 
 
 def _call(budget: Budget, function: Any, *_arguments: Any) -> Any:
-    raise TemplateFailure(f"call takes a function, and data has none: this is {_kind(function)}")
+    raise TemplateFailure(f"call needs a function, not {_kind(function)}; data has no functions")
 
 
-# What people add to Go's own.
+# Common additions to Go's functions.
 
 
 def _default(budget: Budget, fallback: Any, value: Any = MISSING) -> Any:
@@ -370,27 +369,27 @@ def _join(budget: Budget, separator: Any, items: Any) -> str:
         return ""
     parts = items if isinstance(items, list) else [items]
     budget.make(len(between) * len(parts))
-    _making(budget, parts)
+    _count(budget, parts)
     return between.join(to_text(part) for part in parts if part is not None)
 
 
 def _upper(budget: Budget, text: Any) -> str:
-    _making(budget, text)
+    _count(budget, text)
     return _text(text, "upper").upper()
 
 
 def _lower(budget: Budget, text: Any) -> str:
-    _making(budget, text)
+    _count(budget, text)
     return _text(text, "lower").lower()
 
 
 def _trim(budget: Budget, text: Any) -> str:
-    _making(budget, text)
+    _count(budget, text)
     return _text(text, "trim").strip()
 
 
 def _to_json(budget: Budget, value: Any) -> str:
-    _making(budget, value)
+    _count(budget, value)
     return msgspec.json.encode(plain(value), order="deterministic").decode()
 
 
@@ -421,4 +420,4 @@ FUNCTIONS: Final[Mapping[str, Signature]] = {
     "trim": Signature(_trim, 1, 1),
     "toJson": Signature(_to_json, 1, 1),
 }
-"""Every function of a Go template. `and` and `or` are Jinja2's own, which stop early, too."""
+"""All functions. `and` and `or` become Jinja2's operators, which also short-circuit."""

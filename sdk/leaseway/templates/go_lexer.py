@@ -1,4 +1,4 @@
-"""Go template text as tokens: literal text, and the words inside `{{ }}`."""
+"""Splits a Go template into tokens: literal text, and the tokens inside `{{ }}`."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Token:
         kind: `text`, `left`, `right`, `space`, `word`, `keyword`, `bool`, `field`, `dot`,
             `variable`, `number`, `char`, `string`, `pipe`, `assign`, `declare`, `open`, `close`,
             `comma` or `end`.
-        value: Its text; of strings what they stand for.
-        line: Where it begins, from 1.
+        value: Its text; for strings, the unquoted value.
+        line: The line where it starts, from 1.
     """
 
     kind: str
@@ -56,7 +56,7 @@ def tokens(text: str) -> Iterator[Token]:
     """Split a template.
 
     Raises:
-        TemplateSyntaxError: It holds something that no template may.
+        TemplateSyntaxError: It contains an invalid token.
     """
     lexer = _Lexer(text)
     while not lexer.at_end:
@@ -96,9 +96,9 @@ class _Lexer:
             return
         yield Token("left", "{{", line)
         depth = 0
-        while not self._at_right():
+        while not self._is_at_close():
             if self.at_end:
-                raise TemplateSyntaxError(line, "an action that begins here has no '}}'")
+                raise TemplateSyntaxError(line, "the action that starts here has no '}}'")
             token = self._next()
             depth += (token.kind == "open") - (token.kind == "close")
             if depth < 0:
@@ -107,7 +107,7 @@ class _Lexer:
         if depth:
             raise TemplateSyntaxError(self.line, "a '(' is not closed")
         yield Token("right", "}}", self.line)
-        self._right()
+        self._close_action()
 
     def _comment(self) -> None:
         line = self.line
@@ -115,20 +115,20 @@ class _Lexer:
         if end < 0:
             raise TemplateSyntaxError(line, "a comment has no '*/'")
         self._move(end + 2)
-        if not self._at_right():
+        if not self._is_at_close():
             raise TemplateSyntaxError(self.line, "a comment must end with '*/}}' or '*/ -}}'")
-        self._right()
+        self._close_action()
 
     def _trims_left(self, at: int) -> bool:
         return self._text[at : at + 1] == "-" and self._text[at + 1 : at + 2] in tuple(_SPACE)
 
-    def _at_right(self) -> bool:
+    def _is_at_close(self) -> bool:
         text, at = self._text, self._at
         return text.startswith("}}", at) or (
             text[at : at + 1] in tuple(_SPACE) and text.startswith("-}}", at + 1)
         )
 
-    def _right(self) -> None:
+    def _close_action(self) -> None:
         if self._text.startswith("}}", self._at):
             self._move(self._at + 2)
             return
@@ -141,7 +141,7 @@ class _Lexer:
         self.line += self._text.count("\n", self._at, to)
         self._at = to
 
-    def _take(self, kind: str, to: int, value: str | None = None) -> Token:
+    def _token(self, kind: str, to: int, value: str | None = None) -> Token:
         token = Token(kind, self._text[self._at : to] if value is None else value, self.line)
         self._move(to)
         return token
@@ -152,11 +152,11 @@ class _Lexer:
         if char in _SPACE:
             return self._space()
         if char in _SINGLE:
-            return self._take(_SINGLE[char], at + 1)
+            return self._token(_SINGLE[char], at + 1)
         if char in _QUOTED:
             return self._quoted(char)
         if text.startswith(":=", at):
-            return self._take("declare", at + 2)
+            return self._token("declare", at + 2)
         if char == "$":
             return self._name("variable", at + 1)
         if char == "." and not text[at + 1 : at + 2].isdecimal():
@@ -166,31 +166,31 @@ class _Lexer:
             return self._number()
         if _WORD.match(text, at):
             return self._word()
-        raise TemplateSyntaxError(self.line, f"{char!a} may not be in an action")
+        raise TemplateSyntaxError(self.line, f"{char!a} is not allowed in an action")
 
     def _space(self) -> Token:
         end = self._at
         while end < len(self._text) and self._text[end] in _SPACE:
             end += 1
         if self._text.startswith("-}}", end) and end - 1 > self._at:
-            end -= 1  # the last one belongs to the trim marker
-        return self._take("space", end)
+            end -= 1  # the last space belongs to the trim marker
+        return self._token("space", end)
 
     def _name(self, kind: str, start: int) -> Token:
         match = _WORD.match(self._text, start) if kind != "dot" else None
         end = match.end() if match else start
-        self._require_end_of_word(end)
-        return self._take(kind, end)
+        self._check_end_of_word(end)
+        return self._token(kind, end)
 
     def _word(self) -> Token:
         match = _WORD.match(self._text, self._at)
         assert match is not None
-        self._require_end_of_word(match.end())
+        self._check_end_of_word(match.end())
         word = match[0]
         kind = "keyword" if word in _KEYWORDS else "bool" if word in ("true", "false") else "word"
-        return self._take(kind, match.end())
+        return self._token(kind, match.end())
 
-    def _require_end_of_word(self, end: int) -> None:
+    def _check_end_of_word(self, end: int) -> None:
         rest = self._text[end : end + 1]
         if rest and rest not in _ENDS_WORD and not self._text.startswith("}}", end):
             raise TemplateSyntaxError(
@@ -203,23 +203,23 @@ class _Lexer:
         rest = self._text[end : end + 1]
         if end == self._at or rest.isalnum() or rest in ("_", "+", "-"):
             raise TemplateSyntaxError(
-                self.line, f"{self._text[self._at : end + 1][:64]!r} is no number"
+                self.line, f"{self._text[self._at : end + 1][:64]!r} is not a number"
             )
-        return self._take("number", end)
+        return self._token("number", end)
 
     def _quoted(self, quote: str) -> Token:
         match = _QUOTED[quote].match(self._text, self._at)
         if match is None:
-            raise TemplateSyntaxError(self.line, f"a text in {quote} quotes has no end")
+            raise TemplateSyntaxError(self.line, f"a string in {quote} quotes is not closed")
         inner = match[0][1:-1]
         if quote == "`":
-            return self._take("string", match.end(), inner.replace("\r", ""))
+            return self._token("string", match.end(), inner.replace("\r", ""))
         value = _unquoted(inner, quote, self.line)
         if quote == "'":
             if len(value) != 1:
                 raise TemplateSyntaxError(self.line, f"{match[0][:64]} is not one character")
-            return self._take("char", match.end(), value)
-        return self._take("string", match.end(), value)
+            return self._token("char", match.end(), value)
+        return self._token("string", match.end(), value)
 
 
 def _unquoted(inner: str, quote: str, line: int) -> str:
@@ -238,7 +238,7 @@ def _unquoted(inner: str, quote: str, line: int) -> str:
         try:
             return chr(int(small or large, 16)).encode()
         except (TypeError, ValueError, OverflowError):  # surrogates cannot be encoded either
-            raise TemplateSyntaxError(line, f"{match[0]!r} is no escape in a text") from None
+            raise TemplateSyntaxError(line, f"{match[0]!r} is not a valid escape") from None
 
     parts, last = [], 0
     for match in _ESCAPE.finditer(inner):

@@ -1,4 +1,4 @@
-"""The tree of a Go template: what `go_parser` makes and `go_translate` reads."""
+"""The syntax tree of a Go template, from `go_parser` to `go_translate`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from dataclasses import dataclass, field
 
 
 class TemplateSyntaxError(Exception):
-    """A template that does not compile; says what is wrong, and on which of its lines.
-
-    Attributes:
-        line: Counted from 1.
-        message: What is wrong, without the line.
-    """
+    """A template that does not compile: the line, from 1, and a message without it."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(f"line {line}: {message}")
@@ -21,12 +16,12 @@ class TemplateSyntaxError(Exception):
 
 @dataclass(eq=False)
 class Variable:
-    """One declaration of a `$name`.
+    """One declaration of a variable.
 
     Attributes:
         name: With its `$`.
         id: Unique in the template.
-        is_assigned: Whether some `$name = …` sets it again.
+        is_assigned: Whether the template assigns it again.
     """
 
     name: str
@@ -36,7 +31,7 @@ class Variable:
 
 @dataclass
 class Dot:
-    """`.`, the value at hand."""
+    """`.`, the current value."""
 
 
 @dataclass
@@ -78,7 +73,7 @@ class Chain:
 
 @dataclass
 class Pipeline:
-    """Commands joined by `|`, with the variables that take its value."""
+    """Commands joined by `|`, with the variables that its value is assigned to."""
 
     line: int
     variables: list[Variable] = field(default_factory=list)
@@ -91,26 +86,26 @@ Operand = Dot | Constant | Field | Use | Function | Chain | Pipeline
 
 @dataclass
 class Text:
-    """What is written as it stands."""
+    """Literal text."""
 
     text: str
 
 
 @dataclass
 class Action:
-    """A pipeline whose value is written, unless it goes into a variable."""
+    """A pipeline whose value is written, unless it is assigned to a variable."""
 
     pipeline: Pipeline
 
 
 @dataclass
 class Branch:
-    """`if` or `with`, where the value becomes the dot."""
+    """`if`, or `with`, whose value becomes the dot."""
 
     pipeline: Pipeline
     sets_dot: bool
     body: list[Node]
-    otherwise: list[Node]
+    else_body: list[Node]
 
 
 @dataclass
@@ -119,7 +114,7 @@ class Range:
 
     pipeline: Pipeline
     body: list[Node]
-    otherwise: list[Node]
+    else_body: list[Node]
 
 
 @dataclass
@@ -146,11 +141,10 @@ class Parsed:
     """A whole template.
 
     Attributes:
-        body: What it writes.
-        defined: The bodies of `define` and `block`, by name.
+        definitions: The bodies of `define` and `block`, by name.
         calls: Where each name is used first: its line.
     """
 
     body: list[Node]
-    defined: dict[str, list[Node]]
+    definitions: dict[str, list[Node]]
     calls: dict[str, int]

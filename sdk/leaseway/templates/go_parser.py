@@ -1,7 +1,7 @@
-"""Go template tokens as a tree: what `text/template` accepts, and a sentence where it would not.
+"""Parses the tokens of a Go template to a tree, like `text/template`.
 
-Stricter than Go in one way: what is certain to fail when it runs (a template that is not defined,
-an argument for what is no function) is refused here, so that a configuration is refused at load.
+It also rejects what Go rejects only when the template runs (an undefined template, an argument
+without a function), so that the error is reported when the configuration is loaded.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from leaseway.templates.go_nodes import (
     Variable,
 )
 
-_DEEPEST: Final = 16
-"""How deep blocks may nest: Python itself compiles at most 20 loops inside one another."""
-_DEEPEST_PARENTHESES: Final = 32
-_LARGEST_INT: Final = 2**63
+_MAX_DEPTH: Final = 16
+"""Maximum nesting of blocks; Python compiles at most 20 nested loops."""
+_MAX_PARENTHESES: Final = 32
+_INT_LIMIT: Final = 2**63
 _OPERANDS: Final = frozenset(
     ("word", "field", "dot", "variable", "number", "char", "string", "bool", "open")
 )
@@ -46,17 +46,17 @@ def parse(text: str, functions: Collection[str]) -> Parsed:
 
     Args:
         text: The template.
-        functions: The names of functions that there are.
+        functions: The names of the functions.
 
     Raises:
-        TemplateSyntaxError: It is none.
+        TemplateSyntaxError: It is not a valid template.
     """
     parser = _Parser(text, functions)
-    body = parser.top()
+    body = parser.parse_template()
     for name, line in parser.calls.items():
-        if name not in parser.defined:
+        if name not in parser.definitions:
             raise TemplateSyntaxError(line, f"the template {name[:64]!r} is not defined")
-    return Parsed(body, parser.defined, parser.calls)
+    return Parsed(body, parser.definitions, parser.calls)
 
 
 class _Parser:
@@ -65,16 +65,16 @@ class _Parser:
         self._at = 0
         self._functions = functions
         self._scope: list[Variable] = []
-        self._made = 0
+        self._variable_count = 0
         self._loops = 0
         self._depth = 0
         self._parentheses = 0
-        self.defined: dict[str, list[Node]] = {}
+        self.definitions: dict[str, list[Node]] = {}
         self.calls: dict[str, int] = {}
 
-    # Lists of nodes.
+    # Bodies.
 
-    def top(self) -> list[Node]:
+    def parse_template(self) -> list[Node]:
         body: list[Node] = []
         while (token := self._peek()).kind != "end":
             if token.kind == "left" and self._is_define():
@@ -82,15 +82,15 @@ class _Parser:
                 continue
             node = self._node()
             if isinstance(node, str):
-                raise self._wrong(token, f"there is an {{{{{node}}}}} that belongs to nothing")
+                raise self._error(token, f"there is an {{{{{node}}}}} without a block")
             body.append(node)
         return body
 
-    def _list(self, what: Token) -> tuple[list[Node], str]:
-        """Return the nodes up to `end` or `else`, and which of the two it is."""
+    def _block(self, what: Token) -> tuple[list[Node], str]:
+        """Return the nodes up to `end` or `else`, and that keyword."""
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise self._wrong(what, f"blocks nest deeper than {_DEEPEST}")
+        if self._depth > _MAX_DEPTH:
+            raise self._error(what, f"blocks are nested deeper than {_MAX_DEPTH}")
         body: list[Node] = []
         while self._peek().kind != "end":
             node = self._node()
@@ -98,14 +98,14 @@ class _Parser:
                 self._depth -= 1
                 return body, node
             body.append(node)
-        raise self._wrong(what, f"{{{{{what.value}}}}} has no {{{{end}}}}")
+        raise self._error(what, f"{{{{{what.value}}}}} has no {{{{end}}}}")
 
     def _node(self) -> Node | str:
         token = self._take()
         if token.kind == "text":
             return Text(token.value)
         assert token.kind == "left"
-        word = self._solid()
+        word = self._peek_solid()
         if word.kind != "keyword" or word.value == "nil":
             return Action(self._pipeline("an action", "right"))
         self._take_solid()
@@ -118,18 +118,18 @@ class _Parser:
                 return self._call(word)
             case "break" | "continue":
                 if not self._loops:
-                    raise self._wrong(word, f"{{{{{word.value}}}}} is outside of {{{{range}}}}")
+                    raise self._error(word, f"{{{{{word.value}}}}} is outside of {{{{range}}}}")
                 self._expect_right(word)
                 return Jump(word.value)
             case "end":
                 self._expect_right(word)
                 return "end"
             case "else":
-                if self._solid().value in ("if", "with") and self._solid().kind == "keyword":
-                    return "else"
-                self._expect_right(word)
+                following = self._peek_solid()
+                if following.kind != "keyword" or following.value not in ("if", "with"):
+                    self._expect_right(word)
                 return "else"
-        raise self._wrong(word, "{{define}} is only allowed outside of other blocks")
+        raise self._error(word, "{{define}} is only allowed outside of other blocks")
 
     # Blocks.
 
@@ -137,55 +137,55 @@ class _Parser:
         mark = len(self._scope)
         pipeline = self._pipeline(word.value, "right")
         inner = len(self._scope)
-        body, ended = self._list(word)
+        body, ended = self._block(word)
         del self._scope[inner:]
-        otherwise: list[Node] = []
+        else_body: list[Node] = []
         if ended == "else":
-            otherwise = self._otherwise(word)
+            else_body = self._else_body(word)
         del self._scope[mark:]
-        return Branch(pipeline, word.value == "with", body, otherwise)
+        return Branch(pipeline, word.value == "with", body, else_body)
 
-    def _otherwise(self, word: Token) -> list[Node]:
-        following = self._solid()
+    def _else_body(self, word: Token) -> list[Node]:
+        following = self._peek_solid()
         if following.kind == "keyword" and following.value in ("if", "with"):
             if following.value != word.value:
-                text = f"{{{{else {following.value}}}}} does not go with {{{{{word.value}}}}}"
-                raise self._wrong(following, text)
-            self._depth += 1  # an `else if` is a block inside this one
-            if self._depth > _DEEPEST:
-                raise self._wrong(following, f"blocks nest deeper than {_DEEPEST}")
+                text = f"{{{{else {following.value}}}}} does not belong to {{{{{word.value}}}}}"
+                raise self._error(following, text)
+            self._depth += 1  # an `else if` is a nested block
+            if self._depth > _MAX_DEPTH:
+                raise self._error(following, f"blocks are nested deeper than {_MAX_DEPTH}")
             self._take_solid()
             inner = self._branch(following)
             self._depth -= 1
             return [inner]
-        otherwise, ended = self._list(word)
+        else_body, ended = self._block(word)
         if ended != "end":
-            raise self._wrong(word, "there is a second {{else}}")
-        return otherwise
+            raise self._error(word, "there is a second {{else}}")
+        return else_body
 
     def _range(self, word: Token) -> Range:
         mark = len(self._scope)
         pipeline = self._pipeline("range", "right")
         inner = len(self._scope)
         self._loops += 1
-        body, ended = self._list(word)
+        body, ended = self._block(word)
         self._loops -= 1
         del self._scope[inner:]
-        otherwise: list[Node] = []
+        else_body: list[Node] = []
         if ended == "else":
-            if self._solid().kind == "keyword":
-                text = f"{{{{else {self._solid().value}}}}} does not go with {{{{range}}}}"
-                raise self._wrong(self._solid(), text)
-            otherwise, ended = self._list(word)
+            if self._peek_solid().kind == "keyword":
+                text = f"{{{{else {self._peek_solid().value}}}}} does not belong to {{{{range}}}}"
+                raise self._error(self._peek_solid(), text)
+            else_body, ended = self._block(word)
             if ended != "end":
-                raise self._wrong(word, "there is a second {{else}}")
+                raise self._error(word, "there is a second {{else}}")
         del self._scope[mark:]
-        return Range(pipeline, body, otherwise)
+        return Range(pipeline, body, else_body)
 
     def _call(self, word: Token) -> Call:
         name = self._name_of(word)
         pipeline = None
-        if word.value == "block" or self._solid().kind != "right":
+        if word.value == "block" or self._peek_solid().kind != "right":
             pipeline = self._pipeline(word.value, "right")
         else:
             self._expect_right(word)
@@ -210,47 +210,47 @@ class _Parser:
     def _name_of(self, word: Token) -> str:
         token = self._take_solid()
         if token.kind != "string":
-            raise self._wrong(token, f"{word.value!r} needs a name in quotes")
+            raise self._error(token, f"{word.value!r} needs a name in quotes")
         return token.value
 
     def _body_of(self, name: str, word: Token) -> None:
         scope, loops, self._scope, self._loops = self._scope, self._loops, [], 0
-        body, ended = self._list(word)
+        body, ended = self._block(word)
         self._scope, self._loops = scope, loops
         if ended != "end":
-            raise self._wrong(word, f"{{{{else}}}} does not go with {{{{{word.value}}}}}")
-        if _is_blank(self.defined.get(name, [])):
-            self.defined[name] = body
+            raise self._error(word, f"{{{{else}}}} does not belong to {{{{{word.value}}}}}")
+        if _is_blank(self.definitions.get(name, [])):
+            self.definitions[name] = body
         elif not _is_blank(body):
-            raise self._wrong(word, f"the template {name[:64]!r} is defined twice")
+            raise self._error(word, f"the template {name[:64]!r} is defined twice")
 
     # Pipelines.
 
     def _pipeline(self, context: str, end: str) -> Pipeline:
-        pipeline = Pipeline(self._solid().line)
+        pipeline = Pipeline(self._peek_solid().line)
         declared = self._declarations(pipeline, context)
         while True:
-            token = self._solid()
+            token = self._peek_solid()
             if token.kind == end:
                 self._take_solid()
                 break
             if token.kind not in _OPERANDS and token.value != "nil":
-                raise self._wrong(token, f"{_shown(token)} does not belong into {context!r}")
+                raise self._error(token, f"{_shown(token)} is not allowed in {context!r}")
             pipeline.commands.append(self._command())
         if not pipeline.commands:
-            raise self._wrong(token, f"{context!r} has no value")
+            raise self._error(token, f"{context!r} has no value")
         for command in pipeline.commands[1:]:
             if isinstance(command[0], Dot | Constant):
-                raise self._wrong(token, "only a function can follow '|'")
+                raise self._error(token, "only a function can follow '|'")
         self._scope += declared
         return pipeline
 
     def _declarations(self, pipeline: Pipeline, context: str) -> list[Variable]:
         names: list[str] = []
-        while (token := self._solid()).kind == "variable":
+        while (token := self._peek_solid()).kind == "variable":
             start = self._at
             self._take_solid()
-            following = self._solid()
+            following = self._peek_solid()
             if following.kind in ("assign", "declare"):
                 self._take_solid()
                 names.append(token.value)
@@ -260,13 +260,13 @@ class _Parser:
                 names.append(token.value)
                 continue
             if following.kind == "comma":
-                raise self._wrong(token, f"{context!r} takes no further variable")
+                raise self._error(token, f"{context!r} accepts no further variable")
             if names:
-                raise self._wrong(token, "':=' is missing")
+                raise self._error(token, "':=' is missing")
             self._at = start
             return []
         if names:
-            raise self._wrong(token, "'range' can only set variables")
+            raise self._error(token, "'range' can only set variables")
         return []
 
     def _declared(
@@ -279,34 +279,34 @@ class _Parser:
                 variable.is_assigned = True
             return []
         for name in names:
-            self._made += 1
-            pipeline.variables.append(Variable(name, self._made))
+            self._variable_count += 1
+            pipeline.variables.append(Variable(name, self._variable_count))
         return pipeline.variables
 
     def _variable(self, name: str, token: Token) -> Variable:
         for variable in reversed(self._scope):
             if variable.name == name:
                 return variable
-        raise self._wrong(token, f"the variable {name[:64]} is not declared")
+        raise self._error(token, f"the variable {name[:64]} is not declared")
 
     def _command(self) -> list[Operand]:
         operands: list[Operand] = []
         while True:
-            token = self._solid()
+            token = self._peek_solid()
             if token.kind in _OPERANDS or token.value == "nil":
                 operands.append(self._operand())
             elif token.kind not in ("right", "close", "pipe"):
-                raise self._wrong(token, f"{_shown(token)} is not expected here")
+                raise self._error(token, f"{_shown(token)} is not expected here")
             following = self._peek()
             if following.kind == "space":
                 continue
             if following.kind == "pipe":
                 self._take()
             elif following.kind not in ("right", "close"):
-                raise self._wrong(following, f"a space is missing before {_shown(following)}")
+                raise self._error(following, f"a space is missing before {_shown(following)}")
             break
         if not operands:
-            raise self._wrong(token, "a command is missing")
+            raise self._error(token, "a command is missing")
         return operands
 
     def _operand(self) -> Operand:
@@ -321,14 +321,14 @@ class _Parser:
             operand.names += names
             return operand
         if isinstance(operand, Dot | Constant):
-            raise self._wrong(token, f"{_shown(token)} has no fields")
+            raise self._error(token, f"{_shown(token)} has no fields")
         return Chain(operand, names)
 
     def _term(self, token: Token) -> Operand:
         match token.kind:
             case "word":
                 if token.value not in self._functions:
-                    raise self._wrong(token, f"the function {token.value[:64]!r} is not defined")
+                    raise self._error(token, f"the function {token.value[:64]!r} is not defined")
                 return Function(token.value)
             case "dot":
                 return Dot()
@@ -346,9 +346,9 @@ class _Parser:
                 return Constant(self._number(token))
             case "open":
                 self._parentheses += 1
-                if self._parentheses > _DEEPEST_PARENTHESES:
-                    text = f"parentheses nest deeper than {_DEEPEST_PARENTHESES}"
-                    raise self._wrong(token, text)
+                if self._parentheses > _MAX_PARENTHESES:
+                    text = f"parentheses are nested deeper than {_MAX_PARENTHESES}"
+                    raise self._error(token, text)
                 pipeline = self._pipeline("parentheses", "close")
                 self._parentheses -= 1
                 return pipeline
@@ -366,9 +366,9 @@ class _Parser:
             legacy_octal = digits[:1] == "0" and digits.replace("_", "").isdecimal()
             number = int(text.replace("_", ""), 8) if legacy_octal else int(text, 0)
         except (ValueError, OverflowError):
-            raise self._wrong(token, f"{token.value[:64]!r} is no number") from None
-        if not -_LARGEST_INT <= number < _LARGEST_INT:
-            raise self._wrong(token, f"the number {token.value[:64]} is too large")
+            raise self._error(token, f"{token.value[:64]!r} is not a number") from None
+        if not -_INT_LIMIT <= number < _INT_LIMIT:
+            raise self._error(token, f"the number {token.value[:64]} is too large")
         return number
 
     def _finite(self, number: float) -> float:
@@ -386,21 +386,21 @@ class _Parser:
         self._at += 1
         return token
 
-    def _solid(self) -> Token:
+    def _peek_solid(self) -> Token:
         while self._peek().kind == "space":
             self._at += 1
         return self._peek()
 
     def _take_solid(self) -> Token:
-        self._solid()
+        self._peek_solid()
         return self._take()
 
     def _expect_right(self, word: Token) -> None:
         token = self._take_solid()
         if token.kind != "right":
-            raise self._wrong(token, f"{_shown(token)} does not belong into {word.value!r}")
+            raise self._error(token, f"{_shown(token)} is not allowed in {word.value!r}")
 
-    def _wrong(self, token: Token, message: str) -> TemplateSyntaxError:
+    def _error(self, token: Token, message: str) -> TemplateSyntaxError:
         return TemplateSyntaxError(token.line, message)
 
 

@@ -1,9 +1,9 @@
-"""A Go template as Jinja2 source that writes the same.
+"""Translates a Go template to Jinja2 source with the same output.
 
-Blocks become Jinja2's blocks, `define` becomes a macro, every use of a value goes through a filter
-of `go_functions`, and `_run` counts what is done. Go's variables get names of their own, so that
-Jinja2's scopes do not matter; one that is set again lives in a list of one item, which a loop's
-scope cannot hide. Each action begins a line, and a map of these lines says where an error is.
+Blocks become Jinja2's blocks, `define` becomes a macro, every use of a value is a filter of
+`go_functions`, and `_run` is the budget. Each Go variable gets a unique name, so that Jinja2's
+scopes do not matter; a reassigned variable is a list of one item, which a loop's scope cannot hide.
+Each action starts a line, and a map of these lines locates errors.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _NEEDS_VALUE: Final = "can only follow a function"
 
 
 def translate(text: str) -> tuple[str, Mapping[int, int]]:
-    """Return a Go template as Jinja2 source, and which of its lines each line there comes from.
+    """Return Jinja2 source for a Go template, and a map from its lines to those of the template.
 
     Raises:
-        TemplateSyntaxError: It is no template, or certain to fail.
+        TemplateSyntaxError: It is invalid, or would always fail.
     """
     return _Translator(parse(text, FUNCTIONS)).source()
 
@@ -52,14 +52,14 @@ class _Translator:
         self._parsed = parsed
         self._out: list[str] = []
         self._lines: dict[int, int] = {}
-        self._made = 0
-        self._macros = {name: f"_t{number}" for number, name in enumerate(parsed.defined)}
+        self._name_count = 0
+        self._macros = {name: f"_t{number}" for number, name in enumerate(parsed.definitions)}
         self._dot = _ROOT
         self._scope_root = _ROOT
 
     def source(self) -> tuple[str, Mapping[int, int]]:
-        """Return the whole template, macros first, and the map of its lines."""
-        for name, body in self._parsed.defined.items():
+        """Return the template, macros first, and the map of lines."""
+        for name, body in self._parsed.definitions.items():
             if name in self._parsed.calls:
                 self._macro(name, body)
         self._body(self._parsed.body)
@@ -80,8 +80,8 @@ class _Translator:
         return "\n"
 
     def _new(self, prefix: str) -> str:
-        self._made += 1
-        return f"_{prefix}{self._made}"
+        self._name_count += 1
+        return f"_{prefix}{self._name_count}"
 
     # Nodes.
 
@@ -105,7 +105,7 @@ class _Translator:
         outer = self._dot, self._scope_root
         self._dot = self._scope_root = "_dot"
         self._tag(f"macro {self._macros[name]}(_dot)")
-        self._write(f"_run|enter({_written(body)})")
+        self._write(f"_run|enter({_literal_size(body)})")
         self._body(body)
         self._write("_run|leave")
         self._tag("endmacro")
@@ -132,7 +132,7 @@ class _Translator:
             self._tag(f"set {name} = {value}", line)
 
     def _value_of(self, pipeline: Pipeline) -> str:
-        """Return a pipeline's value, which its variables have, too."""
+        """Return a pipeline's value, and assign it to its variables."""
         value = f"{self._pipeline(pipeline)}|lift"
         if not pipeline.variables:
             return value
@@ -153,27 +153,27 @@ class _Translator:
                 self._dot = name
         self._body(node.body)
         self._dot = outer
-        if node.otherwise:
+        if node.else_body:
             self._tag("else")
-            self._body(node.otherwise)
+            self._body(node.else_body)
         self._tag("endif")
 
     def _range(self, node: Range) -> None:
         pipeline, outer = node.pipeline, self._dot
         variables = pipeline.variables
-        if variables and not pipeline.assigns and not node.otherwise:
+        if variables and not pipeline.assigns and not node.else_body:
             value = f"{self._pipeline(pipeline)}|lift"
-        else:  # in an `else`, the variables are what was ranged over
+        else:  # in an `else`, the variables have the value of the range
             value = self._value_of(pipeline)
         none = self._new("n")
-        if node.otherwise:
+        if node.else_body:
             self._tag(f"set {none} = [true]")
         if len(variables) > 1:
             value += "|single"
         key, element = self._new("k"), self._new("e")
-        size = _written(node.body)
+        size = _literal_size(node.body)
         self._tag(f"for {key}, {element} in {value}|pairs(_run, {size})", pipeline.line)
-        if node.otherwise:  # Jinja2's own `else` would follow a `break` or `continue`, too
+        if node.else_body:  # Jinja2's `else` would also run after `break` or `continue`
             self._write(f"{none}|put(false)")
         names = [element] if len(variables) == 1 else [key, element]
         for variable, name in zip(variables, names, strict=False):
@@ -182,9 +182,9 @@ class _Translator:
         self._body(node.body)
         self._dot = outer
         self._tag("endfor")
-        if node.otherwise:
+        if node.else_body:
             self._tag(f"if {none}|get")
-            self._body(node.otherwise)
+            self._body(node.else_body)
             self._tag("endif")
 
     def _call(self, node: Call) -> None:
@@ -208,7 +208,7 @@ class _Translator:
         if arguments or final is not None:
             raise TemplateSyntaxError(line, f"an argument {_NEEDS_VALUE}")
         if isinstance(first, Constant) and first.value is None:
-            raise TemplateSyntaxError(line, "nil is no command")
+            raise TemplateSyntaxError(line, "nil is not a command")
         return self._operand(first, line)
 
     def _operand(self, operand: Operand, line: int) -> str:
@@ -229,7 +229,7 @@ class _Translator:
                 return self._fields(f"{self._operand(of, line)}|lift", names)
             case Pipeline():
                 if operand.variables:
-                    raise TemplateSyntaxError(line, "a variable is not set inside parentheses here")
+                    raise TemplateSyntaxError(line, "a variable cannot be set inside parentheses")
                 return f"({self._pipeline(operand)}|lift)"
 
     def _variable(self, variable: Variable | None) -> str:
@@ -242,16 +242,14 @@ class _Translator:
 
     def _function(self, name: str, values: list[str], line: int) -> str:
         signature = FUNCTIONS[name]
-        most = signature.most
-        if len(values) < signature.least or (most is not None and len(values) > most):
-            wanted = (
-                f"at least {signature.least}"
-                if most is None
-                else str(most)
-                if most == signature.least
-                else f"{signature.least} to {most}"
-            )
-            text = f"{name} takes {wanted} arguments, and has {len(values)}"
+        maximum = signature.maximum
+        minimum = signature.minimum
+        if len(values) < minimum or (maximum is not None and len(values) > maximum):
+            if maximum is None:
+                expected = f"at least {minimum}"
+            else:
+                expected = str(maximum) if maximum == minimum else f"{minimum} to {maximum}"
+            text = f"{name} needs {expected} arguments, but has {len(values)}"
             raise TemplateSyntaxError(line, text)
         if name in ("and", "or"):
             return f"({f' {name} '.join(values)})"
@@ -260,16 +258,16 @@ class _Translator:
         return f"(_run|go_{name}({', '.join(values)}))" if values else f"(_run|go_{name})"
 
 
-def _written(nodes: list[Node]) -> int:
-    """Return how many characters of text nodes write at most in one go, less nested loops'."""
+def _literal_size(nodes: list[Node]) -> int:
+    """Return the maximum literal text of nodes in characters, without nested loops."""
     size = 0
     for node in nodes:
         if isinstance(node, Text):
             size += len(node.text)
         elif isinstance(node, Branch):
-            size += max(_written(node.body), _written(node.otherwise))
+            size += max(_literal_size(node.body), _literal_size(node.else_body))
         elif isinstance(node, Range):
-            size += _written(node.otherwise)
+            size += _literal_size(node.else_body)
     return size
 
 
@@ -285,7 +283,7 @@ def _constant(value: str | float | bool | None) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return a text as a Jinja2 string in which nothing can end it, or a tag."""
+    """Return a text as a Jinja2 string, escaped so that it cannot end the string or a tag."""
     return '"' + "".join(map(_character, text)) + '"'
 
 

@@ -1,8 +1,8 @@
-"""Jinja2's own syntax, less what could run without end or eat memory.
+"""Jinja2's syntax without the parts of unlimited cost.
 
-Jinja2's sandbox keeps a template from Python's inside, not from `'x' * 10 ** 9`. So only those
-parts of the language are let through whose cost follows from the data: loops, conditions, macros,
-variables, and the filters below. Every loop, call and result is counted.
+Jinja2's sandbox protects Python's internals, but allows `'x' * 10 ** 9`. So only the parts of the
+language whose cost depends on the data are allowed: loops, conditions, macros, variables and the
+filters below. Every loop, call and result is counted.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from jinja2.visitor import NodeTransformer
 
 from leaseway.templates.limits import Budget, TemplateFailure
 
-_MOST_RANGE: Final = 10_000
-_DEEPEST_VALUE: Final = 64
-_MOST_BITS: Final = 1024
+_MAX_RANGE: Final = 10_000
+_MAX_DEPTH: Final = 64
+_MAX_BITS: Final = 1024
 
-_REFUSED: Final[Mapping[type[nodes.Node], str]] = {
-    nodes.Include: "include: there is only this one template",
-    nodes.Import: "import: there is only this one template",
-    nodes.FromImport: "import: there is only this one template",
-    nodes.Extends: "extends: there is only this one template",
-    nodes.Block: "block: it has a meaning only with other templates",
+_REJECTED: Final[Mapping[type[nodes.Node], str]] = {
+    nodes.Include: "include: there are no other templates",
+    nodes.Import: "import: there are no other templates",
+    nodes.FromImport: "import: there are no other templates",
+    nodes.Extends: "extends: there are no other templates",
+    nodes.Block: "block: there are no other templates",
     nodes.FilterBlock: "filter blocks; apply the filter to a value",
-    nodes.AssignBlock: "set with a block; set takes a value",
+    nodes.AssignBlock: "set with a block; set accepts a value",
     nodes.CallBlock: "call blocks; call the macro",
     nodes.Pow: "'**'",
     nodes.EvalContextModifier: "autoescape",
@@ -51,28 +51,28 @@ class JinjaEnvironment(SandboxedEnvironment):
             undefined=StrictUndefined, cache_size=0,
         )  # fmt: skip
         self.filters = {name: self.filters[name] for name in _PLAIN_FILTERS} | _OWN_FILTERS
-        wanted = ("defined", "undefined", "none", "string", "number", "mapping", "sequence", "in",
+        tests = ("defined", "undefined", "none", "string", "number", "mapping", "sequence", "in",
                   "boolean", "integer", "float", "even", "odd", "true", "false", "eq", "==", "ne",
                   "!=", "lt", "<", "le", "<=", "gt", ">", "ge", ">=", "divisibleby")  # fmt: skip
-        self.tests = {name: self.tests[name] for name in wanted}
+        self.tests = {name: self.tests[name] for name in tests}
         self.globals = {"range": _range}
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Add, multiply and divide numbers, and join strings within their bound."""
+        """Add, multiply and divide numbers, and join strings, within the limits."""
         numbers = isinstance(left, int | float) and isinstance(right, int | float)
         texts = isinstance(left, str) and isinstance(right, str) and operator == "+"
         if not (numbers or texts):
-            raise TemplateFailure(f"'{operator}' is for numbers, and '+' for strings, here")
+            raise TemplateFailure(f"'{operator}' accepts numbers only, and '+' also strings")
         budget: Budget = context["_run"]
         budget.step()
         if texts:
             budget.make(len(left) + len(right))
-        elif _bits(left) + _bits(right) > _MOST_BITS:
-            raise TemplateFailure(f"a number has more than {_MOST_BITS} bits")
+        elif _bits(left) + _bits(right) > _MAX_BITS:
+            raise TemplateFailure(f"a number has more than {_MAX_BITS} bits")
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a macro, `range`, or one of the few methods of values that are harmless."""
+        """Call a macro, `range`, or one of the allowed methods of values."""
         budget: Budget = context["_run"]
         budget.step()
         if isinstance(obj, LoopContext) or obj is _range:
@@ -87,38 +87,38 @@ class JinjaEnvironment(SandboxedEnvironment):
         if isinstance(owner, str | dict) and name in _METHODS:
             budget.make(len(owner))
             return super().call(context, obj, *args, **kwargs)
-        raise TemplateFailure("it calls what may not be called")
+        raise TemplateFailure("it calls something that is not allowed")
 
 
-def read_jinja(environment: JinjaEnvironment, text: str) -> nodes.Template:
-    """Return a template's tree, in which loops and outputs are counted.
+def parse_jinja(environment: JinjaEnvironment, text: str) -> nodes.Template:
+    """Parse a template; the tree counts loops and outputs.
 
     Raises:
-        jinja2.TemplateSyntaxError: It is none, or uses what is not let through.
+        jinja2.TemplateSyntaxError: It is invalid, or uses a rejected feature.
     """
     tree = environment.parse(text)
     for name in tree.find_all(nodes.Name):
         if name.name.startswith("_"):
             raise JinjaError("names that begin with '_' are reserved", name.lineno)
-    counted: nodes.Template = _Counting().visit(tree)
+    counted: nodes.Template = _CountingTransformer().visit(tree)
     counted.set_environment(environment)
     return counted
 
 
-class _Counting(NodeTransformer):
-    """Refuses what is not let through, and puts counters around the rest."""
+class _CountingTransformer(NodeTransformer):
+    """Rejects features of unlimited cost and adds counters to the others."""
 
     def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
-        refused = _REFUSED.get(type(node))
-        if refused is not None:
-            raise JinjaError(f"this template may not use {refused}", node.lineno)
+        rejected = _REJECTED.get(type(node))
+        if rejected is not None:
+            raise JinjaError(f"this template may not use {rejected}", node.lineno)
         return super().generic_visit(node, *args, **kwargs)
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - Jinja2's name
         if node.recursive:
-            raise JinjaError("a recursive loop is not let through; use a macro", node.lineno)
+            raise JinjaError("recursive loops are not allowed; use a macro", node.lineno)
         size = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
-        node.iter = _filter("rounds", node.iter, [_run(), nodes.Const(size)], node.lineno)
+        node.iter = _filter("iterate", node.iter, [_run(), nodes.Const(size)], node.lineno)
         return self.generic_visit(node)
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802
@@ -150,9 +150,9 @@ class _Counting(NodeTransformer):
         return self._constants(node)
 
     def _constants(self, node: nodes.Node) -> nodes.Node:
-        """Let a list through that cannot double itself: `set x = [x, x]` could."""
+        """Allow only lists of constants: `set x = [x, x]` could double without limit."""
         if next(node.find_all((nodes.Name, nodes.Call, nodes.List)), None) is not None:
-            text = "a list or mapping may hold constants only"
+            text = "a list or mapping may contain constants only"
             raise JinjaError(text, node.lineno)
         return self.generic_visit(node)
 
@@ -169,27 +169,27 @@ def _filter(name: str, value: Any, args: list[nodes.Expr], line: int) -> nodes.F
     return nodes.Filter(value, name, args, [], None, None, lineno=line)
 
 
-def _size(value: Any, deep: int = 0) -> int:
-    """Return about how many characters a value prints as.
+def _size(value: Any, depth: int = 0) -> int:
+    """Return the approximate length of a value as text.
 
     Raises:
-        TemplateFailure: It is nested too deep, or is nothing that a template may print.
+        TemplateFailure: It is nested too deep, or has a type that templates may not print.
     """
-    if deep > _DEEPEST_VALUE:
+    if depth > _MAX_DEPTH:
         raise TemplateFailure("a value is nested too deep")
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
-        return 2 + sum(_size(k, deep + 1) + _size(v, deep + 1) + 4 for k, v in value.items())
+        return 2 + sum(_size(k, depth + 1) + _size(v, depth + 1) + 4 for k, v in value.items())
     if isinstance(value, list | tuple):
-        return 2 + sum(_size(each, deep + 1) + 2 for each in value)
+        return 2 + sum(_size(each, depth + 1) + 2 for each in value)
     if isinstance(value, int):
         return value.bit_length() // 3 + 1
     if value is None or isinstance(value, float):
         return 24
     if isinstance(value, Undefined):
         return len(str(value))
-    raise TemplateFailure(f"a value of type {type(value).__name__} is nothing to print")
+    raise TemplateFailure(f"a value of type {type(value).__name__} cannot be printed")
 
 
 def _text(budget: Budget, value: Any) -> str:
@@ -205,8 +205,8 @@ def _write(value: Any, budget: Budget) -> str:
     return budget.write(value if isinstance(value, str) else _text(budget, value))
 
 
-def _rounds(items: Any, budget: Budget, size: int) -> Iterable[Any]:
-    return budget.rounds(items, size)
+def _iterate(items: Any, budget: Budget, size: int) -> Iterable[Any]:
+    return budget.iterate(items, size)
 
 
 def _concat(items: list[Any], budget: Budget) -> str:
@@ -217,15 +217,15 @@ def _concat(items: list[Any], budget: Budget) -> str:
 
 def _range(*bounds: int) -> range:
     made = range(*bounds)
-    if len(made) > _MOST_RANGE:
-        raise TemplateFailure(f"range() makes at most {_MOST_RANGE:,} numbers")
+    if len(made) > _MAX_RANGE:
+        raise TemplateFailure(f"range() returns at most {_MAX_RANGE:,} numbers")
     return made
 
 
 def _listed(items: Any, budget: Budget) -> list[Any]:
     if isinstance(items, str | bytes | int | float) or items is None:
-        raise TemplateFailure("this filter takes a list")
-    return list(budget.rounds(items))
+        raise TemplateFailure("this filter accepts a list")
+    return list(budget.iterate(items))
 
 
 def _join(items: Any, budget: Budget, separator: str = "", attribute: str | None = None) -> str:
@@ -272,7 +272,7 @@ def _unique(items: Any, budget: Budget) -> list[Any]:
 def _sum(items: Any, budget: Budget, attribute: str | None = None) -> float:
     numbers = [_attribute(item, attribute) for item in _listed(items, budget)]
     if not all(isinstance(number, int | float) for number in numbers):
-        raise TemplateFailure("sum takes numbers")
+        raise TemplateFailure("sum accepts numbers")
     total: float = sum(numbers)
     return total
 
@@ -280,7 +280,7 @@ def _sum(items: Any, budget: Budget, attribute: str | None = None) -> float:
 def _replace(text: Any, budget: Budget, old: str, new: str) -> str:
     before = str(text)
     if not old:
-        raise TemplateFailure("replace takes a text to look for")
+        raise TemplateFailure("replace needs a non-empty text to replace")
     budget.make(len(before) + before.count(old) * len(new))
     return before.replace(old, new)
 
@@ -329,6 +329,6 @@ _COUNTED: Final[Mapping[str, Callable[..., Any]]] = {
 _OWN_FILTERS: Final[dict[str, Callable[..., Any]]] = {
     **_COUNTED,
     "concat": _concat,
-    "rounds": _rounds,
+    "iterate": _iterate,
     "write": _write,
 }

@@ -1,4 +1,4 @@
-"""How much one rendering may do, and how it is told that it did too much."""
+"""Limits of one rendering, and the error when it exceeds one."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, Final
 from leaseway.wire.bounds import MIB
 
 MAX_TEMPLATE: Final = 64 * 1024
-"""Characters of a template."""
+"""Maximum length of a template in characters."""
 MAX_OUTPUT: Final = 4 * MIB
-"""Characters that a rendering may write, and that its functions may make, each."""
+"""Limits, in characters, of the output of a rendering and of the results of its functions."""
 MAX_STEPS: Final = 100_000
-"""Rounds of loops, calls of functions and of templates in one rendering."""
-MAX_CALLS_DEEP: Final = 32
-"""How deep templates may call one another."""
+"""Limit of loop iterations and calls of functions and templates in one rendering."""
+MAX_CALL_DEPTH: Final = 32
+"""Maximum depth of template calls."""
 
 
 class TemplateFailure(Exception):
-    """A rendering that failed; the message is why, without a full stop.
+    """A failed rendering; the message is the reason, without a full stop.
 
     Attributes:
-        line: The template's line where that is known, or 0.
+        line: The line of the template, or 0 if unknown.
     """
 
     def __init__(self, message: str, line: int = 0) -> None:
@@ -30,15 +30,15 @@ class TemplateFailure(Exception):
 
 
 class Budget:
-    """One rendering's use of its bounds."""
+    """The remaining steps and characters of one rendering."""
 
-    __slots__ = ("_deep", "_made", "_steps", "_written")
+    __slots__ = ("_depth", "_made", "_steps", "_written")
 
     def __init__(self) -> None:
         self._steps = MAX_STEPS
         self._written = MAX_OUTPUT
         self._made = MAX_OUTPUT
-        self._deep = 0
+        self._depth = 0
 
     def step(self) -> None:
         self._steps -= 1
@@ -46,38 +46,37 @@ class Budget:
             raise TemplateFailure(f"it takes more than {MAX_STEPS:,} steps")
 
     def write(self, text: str) -> str:
-        """Count what is written, and return it."""
-        self._written -= len(text)
+        """Count an output, and return it."""
+        self._count(len(text))
+        return text
+
+    def _count(self, size: int) -> None:
+        self._written -= size
         if self._written < 0:
             raise TemplateFailure(f"it writes more than {MAX_OUTPUT:,} characters")
-        return text
 
     def make(self, size: int) -> None:
         self._made -= size
         if self._made < 0:
-            raise TemplateFailure(f"its functions make more than {MAX_OUTPUT:,} characters")
+            raise TemplateFailure(f"its functions return more than {MAX_OUTPUT:,} characters")
 
-    def rounds(self, items: Iterable[Any], size: int = 0) -> Iterator[Any]:
-        """Return a loop's items, counting each round and the text that it writes."""
+    def iterate(self, items: Iterable[Any], size: int = 0) -> Iterator[Any]:
+        """Yield a loop's items; count each iteration and its literal text."""
         for item in items:
             self.step()
-            self._written -= size
-            if self._written < 0:
-                raise TemplateFailure(f"it writes more than {MAX_OUTPUT:,} characters")
+            self._count(size)
             yield item
 
     def enter(self, size: int = 0) -> str:
-        """Count the call of a template, and the text that it writes itself."""
+        """Count the call of a template and its literal text."""
         self.step()
-        self._deep += 1
-        if self._deep > MAX_CALLS_DEEP:
-            raise TemplateFailure(f"its templates call one another {MAX_CALLS_DEEP} deep")
-        self._written -= size
-        if self._written < 0:
-            raise TemplateFailure(f"it writes more than {MAX_OUTPUT:,} characters")
+        self._depth += 1
+        if self._depth > MAX_CALL_DEPTH:
+            raise TemplateFailure(f"its templates call each other more than {MAX_CALL_DEPTH} deep")
+        self._count(size)
         return ""
 
     def leave(self) -> str:
-        """Count the end of a template that was called."""
-        self._deep -= 1
+        """Count the return from a called template."""
+        self._depth -= 1
         return ""

@@ -176,7 +176,7 @@ async def test_a_failed_template_reports_the_reason_and_the_response(api: RestAp
         result = await caller.result("get_user", userId="1")
         text = result["content"][0]["text"]
         assert result["isError"] is True
-        assert "the field first is asked of a string, line 2." in text
+        assert "a string has no field first, line 2." in text
         assert '{"data": {"name": "Ann"' in text
         assert "the response is not JSON" in await caller.text("page")
         shown = await caller.text("large")
