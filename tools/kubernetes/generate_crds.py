@@ -145,11 +145,11 @@ def _tenant_schema() -> Schema:
         if name not in NEVER_OPENED
     }
     return {
-        "description": "A domain layer: what this tenant gets of the servers that are declared.",
+        "description": "A domain layer: a tenant's overrides of servers.",
         "type": "object",
         "properties": {
             "servers": {
-                "description": "Overrides by server id; `enabled: false` takes a server away.",
+                "description": "Overrides by server id; `enabled: false` removes a server.",
                 "type": "object",
                 "additionalProperties": {"type": "object", "properties": fields},
             }
@@ -163,7 +163,7 @@ _STATUS: Final[Schema] = {
     "properties": {
         "observedGeneration": {"type": "integer", "format": "int64"},
         "registryVersion": {
-            "description": "The registry version that the counts are of.",
+            "description": "The registry version that the counts refer to.",
             "type": "integer",
             "format": "int64",
         },

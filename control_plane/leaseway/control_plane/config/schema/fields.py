@@ -185,7 +185,7 @@ def _only(kind: str, schema: Schema) -> Schema:
 def value_schema(longest: int) -> Schema:
     """Return the schema of a text, or a reference, that is resolved on the worker."""
     return {
-        "description": "Resolved on the worker; a text may hold ${NAME} and ${NAME:-default}.",
+        "description": "Resolved on the worker; strings may contain ${NAME} and ${NAME:-default}.",
         "anyOf": [
             text(longest=longest).schema,
             *(_only(kind, read.schema) for kind, read in _REFERENCES.items()),

@@ -189,7 +189,7 @@ SERVER_KEYS: Final = keyed(
         "truely-stateless",
         boolean,
         "truely_stateless",
-        about="true: calls share an instance. false: each session leases its own.",
+        about="true: all calls share an instance. false: each session leases its own.",
     ),
     Key("transport", _transport, required_by=frozenset(TRANSPORTS)),
     Key("protocol", choice(*PROTOCOLS), transports=PROCESSES | _NETWORK, for_registered=True),
@@ -213,7 +213,7 @@ SERVER_KEYS: Final = keyed(
         process_servers.pod_template,
         "pod_template",
         transports=_STDIO,
-        about="A PodTemplateSpec that its pods are made from, on Kubernetes.",
+        about="On Kubernetes, the PodTemplateSpec that pods are based on.",
     ),
     Key("cwd", fields.folder, transports=_STDIO, about="The folder that the process starts in."),
     Key("env", fields.environment, transports=PROCESSES, for_registered=True),
@@ -235,13 +235,13 @@ SERVER_KEYS: Final = keyed(
         "openapi",
         openapi,
         transports=_HTTP_API,
-        about="A file or an address; its operations become tools.",
+        about="The file or URL of an OpenAPI document; its operations become tools.",
     ),
     Key(
         "security",
         security,
         transports=_HTTP_API,
-        about="The credentials of requests; without 'type', of a security scheme of the document.",
+        about="Credentials of requests; without 'type', for a security scheme of the document.",
     ),
     Key("follow_redirects", boolean, transports=_HTTP_API),
     Key("retries", integer(0, MAX_RETRIES), transports=_HTTP_API),
@@ -275,7 +275,7 @@ SERVER_KEYS: Final = keyed(
     Key(
         "worker_labels",
         fields.worker_labels,
-        about="Labels that a worker must have to get the server.",
+        about="Labels that a worker must have to run the server.",
     ),
     Key("risk", policy.risks, "policy.risks"),
     Key("rate_limit", policy.rate, "policy.rate"),
@@ -284,7 +284,7 @@ SERVER_KEYS: Final = keyed(
     Key(
         "domain_may",
         list_of(_DOMAIN_KEY, 100),
-        about="Keys that domains may set, or single names: env.NAME.",
+        about="Further keys that domain layers may set; env.NAME allows one variable.",
     ),
 )
 """The keys of one server. A field `instances.x` is in its `InstancePolicy`, `policy.x` in its

@@ -219,7 +219,7 @@ def duration(smallest: float, largest: float) -> Reader[float]:
     """Return a reader of durations in seconds: numbers, or texts such as `500ms` and `1h30m`."""
     wanted = f"a duration from {_span(smallest)} to {_span(largest)}, such as 30s, 15m or 1.5"
     schema: Schema = {
-        "description": "Seconds, or a text such as 500ms, 30s, 15m, 1h30m.",
+        "description": "Seconds, or a string such as 500ms, 30s, 15m, 1h30m.",
         "anyOf": [
             {"type": "number", "minimum": smallest, "maximum": largest},
             {"type": "string", "pattern": f"^{_DURATION.pattern}$"},
@@ -241,7 +241,7 @@ def duration(smallest: float, largest: float) -> Reader[float]:
 def size(smallest: int, largest: int) -> Reader[int]:
     """Return a reader of sizes in bytes: whole numbers, or texts such as `512MiB` and `2GB`."""
     schema: Schema = {
-        "description": "Bytes, or a text such as 512MiB or 2GB.",
+        "description": "Bytes, or a string such as 512MiB or 2GB.",
         "anyOf": [
             {"type": "integer", "minimum": smallest, "maximum": largest},
             {"type": "string", "pattern": f"^{SIZE_PATTERN}$"},

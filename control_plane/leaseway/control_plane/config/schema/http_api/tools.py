@@ -256,7 +256,7 @@ _PARAMETER_KEYS: Final = keyed(
 @reader(
     schema_of(_PARAMETER_KEYS, required=("name",))
     | {
-        "description": "Further keys are those of JSON Schema: type, description, default, enum …",
+        "description": "Other keys are those of JSON Schema: type, description, default, enum …",
         "additionalProperties": True,
     }
 )
