@@ -14,8 +14,13 @@ from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
-from leaseway.control_plane.core.problems import Problem, Scope, Severity
-from leaseway.control_plane.core.workers.actions import Action, CancelProbe, PushDelta, StartProbe
+from leaseway.control_plane.core.problems import Problem, ProblemScope, Severity
+from leaseway.control_plane.core.workers.actions import (
+    CancelProbe,
+    PushDelta,
+    StartProbe,
+    WorkerAction,
+)
 from leaseway.identity.limit_counter import LimitCounter
 from leaseway.telemetry.metrics import Meter, Reading, Retention
 from leaseway.wire.span_attributes import Attr
@@ -117,7 +122,7 @@ class PlaneMeters:
         else:
             self._placements.cell(_EXISTING if outcome.lease_id else _OK).add()
 
-    def record_action(self, worker_id: str, action: Action) -> None:
+    def record_action(self, worker_id: str, action: WorkerAction) -> None:
         """Record an action that is sent to a worker."""
         match action:
             case StartProbe(probe_id, spec):
@@ -162,7 +167,7 @@ class PlaneMeters:
             (each.problem.scope, each.problem.severity, str(each.problem.reason))
             for each in self._state.problems.open()
         )
-        for scope in get_args(Scope):
+        for scope in get_args(ProblemScope):
             for severity in get_args(Severity):
                 yield (scope, severity, ""), 0.0  # the series exists before the first problem
         for labels, count in found.items():

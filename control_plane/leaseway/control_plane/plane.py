@@ -15,9 +15,9 @@ from leaseway.control_plane.core.approvals import ApprovalRecord, Approvals
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.lease_ends import LeaseEnds
-from leaseway.control_plane.core.placement.wait_queue import Answer, Waiter
+from leaseway.control_plane.core.placement.wait_queue import PlacementOutcome, Waiter
 from leaseway.control_plane.core.queries.place import serve_queue
-from leaseway.control_plane.core.workers.actions import Action
+from leaseway.control_plane.core.workers.actions import WorkerAction
 from leaseway.control_plane.core.workers.records import VisibleState
 from leaseway.control_plane.event_recorder import EventRecorder
 from leaseway.control_plane.metrics import PlaneMeters
@@ -36,7 +36,7 @@ def now() -> Moment:
 class WorkerStream(Protocol):
     """The sending side of one worker's Sync stream."""
 
-    def send(self, message: Action | sync_pb2.SyncResponse) -> None:
+    def send(self, message: WorkerAction | sync_pb2.SyncResponse) -> None:
         """Queue an action or a message; a full queue ends the stream."""
 
     def end(self, reason: str) -> None:
@@ -79,7 +79,7 @@ class Plane:
         # Separate, as all watchers of tools wait for it and most events do not concern them.
         self._visible_state = asyncio.Event()
         self._woken = asyncio.Event()
-        self._turns: dict[int, asyncio.Future[Answer]] = {}
+        self._turns: dict[int, asyncio.Future[PlacementOutcome]] = {}
 
     def act(self, event: Callable[[Coordinator, Moment], T]) -> T:
         """Pass an event to the coordinator, send its actions and return its result."""
@@ -175,9 +175,9 @@ class Plane:
             await self._visible_state.wait()
         return self.state.visible_state
 
-    async def wait_turn(self, waiter: Waiter, timeout: float) -> Answer | None:
+    async def wait_turn(self, waiter: Waiter, timeout: float) -> PlacementOutcome | None:
         """Wait for the answer of a queued request; return None after `timeout` seconds."""
-        turn: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[PlacementOutcome] = asyncio.get_running_loop().create_future()
         self._turns[waiter.id] = turn
         try:
             async with asyncio.timeout(timeout):

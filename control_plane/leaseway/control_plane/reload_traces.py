@@ -14,7 +14,12 @@ from opentelemetry.trace import Span, SpanKind, StatusCode
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.problems import Problem
-from leaseway.control_plane.core.workers.actions import Action, CancelProbe, PushDelta, StartProbe
+from leaseway.control_plane.core.workers.actions import (
+    CancelProbe,
+    PushDelta,
+    StartProbe,
+    WorkerAction,
+)
 from leaseway.telemetry.tracing import context_from, traceparent_of, tracer, tracing_active
 from leaseway.wire.span_attributes import Attr
 
@@ -33,7 +38,7 @@ class ReloadTraces:
         """Record a commit; its span is created with the first delta, which has the traceparent."""
         self._unclaimed = snapshot
 
-    def traced(self, action: Action) -> Action:
+    def traced(self, action: WorkerAction) -> WorkerAction:
         """Return an action with the context of its own span, if tracing is on."""
         if not tracing_active():
             return action

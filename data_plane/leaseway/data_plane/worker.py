@@ -51,7 +51,7 @@ from leaseway.data_plane.services.exchange import Exchanges
 from leaseway.data_plane.services.execution import ExecutionService, add_execution_service
 from leaseway.data_plane.services.inspection import Inspection
 from leaseway.data_plane.services.leases import LeaseService
-from leaseway.data_plane.sync.client import Recorded, SyncClient
+from leaseway.data_plane.sync.client import AuditMessage, SyncClient
 from leaseway.data_plane.sync.convert import LeaseMessages, instances_to_proto
 from leaseway.data_plane.sync.status import Registration, WorkerStatus
 from leaseway.identity.authenticator import Authenticator
@@ -260,7 +260,7 @@ class Worker:
         if self._recorder is not None:
             self._recorder.record_refusal(refusal, times, "worker")
 
-    def _record(self, record: Recorded) -> None:
+    def _record(self, record: AuditMessage) -> None:
         if self._recorder is None:
             return
         if isinstance(record, sync_pb2.RefusedRpc):

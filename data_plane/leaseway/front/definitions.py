@@ -25,7 +25,7 @@ _TASKS: Final = "execution"
 """The member about tasks, which the front does not support."""
 
 ItemT = TypeVar("ItemT")
-Key = tuple[str, ...]
+ListingKey = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class PagedListing(Generic[ItemT]):
     """
 
     member: str
-    items: dict[Key, ItemT]
-    keys: tuple[Key, ...]
+    items: dict[ListingKey, ItemT]
+    keys: tuple[ListingKey, ...]
     encoded: tuple[bytes, ...]
 
     def page(self, cursor: str | None, *, modern: bool) -> bytes:
@@ -150,10 +150,10 @@ def _definition(extra: dict[str, Any], /, **members: Any) -> dict[str, Any]:
 def _listing(
     member: str,
     items: Iterable[ItemT],
-    key_of: Callable[[ItemT], Key],
+    key_of: Callable[[ItemT], ListingKey],
     define: Callable[[ItemT], dict[str, Any]],
 ) -> PagedListing[ItemT]:
-    by_key: dict[Key, ItemT] = {}
+    by_key: dict[ListingKey, ItemT] = {}
     for item in items:
         by_key.setdefault(key_of(item), item)
     keys = tuple(sorted(by_key))
@@ -161,11 +161,11 @@ def _listing(
     return PagedListing(member, {key: by_key[key] for key in keys}, keys, encoded)
 
 
-def _encode_cursor(key: Key) -> str:
+def _encode_cursor(key: ListingKey) -> str:
     return base64.urlsafe_b64encode("\0".join(key).encode()).decode()
 
 
-def _decode_cursor(cursor: str) -> Key:
+def _decode_cursor(cursor: str) -> ListingKey:
     try:
         return tuple(base64.b64decode(cursor, b"-_", validate=True).decode().split("\0"))
     except (binascii.Error, ValueError):

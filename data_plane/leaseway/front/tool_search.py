@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
-from leaseway.front.definitions import Key, PagedListing, tool_definition
+from leaseway.front.definitions import ListingKey, PagedListing, tool_definition
 from leaseway.front.messages import (
     CallParams,
     JsonRpcError,
@@ -84,7 +84,7 @@ class _CallArguments(msgspec.Struct):
 
 def search_listing() -> PagedListing[dict[str, Any]]:
     """Return the list of the three search tools."""
-    keys: tuple[Key, ...] = tuple((str(tool["name"]),) for tool in _DEFINITIONS)
+    keys: tuple[ListingKey, ...] = tuple((str(tool["name"]),) for tool in _DEFINITIONS)
     items = dict(zip(keys, _DEFINITIONS, strict=True))
     return PagedListing("tools", items, keys, tuple(map(encode, _DEFINITIONS)))
 

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.identity.certificates import certificate_names, principal_for_names
-from leaseway.identity.keys import KeyFileError, Keys, is_api_key, principal_for_key, read_key_file
+from leaseway.identity.keys import (
+    KeyFileError,
+    KeyRecords,
+    is_api_key,
+    principal_for_key,
+    read_key_file,
+)
 from leaseway.identity.principal import (
     LOOPBACK,
     SHARED_KEY,
@@ -90,7 +96,7 @@ class Authenticator:
         self._clock = clock
         self._settings = IdentitySettings()
         self._issuers: dict[str, IssuerKeys] = {}
-        self._keys: Keys = {}
+        self._keys: KeyRecords = {}
         self._tokens: dict[bytes, tuple[float, Principal]] = {}
         self._watches: set[_StreamWatch] = set()
         self._refreshed_at = float("-inf")

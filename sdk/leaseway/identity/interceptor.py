@@ -21,7 +21,7 @@ from leaseway.wire.errors import Fault
 from leaseway.wire.status import abort
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Behaviour = Callable[[Any, Context], Any]
+RpcBehaviour = Callable[[Any, Context], Any]
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 _PACKAGE: Final = "/leaseway.v1."
@@ -104,7 +104,12 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         return None, next(iter(context.auth_context().get("x509_pem_cert", ())), None)
 
     async def _stream(
-        self, method: str, behaviour: Behaviour, one_request: bool, request: Any, context: Context
+        self,
+        method: str,
+        behaviour: RpcBehaviour,
+        one_request: bool,
+        request: Any,
+        context: Context,
     ) -> None:
         authorization, certificate = self._credentials(context)
         known_method = method if behaviour is not _unimplemented else ""
@@ -163,7 +168,7 @@ def identity_interceptors(authenticator: Authenticator) -> tuple[IdentityInterce
     return () if authenticator.allows_all else (IdentityInterceptor(authenticator),)
 
 
-async def _run_streaming(behaviour: Behaviour, request: Any, context: Context) -> None:
+async def _run_streaming(behaviour: RpcBehaviour, request: Any, context: Context) -> None:
     """Run a streaming handler: an asynchronous generator, or a coroutine that writes."""
     if inspect.isasyncgenfunction(behaviour):
         async for response in behaviour(request, context):
@@ -172,7 +177,7 @@ async def _run_streaming(behaviour: Behaviour, request: Any, context: Context) -
         await behaviour(request, context)
 
 
-def _kind(handler: Any) -> tuple[Callable[..., Any], Behaviour]:
+def _kind(handler: Any) -> tuple[Callable[..., Any], RpcBehaviour]:
     match handler.request_streaming, handler.response_streaming:
         case False, False:
             return grpc.unary_unary_rpc_method_handler, handler.unary_unary

@@ -74,7 +74,7 @@ class KeyRecord:
         return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
 
 
-Keys = Mapping[str, KeyRecord]
+KeyRecords = Mapping[str, KeyRecord]
 """Records by id, in order of creation."""
 
 
@@ -121,7 +121,7 @@ def make_key(
     return f"{PREFIX}{key_id}_{secret}", record
 
 
-def principal_for_key(keys: Keys, credential: str, now: float) -> Principal | None:
+def principal_for_key(keys: KeyRecords, credential: str, now: float) -> Principal | None:
     """Return the principal of a valid key, or None.
 
     An unknown id takes as long as a wrong secret.
@@ -137,7 +137,7 @@ def principal_for_key(keys: Keys, credential: str, now: float) -> Principal | No
     return Principal(f"key {key_id}", record.roles, record.tenant, record.agent, record.expires_at)
 
 
-def read_key_file(path: Path) -> Keys:
+def read_key_file(path: Path) -> KeyRecords:
     """Return the keys in a file, or no keys if the file does not exist.
 
     Raises:
@@ -155,7 +155,7 @@ def read_key_file(path: Path) -> Keys:
     return parse_keys(content, str(path))
 
 
-def parse_keys(content: bytes, path: str) -> Keys:
+def parse_keys(content: bytes, path: str) -> KeyRecords:
     """Return the keys in the content of a file.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from leaseway.identity.principal import SEES_ALL, Principal, Role
 from leaseway.wire.errors import Fault, Reason
 
-Scope = Literal["own", "filter", "calls", "none"]
+TenantUse = Literal["own", "filter", "calls", "none"]
 """How an RPC uses its tenant field: `own` acts for it, `filter` means all tenants if it is empty
 and the caller may see all, `calls` has one in each frame, `none` has no such field."""
 
@@ -37,7 +37,7 @@ class Rule:
     """
 
     roles: frozenset[Role]
-    tenant: Scope = "none"
+    tenant: TenantUse = "none"
     changes: bool = False
 
 

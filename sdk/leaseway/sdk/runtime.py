@@ -15,7 +15,7 @@ from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import mark_grpc_used
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.transport.control import ControlPlane
-from leaseway.sdk.transport.identity import Identity
+from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.server_requests import Handlers
 from leaseway.sdk.transport.workers import WorkerPool
 from leaseway.wire.errors import Fault
@@ -58,7 +58,7 @@ class Runtime:
         own_session: The random key of the session for calls outside a session.
     """
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: ClientIdentity) -> None:
         mark_grpc_used()
         self.loop = asyncio.get_running_loop()
         self.identity = identity

@@ -12,14 +12,14 @@ from typing import Final, Literal
 
 from leaseway.wire.errors import Fault, Reason, Started
 
-Scope = Literal["connection", "tenant", "worker"]
+LimitScope = Literal["connection", "tenant", "worker"]
 """The owner of a limit; `worker` stands for all callers of a worker."""
 
 _LIMIT: Final = "limit"
 _SCOPE: Final = "scope"
 
 
-def limit_metadata(limit: str, scope: Scope) -> dict[str, str]:
+def limit_metadata(limit: str, scope: LimitScope) -> dict[str, str]:
     """Return the metadata of a fault for a limit."""
     return {_LIMIT: limit, _SCOPE: scope}
 
@@ -35,7 +35,7 @@ def reached_limit(metadata: Mapping[str, str]) -> tuple[str, str] | None:
 
 def over_limit(
     limit: str,
-    scope: Scope,
+    scope: LimitScope,
     message: str,
     *,
     reason: Reason = Reason.OVERLOADED,
@@ -76,12 +76,12 @@ class UsageCounter:
     ) -> None:
         self._limit = limit
         self._what = what
-        self._limits: dict[Scope, Callable[[], int]] = {
+        self._limits: dict[LimitScope, Callable[[], int]] = {
             "connection": of_connection,
             "tenant": of_tenant,
         }
         self._advice = advice
-        self._counts: Counter[tuple[Scope, object]] = Counter()
+        self._counts: Counter[tuple[LimitScope, object]] = Counter()
 
     def acquire(self, connection: str, tenant: object | None) -> None:
         """Count one more item, until it is released.
@@ -112,8 +112,8 @@ class UsageCounter:
                 del self._counts[holder]
 
 
-def _holders(connection: str, tenant: object | None) -> list[tuple[Scope, object]]:
-    holders: list[tuple[Scope, object]] = [("connection", connection)]
+def _holders(connection: str, tenant: object | None) -> list[tuple[LimitScope, object]]:
+    holders: list[tuple[LimitScope, object]] = [("connection", connection)]
     if tenant is not None:
         holders.append(("tenant", tenant))
     return holders

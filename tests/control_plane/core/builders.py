@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
+from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey, PlacementTable
@@ -66,15 +66,15 @@ def spec(
 def listing(*names: str) -> ServerListing:
     """Return the listing of a server with these tools."""
     return ServerListing(
-        tuple(Recorded(n, json.dumps({"name": n, "inputSchema": {}}).encode()) for n in names),
+        tuple(ListedItem(n, json.dumps({"name": n, "inputSchema": {}}).encode()) for n in names),
         "2025-11-25",
     )
 
 
-def recorded(*names: str, member: str = "name", definition: bytes = b"") -> tuple[Recorded, ...]:
+def recorded(*names: str, member: str = "name", definition: bytes = b"") -> tuple[ListedItem, ...]:
     """Return prompts of these names, or resources or templates with these URIs as `member`."""
     return tuple(
-        Recorded(name, definition or json.dumps({"name": "n", member: name}).encode())
+        ListedItem(name, definition or json.dumps({"name": "n", member: name}).encode())
         for name in names
     )
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.control_plane.core.builders import at, listing, load, spec
 from tests.control_plane.core.fake_worker import FakeWorker, answer, run, started
 
-from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
+from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.client_problems import MAX_CLIENT_PROBLEMS, RETENTION
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.problems import PROBLEMS_DROPPED, Problem
@@ -35,7 +35,7 @@ def relist(
 def test_a_client_problem_closes_when_its_tool_changes() -> None:
     state, worker = started(spec("a"))
     state.report_client_problem(REFUSED, at(0))
-    mended = Recorded("echo", b'{"name": "echo", "inputSchema": {"type": "object"}}')
+    mended = ListedItem("echo", b'{"name": "echo", "inputSchema": {"type": "object"}}')
     relist(state, worker, replace(listing("echo"), tools=(mended,)))
     assert shown(state) == []
     state.report_client_problem(REFUSED, at(2))

@@ -27,11 +27,11 @@ from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import HeldLease, Placement, PlacementKey
 from leaseway.control_plane.core.queries.place import place
 from leaseway.control_plane.core.workers.actions import (
-    Action,
     PushDelta,
     RevokeLease,
     StartProbe,
     WantContent,
+    WorkerAction,
 )
 from leaseway.control_plane.core.workers.records import WorkerIdentity, WorkerRefused, WorkerReport
 from leaseway.data_plane.core.leases import table as lease_table
@@ -51,7 +51,7 @@ class Stream:
     """One Sync stream with its undelivered messages in both directions."""
 
     up: list[Event] = field(default_factory=list)
-    down: list[Action] = field(default_factory=list)
+    down: list[WorkerAction] = field(default_factory=list)
 
 
 class Worker:
@@ -116,7 +116,7 @@ class Worker:
         key = PlacementKey(lease.key.tenant, lease.key.session, lease.key.server_id)
         return HeldLease(lease.id, key, self.id, then.mono - age)
 
-    def take(self, action: Action, now: float) -> None:
+    def take(self, action: WorkerAction, now: float) -> None:
         """Execute an action of the control plane."""
         assert self.stream is not None
         match action:

@@ -12,7 +12,7 @@ from tests.control_plane.core.queries.test_finding import offered
 
 from leaseway.control_plane.core.catalog.definition import is_task_only
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS
-from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
+from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.catalog.prompts_resources import expose_recorded
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget
 from leaseway.control_plane.core.denial import Denial
@@ -23,9 +23,9 @@ from leaseway.wire.errors import Reason
 SPEC = spec("a")
 
 
-def tool(name: str, **members: Any) -> Recorded:
+def tool(name: str, **members: Any) -> ListedItem:
     definition = {"name": name, "inputSchema": {"type": "object"}, **members}
-    return Recorded(name, json.dumps(definition).encode())
+    return ListedItem(name, json.dumps(definition).encode())
 
 
 RESEARCH = tool("research", execution={"taskSupport": "required"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.control_plane.core.builders import at, coordinator, hello, listing, load, spec
 
-from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
+from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.workers.actions import PushDelta, StartProbe
 from leaseway.control_plane.core.workers.subscription import Push
@@ -77,7 +77,7 @@ def test_the_deltas_of_a_fleet_share_one_body(made: list[Push]) -> None:
 
 def test_a_long_delta_is_split_into_parts_that_share_their_bytes(made: list[Push]) -> None:
     big = ServerListing(
-        (Recorded("echo", b'{"name": "echo", "x": "' + b"y" * 3 * MAX_MESSAGE + b'"}'),)
+        (ListedItem("echo", b'{"name": "echo", "x": "' + b"y" * 3 * MAX_MESSAGE + b'"}'),)
     )
     _, sent = fleet(big)
     writer = DeltaWriter(Seal(b"a key"))

@@ -19,14 +19,17 @@ from leaseway.data_plane.kit.commands import (
     build_allow_list,
     execute_command,
 )
-from leaseway.data_plane.kit.roots import Roots
+from leaseway.data_plane.kit.roots import AllowedFolders
 from leaseway.server import ToolError, ToolResult
 
 PYTHON = sys.executable
 
 
 async def run(
-    *words: str, roots: Roots | None = None, environment: dict[str, str] | None = None, **more: Any
+    *words: str,
+    roots: AllowedFolders | None = None,
+    environment: dict[str, str] | None = None,
+    **more: Any,
 ) -> ToolResult:
     allowed = build_allow_list([f"{PYTHON} *"], os.environ["PATH"], roots, writes=False)
     function = execute_command(allowed, roots, environment or {}).function
@@ -75,7 +78,7 @@ async def test_output_is_truncated_and_the_program_runs_to_its_end() -> None:
 async def test_a_program_gets_few_variables_and_no_input(tmp_path: Path) -> None:
     code = "import os, sys; print(sorted(os.environ), sys.stdin.read() == '', os.getcwd())"
     environment = {"PATH": "/bin", "TOKEN": "x", "LD_PRELOAD": "x", "PYTHONPATH": "x", "LANG": "C"}
-    result = await run("-I", "-c", code, roots=Roots([tmp_path]), environment=environment)
+    result = await run("-I", "-c", code, roots=AllowedFolders([tmp_path]), environment=environment)
     assert result.text == f"['LANG', 'PATH'] True {tmp_path}" or "LC_CTYPE" in result.text
 
 

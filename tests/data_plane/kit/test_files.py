@@ -18,7 +18,7 @@ from leaseway.data_plane.kit.files import (
     read_file,
     write_file,
 )
-from leaseway.data_plane.kit.roots import Roots
+from leaseway.data_plane.kit.roots import AllowedFolders
 from leaseway.data_plane.kit.search import MAX_LISTED, list_files, search_files
 from leaseway.server import Tool, ToolError
 
@@ -37,8 +37,8 @@ def root(tmp_path: Path) -> Path:
     return served.resolve()
 
 
-def call(build: Callable[[Roots], Tool], root: Path, **arguments: Any) -> Any:
-    function = build(Roots([root])).function
+def call(build: Callable[[AllowedFolders], Tool], root: Path, **arguments: Any) -> Any:
+    function = build(AllowedFolders([root])).function
     assert function is not None
     return function(arguments)
 
@@ -242,7 +242,7 @@ def test_relative_paths_start_in_the_first_folder_and_absolute_paths_in_any(
     second.mkdir()
     (second / "s.md").write_text("second")
     (root / "across").symlink_to(second / "s.md")
-    function = read_file(Roots([root, second])).function
+    function = read_file(AllowedFolders([root, second])).function
     assert function is not None
     assert function({"path": "a.md"}) == "hello ä"
     assert function({"path": str(second / "s.md")}) == "second"

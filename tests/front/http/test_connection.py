@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from leaseway.front.http.connection import HeadHandler, HttpConnection, HttpConnections
+from leaseway.front.http.connection import FrontConnection, FrontConnections, HeadHandler
 from leaseway.front.http.streams import HttpReply, json_response
 
 BOUND = 30
@@ -68,8 +68,8 @@ class Client:
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Client, Echo, HttpConnections]]:
-    echo, table = Echo(), HttpConnections()
+async def connected() -> AsyncIterator[tuple[Client, Echo, FrontConnections]]:
+    echo, table = Echo(), FrontConnections()
     handler = HeadHandler(echo.start, cancel_on_disconnect=True)
 
     async def handle(http: web.BaseRequest) -> web.StreamResponse:
@@ -87,7 +87,7 @@ async def connected() -> AsyncIterator[tuple[Client, Echo, HttpConnections]]:
 
     server = web.Server(handle)
     loop = asyncio.get_running_loop()
-    bound = await loop.create_server(lambda: HttpConnection(server(), table), "127.0.0.1", 0)
+    bound = await loop.create_server(lambda: FrontConnection(server(), table), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*bound.sockets[0].getsockname())
     try:
         yield Client(reader, writer), echo, table

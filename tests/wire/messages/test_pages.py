@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.messages.pages import Key, PageStart, fitting, one_page, page_start
+from leaseway.wire.messages.pages import PageStart, SortKey, fitting, one_page, page_start
 
 MIB = 1024 * 1024
 KEYS = st.lists(st.tuples(st.text(max_size=5), st.text(max_size=3)), unique=True, max_size=12)
@@ -28,7 +28,7 @@ class Asked:
 class Item:
     """Something that has a size."""
 
-    key: Key
+    key: SortKey
     size: int = 1
 
     def ByteSize(self) -> int:
@@ -37,14 +37,14 @@ class Item:
 
 def page(
     items: list[Item], token: str = "", page_size: int = 0, listing: str = "ListThings"
-) -> tuple[list[Key], str]:
+) -> tuple[list[SortKey], str]:
     """Return the keys of a page, and the next one's token."""
     start = page_start(listing, Asked(token, page_size))
     taken, following = one_page(start, ((one.key, one) for one in items), lambda one: one)
     return [one.key for one in taken], following
 
 
-def all_pages(items: list[Item], page_size: int = 0) -> list[list[Key]]:
+def all_pages(items: list[Item], page_size: int = 0) -> list[list[SortKey]]:
     """Return the keys of all pages."""
     pages, token = [], ""
     while True:
@@ -55,7 +55,7 @@ def all_pages(items: list[Item], page_size: int = 0) -> list[list[Key]]:
 
 
 @given(KEYS, st.integers(1, 4))
-def test_the_pages_of_a_list_are_the_list(keys: list[Key], page_size: int) -> None:
+def test_the_pages_of_a_list_are_the_list(keys: list[SortKey], page_size: int) -> None:
     pages = all_pages([Item(key) for key in sorted(keys)], page_size)
     assert [key for each in pages for key in each] == sorted(keys)
     assert all(len(each) == page_size for each in pages[:-1])
@@ -63,7 +63,7 @@ def test_the_pages_of_a_list_are_the_list(keys: list[Key], page_size: int) -> No
 
 @given(KEYS, KEYS, st.integers(1, 3))
 def test_unchanged_items_are_listed_once_despite_changes(
-    before: list[Key], after: list[Key], page_size: int
+    before: list[SortKey], after: list[SortKey], page_size: int
 ) -> None:
     first, token = page([Item(key) for key in sorted(before)], page_size=page_size)
     seen = list(first)

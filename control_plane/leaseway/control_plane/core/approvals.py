@@ -15,7 +15,7 @@ from typing import Final, Literal
 from leaseway.control_plane.core.moment import Moment
 from leaseway.wire.errors import Fault, Reason
 
-State = Literal["waiting", "approved", "denied", "used", "expired"]
+ApprovalState = Literal["waiting", "approved", "denied", "used", "expired"]
 Verdict = Literal["approved", "waiting", "denied", "full"]
 
 LIFETIME: Final = 900.0
@@ -76,7 +76,7 @@ class ApprovalRecord:
     id: str
     number: int
     question: ApprovalRequest
-    state: State
+    state: ApprovalState
     asked: float
     until: float
     ends: float
@@ -203,7 +203,7 @@ class Approvals:
         self._on_change(approval, "asked")
         return "waiting", approval
 
-    def _set_state(self, approval: ApprovalRecord, state: State) -> ApprovalRecord:
+    def _set_state(self, approval: ApprovalRecord, state: ApprovalState) -> ApprovalRecord:
         approval = replace(approval, state=state)
         self._all[approval.id] = approval
         question = approval.question

@@ -22,11 +22,11 @@ from leaseway.control_plane.core.problems import Problem, ProblemTable
 from leaseway.control_plane.core.registry import Registry
 from leaseway.control_plane.core.servers.servers import Servers
 from leaseway.control_plane.core.workers.actions import (
-    Action,
     CancelProbe,
     PushDelta,
     StartProbe,
     WantContent,
+    WorkerAction,
 )
 from leaseway.control_plane.core.workers.records import (
     Visibility,
@@ -277,7 +277,7 @@ class Coordinator:
             times += [self.wait_queue.next_retry(), self.placements.next_expiry()]
         return min((time for time in times if time is not None), default=None)
 
-    def pop_actions(self) -> list[tuple[str, Action]]:
+    def pop_actions(self) -> list[tuple[str, WorkerAction]]:
         """Return the actions queued since the last call, each with its worker's id."""
         return self.roster.pop_actions()
 

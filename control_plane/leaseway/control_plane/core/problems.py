@@ -19,7 +19,7 @@ MAX_MESSAGE: Final = 4_096
 
 PROBLEMS_DROPPED: Final = "PROBLEMS_DROPPED"
 
-Scope = Literal["workspace", "server", "worker", "client"]
+ProblemScope = Literal["workspace", "server", "worker", "client"]
 Severity = Literal["error", "warning"]
 ProblemKey = tuple[str, str, str, str, str, str]
 """(scope, server id, tenant, worker id, reason, subject)."""
@@ -35,7 +35,7 @@ class Problem:
         subject: Distinguishes problems with equal place and reason, such as a tool's name.
     """
 
-    scope: Scope
+    scope: ProblemScope
     reason: str
     message: str
     server_id: str = ""
@@ -90,7 +90,7 @@ class ProblemTable:
     def clear(
         self,
         *,
-        scope: Scope | None = None,
+        scope: ProblemScope | None = None,
         server_id: str | None = None,
         tenant: str | None = None,
         worker_id: str | None = None,

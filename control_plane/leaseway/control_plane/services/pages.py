@@ -17,7 +17,7 @@ from leaseway.control_plane.core.workers.records import ReportedInstance
 from leaseway.control_plane.services import messages
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
-from leaseway.wire.messages.pages import Key, PageStart, one_page
+from leaseway.wire.messages.pages import PageStart, SortKey, one_page
 
 _MAX_NUMBER: Final = 10**15
 """More than any approval's number."""
@@ -45,8 +45,8 @@ def servers(
 
 
 def _server_parts(
-    state: Coordinator, keys: Iterable[VariantKey], now: Moment, after: Key
-) -> Iterator[tuple[Key, catalog_pb2.ServerStatus]]:
+    state: Coordinator, keys: Iterable[VariantKey], now: Moment, after: SortKey
+) -> Iterator[tuple[SortKey, catalog_pb2.ServerStatus]]:
     """Yield each server with its first instances, then the other instances, from `after` on."""
     instances = messages.instances_by_variant(state)
     errors = messages.errors_by_server(state)
@@ -70,7 +70,7 @@ def _server_parts(
             yield (*name, *_instance_key(part[-1])), status
 
 
-def _instance_key(instance: ReportedInstance) -> Key:
+def _instance_key(instance: ReportedInstance) -> SortKey:
     # Before its first start an instance has no id; there may be one per launch hash.
     return instance.worker_id, instance.id, instance.launch_hash
 
@@ -95,7 +95,7 @@ def ends_and_leases(
     known = start.after[-1] if start.after[:1] == ("lease",) else ""
     remaining = sorted((lease for lease in held if lease.id > known), key=attrgetter("id"))
     leases = ((("lease", lease.id), lease) for lease in remaining)
-    sources: Iterator[tuple[Key, ReportedLeaseEnd | HeldLease]] = chain(ended, leases)
+    sources: Iterator[tuple[SortKey, ReportedLeaseEnd | HeldLease]] = chain(ended, leases)
     return one_page(start, sources, message)
 
 

@@ -9,7 +9,7 @@ from leaseway.control_plane.core.approvals import ApprovalRequest
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd
 from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey
-from leaseway.control_plane.core.problems import Problem, Scope
+from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import (
     CancelProbe,
     DrainWorker,
@@ -100,7 +100,7 @@ def problem_from_proto(message: admin_pb2.Problem) -> Problem:
     """Convert a problem; the control plane sets its times and count."""
     known = ("workspace", "server", "worker", "client")
     return Problem(
-        scope=cast("Scope", message.scope if message.scope in known else "client"),
+        scope=cast("ProblemScope", message.scope if message.scope in known else "client"),
         reason=message.reason[:_MAX_TEXT] or "UNSPECIFIED",
         message=message.message,
         server_id=message.server_id[:_MAX_TEXT],

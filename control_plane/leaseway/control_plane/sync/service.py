@@ -11,7 +11,7 @@ import grpc
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.problems import Problem
-from leaseway.control_plane.core.workers.actions import Action, PushDelta
+from leaseway.control_plane.core.workers.actions import PushDelta, WorkerAction
 from leaseway.control_plane.core.workers.records import WorkerHello, WorkerRefused
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.sync.convert import (
@@ -55,12 +55,14 @@ class _Stream:
     def __init__(self, plane: Plane, deltas: DeltaWriter) -> None:
         self._plane = plane
         self._deltas = deltas
-        self._queue: asyncio.Queue[Action | sync_pb2.SyncResponse] = asyncio.Queue(_MAX_QUEUED)
+        self._queue: asyncio.Queue[WorkerAction | sync_pb2.SyncResponse] = asyncio.Queue(
+            _MAX_QUEUED
+        )
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._has_pulse = False
         self._silent_checks = 0
 
-    def send(self, message: Action | sync_pb2.SyncResponse) -> None:
+    def send(self, message: WorkerAction | sync_pb2.SyncResponse) -> None:
         try:
             self._queue.put_nowait(message)
         except asyncio.QueueFull:
@@ -90,7 +92,9 @@ class _Stream:
             for message in self._messages(action):
                 await context.write(message)
 
-    def _messages(self, action: Action | sync_pb2.SyncResponse) -> Iterator[sync_pb2.SyncResponse]:
+    def _messages(
+        self, action: WorkerAction | sync_pb2.SyncResponse
+    ) -> Iterator[sync_pb2.SyncResponse]:
         if isinstance(action, sync_pb2.SyncResponse):
             yield action
             return

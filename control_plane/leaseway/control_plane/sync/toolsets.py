@@ -10,9 +10,9 @@ from leaseway.control_plane.core.catalog.kinds import (
     RESOURCE_TEMPLATES,
     RESOURCES,
     TOOLS,
-    Kind,
+    ItemKind,
 )
-from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
+from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.catalog.variants import ExposedName, Hashes, Served
 from leaseway.spec.protobuf import (
     filter_from_proto,
@@ -108,22 +108,22 @@ def _exposed_from_proto(messages: Iterable[sync_pb2.ExposedTool]) -> tuple[Expos
     return tuple(ExposedName(one.original_name, one.name, one.skipped) for one in messages)
 
 
-def _definitions(offers: Iterable[Recorded]) -> list[bytes]:
+def _definitions(offers: Iterable[ListedItem]) -> list[bytes]:
     return [one.definition for one in offers if one.name]
 
 
-def _tool_from_proto(tool: sync_pb2.RecordedTool) -> Recorded:
+def _tool_from_proto(tool: sync_pb2.RecordedTool) -> ListedItem:
     name = _member(tool.definition, TOOLS)
     if name is None:
         raise MalformedMessage("A recorded tool is not a JSON object with a name.")
-    return Recorded(name, tool.definition)
+    return ListedItem(name, tool.definition)
 
 
-def _recorded_from_proto(definitions: Iterable[bytes], kind: Kind) -> tuple[Recorded, ...]:
-    return tuple(Recorded(_member(one, kind) or "", one) for one in definitions)
+def _recorded_from_proto(definitions: Iterable[bytes], kind: ItemKind) -> tuple[ListedItem, ...]:
+    return tuple(ListedItem(_member(one, kind) or "", one) for one in definitions)
 
 
-def _member(definition: bytes, kind: Kind) -> str | None:
+def _member(definition: bytes, kind: ItemKind) -> str | None:
     """Return the name or URI in a definition, or None if it has none."""
     try:
         name = json.loads(definition)[kind.member]

@@ -22,7 +22,7 @@ from leaseway.data_plane.calls.admission import CallAdmission, check_arguments
 from leaseway.data_plane.calls.call import ActiveCall, CallSink, parse_input, parse_meta
 from leaseway.data_plane.calls.confirmation import Confirmation
 from leaseway.data_plane.calls.recent import RecentCalls
-from leaseway.data_plane.calls.subscriptions import Subscriptions
+from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest, answerable
 from leaseway.data_plane.core.calls.turns import CallTurns
@@ -71,7 +71,7 @@ class Executor:
         self._admin = AdminTools(pool, leases)
         self._admission = CallAdmission(pool)
         self.usage = self._admission.usage
-        self._subscriptions = Subscriptions(leases, self._admission.is_uri_visible)
+        self._subscriptions = WorkerSubscriptions(leases, self._admission.is_uri_visible)
         self._worker_id = worker_id
         self._background = pool.context.background
         self._loop = asyncio.get_running_loop()

@@ -36,7 +36,7 @@ _UNKNOWN_SERVER: Final = frozenset({"TOOL_NOT_FOUND"})
 """Outcomes of calls whose server id may be any text."""
 
 
-class Phase(NamedTuple):
+class CallPhase(NamedTuple):
     """A part of a call; times in seconds, the offset from the call's start."""
 
     name: str
@@ -80,10 +80,10 @@ class PastCall(NamedTuple):
         return self.traceparent[3:35]
 
     @property
-    def phases(self) -> Iterator[Phase]:
+    def phases(self) -> Iterator[CallPhase]:
         """Its parts, in order."""
         for (name, start), (_next, end) in pairwise((*self.marks, ("", self.duration))):
-            yield Phase(name, start, max(0.0, end - start))
+            yield CallPhase(name, start, max(0.0, end - start))
 
 
 class Traffic:

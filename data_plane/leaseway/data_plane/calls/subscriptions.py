@@ -19,7 +19,7 @@ from leaseway.data_plane.metrics.instruments import ALREADY_RECORDED
 from leaseway.wire.errors import Fault
 
 
-class Subscriptions:
+class WorkerSubscriptions:
     """The subscriptions of a worker.
 
     Args:
@@ -75,7 +75,7 @@ class _Subscription:
     written = True  # the server may know of it, which does no harm
 
     def __init__(
-        self, subscriptions: Subscriptions, active: ActiveCall, live: LiveInstance
+        self, subscriptions: WorkerSubscriptions, active: ActiveCall, live: LiveInstance
     ) -> None:
         self.active = active
         self.live = live

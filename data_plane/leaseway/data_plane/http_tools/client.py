@@ -15,7 +15,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from leaseway.data_plane.http_tools.requests import HttpRequest
-from leaseway.data_plane.http_tools.results import Response
+from leaseway.data_plane.http_tools.results import HttpResponse
 from leaseway.spec.http_tools import IDEMPOTENT
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
@@ -88,7 +88,7 @@ class HttpToolClient:
     async def send(
         self, request: HttpRequest, trace: Mapping[str, str], retries: int, sending: SendState,
         *, anonymous: bool = False,
-    ) -> Response:  # fmt: skip
+    ) -> HttpResponse:  # fmt: skip
         """Send a request, with trace headers and retries if it is idempotent; return the response.
 
         Raises:
@@ -113,7 +113,7 @@ class HttpToolClient:
 
     async def _send_once(
         self, request: HttpRequest, trace: Mapping[str, str], sending: SendState, anonymous: bool
-    ) -> Response:
+    ) -> HttpResponse:
         url = URL(request.url, encoded=True)
         start = url
         headers = CIMultiDict(self._anonymous if anonymous else self._headers)
@@ -160,7 +160,7 @@ class HttpToolClient:
             self._follows_redirects and status in _REDIRECTS and request.method in ("GET", "HEAD")
         )
 
-    async def _read(self, response: aiohttp.ClientResponse) -> Response:
+    async def _read(self, response: aiohttp.ClientResponse) -> HttpResponse:
         parts: list[bytes] = []
         size = 0
         async for part in response.content.iter_any():
@@ -175,7 +175,7 @@ class HttpToolClient:
                     "yes",
                     {"server": self._server, "limit": str(MAX_BODY)},
                 )
-        return Response(response.status, response.headers, b"".join(parts))
+        return HttpResponse(response.status, response.headers, b"".join(parts))
 
     def _broken(self, request: HttpRequest, error: Exception, sending: SendState) -> Fault:
         """Return the fault for a failed connection."""
@@ -216,7 +216,7 @@ def _backoff(attempt: int) -> float:
     return random.uniform(0, min(_MAX_BACKOFF, _INITIAL_BACKOFF * 2**attempt))  # noqa: S311 - jitter
 
 
-def _retry_delay(response: Response, attempt: int) -> float | None:
+def _retry_delay(response: HttpResponse, attempt: int) -> float | None:
     """Return the seconds before a retry, or None if the server requests more than the maximum."""
     retry_after = response.headers.get("retry-after", "")
     if not retry_after:

@@ -46,7 +46,7 @@ from leaseway.wire.messages.artifact_refs import is_reference
 
 _logger = logging.getLogger(__name__)
 
-State = Literal["starting", "ready", "closed", "failed"]
+InstanceState = Literal["starting", "ready", "closed", "failed"]
 
 MAX_ARTIFACT_BYTES: Final = 32 * MIB
 """Maximum bytes of all artifacts in one request."""
@@ -99,7 +99,7 @@ class HttpInstance:
     ) -> None:
         self.id = instance_id
         self.spec = spec
-        self.state: State = "starting"
+        self.state: InstanceState = "starting"
         self.pid: int | None = None
         self.protocol_version = ""
         self.mcp_session = ""

@@ -23,7 +23,7 @@ _UNKNOWN: Final = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """An HTTP response; its body is decompressed."""
 
     status: int
@@ -47,7 +47,7 @@ class Response:
 
 
 def result(
-    response: Response, template: Template | None, hide: Callable[[str], str] = str
+    response: HttpResponse, template: Template | None, hide: Callable[[str], str] = str
 ) -> tuple[bytes, bool]:
     """Return the MCP result of a response, and whether it is an error of the tool.
 
@@ -71,7 +71,7 @@ def result(
 
 
 def _render(
-    response: Response, template: Template, hide: Callable[[str], str]
+    response: HttpResponse, template: Template, hide: Callable[[str], str]
 ) -> tuple[bytes, bool]:
     try:
         data = msgspec.json.decode(response.body)
@@ -87,7 +87,7 @@ def _render(
     return _result(hide(text), response, is_error=True)
 
 
-def _describe_error(response: Response) -> str:
+def _describe_error(response: HttpResponse) -> str:
     headers = [
         f"{name.title()}: {response.headers[name][:1024]}"
         for name in ("retry-after", "location")
@@ -96,7 +96,7 @@ def _describe_error(response: Response) -> str:
     return "\n".join(filter(None, [_status_line(response), *headers, _excerpt(response)]))
 
 
-def _status_line(response: Response) -> str:
+def _status_line(response: HttpResponse) -> str:
     try:
         phrase = HTTPStatus(response.status).phrase
     except ValueError:
@@ -104,7 +104,7 @@ def _status_line(response: Response) -> str:
     return f"HTTP {response.status} {phrase}".rstrip()
 
 
-def _excerpt(response: Response) -> str:
+def _excerpt(response: HttpResponse) -> str:
     """Return a response's body for an error."""
     if not response.body:
         return ""
@@ -116,7 +116,7 @@ def _excerpt(response: Response) -> str:
     return f"{text[:MAX_SHOWN]}\n({len(text) - MAX_SHOWN} more characters are not shown)"
 
 
-def _is_text(response: Response) -> bool:
+def _is_text(response: HttpResponse) -> bool:
     kind = response.media_type
     if kind.startswith(_TEXTS) or kind.partition("+")[2] in ("json", "xml", "yaml"):
         return True
@@ -131,16 +131,16 @@ def _is_text(response: Response) -> bool:
     return b"\0" not in response.body
 
 
-def _base64(response: Response) -> str:
+def _base64(response: HttpResponse) -> str:
     return base64.b64encode(response.body).decode()
 
 
-def _result(text: str, response: Response, *, is_error: bool = False) -> tuple[bytes, bool]:
+def _result(text: str, response: HttpResponse, *, is_error: bool = False) -> tuple[bytes, bool]:
     return _encode([{"type": "text", "text": text}], response, is_error=is_error)
 
 
 def _encode(
-    content: list[dict[str, Any]], response: Response, *, is_error: bool = False
+    content: list[dict[str, Any]], response: HttpResponse, *, is_error: bool = False
 ) -> tuple[bytes, bool]:
     encoded: dict[str, Any] = {"content": content}
     if is_error:

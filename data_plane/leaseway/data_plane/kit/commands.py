@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from leaseway.data_plane.kit.roots import Roots
+from leaseway.data_plane.kit.roots import AllowedFolders
 from leaseway.data_plane.kit.schemas import PATH, arguments_schema, result_schema
 from leaseway.server import Tool, ToolError, ToolResult
 from leaseway.spec.builtin import command_words
@@ -67,7 +67,7 @@ class AllowedCommand:
 
 
 def build_allow_list(
-    entries: Iterable[str], path: str, roots: Roots | None, writes: bool
+    entries: Iterable[str], path: str, roots: AllowedFolders | None, writes: bool
 ) -> list[AllowedCommand]:
     """Parse the allow-list and find its programs.
 
@@ -97,7 +97,7 @@ def build_allow_list(
 
 
 def execute_command(
-    allowed: Sequence[AllowedCommand], roots: Roots | None, environment: Mapping[str, str]
+    allowed: Sequence[AllowedCommand], roots: AllowedFolders | None, environment: Mapping[str, str]
 ) -> Tool:
     """Return the tool `execute_command`.
 
@@ -160,7 +160,7 @@ def execute_command(
 
 
 @contextlib.contextmanager
-def _folder(roots: Roots | None, path: str) -> Any:
+def _folder(roots: AllowedFolders | None, path: str) -> Any:
     if roots is None:
         if path != ".":
             raise ToolError("No folders are allowed here; omit 'folder'.")

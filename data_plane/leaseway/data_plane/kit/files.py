@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from leaseway.data_plane.kit.roots import ResolvedPath, Roots, check_regular, path_error
+from leaseway.data_plane.kit.roots import AllowedFolders, ResolvedPath, check_regular, path_error
 from leaseway.data_plane.kit.schemas import PATH, READ_ONLY, arguments_schema, result_schema
 from leaseway.server import Tool, ToolError, ToolResult
 
@@ -27,7 +27,7 @@ _PATH: Final = {
 _WRITES: Final = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": False}
 
 
-def read_file(roots: Roots) -> Tool:
+def read_file(roots: AllowedFolders) -> Tool:
     return Tool(
         name="read_file",
         title="Read a file",
@@ -38,7 +38,7 @@ def read_file(roots: Roots) -> Tool:
     )
 
 
-def write_file(roots: Roots) -> Tool:
+def write_file(roots: AllowedFolders) -> Tool:
     return Tool(
         name="write_file",
         title="Write a file",
@@ -63,7 +63,7 @@ def write_file(roots: Roots) -> Tool:
     )
 
 
-def edit_file(roots: Roots) -> Tool:
+def edit_file(roots: AllowedFolders) -> Tool:
     text = {"type": "string", "maxLength": MAX_FILE}
     edit = arguments_schema(
         {
@@ -97,7 +97,7 @@ def edit_file(roots: Roots) -> Tool:
     )
 
 
-def delete_file(roots: Roots) -> Tool:
+def delete_file(roots: AllowedFolders) -> Tool:
     return Tool(
         name="delete_file",
         title="Delete a file",
@@ -108,7 +108,7 @@ def delete_file(roots: Roots) -> Tool:
     )
 
 
-def get_file_info(roots: Roots) -> Tool:
+def get_file_info(roots: AllowedFolders) -> Tool:
     return Tool(
         name="get_file_info",
         title="File information",
@@ -148,19 +148,19 @@ def read_text(path: ResolvedPath) -> str:
         raise ToolError(f"{path.shown!r} is no UTF-8 text.") from None
 
 
-def _read(roots: Roots, path: str) -> str:
+def _read(roots: AllowedFolders, path: str) -> str:
     with _file(roots, path) as resolved:
         return read_text(resolved)
 
 
-def _write(roots: Roots, arguments: Mapping[str, Any]) -> str:
+def _write(roots: AllowedFolders, arguments: Mapping[str, Any]) -> str:
     create = arguments.get("create_folders", False)
     with roots.resolve(arguments["path"], create=create) as path:
         size = _replace(path, arguments["content"])
         return f"Wrote {size} bytes to {path.shown}."
 
 
-def _edit(roots: Roots, arguments: Mapping[str, Any]) -> str:
+def _edit(roots: AllowedFolders, arguments: Mapping[str, Any]) -> str:
     with _file(roots, arguments["path"]) as path:
         before = text = read_text(path)
         for number, edit in enumerate(arguments["edits"], start=1):
@@ -179,7 +179,7 @@ def _edit(roots: Roots, arguments: Mapping[str, Any]) -> str:
         return "\n".join(lines)[:MAX_FILE] or "No difference."
 
 
-def _delete(roots: Roots, path: str) -> str:
+def _delete(roots: AllowedFolders, path: str) -> str:
     with roots.resolve(path, follow=False) as resolved:
         status = resolved.status()
         if not stat.S_ISLNK(status.st_mode):
@@ -191,7 +191,7 @@ def _delete(roots: Roots, path: str) -> str:
         return f"Deleted {resolved.shown}."
 
 
-def _info(roots: Roots, path: str) -> ToolResult:
+def _info(roots: AllowedFolders, path: str) -> ToolResult:
     with roots.resolve(path) as resolved:
         status = resolved.status()
     kind = "other"
@@ -210,7 +210,7 @@ def _info(roots: Roots, path: str) -> ToolResult:
 
 
 @contextlib.contextmanager
-def _file(roots: Roots, path: str) -> Iterator[ResolvedPath]:
+def _file(roots: AllowedFolders, path: str) -> Iterator[ResolvedPath]:
     with roots.resolve(path) as resolved:
         if resolved.name == ".":
             raise ToolError(f"{path!r:.300} is no regular file, it is a folder.")

@@ -67,7 +67,7 @@ class ResolvedPath:
             raise path_error(self.shown, error) from None
 
 
-class Roots:
+class AllowedFolders:
     """The allowed folders.
 
     Args:
@@ -131,7 +131,7 @@ class Roots:
 class _PathWalk:
     """Resolves one path; keeps the descriptors of all its folders open."""
 
-    def __init__(self, roots: Roots, path: str) -> None:
+    def __init__(self, roots: AllowedFolders, path: str) -> None:
         self._roots = roots
         self._path = path
         self._open: list[int] = []

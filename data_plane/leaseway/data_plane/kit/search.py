@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from leaseway.data_plane.kit.files import read_text
-from leaseway.data_plane.kit.roots import ResolvedPath, Roots
+from leaseway.data_plane.kit.roots import AllowedFolders, ResolvedPath
 from leaseway.data_plane.kit.schemas import PATH, READ_ONLY, arguments_schema, result_schema
 from leaseway.server import Tool, ToolError, ToolResult
 
@@ -30,7 +30,7 @@ _PATTERN: Final = {
 }
 
 
-def list_files(roots: Roots) -> Tool:
+def list_files(roots: AllowedFolders) -> Tool:
     return Tool(
         name="list_files",
         title="List files",
@@ -52,7 +52,7 @@ def list_files(roots: Roots) -> Tool:
     )
 
 
-def search_files(roots: Roots) -> Tool:
+def search_files(roots: AllowedFolders) -> Tool:
     return Tool(
         name="search_files",
         title="Search files",
@@ -109,7 +109,7 @@ class _Entry:
     is_folder: bool
 
 
-def _list(roots: Roots, path: str, pattern: str | None) -> ToolResult:
+def _list(roots: AllowedFolders, path: str, pattern: str | None) -> ToolResult:
     names: list[str] = []
     truncated = False
     for visited, entry in enumerate(_walk(roots, path, deep=pattern is not None)):
@@ -129,7 +129,7 @@ def _list(roots: Roots, path: str, pattern: str | None) -> ToolResult:
     )
 
 
-def _search(roots: Roots, arguments: Mapping[str, Any]) -> ToolResult:
+def _search(roots: AllowedFolders, arguments: Mapping[str, Any]) -> ToolResult:
     query, ignore_case = arguments["text"], arguments.get("ignore_case", False)
     query = query.casefold() if ignore_case else query
     pattern = arguments.get("pattern", "*")
@@ -162,7 +162,7 @@ def _search(roots: Roots, arguments: Mapping[str, Any]) -> ToolResult:
     return ToolResult(text, {"matches": matches, "truncated": truncated})
 
 
-def _walk(roots: Roots, path: str, *, deep: bool) -> Iterator[_Entry]:
+def _walk(roots: AllowedFolders, path: str, *, deep: bool) -> Iterator[_Entry]:
     """Yield the files and folders in a folder, parents first, without following links."""
     opened: list[tuple[int, str, Iterator[str]]] = []
 

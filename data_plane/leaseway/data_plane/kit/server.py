@@ -16,14 +16,14 @@ from leaseway.data_plane.kit.files import (
     read_file,
     write_file,
 )
-from leaseway.data_plane.kit.roots import Roots
+from leaseway.data_plane.kit.roots import AllowedFolders
 from leaseway.data_plane.kit.search import list_files, search_files
 from leaseway.data_plane.kit.system import current_time, get_env
 from leaseway.server import BaseMCPServer, Notifier, Tool
 from leaseway.spec.builtin import BUILTIN_TOOLS
 from leaseway.wire.version import PACKAGE_VERSION
 
-_FILE_TOOLS: Final[Mapping[str, Callable[[Roots], Tool]]] = {
+_FILE_TOOLS: Final[Mapping[str, Callable[[AllowedFolders], Tool]]] = {
     "read_file": read_file,
     "write_file": write_file,
     "edit_file": edit_file,
@@ -76,7 +76,7 @@ def build_tools(options: KitOptions, environment: Mapping[str, str] = os.environ
     unknown = sorted(enabled - set(BUILTIN_TOOLS))
     if unknown:
         raise ValueError(f"There is no tool {unknown[0]!r}; there are: {', '.join(BUILTIN_TOOLS)}.")
-    roots = Roots(options.roots) if options.roots else None
+    roots = AllowedFolders(options.roots) if options.roots else None
     tools: list[Tool] = []
     for name, build in _FILE_TOOLS.items():
         if name in enabled:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from leaseway.data_plane.mcp.session import McpSession
 
 _logger = logging.getLogger(__name__)
-State = Literal["starting", "ready", "disconnected", "closing", "closed", "failed"]
+InstanceState = Literal["starting", "ready", "disconnected", "closing", "closed", "failed"]
 
 _owners: Final[set[asyncio.Task[None]]] = set()
 """The loop holds tasks weakly. An owner must complete even if nothing references the instance."""
@@ -92,7 +92,7 @@ class Instance:
     ) -> None:
         self.id = instance_id
         self.spec = spec
-        self.state: State = "starting"
+        self.state: InstanceState = "starting"
         self.pid: int | None = None
         self.protocol_version = ""
         self.resolved_values = resolved_values

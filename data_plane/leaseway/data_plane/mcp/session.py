@@ -36,7 +36,7 @@ from leaseway.data_plane.mcp.protocol.features.listing import (
     list_prompts_resources,
     listen_to_changes,
 )
-from leaseway.data_plane.mcp.protocol.features.subscriptions import Subscriptions
+from leaseway.data_plane.mcp.protocol.features.subscriptions import InstanceSubscriptions
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
 from leaseway.spec.model import ServerSpec
@@ -44,7 +44,7 @@ from leaseway.spec.permissions import folders
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import redact
 
-Phase = Literal["connect", "negotiate", "list"]
+StartPhase = Literal["connect", "negotiate", "list"]
 _ACTIONS = {
     "connect": "open a connection",
     "negotiate": "agree on a protocol version",
@@ -75,11 +75,11 @@ class McpSession:
         self.protocol_version = ""
         self.skipped: tuple[str, ...] = ()
         self._spec = spec
-        self._phase: Phase = "connect"
+        self._phase: StartPhase = "connect"
         self._capabilities: ServerCapabilities | None = None
         self._has_tools = True
         self._client: ClientSession | None = None
-        self._subscriptions: Subscriptions | None = None
+        self._subscriptions: InstanceSubscriptions | None = None
 
     @classmethod
     async def connect(cls, context: ServerContext) -> McpSession:
@@ -115,7 +115,7 @@ class McpSession:
             async with asyncio.timeout_at(deadline):
                 tools = await self._negotiate(client, known_version)
             self._client = client
-            self._subscriptions = Subscriptions(
+            self._subscriptions = InstanceSubscriptions(
                 self._spec.key.server_id, client, peer, self._spec.call_timeout
             )
             try:
@@ -183,7 +183,7 @@ def first_cause(error: BaseException) -> BaseException:
 
 
 def start_fault(
-    spec: ServerSpec, error: BaseException, phase: Phase, stderr: StderrTail, garbage: int = 0
+    spec: ServerSpec, error: BaseException, phase: StartPhase, stderr: StderrTail, garbage: int = 0
 ) -> Fault:
     """Return the fault for a server that did not start or list.
 
@@ -209,7 +209,7 @@ def start_fault(
 
 
 def _describe(
-    spec: ServerSpec, cause: BaseException, phase: Phase
+    spec: ServerSpec, cause: BaseException, phase: StartPhase
 ) -> tuple[str, str, dict[str, str]]:
     """Return the problem, its sentence, and further metadata."""
     server = spec.key.server_id
@@ -244,7 +244,7 @@ def _describe(
             return failed, f"{head}: its answer does not conform to MCP ({text}).", {}
 
 
-def _with_hint(spec: ServerSpec, fault: Fault, phase: Phase) -> str:
+def _with_hint(spec: ServerSpec, fault: Fault, phase: StartPhase) -> str:
     """Return a fault's message; if its status suggests another transport, ask about that."""
     if phase == "list" or fault.metadata.get("http_status") not in _WRONG_TRANSPORT_STATUSES:
         return fault.message

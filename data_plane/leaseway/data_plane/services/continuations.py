@@ -19,7 +19,7 @@ from google.protobuf.struct_pb2 import Struct
 from leaseway.data_plane.services.unary import UnarySink
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import Scope, over_limit
+from leaseway.wire.limits import LimitScope, over_limit
 
 _logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Continuations:
         self._check_memory()
         return state
 
-    def _limit_reached(self, sink: UnarySink) -> tuple[int, Scope] | None:
+    def _limit_reached(self, sink: UnarySink) -> tuple[int, LimitScope] | None:
         """Return the limit that forbids to suspend a call, and its scope; None if there is none."""
         others = [entry.sink for entry in self._suspended.values()]
         if sum(other.tenant == sink.tenant for other in others) >= bounds.MAX_TENANT_PARKED:

@@ -25,7 +25,7 @@ from leaseway.identity.principal import Principal
 from leaseway.v1 import catalog_pb2, execution_pb2, leases_pb2
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import Scope, UsageCounter, over_limit
+from leaseway.wire.limits import LimitScope, UsageCounter, over_limit
 from leaseway.wire.messages.outbox import Assembler, OversizePayload
 from leaseway.wire.status import abort
 from leaseway.wire.version import check_client_version
@@ -42,7 +42,7 @@ class _ClientCalls:
         scope: Whether the client is a tenant, or the connection of an unauthenticated caller.
     """
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: LimitScope) -> None:
         self.scope = scope
         self.streams: list[ExchangeStream] = []
         self.unary = 0
@@ -286,7 +286,7 @@ def _client(principal: Principal, connection: str) -> object:
     return (None, principal.agent) if principal.agent is not None else connection
 
 
-def _scope(principal: Principal) -> Scope:
+def _scope(principal: Principal) -> LimitScope:
     """Return whether a caller's client is a tenant or a connection."""
     return "connection" if principal.tenant is None and principal.agent is None else "tenant"
 
@@ -296,7 +296,7 @@ def _tenant_client(principal: Principal) -> object | None:
     return None if _scope(principal) == "connection" else _client(principal, "")
 
 
-def _too_many(limit: str, scope: Scope, owner: str, maximum: int, what: str) -> Fault:
+def _too_many(limit: str, scope: LimitScope, owner: str, maximum: int, what: str) -> Fault:
     return over_limit(
         limit,
         scope,
@@ -305,7 +305,7 @@ def _too_many(limit: str, scope: Scope, owner: str, maximum: int, what: str) -> 
     )
 
 
-def _too_much_memory(scope: Scope, *, is_own: bool) -> Fault:
+def _too_much_memory(scope: LimitScope, *, is_own: bool) -> Fault:
     owner, maximum = "all clients", bounds.MAX_HELD
     if is_own:
         owner, maximum = f"this {scope}", bounds.MAX_CLIENT_HELD

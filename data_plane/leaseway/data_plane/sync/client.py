@@ -61,7 +61,7 @@ class _StreamEnded(Exception):
     """Why this end closes the stream, in a sentence."""
 
 
-Recorded = sync_pb2.ApprovalDecision | sync_pb2.OperatorAction | sync_pb2.RefusedRpc
+AuditMessage = sync_pb2.ApprovalDecision | sync_pb2.OperatorAction | sync_pb2.RefusedRpc
 
 
 class SyncClient:
@@ -83,7 +83,7 @@ class SyncClient:
         status: WorkerStatus,
         on_drain: Callable[[str], None],
         inspect: Callable[[sync_pb2.Inspect], sync_pb2.Inspected],
-        on_record: Callable[[Recorded], None],
+        on_record: Callable[[AuditMessage], None],
     ) -> None:
         self._status = status
         self._registration = status.registration

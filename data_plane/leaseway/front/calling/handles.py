@@ -13,7 +13,7 @@ import msgspec
 from mcp_types.jsonrpc import INVALID_PARAMS
 
 from leaseway.front.calling.sessions import LiveSession
-from leaseway.front.definitions import Key, PagedListing
+from leaseway.front.definitions import ListingKey, PagedListing
 from leaseway.front.messages import JsonRpcError, encode, parse_arguments, structured_result
 from leaseway.sdk import Tool
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
@@ -132,7 +132,7 @@ class HandleListing:
 
 
 def _with_handle_tools(listing: PagedListing[Any]) -> PagedListing[Any]:
-    encoded: dict[Key, bytes] = dict(zip(listing.keys, listing.encoded, strict=True))
+    encoded: dict[ListingKey, bytes] = dict(zip(listing.keys, listing.encoded, strict=True))
     for name, definition in _DEFINITIONS.items():
         encoded.setdefault((name,), encode(definition))
     keys = tuple(sorted(encoded))

@@ -83,7 +83,7 @@ class KnownHead:
         return body, body + int(digits)
 
 
-class HttpConnection(asyncio.Protocol):
+class FrontConnection(asyncio.Protocol):
     """One connection.
 
     Args:
@@ -91,7 +91,7 @@ class HttpConnection(asyncio.Protocol):
         table: All open connections, to which it adds itself.
     """
 
-    def __init__(self, inner: Any, table: HttpConnections) -> None:
+    def __init__(self, inner: Any, table: FrontConnections) -> None:
         self._inner = inner
         self._table = table
         self._loop = asyncio.get_running_loop()
@@ -322,7 +322,7 @@ class HttpConnection(asyncio.Protocol):
             await asyncio.wait([self._task], timeout=timeout)
 
 
-class HttpConnections(dict[Any, HttpConnection]):
+class FrontConnections(dict[Any, FrontConnection]):
     """All open connections, by aiohttp's protocol."""
 
     async def watch(self) -> None:

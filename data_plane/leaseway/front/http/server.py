@@ -13,12 +13,12 @@ from aiohttp import web
 
 from leaseway.front.http.callers import Callers, TooManyCallers
 from leaseway.front.http.checks import MAX_BODY, AccessCheck, HttpError
-from leaseway.front.http.connection import HttpConnection, HttpConnections
+from leaseway.front.http.connection import FrontConnection, FrontConnections
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
 from leaseway.wire.errors import Fault, Reason
 
 _NEVER: Final = 1e7
-"""Seconds; `HttpConnections` closes idle connections instead of aiohttp."""
+"""Seconds; `FrontConnections` closes idle connections instead of aiohttp."""
 _MAX_CONNECTIONS: Final = 20_000
 _SHUTDOWN_TIMEOUT: Final = 1.0
 _METADATA: Final = "/.well-known/oauth-protected-resource"
@@ -40,7 +40,7 @@ class HttpServer:
         self._access = access
         self._callers = callers
         self._public_url = public_url.rstrip("/")
-        self._connections = HttpConnections()
+        self._connections = FrontConnections()
 
     @contextlib.asynccontextmanager
     async def serving(self, listener: Any, tls: Any = None) -> AsyncIterator[None]:
@@ -67,7 +67,7 @@ class HttpServer:
     def _connect(self, server: web.Server) -> asyncio.Protocol:
         if len(self._connections) >= _MAX_CONNECTIONS:
             return _RejectedConnection()
-        return HttpConnection(server(), self._connections)
+        return FrontConnection(server(), self._connections)
 
     async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
         connection = self._connections.get(http.protocol)

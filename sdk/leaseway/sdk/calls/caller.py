@@ -22,7 +22,7 @@ from leaseway.sdk.catalog.targets import Target
 from leaseway.sdk.leases.book import Lease, SessionLeaseKey
 from leaseway.sdk.leases.manager import LEASE_ENDED, LeaseManager
 from leaseway.sdk.transport.events import CallEvents
-from leaseway.sdk.transport.identity import Identity
+from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.sdk.transport.workers import WorkerLink, WorkerPool, WorkerRun
 from leaseway.sdk.validation import check_call, check_seconds
 from leaseway.v1 import execution_pb2
@@ -49,7 +49,7 @@ class CallRunner:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: ClientIdentity,
         resolver: Resolver,
         pool: WorkerPool,
         leases: LeaseManager,

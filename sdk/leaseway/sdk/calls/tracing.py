@@ -13,7 +13,7 @@ from opentelemetry.context import get_current
 from opentelemetry.trace import Span, SpanKind, StatusCode
 
 from leaseway.sdk.calls.requests import McpRequest
-from leaseway.sdk.transport.identity import Identity
+from leaseway.sdk.transport.identity import ClientIdentity
 from leaseway.v1.catalog_pb2 import NAME_KIND_PROMPT
 from leaseway.wire.errors import Fault
 from leaseway.wire.names import DEFAULT_TENANT
@@ -30,7 +30,7 @@ _INERT: Final = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 class CallTracer:
     """Starts the spans of one client's calls, if spans are recorded."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: ClientIdentity) -> None:
         self._tenant = identity.tenant or DEFAULT_TENANT
         self._agent = identity.agent
         # The public function reads the environment at every call until a provider is set, so it

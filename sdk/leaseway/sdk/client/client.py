@@ -31,7 +31,7 @@ from leaseway.sdk.operators.views import (
     WorkerInfo,
 )
 from leaseway.sdk.runtime import Runtime
-from leaseway.sdk.transport.identity import Identity, identify
+from leaseway.sdk.transport.identity import ClientIdentity, identify
 from leaseway.sdk.transport.server_requests import Handlers, OnElicitation, OnSampling, Roots
 from leaseway.sdk.validation import (
     check_callback,
@@ -89,7 +89,7 @@ class AsyncClient(AsyncListings, AsyncCalls):
     ) -> None:
         check_callback("on_approval", on_approval, may_be_async=True)
         self._on_approval = on_approval
-        self._identity: Identity = identify(address, agent, tenant, key)
+        self._identity: ClientIdentity = identify(address, agent, tenant, key)
         handlers = Handlers(on_elicitation, on_sampling, roots)
         handlers.check(may_be_async=True)
         self._handlers = handlers or None

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeVar
 import grpc
 
 from leaseway.sdk.transport.faults import fault_of_control_plane, is_dropped
-from leaseway.sdk.transport.identity import Identity, channel_options
+from leaseway.sdk.transport.identity import ClientIdentity, channel_options
 from leaseway.v1 import admin_pb2, admin_pb2_grpc, catalog_pb2_grpc, leases_pb2, leases_pb2_grpc
 from leaseway.wire.channels.leader_channel import LEADER, LeaderChannel
 from leaseway.wire.channels.tls import open_channel
@@ -74,7 +74,7 @@ class ControlPlane:
         admin: Stub for operators.
     """
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: ClientIdentity) -> None:
         self.identity = identity
         self._loop = asyncio.get_running_loop()
         self._channel = LeaderChannel(

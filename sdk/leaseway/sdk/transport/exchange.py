@@ -30,7 +30,7 @@ from leaseway.wire.messages.outbox import Assembler, Outbox, OversizePayload
 from leaseway.wire.timing.deadlines import Deadlines
 from leaseway.wire.version import PROTOCOL_VERSION
 
-Reply = tuple[execution_pb2.Result, bytes]
+RawResult = tuple[execution_pb2.Result, bytes]
 """A result frame, and the payload assembled from its chunks."""
 
 _logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ _GREETING_TIMEOUT: Final = 0.5
 class _InFlightCall:
     """A call that waits for its result."""
 
-    reply: asyncio.Future[Reply]
+    reply: asyncio.Future[RawResult]
     ticket: int
     chunked: bool
     what: str
@@ -118,7 +118,7 @@ class Exchange:
         deadline: float,
         what: str,
         events: CallEvents | None = None,
-    ) -> Reply:
+    ) -> RawResult:
         """Send a call and wait for its result.
 
         If the task is cancelled or the deadline passes, a cancellation is sent to the worker, and
@@ -149,7 +149,7 @@ class Exchange:
             ticket = self._outbox.put_large(last, call_id, payload)
         else:
             ticket = self._outbox.put(call_frame(call_id, head, payload, timeout_ms))
-        reply: asyncio.Future[Reply] = self._loop.create_future()
+        reply: asyncio.Future[RawResult] = self._loop.create_future()
         pending[call_id] = _InFlightCall(reply, ticket, chunked, what, events)
         self._deadlines.add(deadline, call_id)
         try:

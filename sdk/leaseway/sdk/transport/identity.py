@@ -19,7 +19,7 @@ ADDRESS_VARIABLE = "LEASEWAY_ADDRESS"
 
 
 @dataclass(frozen=True)
-class Identity:
+class ClientIdentity:
     """The client's names and credential, and the control plane's address.
 
     Attributes:
@@ -52,12 +52,12 @@ class Identity:
         )
 
     def __repr__(self) -> str:
-        return f"Identity({self.address!r}, agent={self.agent!r}, tenant={self.tenant!r})"
+        return f"ClientIdentity({self.address!r}, agent={self.agent!r}, tenant={self.tenant!r})"
 
 
 def identify(
     address: str | None, agent: str | None, tenant: str | None, key: str | None
-) -> Identity:
+) -> ClientIdentity:
     """Return an identity; missing values are read from the environment.
 
     Raises:
@@ -76,7 +76,7 @@ def identify(
     if any(endpoint.port == 0 for endpoint in endpoints):
         raise ValueError(f"'{chosen}' names port 0, on which no server listens; write the real one")
     shared = read_key({"LEASEWAY_KEY": key}) if key is not None else read_key(os.environ)
-    return Identity(",".join(map(str, endpoints)), agent or "", tenant or "", shared)
+    return ClientIdentity(",".join(map(str, endpoints)), agent or "", tenant or "", shared)
 
 
 def channel_options(address: str) -> list[tuple[str, Any]]:

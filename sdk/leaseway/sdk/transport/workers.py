@@ -11,7 +11,7 @@ import grpc
 
 from leaseway.sdk.transport.exchange import Exchange
 from leaseway.sdk.transport.faults import fault_of_request, fault_of_worker, silent_worker
-from leaseway.sdk.transport.identity import Identity, channel_options
+from leaseway.sdk.transport.identity import ClientIdentity, channel_options
 from leaseway.v1 import catalog_pb2, execution_pb2_grpc, leases_pb2_grpc
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault, Reason
@@ -40,7 +40,7 @@ class WorkerLink:
         execution: Stub that carries calls and reads logs.
     """
 
-    def __init__(self, worker: WorkerRun, identity: Identity) -> None:
+    def __init__(self, worker: WorkerRun, identity: ClientIdentity) -> None:
         self.worker = worker
         self._identity = identity
         self._draining = False
@@ -168,7 +168,7 @@ class WorkerLink:
 class WorkerPool:
     """The connections of one client to its workers."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: ClientIdentity) -> None:
         self._identity = identity
         self._links: dict[WorkerRun, WorkerLink] = {}
         self._turn = 0

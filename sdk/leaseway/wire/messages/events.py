@@ -14,11 +14,11 @@ from typing import Any, Final, Literal, get_args
 from leaseway.v1 import admin_pb2
 from leaseway.wire.timing.durations import timestamp
 
-Kind = Literal[
+EventKind = Literal[
     "reload", "commit", "server", "instance", "worker", "lease", "problem", "approval", "operator"
 ]
-KINDS: Final = get_args(Kind)
-Severity = Literal["info", "warning", "error"]
+KINDS: Final = get_args(EventKind)
+EventSeverity = Literal["info", "warning", "error"]
 
 MAX_DETAILS: Final = 100
 """Lines of one event; the last one counts the omitted lines."""

@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeVar
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
-Key = tuple[str, ...]
+SortKey = tuple[str, ...]
 """The sort key of an item."""
 
 _PAGE_SIZE: Final = bounds.MAX_MESSAGE - 16 * bounds.KIB
@@ -59,7 +59,7 @@ class PageStart:
     """
 
     listing: str
-    after: Key = ()
+    after: SortKey = ()
     limit: int = 0
 
 
@@ -81,7 +81,7 @@ def page_start(listing: str, request: PageRequest) -> PageStart:
 
 
 def one_page(
-    start: PageStart, sources: Iterable[tuple[Key, S]], message: Callable[[S], M]
+    start: PageStart, sources: Iterable[tuple[SortKey, S]], message: Callable[[S], M]
 ) -> tuple[list[M], str]:
     """Return the items of a page, at least one, and the next page's token or an empty one.
 
@@ -118,12 +118,12 @@ def fitting(messages: Iterable[M]) -> list[M]:
     return page
 
 
-def _token_of(listing: str, key: Key) -> str:
+def _token_of(listing: str, key: SortKey) -> str:
     payload = json.dumps([listing, *key], ensure_ascii=False).encode()
     return base64.urlsafe_b64encode(_checksum(payload) + payload).decode()
 
 
-def _key_of(listing: str, token: str) -> Key | None:
+def _key_of(listing: str, token: str) -> SortKey | None:
     if len(token) > _MAX_TOKEN:
         return None
     try:

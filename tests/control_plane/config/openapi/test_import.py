@@ -20,7 +20,7 @@ from leaseway.control_plane.config.openapi.documents import Documents, DocumentU
 from leaseway.control_plane.config.openapi.operations import (
     BadDocument,
     Imported,
-    Selection,
+    OperationSelection,
     import_document,
 )
 from leaseway.control_plane.config.openapi.writing import native_server, server_id
@@ -72,7 +72,9 @@ def test_every_operation_of_a_public_document_is_a_valid_tool_or_has_a_reason(na
 def test_a_document_that_was_written_out_means_the_same(name: str, tmp_path: Path) -> None:
     made = import_document(
         public(name),
-        Selection(include_paths=("/repos/*/issues*", "/gists*", "/*all*", "/api/*/configmaps*")),
+        OperationSelection(
+            include_paths=("/repos/*/issues*", "/gists*", "/*all*", "/api/*/configmaps*")
+        ),
     )
     path = tmp_path / "mcp.yaml"
     path.write_text(native_server(made, "api", name))
@@ -246,7 +248,7 @@ def test_operations_are_chosen_by_id_tag_and_path() -> None:
     }
 
     def names(**choice: tuple[str, ...]) -> list[str]:
-        return [tool.name for tool in import_document(document, Selection(**choice)).tools]
+        return [tool.name for tool in import_document(document, OperationSelection(**choice)).tools]
 
     assert names() == ["list", "get", "users"]
     assert names(include_tags=("pets",)) == ["list", "get"]
@@ -326,10 +328,10 @@ def test_a_server_id_is_made_of_the_title() -> None:
 def test_a_file_is_read_again_only_when_it_changed(tmp_path: Path) -> None:
     path, documents = tmp_path / "api.yaml", Documents()
     path.write_text("openapi: 3.1.0\npaths: { /a: { get: {} } }\n")
-    first = documents.load(str(path), Selection()).imported
-    assert documents.load(str(path), Selection()).imported is first
+    first = documents.load(str(path), OperationSelection()).imported
+    assert documents.load(str(path), OperationSelection()).imported is first
     path.write_text("openapi: 3.1.0\npaths: { /a: { get: {} }, /b: { get: {} } }\n")
-    assert len(documents.load(str(path), Selection()).imported.tools) == 2
+    assert len(documents.load(str(path), OperationSelection()).imported.tools) == 2
 
 
 @pytest.mark.parametrize(
@@ -347,7 +349,7 @@ def test_a_file_that_cannot_be_used_says_why(tmp_path: Path, text: str | None, w
     if text is not None:
         path.write_text(text)
     with pytest.raises(DocumentUnavailable, match=words):
-        Documents().load(str(path), Selection())
+        Documents().load(str(path), OperationSelection())
 
 
 _SMALL: dict[str, Any] = yaml.safe_load("""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.control_plane.core.builders import offering, recorded, spec
 
 from leaseway.control_plane.core.catalog.kinds import PROMPTS
-from leaseway.control_plane.core.catalog.listing import Recorded
+from leaseway.control_plane.core.catalog.listing import ListedItem
 from leaseway.control_plane.core.catalog.prompts_resources import (
     expose_recorded,
     expose_resources,
@@ -52,7 +52,7 @@ def test_a_prompts_name_follows_the_rule_of_tools_names() -> None:
 
 def test_a_malformed_prompt_is_skipped_with_a_problem() -> None:
     huge = recorded("huge", definition=b"x" * (MAX_DEFINITION + 1))
-    nameless = (Recorded("", b"7"), Recorded("", b"{}"))
+    nameless = (ListedItem("", b"7"), ListedItem("", b"{}"))
     exposure = expose_recorded(SPEC, (*nameless, *huge, *recorded("ok")), PROMPTS)
     assert exposure.exposed == (("ok", "a_ok"),)
     assert reasons(exposure.problems) == [("INVALID_PROMPT", "huge"), ("INVALID_PROMPT", "")]
@@ -107,7 +107,7 @@ def test_malformed_resources_are_skipped_with_problems() -> None:
 
 
 def test_of_two_resources_with_one_uri_the_first_is_listed() -> None:
-    first, second = (Recorded("a:b", content) for content in (b"1", b"2"))
+    first, second = (ListedItem("a:b", content) for content in (b"1", b"2"))
     found = replace(offering(), resources=(first, second))
     assert expose_resources(found, NO_FILTER).resources == (first,)
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 from tests.control_plane.core.builders import spec
 
-from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
+from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.catalog.rule_arguments import named_arguments
 from leaseway.control_plane.core.catalog.variants import build_good
 from leaseway.spec.policy import ArgumentRule, ServerPolicy
 
 
-def tool(name: str, *arguments: str, **schema: object) -> Recorded:
+def tool(name: str, *arguments: str, **schema: object) -> ListedItem:
     properties = {argument: {"type": "string"} for argument in arguments}
     definition = {"name": name, "inputSchema": {"properties": properties, **schema}}
-    return Recorded(name, json.dumps(definition).encode())
+    return ListedItem(name, json.dumps(definition).encode())
 
 
 def warned(listing: ServerListing, *rules: ArgumentRule) -> list[str]:

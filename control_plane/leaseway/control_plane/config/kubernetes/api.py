@@ -32,7 +32,7 @@ from leaseway.control_plane.config.kubernetes.resources import (
     KINDS,
     VERSION,
     CustomResource,
-    Kind,
+    ResourceKind,
     parse_resource,
 )
 from leaseway.control_plane.leadership import LeaseConflict, LeaseFailure, LeaseRecord
@@ -55,7 +55,7 @@ class KubernetesRefusal(KubernetesFailure):
 
 
 @dataclass(frozen=True)
-class ResourceList:
+class CustomResourceList:
     """All resources of one kind, and the version to watch for changes from."""
 
     resources: tuple[CustomResource, ...]
@@ -87,7 +87,7 @@ async def open_api(namespace: str) -> AsyncIterator[KubernetesApi]:
         await client.close()
 
 
-def _generic(kind: Kind) -> type[GenericNamespacedResource]:
+def _generic(kind: ResourceKind) -> type[GenericNamespacedResource]:
     return create_namespaced_resource(GROUP, VERSION, kind, KINDS[kind])
 
 
@@ -97,9 +97,9 @@ class KubernetesApi:
     def __init__(self, client: lightkube.AsyncClient, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
-        self._types: dict[Kind, Any] = {kind: _generic(kind) for kind in KINDS}
+        self._types: dict[ResourceKind, Any] = {kind: _generic(kind) for kind in KINDS}
 
-    async def list(self, kind: Kind) -> ResourceList:
+    async def list(self, kind: ResourceKind) -> CustomResourceList:
         """Return all resources of a kind.
 
         Raises:
@@ -108,10 +108,10 @@ class KubernetesApi:
         with _failures(f"list {KINDS[kind]} of the namespace {self.namespace}"):
             found = self.client.list(self._types[kind], namespace=self.namespace, chunk_size=500)
             resources = tuple([parse_resource(kind, each) async for each in found])
-            return ResourceList(resources, found.resourceVersion)
+            return CustomResourceList(resources, found.resourceVersion)
 
     async def changes(
-        self, kind: Kind, version: str
+        self, kind: ResourceKind, version: str
     ) -> AsyncGenerator[tuple[str, CustomResource], None]:
         """Yield each change after a version, as (`ADDED`, `MODIFIED` or `DELETED`, resource).
 

@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 GROUP: Final = "leaseway.dev"
 VERSION: Final = "v1alpha1"
 
-Kind = Literal["MCPServer", "MCPTenant"]
-KINDS: Final[Mapping[Kind, str]] = {"MCPServer": "mcpservers", "MCPTenant": "mcptenants"}
+ResourceKind = Literal["MCPServer", "MCPTenant"]
+KINDS: Final[Mapping[ResourceKind, str]] = {"MCPServer": "mcpservers", "MCPTenant": "mcptenants"}
 """The kinds with their plurals, as in the API's paths."""
 
 MAX_RESOURCES: Final = 2_000
@@ -36,7 +36,7 @@ class CustomResource:
     the specification.
     """
 
-    kind: Kind
+    kind: ResourceKind
     namespace: str
     name: str
     uid: str
@@ -58,7 +58,7 @@ def resource_path(namespace: str) -> Path:
     return Path("kubernetes") / namespace
 
 
-def parse_resource(kind: Kind, found: Mapping[str, Any]) -> CustomResource:
+def parse_resource(kind: ResourceKind, found: Mapping[str, Any]) -> CustomResource:
     """Return a resource from the API's object; missing fields are empty."""
     metadata = found.get("metadata") or {}
     return CustomResource(

@@ -17,7 +17,7 @@ from leaseway.control_plane.config.kubernetes.api import (
     KubernetesFailure,
     open_api,
 )
-from leaseway.control_plane.config.kubernetes.resources import KINDS, CustomResource, Kind
+from leaseway.control_plane.config.kubernetes.resources import KINDS, CustomResource, ResourceKind
 from leaseway.wire.timing.backoff import Backoff
 
 _logger = logging.getLogger(__name__)
@@ -66,8 +66,8 @@ async def watch_resources(
 class _NamespaceWatch:
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
-        self._known: dict[Kind, dict[str, CustomResource]] = {}
-        self._failures: dict[Kind, str] = {}
+        self._known: dict[ResourceKind, dict[str, CustomResource]] = {}
+        self._failures: dict[ResourceKind, str] = {}
         self._dirty = asyncio.Event()
         self._tasks = [asyncio.create_task(self._follow(kind)) for kind in KINDS]
         for task in self._tasks:
@@ -100,7 +100,7 @@ class _NamespaceWatch:
                 return
         self._dirty.clear()
 
-    async def _follow(self, kind: Kind) -> None:
+    async def _follow(self, kind: ResourceKind) -> None:
         failures = 0
         while True:
             try:
@@ -121,7 +121,7 @@ class _NamespaceWatch:
                 failures += 1
                 await asyncio.sleep(_RETRY.delay(failures - 1))
 
-    def _update(self, kind: Kind, found: dict[str, CustomResource]) -> None:
+    def _update(self, kind: ResourceKind, found: dict[str, CustomResource]) -> None:
         self._failures.pop(kind, None)
         before = self._known.get(kind)
         self._known[kind] = found
@@ -129,7 +129,9 @@ class _NamespaceWatch:
         if before is None or before != found:
             self._dirty.set()
 
-    def _record_failure(self, kind: Kind, failure: KubernetesFailure, failures: int) -> None:
+    def _record_failure(
+        self, kind: ResourceKind, failure: KubernetesFailure, failures: int
+    ) -> None:
         level = logging.DEBUG if failures else logging.WARNING
         if kind in self._known:
             _logger.log(level, "%s The last known resources stay; listing is retried.", failure)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from leaseway.control_plane.config.openapi.operations import (
     BadDocument,
     Imported,
-    Selection,
+    OperationSelection,
     import_document,
 )
 from leaseway.control_plane.config.tree.yaml_tree import BadText, load_plain
@@ -53,9 +53,9 @@ class Documents:
         self._clock = clock
         self._lock = threading.Lock()
         self._read: dict[str, tuple[Hashable, float, Any]] = {}
-        self._imported: dict[tuple[str, Selection], tuple[Hashable, Imported]] = {}
+        self._imported: dict[tuple[str, OperationSelection], tuple[Hashable, Imported]] = {}
 
-    def load(self, source: str, selection: Selection) -> OpenApiDocument:
+    def load(self, source: str, selection: OperationSelection) -> OpenApiDocument:
         """Return a document's tools, by its absolute path or its address.
 
         Raises:

@@ -44,7 +44,7 @@ class BadDocument(Exception):
 
 
 @dataclass(frozen=True)
-class Selection:
+class OperationSelection:
     """The chosen operations, by patterns with `*` of ids, tags and paths.
 
     Without any inclusion all operations are chosen, except those that an exclusion matches.
@@ -97,7 +97,9 @@ class Imported:
     schemes: Mapping[str, Scheme]
 
 
-def import_document(document: object, selection: Selection = Selection()) -> Imported:
+def import_document(
+    document: object, selection: OperationSelection = OperationSelection()
+) -> Imported:
     """Return a document's tools.
 
     Raises:
@@ -117,7 +119,7 @@ def import_document(document: object, selection: Selection = Selection()) -> Imp
 
 
 class _Importer:
-    def __init__(self, document: Mapping[str, Any], selection: Selection) -> None:
+    def __init__(self, document: Mapping[str, Any], selection: OperationSelection) -> None:
         self._document = document
         self._selection = selection
         self._references = References(document)

@@ -26,7 +26,7 @@ from leaseway.control_plane.config.layers.sources import Source, resource_source
 from leaseway.control_plane.config.loading import FileContent
 from leaseway.control_plane.config.tree.files import Unreadable
 from leaseway.control_plane.config.watch.file_events import FileEvents
-from leaseway.control_plane.config.watch.reading import Reading, read_sources, signatures
+from leaseway.control_plane.config.watch.reading import FileSnapshot, read_sources, signatures
 
 Clock = Callable[[], float]
 
@@ -118,7 +118,7 @@ class _SourcesWatch:
             FileEvents(directory, names, self._changed)
             for directory, names in _directories(self._paths).items()
         ]
-        self._reading = Reading({}, {}, torn=False)
+        self._reading = FileSnapshot({}, {}, torn=False)
         self._files: dict[Source, FileContent] = {}
         self._absent_since: dict[Source, float] = {}
         self._resources: dict[Source, FileContent] = {}

@@ -24,7 +24,7 @@ _STEP_MS: Final = 25
 _IMPORTED_LATE: Final = "anyio._backends._asyncio"
 """The module that `watchfiles` imports when it first watches, which takes 40 ms."""
 
-Identity = tuple[int, int] | None
+FileIdentity = tuple[int, int] | None
 
 
 class FileEvents:
@@ -43,7 +43,7 @@ class FileEvents:
         self._names = names
         self._changed = changed
         self._task: asyncio.Task[None] | None = None
-        self._watched: Identity = None
+        self._watched: FileIdentity = None
         self._warned_of = ""
 
     async def ensure(self) -> None:
@@ -94,7 +94,7 @@ class FileEvents:
             _log.warning("No file events for %s (%s); polling continues.", self._directory, reason)
 
 
-def _identity(directory: Path) -> Identity:
+def _identity(directory: Path) -> FileIdentity:
     try:
         found = directory.stat()
     except OSError:

@@ -13,14 +13,14 @@ from pathlib import Path
 from leaseway.control_plane.config.layers.sources import Source, files_in, tenant_file
 from leaseway.control_plane.config.tree.files import Unreadable, read_config
 
-Signature = tuple[int, int, int, int, int]
+FileSignature = tuple[int, int, int, int, int]
 """Differs between two contents of a path; needs no reading."""
 
-Signatures = Mapping[Source, Signature | None]
+FileSignatures = Mapping[Source, FileSignature | None]
 
 
 @dataclass(frozen=True)
-class Reading:
+class FileSnapshot:
     """The contents of all files at one moment.
 
     Attributes:
@@ -30,11 +30,11 @@ class Reading:
     """
 
     contents: Mapping[Source, str | Unreadable]
-    signatures: Signatures
+    signatures: FileSignatures
     torn: bool
 
 
-def read_sources(sources: Iterable[Source]) -> Reading:
+def read_sources(sources: Iterable[Source]) -> FileSnapshot:
     """Read files, and all files of folders. Blocks."""
     before = signatures(sources)
     contents: dict[Source, str | Unreadable] = {}
@@ -51,10 +51,10 @@ def read_sources(sources: Iterable[Source]) -> Reading:
         source: None if isinstance(contents.get(source), Unreadable) else signature
         for source, signature in before.items()
     }
-    return Reading(contents, valid, torn)
+    return FileSnapshot(contents, valid, torn)
 
 
-def signatures(sources: Iterable[Source]) -> Signatures:
+def signatures(sources: Iterable[Source]) -> FileSignatures:
     """Return the signature of each file, including those in folders. Blocks."""
     return {source: _signature(source.path) for source in _files(sources)}
 
@@ -73,7 +73,7 @@ def _files(sources: Iterable[Source]) -> dict[Source, None]:
     return found
 
 
-def _signature(path: Path) -> Signature | None:
+def _signature(path: Path) -> FileSignature | None:
     try:
         found = path.stat()
     except OSError:

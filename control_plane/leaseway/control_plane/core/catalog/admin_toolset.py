@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
+from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.catalog.variants import ExposedName, Hashes, Served
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 
 _LISTING: Final = ServerListing(
-    tuple(Recorded(name, definition) for name, definition in TOOL_DEFINITIONS.items())
+    tuple(ListedItem(name, definition) for name, definition in TOOL_DEFINITIONS.items())
 )
 
 ADMIN: Final = Served(

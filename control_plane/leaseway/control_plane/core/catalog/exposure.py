@@ -14,8 +14,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Final
 
-from leaseway.control_plane.core.catalog.kinds import TOOLS, Kind, NamedKind
-from leaseway.control_plane.core.catalog.listing import Recorded
+from leaseway.control_plane.core.catalog.kinds import TOOLS, ItemKind, NamedKind
+from leaseway.control_plane.core.catalog.listing import ListedItem
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec, Transform
 from leaseway.spec.name_filters import NameFilter
@@ -171,7 +171,9 @@ def resolve_clashes(
     return ClashResult(owner, frozenset(skipped), tuple(problems))
 
 
-def usable(recorded: Sequence[Recorded], kind: Kind, problems: ExposureWarnings) -> list[Recorded]:
+def usable(
+    recorded: Sequence[ListedItem], kind: ItemKind, problems: ExposureWarnings
+) -> list[ListedItem]:
     """Return the usable items of a list, in its order.
 
     Items without a name or URI, items larger than a page (1 MiB) and items after the first 10,000
@@ -196,7 +198,7 @@ def usable(recorded: Sequence[Recorded], kind: Kind, problems: ExposureWarnings)
     return found
 
 
-def unique(names: Iterable[str], kind: Kind, problems: ExposureWarnings) -> list[str]:
+def unique(names: Iterable[str], kind: ItemKind, problems: ExposureWarnings) -> list[str]:
     """Return the distinct names or URIs, sorted; warn of duplicates."""
     ordered = sorted(names)
     for name in sorted({one for one, following in pairwise(ordered) if one == following}):
@@ -205,7 +207,7 @@ def unique(names: Iterable[str], kind: Kind, problems: ExposureWarnings) -> list
     return sorted(set(ordered))
 
 
-def passing(rules: NameFilter, kind: Kind) -> Callable[[str], bool]:
+def passing(rules: NameFilter, kind: ItemKind) -> Callable[[str], bool]:
     """Return the predicate of a filter for names, or for URIs in each of their spellings."""
     if isinstance(kind, NamedKind):
         return rules.passes
@@ -213,7 +215,7 @@ def passing(rules: NameFilter, kind: Kind) -> Callable[[str], bool]:
 
 
 def filtered(
-    names: Sequence[str], rules: NameFilter, kind: Kind, problems: ExposureWarnings
+    names: Sequence[str], rules: NameFilter, kind: ItemKind, problems: ExposureWarnings
 ) -> list[str]:
     """Return the names or URIs that pass a filter; one warning lists all others."""
     allows = passing(rules, kind)
@@ -255,7 +257,7 @@ def _name_fault(
     return None
 
 
-def _fault(item: Recorded, kind: Kind) -> str:
+def _fault(item: ListedItem, kind: ItemKind) -> str:
     """Return why a named definition cannot be used, or an empty text."""
     if len(item.name) > MAX_URI:
         return f"its '{kind.member}' has {len(item.name)} characters, the limit is {MAX_URI}"
@@ -265,7 +267,7 @@ def _fault(item: Recorded, kind: Kind) -> str:
     return ""
 
 
-def _clash(lost: Sequence[tuple[str, str]], winner: str, kind: Kind) -> tuple[str, str]:
+def _clash(lost: Sequence[tuple[str, str]], winner: str, kind: ItemKind) -> tuple[str, str]:
     """Return the subject and message for the names that one server loses to another."""
     advice = (
         "the smaller server id keeps {}. Qualified names (server:name) still work. Give one of the"
@@ -282,7 +284,7 @@ def _clash(lost: Sequence[tuple[str, str]], winner: str, kind: Kind) -> tuple[st
     return name, f"{taken} '{name}', and {advice.format('it')}"
 
 
-def _reserved(original: str, name: str, kind: Kind) -> str:
+def _reserved(original: str, name: str, kind: ItemKind) -> str:
     return (
         f"{kind.noun} {shown(original)} is skipped: the name '{name}' is reserved for"
         f" '{ADMIN_TOOLSET}'. Give the server a prefix under 'transform'."

@@ -17,7 +17,7 @@ from leaseway.wire.messages.admin import ADMIN_TOOLSET, TOOL_DEFINITIONS
 
 
 @dataclass(frozen=True)
-class Kind:
+class ItemKind:
     """One kind of items, each identified by a name or URI.
 
     Attributes:
@@ -38,7 +38,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class NamedKind(Kind):
+class NamedKind(ItemKind):
     """A kind with exposed names, in its own name space.
 
     Attributes:
@@ -90,7 +90,7 @@ PROMPTS: Final = NamedKind(
     owner_changed="PROMPT_OWNER_CHANGED",
 )
 
-RESOURCES: Final = Kind(
+RESOURCES: Final = ItemKind(
     noun="resource",
     member="uri",
     listing="leaseway resources",
@@ -101,7 +101,7 @@ RESOURCES: Final = Kind(
     filtered="RESOURCES_FILTERED",
 )
 
-RESOURCE_TEMPLATES: Final = Kind(
+RESOURCE_TEMPLATES: Final = ItemKind(
     noun="resource template",
     member="uriTemplate",
     listing="leaseway resources",

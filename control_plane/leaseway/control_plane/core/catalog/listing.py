@@ -15,7 +15,7 @@ _SEPARATOR: Final = 1 << 63
 
 
 @dataclass(frozen=True)
-class Recorded:
+class ListedItem:
     """One tool, prompt, resource or resource template as its server listed it.
 
     Attributes:
@@ -34,11 +34,11 @@ class ServerListing:
     Each tool has a name; prompts, resources and templates may lack one.
     """
 
-    tools: tuple[Recorded, ...] = ()
+    tools: tuple[ListedItem, ...] = ()
     protocol_version: str = ""
-    prompts: tuple[Recorded, ...] = ()
-    resources: tuple[Recorded, ...] = ()
-    templates: tuple[Recorded, ...] = ()
+    prompts: tuple[ListedItem, ...] = ()
+    resources: tuple[ListedItem, ...] = ()
+    templates: tuple[ListedItem, ...] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -52,7 +52,7 @@ class ServerListing:
         return state.hexdigest()
 
     @cached_property
-    def by_name(self) -> dict[str, Recorded]:
+    def by_name(self) -> dict[str, ListedItem]:
         """The tools by original name; the first of duplicates."""
         return {tool.name: tool for tool in reversed(self.tools)}
 
@@ -62,11 +62,11 @@ class ServerListing:
         return frozenset(tool.name for tool in self.tools if is_task_only(tool.definition))
 
     @cached_property
-    def prompts_by_name(self) -> dict[str, Recorded]:
+    def prompts_by_name(self) -> dict[str, ListedItem]:
         return {prompt.name: prompt for prompt in reversed(self.prompts)}
 
 
-def _framed(items: Iterable[Recorded]) -> bytes:
+def _framed(items: Iterable[ListedItem]) -> bytes:
     return b"".join(
         part
         for item in items

@@ -25,10 +25,10 @@ from leaseway.control_plane.core.catalog.kinds import (
     RESOURCE_TEMPLATES,
     RESOURCES,
     TOOLS,
-    Kind,
+    ItemKind,
     NamedKind,
 )
-from leaseway.control_plane.core.catalog.listing import Recorded, ServerListing
+from leaseway.control_plane.core.catalog.listing import ListedItem, ServerListing
 from leaseway.control_plane.core.problems import Problem
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NameFilter
@@ -51,13 +51,13 @@ class ResourceExposure:
         allows: Returns whether a URI may be read, listed or not.
     """
 
-    resources: tuple[Recorded, ...]
-    templates: tuple[Recorded, ...]
-    every_template: tuple[Recorded, ...]
+    resources: tuple[ListedItem, ...]
+    templates: tuple[ListedItem, ...]
+    every_template: tuple[ListedItem, ...]
     allows: Callable[[str], bool] = field(compare=False)
 
 
-def expose_recorded(spec: ServerSpec, recorded: Sequence[Recorded], kind: NamedKind) -> Exposure:
+def expose_recorded(spec: ServerSpec, recorded: Sequence[ListedItem], kind: NamedKind) -> Exposure:
     """Return what a server exposes of the tools or prompts that it lists."""
     problems = ExposureWarnings(spec.key.server_id, spec.key.tenant)
     usables = usable(recorded, kind, problems)
@@ -96,6 +96,6 @@ def resource_problems(spec: ServerSpec, listing: ServerListing) -> tuple[Problem
     return problems.all()
 
 
-def _each_once(recorded: Sequence[Recorded], kind: Kind) -> tuple[Recorded, ...]:
+def _each_once(recorded: Sequence[ListedItem], kind: ItemKind) -> tuple[ListedItem, ...]:
     found = {item.name: item for item in reversed(usable(recorded, kind, ExposureWarnings("")))}
     return tuple(item for _, item in sorted(found.items()))

@@ -11,7 +11,7 @@ from weakref import ref
 from leaseway.control_plane.core.catalog.admin_toolset import add_admin_toolset
 from leaseway.control_plane.core.catalog.exposure import resolve_clashes
 from leaseway.control_plane.core.catalog.kinds import PROMPTS, TOOLS, NamedKind
-from leaseway.control_plane.core.catalog.listing import Recorded
+from leaseway.control_plane.core.catalog.listing import ListedItem
 from leaseway.control_plane.core.catalog.tenant_hiding import common_key, hidden_variant
 from leaseway.control_plane.core.catalog.variants import (
     ExposedName,
@@ -51,7 +51,7 @@ class ResourceTarget:
 
     served: Served
     uri: str
-    recorded: Recorded | None = None
+    recorded: ListedItem | None = None
     is_template: bool = False
 
 

@@ -17,7 +17,7 @@ from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.wire import bounds
 from leaseway.wire.turns import fair_order, find_evicted
 
-Answer = Placement | Denial
+PlacementOutcome = Placement | Denial
 """Ends a waiting request."""
 
 AVOIDED_FOR: Final = 1.0
@@ -48,7 +48,7 @@ class PlacementQueue:
     """Waiting requests and their unsent answers; owned by the coordinator. Times are monotonic."""
 
     _waiting: dict[int, Waiter] = field(default_factory=dict)  # by id, in the order of turns
-    _answers: list[tuple[int, Answer]] = field(default_factory=list)
+    _answers: list[tuple[int, PlacementOutcome]] = field(default_factory=list)
     _served: dict[PlacementKey, tuple[int, float]] = field(default_factory=dict)  # oldest first
     _last: int = 0
 
@@ -79,7 +79,7 @@ class PlacementQueue:
 
     def serve(
         self,
-        attempt: Callable[[Waiter], Answer | None],
+        attempt: Callable[[Waiter], PlacementOutcome | None],
         now: float,
         held: Callable[[PlacementKey], bool] = lambda _key: False,
         tenant_load: Callable[[str], int] = lambda _tenant: 0,
@@ -108,7 +108,7 @@ class PlacementQueue:
             elif not waiter.avoided:  # otherwise others may succeed on the avoided workers
                 full.add(wanted)
 
-    def pop_answers(self) -> list[tuple[int, Answer]]:
+    def pop_answers(self) -> list[tuple[int, PlacementOutcome]]:
         """Return the answers since the last call, each with its waiter's id."""
         answers, self._answers = self._answers, []
         return answers
@@ -128,7 +128,7 @@ class PlacementQueue:
         self._answers.append((newest.id, queue_full_error(newest.key.server_id)))
         return True
 
-    def _answer(self, waiter: Waiter, answer: Answer, now: float) -> None:
+    def _answer(self, waiter: Waiter, answer: PlacementOutcome, now: float) -> None:
         del self._waiting[waiter.id]
         self._served.pop(waiter.key, None)
         self._served[waiter.key] = (waiter.turn, now + bounds.RESERVATION)

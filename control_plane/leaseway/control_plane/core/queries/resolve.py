@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from leaseway.control_plane.core.catalog.exposure import shown, transformed
-from leaseway.control_plane.core.catalog.kinds import RESOURCES, TOOLS, Kind, NamedKind
+from leaseway.control_plane.core.catalog.kinds import RESOURCES, TOOLS, ItemKind, NamedKind
 from leaseway.control_plane.core.catalog.prompts_resources import RUNS_AS_TASK
 from leaseway.control_plane.core.catalog.snapshot import NamedTarget, ResourceTarget, View
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -210,7 +210,7 @@ def _other_server(
 
 
 def _not_found(
-    state: Coordinator, tenant: str, name: str, known: Collection[str], kind: Kind
+    state: Coordinator, tenant: str, name: str, known: Collection[str], kind: ItemKind
 ) -> Denial:
     is_uri = kind is RESOURCES
     near = alike(name, known)

@@ -12,7 +12,7 @@ from leaseway.control_plane.core.queries.place import variants_of
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
 
-State = Literal["pending", "failed", "ready", "degraded", "failing", "starting"]
+ServerState = Literal["pending", "failed", "ready", "degraded", "failing", "starting"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class VariantStatus:
         workers: Number of connected workers that serve it.
     """
 
-    state: State
+    state: ServerState
     up: int = 0
     workers: int = 0
 

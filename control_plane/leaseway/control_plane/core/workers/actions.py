@@ -58,4 +58,4 @@ class DrainWorker:
     reason: str
 
 
-Action = PushDelta | WantContent | StartProbe | CancelProbe | RevokeLease | DrainWorker
+WorkerAction = PushDelta | WantContent | StartProbe | CancelProbe | RevokeLease | DrainWorker

@@ -13,7 +13,7 @@ from leaseway.control_plane.core.catalog.variants import Served
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey, PlacementTable
 from leaseway.control_plane.core.problems import Problem, ProblemTable
-from leaseway.control_plane.core.workers.actions import Action, DrainWorker, RevokeLease
+from leaseway.control_plane.core.workers.actions import DrainWorker, RevokeLease, WorkerAction
 from leaseway.control_plane.core.workers.records import (
     Launched,
     WorkerHello,
@@ -58,20 +58,20 @@ class Roster:
     generation: int = 0
     _ordered: tuple[int, list[WorkerRecord]] = field(default_factory=lambda: (0, []))
     _disconnected: dict[str, WorkerRecord] = field(default_factory=dict)
-    _unsent: list[tuple[str, Action]] = field(default_factory=list)
+    _unsent: list[tuple[str, WorkerAction]] = field(default_factory=list)
     _drained: dict[tuple[str, str], float] = field(default_factory=dict)
     _disconnected_at: dict[tuple[str, str], float] = field(default_factory=dict)  # by run
     _spares: dict[Launched, set[str]] = field(default_factory=dict)  # ids of workers
     _duplicates: dict[PlacementKey, float] = field(default_factory=dict)  # when to revoke one
 
-    def queue_action(self, worker_id: str, action: Action) -> None:
+    def queue_action(self, worker_id: str, action: WorkerAction) -> None:
         self._unsent.append((worker_id, action))
 
     def workers_with_spare(self, launched: Launched) -> Collection[str]:
         """Return the workers with a ready spare instance of a launch."""
         return self._spares.get(launched, ())
 
-    def pop_actions(self) -> list[tuple[str, Action]]:
+    def pop_actions(self) -> list[tuple[str, WorkerAction]]:
         """Return the actions queued since the last call, each with its worker's id."""
         unsent, self._unsent = self._unsent, []
         return unsent

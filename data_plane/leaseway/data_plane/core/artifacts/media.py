@@ -17,7 +17,7 @@ import msgspec
 from leaseway.wire.bounds import MAX_ARTIFACTS_PER_RESULT
 from leaseway.wire.messages.artifact_refs import media_type
 
-Kind = Literal["image", "audio"]
+MediaKind = Literal["image", "audio"]
 
 DATA_MARK: Final = b'"data"'
 """Every result with media contains it, and few others do."""
@@ -50,7 +50,7 @@ class EncodedMedia:
         text: Its base64, not yet checked.
     """
 
-    kind: Kind
+    kind: MediaKind
     mime_type: str
     text: bytes | memoryview
 
@@ -196,12 +196,12 @@ def _parse_media(members: _Members) -> EncodedMedia | None:
     )
 
 
-def media_from_text(kind: Kind, mime_type: str, text: str) -> EncodedMedia:
+def media_from_text(kind: MediaKind, mime_type: str, text: str) -> EncodedMedia:
     """Return an item's media from its parsed members."""
     return _build_media(kind, mime_type, text.encode().translate(None, _WHITE_SPACE))
 
 
-def _build_media(kind: Kind, mime_type: str, text: bytes | memoryview) -> EncodedMedia:
+def _build_media(kind: MediaKind, mime_type: str, text: bytes | memoryview) -> EncodedMedia:
     url_type, base64 = _split_data_url(text)
     mime_type = media_type(mime_type) or media_type(url_type) or _UNKNOWN_TYPE
     return EncodedMedia(kind, mime_type, base64)

@@ -160,13 +160,13 @@ def _import_openapi(
     source: str, name: str | None, patterns: tuple[tuple[str, ...], ...], out: Path | None
 ) -> int:
     from leaseway.control_plane.config.openapi.documents import DOCUMENTS, DocumentUnavailable
-    from leaseway.control_plane.config.openapi.operations import Selection
+    from leaseway.control_plane.config.openapi.operations import OperationSelection
     from leaseway.control_plane.config.openapi.writing import native_server, server_id
 
     if name is not None and not is_valid_name(name):
         raise click.UsageError("--name must have 1 to 64 characters of a-z, A-Z, 0-9, '_' and '-'.")
     try:
-        imported = DOCUMENTS.load(source, Selection(*patterns)).imported
+        imported = DOCUMENTS.load(source, OperationSelection(*patterns)).imported
     except DocumentUnavailable as error:
         raise CliFailure(str(error)) from None
     for skipped in imported.skipped:

@@ -11,7 +11,7 @@ from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls.call import Outcome
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.features.subscriptions import Subscriptions
+from leaseway.data_plane.mcp.protocol.features.subscriptions import InstanceSubscriptions
 from leaseway.wire.errors import Reason
 
 
@@ -35,7 +35,7 @@ class FailingPeer(Peer):
 
 async def test_a_subscriber_is_notified_of_an_unexpected_failure_and_may_subscribe_again() -> None:
     peer = FailingPeer("odd", lambda: None)
-    subscriptions = Subscriptions("odd", cast("ClientSession", Session()), peer, 5)
+    subscriptions = InstanceSubscriptions("odd", cast("ClientSession", Session()), peer, 5)
     ends: asyncio.Queue[Outcome] = asyncio.Queue()
     updates: asyncio.Queue[str] = asyncio.Queue()
     subscriptions.follow("note://a", updates.put_nowait, ends.put_nowait)

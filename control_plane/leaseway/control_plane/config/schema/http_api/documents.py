@@ -11,7 +11,7 @@ from leaseway.control_plane.config.openapi.documents import (
     DocumentUnavailable,
     is_address,
 )
-from leaseway.control_plane.config.openapi.operations import Imported, Selection
+from leaseway.control_plane.config.openapi.operations import Imported, OperationSelection
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.tables import Key, keyed, record
 from leaseway.control_plane.config.schema.values import BadValue, list_of, plain_text, reader
@@ -53,17 +53,17 @@ _SETTINGS: Final = record(
 def openapi(node: Tree, where: Where) -> OpenApi:
     """Read the name of a document, and the document."""
     if isinstance(node, Leaf):
-        return _load(_SOURCE.read(node, where), Selection(), node, where)
+        return _load(_SOURCE.read(node, where), OperationSelection(), node, where)
     settings = _SETTINGS.read(node, where)
     choice = {
         f"{which}_{name}": patterns
         for which in ("include", "exclude")
         for name, patterns in settings.get(which, {}).items()
     }
-    return _load(settings["source"], Selection(**choice), node, where)
+    return _load(settings["source"], OperationSelection(**choice), node, where)
 
 
-def _load(source: str, selection: Selection, node: Tree, where: Where) -> OpenApi:
+def _load(source: str, selection: OperationSelection, node: Tree, where: Where) -> OpenApi:
     if not is_address(source):
         source = str(Path(where.log.file_of(node.at)).parent.absolute() / source)
         where.log.followed.add(Path(source))

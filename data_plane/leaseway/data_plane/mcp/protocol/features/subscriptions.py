@@ -138,7 +138,7 @@ class _Resource:
         self._changed.set()
 
 
-class Subscriptions:
+class InstanceSubscriptions:
     """The subscriptions of one instance; the server has `timeout` seconds to confirm each."""
 
     def __init__(self, server: str, session: ClientSession, peer: Peer, timeout: float) -> None:

@@ -35,7 +35,7 @@ class JsonRpcMessage(msgspec.Struct, gc=False, frozen=True):
         return self.method is None and bool(memoryview(self.result) or memoryview(self.error))
 
 
-class JsonRpcError(msgspec.Struct, frozen=True):
+class ResponseError(msgspec.Struct, frozen=True):
     """The `error` of a response."""
 
     code: int = -32603

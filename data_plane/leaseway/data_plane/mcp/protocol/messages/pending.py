@@ -13,7 +13,11 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, URL_ELICITATION_REQUIRE
 
 from leaseway.data_plane.core.artifacts.media import may_hold_media
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest, too_large
-from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcError, JsonRpcMessage, read_flags
+from leaseway.data_plane.mcp.protocol.messages.codec import (
+    JsonRpcMessage,
+    ResponseError,
+    read_flags,
+)
 from leaseway.data_plane.mcp.protocol.messages.era import Era
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     InputRounds,
@@ -28,7 +32,7 @@ from leaseway.wire.secrets.redaction import redact
 
 _logger = logging.getLogger(__name__)
 _MAX_TEXT: Final = 2048
-_decode_error: Final = msgspec.json.Decoder(JsonRpcError).decode
+_decode_error: Final = msgspec.json.Decoder(ResponseError).decode
 _NO_BACK_CHANNEL: Final = b"no back-channel for server-initiated requests"
 """Part of the official package's error text in a server whose protocol has no server requests."""
 _COMPLETE: Final = (None, "complete")
@@ -154,7 +158,7 @@ class ToolCall:
         self._connection.request_input(self, payload)
         return None
 
-    def _outcome_of_error(self, error: JsonRpcError) -> Outcome | None:
+    def _outcome_of_error(self, error: ResponseError) -> Outcome | None:
         fault = _fault_of_error(self._server, self.request, error)
         if _NO_BACK_CHANNEL.decode() in error.message and self._connection.era.modern:
             self._connection.warn_no_back_channel()
@@ -205,7 +209,7 @@ class RawRequest:
         self.answer.set_exception(error)
 
 
-def _fault_of_error(server: str, request: ToolRequest, error: JsonRpcError) -> Fault:
+def _fault_of_error(server: str, request: ToolRequest, error: ResponseError) -> Fault:
     """Return the fault for a JSON-RPC error."""
     message = redact(error.message)[:_MAX_TEXT]
     metadata = {"server": server, "code": str(error.code), "message": message}
@@ -219,11 +223,11 @@ def _fault_of_error(server: str, request: ToolRequest, error: JsonRpcError) -> F
     return Fault(Reason.SERVER_ERROR, text, "yes", metadata)
 
 
-def _parse_error(error: msgspec.Raw) -> JsonRpcError:
+def _parse_error(error: msgspec.Raw) -> ResponseError:
     try:
         return _decode_error(error)
     except ValueError:
-        return JsonRpcError(message="an error that does not conform to JSON-RPC")
+        return ResponseError(message="an error that does not conform to JSON-RPC")
 
 
 def _mcp_error(error: msgspec.Raw) -> MCPError:
@@ -231,7 +235,7 @@ def _mcp_error(error: msgspec.Raw) -> MCPError:
     return MCPError(code=parsed.code, message=parsed.message, data=_data_of(parsed))
 
 
-def _data_of(error: JsonRpcError) -> Any:
+def _data_of(error: ResponseError) -> Any:
     try:
         return msgspec.json.decode(error.data) if memoryview(error.data) else None
     except ValueError:  # an integer with thousands of digits, say
