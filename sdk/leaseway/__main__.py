@@ -1,4 +1,4 @@
-"""`python -m leaseway`: the command, where no script of it is on the PATH."""
+"""`python -m leaseway`: the command line, if its script is not on the PATH."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ async def test_a_leader_that_cannot_renew_gives_up_before_the_lease_expires(
     began = loop.time()
 
     async with asyncio.timeout(10):
-        why = await leader.hold()
+        why = await leader.renew_until_lost()
 
     assert not leader.leading
     assert "could not be renewed" in why
@@ -157,7 +157,7 @@ async def test_a_leader_whose_lease_was_stolen_gives_up_at_its_next_renewal(
     await lease.replace(replace(lease.record, holder=_B, transitions=1))
 
     async with asyncio.timeout(10):
-        why = await leader.hold()
+        why = await leader.renew_until_lost()
 
     assert not leader.leading
     assert leader.leader == "10.0.0.2:7600"

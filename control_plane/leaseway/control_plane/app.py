@@ -218,7 +218,7 @@ class _Process:
 async def _lead(plane: Plane, elector: Elector) -> None:
     """Wait for the lead, and return when it is lost."""
     plane.lead(await elector.lead())
-    await elector.hold()
+    await elector.renew_until_lost()
 
 
 @asynccontextmanager

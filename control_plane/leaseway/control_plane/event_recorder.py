@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from typing import Final
 
 from leaseway.control_plane.core.approvals import ApprovalRecord
-from leaseway.control_plane.core.catalog.exposure import count_of
+from leaseway.control_plane.core.catalog.exposure import pluralize
 from leaseway.control_plane.core.catalog.snapshot import Snapshot
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
@@ -82,7 +82,7 @@ class EventRecorder:
         errors = [each.message for each in problems if each.severity == "error"]
         message = f"{files}: {_counted(changes)}"
         if errors:
-            message += f"; {count_of(len(errors), 'error')}, whose entries do not change"
+            message += f"; {pluralize(len(errors), 'error')}, whose entries do not change"
         self.reload = self.record(
             EventRecord(
                 "reload",
@@ -167,7 +167,7 @@ class EventRecorder:
             action = "up" if key not in before else "removed" if key not in after else "changed"
             lines.append(f"{action} {key}")
             tools = len(committed.served[key].callable_tools) if key in after else 0
-            words = "was removed" if action == "removed" else f"serves {count_of(tools, 'tool')}"
+            words = "was removed" if action == "removed" else f"serves {pluralize(tools, 'tool')}"
             self.record(
                 EventRecord(
                     "server",

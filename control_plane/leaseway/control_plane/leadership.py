@@ -186,7 +186,7 @@ class Elector:
                 return epoch_of(record)
             await asyncio.sleep(self._duration / _STEPS)
 
-    async def hold(self) -> str:
+    async def renew_until_lost(self) -> str:
         """Renew the Lease until the lead is lost; return the reason as a sentence."""
         while True:
             await asyncio.sleep(self._duration / _STEPS)

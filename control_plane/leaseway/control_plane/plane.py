@@ -71,7 +71,7 @@ class Plane:
         self.meters: PlaneMeters | None = None
         self.lease_ends = LeaseEnds()
         self.events = EventRecorder(int(clock().unix * 1e6))
-        self.approvals = Approvals(self._note_approval)
+        self.approvals = Approvals(self._record_approval)
         self.acts = 0
         self._inspections: dict[int, asyncio.Future[sync_pb2.Inspected]] = {}
         self._last_inspection = 0
@@ -148,7 +148,7 @@ class Plane:
         self.state = Coordinator(
             self.clock(), epoch=epoch, expected_workers=self._expected_workers, elected=elected
         )
-        self.approvals = Approvals(self._note_approval)
+        self.approvals = Approvals(self._record_approval)
         if self.meters is not None:
             self.meters.set_state(self.state)
 
@@ -242,7 +242,7 @@ class Plane:
         if stream is not None:
             stream.send(sync_pb2.SyncResponse(approval_decision=decision))
 
-    def _note_approval(self, approval: ApprovalRecord, action: str) -> None:
+    def _record_approval(self, approval: ApprovalRecord, action: str) -> None:
         self.events.record_approval(approval, action, self.clock())
         self._woken.set()  # its deadline may be the next one
 

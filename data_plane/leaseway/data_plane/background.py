@@ -23,7 +23,7 @@ _THREAD_IDLE: Final = 1.0
 """Seconds that a thread waits for more work before it ends."""
 
 DISK_TIMEOUT: Final = 1.0
-"""Seconds for one file before the others are read without it."""
+"""Seconds to wait for one file; then the remaining files are read."""
 MAX_HUNG_THREADS: Final = 64
 """Threads that may hang at once; beyond that, work waits until one of them ends."""
 
@@ -140,7 +140,7 @@ async def shielded(task: asyncio.Task[None]) -> None:
 
 
 class DiskThreads:
-    """Runs blocking work in daemon threads of its own, which start on demand and end when idle.
+    """Runs blocking work in its own daemon threads, which start on demand and end when idle.
 
     The loop's default executor is shared and joined at exit. Work on a disk that does not respond
     must hold up neither. Callers must bound the work that waits.

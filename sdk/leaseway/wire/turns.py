@@ -12,9 +12,9 @@ T = TypeVar("T")
 def fair_order(
     waiting: Iterable[T], tenant_of: Callable[[T], str], count_held: Callable[[str], int]
 ) -> list[T]:
-    """Order waiting requests: the tenant that holds the least is first, its oldest request first.
+    """Order waiting requests: the tenant that holds the fewest is first, its oldest request first.
 
-    So a tenant with very many requests gets no more of the free capacity than another one.
+    So a tenant with very many requests gets no more free capacity than another one.
 
     Args:
         waiting: The requests, oldest first.

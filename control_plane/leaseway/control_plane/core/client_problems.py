@@ -92,7 +92,7 @@ class ClientProblems:
         del self._reported[key]
         self._problems.replace(_owner(key), (), now.unix)
         if self._dropped and len(self._reported) <= MAX_CLIENT_PROBLEMS // 2:
-            self._dropped = 0  # dropped problems could have reappeared by now
+            self._dropped = 0  # dropped problems had time to be reported again
             self._problems.replace(_DROPS, (), now.unix)
 
 

@@ -141,7 +141,7 @@ class Coordinator:
         foreign = hello.highest_epoch != self.epoch
         if not self.settled and not self._elected:  # this epoch has fenced nothing yet
             self.epoch = max(self.epoch, hello.highest_epoch)
-        self.servers.handle_worker_gone(record.id)  # its probes ended with its older stream
+        self.servers.handle_worker_disconnected(record.id)  # its probes ended with its older stream
         self._request_content(record, now)
         self._replan = True
         if self.registry.outrun(hello.highest_version, foreign=foreign):
@@ -153,7 +153,7 @@ class Coordinator:
         record = self.workers.get(worker_id)
         if record is None:
             return
-        self.servers.handle_worker_gone(worker_id)
+        self.servers.handle_worker_disconnected(worker_id)
         if record.requested_content:
             self._stop_awaiting_content(record, now)
         self.roster.mark_disconnected(record, now)
@@ -366,7 +366,7 @@ class Coordinator:
             self.roster.queue_action(record.id, WantContent(tuple(sorted(wanted))))
 
     def _expire_content_requests(self, now: Moment) -> None:
-        """Continue without the content of workers that do not send it, as all others wait."""
+        """Continue without the content of workers that do not send it: all other workers wait."""
         for record in self.workers.values():
             if (
                 record.requested_content

@@ -194,6 +194,6 @@ class ProblemTable:
             self._see(note, _REPORTED, now, again=True)
 
     def _forget_drops(self) -> None:
-        # The table is half empty: dropped problems could have reappeared by now.
+        # The table is half empty: dropped problems had time to be reported again.
         if _DROPPED_KEY in self._entries and len(self._entries) <= MAX_PROBLEMS // 2:
             self._close(_DROPPED_KEY)

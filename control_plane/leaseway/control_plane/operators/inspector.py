@@ -41,7 +41,7 @@ class Inspector:
         wanted = admin_pb2.ListCallsRequest()
         wanted.CopyFrom(request)
         wanted.limit = limit
-        seen = await self._ask(sync_pb2.Inspect(calls=wanted))
+        seen = await self._inspect_all(sync_pb2.Inspect(calls=wanted))
         calls = [call for answer in seen.answers.values() for call in answer.calls]
         slow = request.selection == admin_pb2.CALL_SELECTION_SLOW
         calls.sort(key=_duration if slow else _started, reverse=True)
@@ -49,7 +49,7 @@ class Inspector:
 
     async def traffic(self) -> admin_pb2.GetTrafficResponse:
         """Ask all workers for their call counts."""
-        seen = await self._ask(sync_pb2.Inspect(traffic=True))
+        seen = await self._inspect_all(sync_pb2.Inspect(traffic=True))
         response = admin_pb2.GetTrafficResponse(silent_workers=seen.silent)
         for worker_id, answer in sorted(seen.answers.items()):
             record = self._plane.state.workers.get(worker_id)
@@ -65,7 +65,7 @@ class Inspector:
         """Ask all workers how leases are used; leases that no worker holds are missing."""
         ids = list(lease_ids)
         parts = [ids[start : start + _MAX_IDS] for start in range(0, len(ids), _MAX_IDS)]
-        asked = [self._ask(sync_pb2.Inspect(lease_ids=part)) for part in parts]
+        asked = [self._inspect_all(sync_pb2.Inspect(lease_ids=part)) for part in parts]
         return {
             use.lease_id: use
             for seen in await asyncio.gather(*asked)
@@ -73,7 +73,7 @@ class Inspector:
             for use in answer.leases
         }
 
-    async def _ask(self, question: sync_pb2.Inspect) -> _Answers:
+    async def _inspect_all(self, question: sync_pb2.Inspect) -> _Answers:
         workers = sorted(self._plane.streams)
         futures = [self._plane.inspect_worker(worker, question) for worker in workers]
         if futures:

@@ -72,7 +72,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         servers = await self._known_servers(tenant, request.servers, context)
         state = self._plane.state
         named = state.visible.view(tenant, request.client.agent).tools
-        names = (((name,), name) for name in named if _is_of(named[name], servers))
+        names = (((name,), name) for name in named if _is_selected(named[name], servers))
         tools, token = one_page(start, names, lambda name: messages.tool(name, named[name]))
         return catalog_pb2.ListToolsResponse(
             tools=tools,
@@ -90,7 +90,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         servers = await self._known_servers(tenant, request.servers, context)
         state = self._plane.state
         named = state.visible.view(tenant, request.client.agent).prompts
-        names = (((name,), name) for name in named if _is_of(named[name], servers))
+        names = (((name,), name) for name in named if _is_selected(named[name], servers))
         prompts, token = one_page(start, names, lambda name: messages.prompt(name, named[name]))
         return catalog_pb2.ListPromptsResponse(
             prompts=prompts,
@@ -107,7 +107,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         servers = await self._known_servers(tenant, request.servers, context)
         state = self._plane.state
         listed = _resources(state.visible.view(tenant, request.client.agent))
-        targets = ((key, target) for key, target in listed if _is_of(target, servers))
+        targets = ((key, target) for key, target in listed if _is_selected(target, servers))
         resources, token = one_page(start, targets, messages.resource)
         return catalog_pb2.ListResourcesResponse(
             resources=resources,
@@ -277,7 +277,7 @@ def _final(outcome: _Outcome | PendingServers) -> _Outcome:
     return Denial(Reason.SERVER_NOT_READY, message, 0.5, {"server": outcome.servers[0]})
 
 
-def _is_of(target: NamedTarget | ResourceTarget, servers: set[str]) -> bool:
+def _is_selected(target: NamedTarget | ResourceTarget, servers: set[str]) -> bool:
     return not servers or target.served.key.server_id in servers
 
 

@@ -9,7 +9,7 @@ from leaseway.control_plane.core.approvals import ApprovalRequest
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd
 from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey
-from leaseway.control_plane.core.problems import Problem
+from leaseway.control_plane.core.problems import Problem, ProblemScope
 from leaseway.control_plane.core.workers.actions import (
     CancelProbe,
     DrainWorker,

@@ -135,7 +135,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             await self._send_welcome(context)
             await self._serve(hello, messages, stream, context)
         finally:
-            self._leave(hello, stream)
+            self._handle_stream_ended(hello, stream)
 
     async def _receive_hello(self, messages: AsyncIterator[sync_pb2.SyncRequest]) -> WorkerHello:
         try:
@@ -178,7 +178,7 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
             older.end("The worker has opened a newer stream.")
         _logger.info("worker joined", extra={"worker": worker_id, "at": hello.address.address})
 
-    def _leave(self, hello: WorkerHello, stream: _Stream) -> None:
+    def _handle_stream_ended(self, hello: WorkerHello, stream: _Stream) -> None:
         worker_id = hello.address.id
         if self._plane.streams.get(worker_id) is not stream:
             return

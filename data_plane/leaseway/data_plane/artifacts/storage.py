@@ -145,7 +145,7 @@ class DirectoryStorage:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise OSError("The worker is stopping and keeps no more artifacts.")
+            raise OSError("The worker is stopping and stores no new artifacts.")
 
     def _write_all(self, file: io.FileIO, parts: Iterable[bytes]) -> int:
         size = 0

@@ -196,7 +196,7 @@ class ArtifactStore:
         owner = tenant or DEFAULT_TENANT
         artifact = self._index.find(ref, owner, session, self._loop.time())
         if artifact is None:
-            raise _lost(ref)
+            raise _lost_fault(ref)
         return artifact
 
     def remaining(self, artifact: StoredArtifact) -> float:
@@ -220,13 +220,13 @@ class ArtifactStore:
             try:
                 file = await self._disk.run(self._open, artifact.ref, start)
             except FileNotFoundError:
-                raise _lost(artifact.ref) from None
+                raise _lost_fault(artifact.ref) from None
             try:
                 while start < stop:
                     size = min(bounds.BATCH_SIZE, stop - start)
                     part = await self._disk.run(file.read, size)
                     if not part:
-                        raise _lost(artifact.ref)
+                        raise _lost_fault(artifact.ref)
                     start += len(part)
                     yield part
             finally:
@@ -355,7 +355,7 @@ class _Answered:
 _ANSWERED: Final = _Answered()
 
 
-def _lost(ref: str) -> Fault:
+def _lost_fault(ref: str) -> Fault:
     name = ref if is_reference(ref) else "of that name"
     return Fault(
         Reason.ARTIFACT_LOST,

@@ -36,7 +36,7 @@ _ask_ids: Final = itertools.count(1)
 
 _MAX_REFUSAL: Final = 1024
 _MAX_REMEMBERED: Final = 2_048
-"""Characters of a name or trace context that are remembered: URIs have no limit of their own."""
+"""Characters of a name or trace context that are remembered: URIs have no other limit."""
 
 INTERNAL_ERROR: Final = -32603
 INVALID_PARAMS: Final = -32602

@@ -65,7 +65,7 @@ class Confirmation:
             server_id=call.server_id,
             tool=call.tool,
             digest=hashlib.sha256(active.arguments).hexdigest(),
-            arguments=self._shown(plan, active.arguments, parsed),
+            arguments=self._display(plan, active.arguments, parsed),
             asked_by=caller().name,
         )
         answer = await self._ask(question)
@@ -74,7 +74,7 @@ class Confirmation:
         if answer.state != "approved":
             raise _refusal(active, answer)
 
-    def _shown(self, plan: Plan, arguments: bytes, parsed: dict[str, Any]) -> str:
+    def _display(self, plan: Plan, arguments: bytes, parsed: dict[str, Any]) -> str:
         redacted = self._redactors.get(plan.definition).redact(arguments, parsed)
         shown = msgspec.json.encode(redacted).decode(errors="replace")
         if len(shown) <= _MAX_SHOWN:

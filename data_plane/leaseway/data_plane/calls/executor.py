@@ -62,7 +62,7 @@ class Executor:
         meters: Instruments, or None if metrics are off.
         artifacts: Stores the media of results, or None to leave media in the results.
         recent: Remembers ended calls, or None if no calls are remembered.
-        confirmation: Asks people to approve calls, or None if nobody can be asked.
+        confirmation: Asks people to approve calls, or None if no approver can be reached.
     """
 
     def __init__(self, pool: Pool, leases: WorkerLeaseManager, worker_id: str) -> None:

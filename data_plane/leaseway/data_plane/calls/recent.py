@@ -140,8 +140,8 @@ class RecentCalls:
     def count_success(self, server_id: str, took: float, ended: float) -> bool:
         """Count a call that ended well. On the path of every call.
 
-        Of a busy server only the first calls of each second are kept: the others would be pushed
-        out before anybody could see them.
+        Of a busy server only the first calls of each second are kept: the others would be
+        replaced before an operator could see them.
 
         Args:
             server_id: The server.

@@ -16,7 +16,7 @@ from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.wire.errors import Fault, Reason
 
 _NEWEST_WITH_SERVER_REQUESTS: Final = "2025-11-25"
-"""The newest protocol in which servers send requests of their own."""
+"""The newest protocol in which servers can send requests."""
 
 
 class InstanceSet:

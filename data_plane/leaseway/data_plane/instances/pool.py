@@ -194,10 +194,10 @@ class Pool:
                 fresh.on_instance_tools_changed(live)
         else:
             self._close_probe_instance(fresh.key)
-        self._hand_over(fresh, replaced, serving)
+        self._drain_replaced(fresh, replaced, serving)
         fresh.start()
 
-    def _hand_over(
+    def _drain_replaced(
         self, fresh: Generation, replaced: Generation | None, serving: Generation | None
     ) -> None:
         """Drain the older generation, now or when the fresh one has an instance."""
@@ -226,7 +226,7 @@ class Pool:
         fresh = self._current[old.key] = Generation(old.variant, self.context)
         if live is not None:
             fresh.adopt(live)
-        self._hand_over(fresh, old, serving)
+        self._drain_replaced(fresh, old, serving)
         self._index()
         fresh.start()
         return True

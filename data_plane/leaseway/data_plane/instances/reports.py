@@ -27,7 +27,7 @@ LeaseEnd = tuple[WorkerLease, LeaseOutcome]
 class Reports:
     """The changes since the last report; the Sync client turns them into messages.
 
-    It is bounded: leases and problems have bounds of their own, and a new stream starts with the
+    It is bounded: leases and problems have their own bounds, and a new stream starts with the
     whole state.
     """
 

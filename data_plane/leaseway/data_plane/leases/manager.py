@@ -43,7 +43,7 @@ class _InstanceStart(NamedTuple):
 
 
 class WorkerLeaseManager:
-    """Grants, renews and ends leases. Each lease has an instance of its own.
+    """Grants, renews and ends leases. Each lease has its own instance.
 
     Args:
         pool: Provides instances.

@@ -36,7 +36,7 @@ class _Waiter:
 class LeaseWaitQueue:
     """A queue of at most 1,024 callers.
 
-    When it is full, the newest caller of the tenant with the most callers makes place for a
+    When it is full, the newest caller of the tenant with the most callers is dropped for a
     caller of another tenant.
 
     Args:
@@ -71,7 +71,7 @@ class LeaseWaitQueue:
         """
         if seconds <= 0:
             raise limit
-        if not self._make_place(key.tenant):
+        if not self._make_room(key.tenant):
             limit.queue_full = True
             raise limit
         waiter = _Waiter(key, attempt, limit)
@@ -91,7 +91,7 @@ class LeaseWaitQueue:
         worker_full = False
         for waiter in fair_order(self._waiters, lambda waiter: waiter.tenant, self._held_by):
             scope = (waiter.tenant, waiter.key.server_id)
-            # A waiter for a lease that was granted just now needs no room of its own.
+            # A waiter for a lease that was granted just now needs no additional capacity.
             if (worker_full or scope in full) and waiter.key not in granted:
                 continue
             try:
@@ -109,7 +109,7 @@ class LeaseWaitQueue:
         for waiter in tuple(self._waiters):
             self._remove(waiter).set_exception(fault)
 
-    def _make_place(self, tenant: str) -> bool:
+    def _make_room(self, tenant: str) -> bool:
         if len(self._waiters) < bounds.MAX_WAITING:
             return True
         newest = find_evicted(self._waiters.keys(), lambda waiter: waiter.tenant, tenant)

@@ -145,7 +145,7 @@ class Instance:
         if self._stop.is_set():
             raise self._start_fault(asyncio.CancelledError())
         self._owner = asyncio.get_running_loop().create_task(
-            self._own(), name=f"mcp instance {self.id} of {self._server}"
+            self._run(), name=f"mcp instance {self.id} of {self._server}"
         )
         _owners.add(self._owner)
         self._owner.add_done_callback(_owners.discard)
@@ -219,7 +219,7 @@ class Instance:
 
     # The owner task.
 
-    async def _own(self) -> None:
+    async def _run(self) -> None:
         try:
             session = await self._connect()
             await self._live(session)
@@ -249,7 +249,7 @@ class Instance:
         context = context_type(
             self.spec, self.resolved_values, self._host, self.stderr, self._tools_changed
         )
-        # From here on `_own` closes the peer, also if opening it fails.
+        # From here on `_run` closes the peer, also if opening it fails.
         session = self._session = await session_type.connect(context)
         peer = self._peer = session.peer
         peer.leased = not self.spec.truely_stateless
@@ -262,7 +262,7 @@ class Instance:
         async with session.opened(self._deadline, self._known_version) as tools:
             self.protocol_version, self.tools = session.protocol_version, tools
             self._set_ready()
-            await self._until_ended(session)
+            await self._wait_until_ended(session)
 
     def _set_ready(self) -> None:
         if self.state == "starting":
@@ -271,7 +271,7 @@ class Instance:
         if self._changed_early:
             self._tools_changed()
 
-    async def _until_ended(self, session: McpSession) -> None:
+    async def _wait_until_ended(self, session: McpSession) -> None:
         peer = session.peer
         ends = [asyncio.ensure_future(e.wait()) for e in (self._stop, peer.closed)]
         health = asyncio.ensure_future(session.until_unresponsive(self._patience))

@@ -76,7 +76,7 @@ class StateMeters:
         self._retention = Retention()
         meter = meters.meter
         meter.before_collecting(self._prune)
-        meter.observe("leaseway.leases.held", "{lease}", "Leases held.", self._held, Attr.SERVER)
+        meter.observe("leaseway.leases.held", "{lease}", "Leases held.", self._leases, Attr.SERVER)
         meter.observe(
             "leaseway.instances",
             "{instance}",
@@ -102,7 +102,7 @@ class StateMeters:
         present = {*self._readers.served(), *self._readers.leases()} | self._meters.take_touched()
         self._meters.keep(self._retention.retained(present, self._clock()))
 
-    def _held(self) -> Reading:
+    def _leases(self) -> Reading:
         held = Counter(self._readers.leases())
         return (((server_id,), float(count)) for server_id, count in held.items())
 

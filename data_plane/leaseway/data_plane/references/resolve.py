@@ -372,7 +372,7 @@ def _kit_options(spec: ServerSpec, resolver: _Resolver) -> Iterator[str]:
     for tool in kit.tools:
         yield from ("--tool", tool)
     for i, root in enumerate(kit.roots):
-        # An argument of its own and absolute, so that a sandbox finds and mounts it.
+        # A separate argument and absolute, so that a sandbox finds and mounts it.
         yield from ("--root", str(Path(resolver.text(f"roots[{i}]", root)).absolute()))
     for i, entry in enumerate(kit.commands):
         yield from ("--command", resolver.text(f"commands[{i}]", entry))

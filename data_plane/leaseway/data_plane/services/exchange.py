@@ -232,7 +232,7 @@ class ExchangeStream:
     def _start_call(self, call: execution_pb2.Call) -> None:
         call_id = call.id
         if call_id in self._calls or not call_id:
-            message = f"Call id {call_id} is zero or in use; each call needs an id of its own."
+            message = f"Call id {call_id} is zero or in use; each call needs its own id."
             self._replies.end_with(Fault(Reason.INVALID_REQUEST, message))
             return
         try:

@@ -129,7 +129,7 @@ class SyncClient:
             await channel.close()
 
     async def report_leaving(self) -> None:
-        """Report that this worker accepts no more work.
+        """Report that this worker accepts no new work.
 
         A client that learns it from the worker may have its lease placed elsewhere at once. If the
         control plane learned it later, it would treat the new lease as the twin of the old one.

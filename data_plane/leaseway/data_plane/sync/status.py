@@ -48,7 +48,7 @@ class WorkerStatus:
         in_flight: Returns the number of calls in flight.
         draining: Returns whether the worker rejects calls because it shuts down.
         lease_message: Converts a lease.
-        leaving: Whether the worker is shutting down and accepts no more work.
+        leaving: Whether the worker is shutting down and accepts no new work.
     """
 
     registration: Registration

@@ -75,7 +75,7 @@ class SuspendedCalls:
 
     async def _run(self, call: _SuspendableCall) -> bytes:
         try:
-            await call.done_or_asking()
+            await call.wait_until_done_or_asking()
         except asyncio.CancelledError:
             call.task.cancel()
             await asyncio.wait([call.task])
@@ -118,7 +118,7 @@ class _SuspendableCall:
         self.task = asyncio.create_task(call)
         self.task.add_done_callback(self._on_done)
 
-    async def done_or_asking(self) -> None:
+    async def wait_until_done_or_asking(self) -> None:
         """Wait until the call has ended or its server has a new server request."""
         if self.task.done() or self._server_requests.keys() - self._sent:
             return

@@ -1,6 +1,6 @@
 """The event-loop thread that all synchronous clients of a process share.
 
-A call needs no thread of its own: the caller puts a ticket into the loop's inbox, wakes the loop
+A call needs no separate thread: the caller puts a ticket into the loop's inbox, wakes the loop
 unless another caller has just done so, and waits on the ticket's lock until the work is done.
 """
 

@@ -142,7 +142,7 @@ class AsyncArtifact:
     async def _find_worker(self, runtime: Runtime) -> WorkerRun:
         mark = reference_mark(self.ref)
         if mark is None:
-            raise _lost(self.ref, "it is not the reference of an artifact")
+            raise _lost_fault(self.ref, "it is not the reference of an artifact")
         for worker in runtime.pool.workers:
             if _mark_of(worker.incarnation) == mark:
                 return worker
@@ -153,7 +153,7 @@ class AsyncArtifact:
         for info in await fetch_workers(runtime, deadline):
             if info.state != "lost" and _mark_of(info.incarnation) == mark:
                 return WorkerRun(info.id, info.incarnation, info.address)
-        raise _lost(self.ref, "the worker that kept it has exited")
+        raise _lost_fault(self.ref, "the worker that kept it has exited")
 
     async def _wait_to_retry(self, fault: Fault, failures: int) -> None:
         """Wait before another try; raise the fault as an error if there must be none."""
@@ -202,7 +202,7 @@ def check_artifact(ref: object, timeout: object) -> None:
         check_seconds("timeout", timeout)
 
 
-def _lost(ref: str, cause: str) -> Fault:
+def _lost_fault(ref: str, cause: str) -> Fault:
     return Fault(
         Reason.ARTIFACT_LOST,
         f"There is no artifact {ref[:MAX_REFERENCE]!r}: {cause}. Repeat the call that returned it.",

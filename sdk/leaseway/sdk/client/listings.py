@@ -195,7 +195,7 @@ class AsyncListings(ABC):
         for tool in await self.list_tools(timeout=timeout):
             if name in (tool.name, tool.qualified_name):
                 return tool.definition()
-        raise ToolNotFound(f"There is no tool '{name[:100]}'; search_tools finds others.")
+        raise ToolNotFound(f"There is no tool '{name[:100]}'; search_tools finds tools.")
 
     async def list_prompts(
         self, servers: Sequence[str] | None = None, *, timeout: float | None = None

@@ -223,20 +223,22 @@ class LeaseBook:
 
     def leases_on(self, worker: WorkerRun, now: float) -> list[ClientLease]:
         """Return the held leases on a worker, after expiring those that are overdue."""
-        for lease in list(self._on(worker)):
+        for lease in list(self._held_on(worker)):
             if now >= lease.expires_at:
                 self._expire(lease)
-        return list(self._on(worker))
+        return list(self._held_on(worker))
 
     def next_due(self, worker: WorkerRun) -> float | None:
         """Return when the first lease on a worker must be renewed or is idle; None without one."""
-        return min((min(lease.renew_at, lease.idle_at) for lease in self._on(worker)), default=None)
+        return min(
+            (min(lease.renew_at, lease.idle_at) for lease in self._held_on(worker)), default=None
+        )
 
     def next_renewal(self, worker: WorkerRun) -> float | None:
         """Return when the first lease on a worker must be renewed, or None without one."""
-        return min((lease.renew_at for lease in self._on(worker)), default=None)
+        return min((lease.renew_at for lease in self._held_on(worker)), default=None)
 
-    def _on(self, worker: WorkerRun) -> Iterator[ClientLease]:
+    def _held_on(self, worker: WorkerRun) -> Iterator[ClientLease]:
         return (lease for lease in self._held.values() if lease.worker == worker)
 
     def _expire(self, lease: ClientLease) -> None:

@@ -34,7 +34,7 @@ LEASE_ENDED: Final = frozenset(
 _ACQUIRE_TIMEOUT: Final = 600.0
 """Seconds for a lease's instance to start; the worker applies the server's own timeout."""
 _MAX_WAIT: Final = 24 * 3600.0
-"""Longest wait for capacity in seconds; the control plane allows no more."""
+"""Longest wait for capacity in seconds; the control plane's limit."""
 _RELEASE_TIMEOUT: Final = 5.0
 _LOOKUP_TIMEOUT: Final = 2.0
 _IDLE_RETRY: Final = 10.0

@@ -141,8 +141,8 @@ async def follow_events(
 ) -> AsyncIterator[EventInfo]:
     """Yield the recorded events, then new events, until closed.
 
-    After the first answer, a lost control plane is waited for, and the events continue where they
-    stopped; `on_lost` is called each time.
+    After the first answer, it waits for a lost control plane, then continues after the last event;
+    `on_lost` is called each time.
 
     Raises:
         LeasewayError: The control plane could not be reached at first, or rejected the request.

@@ -1,7 +1,7 @@
 """An exchange stream to one worker: many calls, batched in both directions (DESIGN §6).
 
 A writer task sends all queued frames as one message; a reader task sets the results of the calls'
-futures. No call has a task of its own. When the stream ends, each call in flight fails:
+futures. Calls have no tasks. When the stream ends, each call in flight fails:
 `WORKER_LOST` if its frame was never sent (another try is safe), else `FATE_UNKNOWN`.
 
 This module only transports calls. Names, leases and retries are handled by its callers.
@@ -65,7 +65,7 @@ class Exchange:
 
     Attributes:
         pending: The calls in flight, by call id.
-        going_away: Whether the worker accepts no more calls.
+        going_away: Whether the worker accepts no new calls.
         ended: Whether the stream has ended.
         suspect: Whether the worker may be stalled: a call timed out or the stream broke, and no
             message has arrived since.
@@ -138,7 +138,7 @@ class Exchange:
         if len(pending) + self._granted >= MAX_CALLS_IN_FLIGHT or self._waiting:
             await self._wait_for_slot(deadline)
         if self.ended:
-            raise self._lost(sent=False, cause=None)
+            raise self._lost_fault(sent=False, cause=None)
         if self.going_away:
             raise faults.worker_draining(self._worker)
         self._last_id = call_id = self._last_id + 1
@@ -173,7 +173,7 @@ class Exchange:
             Fault: The stream was lost first.
         """
         if self.ended:
-            raise self._lost(sent=False, cause=None)
+            raise self._lost_fault(sent=False, cause=None)
         self._renewal = self._loop.create_future()
         request = leases_pb2.KeepAliveRequest(lease_ids=lease_ids, sessions=sessions)
         self._outbox.put(frame(_KEEP_ALIVE, request))
@@ -275,7 +275,7 @@ class Exchange:
         """Wait until the worker has accepted or rejected the stream.
 
         A worker sends its metadata first. If the client wrote before that to a stream that the
-        worker rejects, gRPC would replace the reason with an error of its own. If the metadata
+        worker rejects, gRPC would replace the reason with its own error. If the metadata
         does not arrive in time, the client writes anyway.
         """
         await self._stream.wait_for_connection()
@@ -393,14 +393,14 @@ class Exchange:
         for call in self.pending.values():
             if not call.reply.done():
                 sent = not self._outbox.holds(call.ticket)
-                call.reply.set_exception(self._lost(sent, cause))
+                call.reply.set_exception(self._lost_fault(sent, cause))
         self.pending.clear()
         if self._renewal is not None and not self._renewal.done():
-            self._renewal.set_exception(self._lost(sent=False, cause=cause))
+            self._renewal.set_exception(self._lost_fault(sent=False, cause=cause))
         self._grant_slots()
         self._on_end(self)
 
-    def _lost(self, sent: bool, cause: Fault | None) -> Fault:
+    def _lost_fault(self, sent: bool, cause: Fault | None) -> Fault:
         if self._closed:
             return faults.client_closed(sent)
         # The stream of a draining worker ends with status OK after its last result, so the worker

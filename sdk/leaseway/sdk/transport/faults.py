@@ -124,7 +124,7 @@ def worker_draining(worker: str) -> Fault:
     """Return the fault of a call that a draining worker did not start."""
     return Fault(
         Reason.DRAINING,
-        f"Worker '{worker}' is shutting down and accepts no more calls; this one was not started.",
+        f"Worker '{worker}' is shutting down and accepts no new calls; this one was not started.",
         metadata={"worker": worker},
     )
 

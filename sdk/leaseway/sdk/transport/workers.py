@@ -53,7 +53,7 @@ class WorkerLink:
 
     @property
     def draining(self) -> bool:
-        """Whether the worker announced that it accepts no more calls, which is final."""
+        """Whether the worker announced that it accepts no new calls, which is final."""
         exchange = self._exchange
         return self._draining or (exchange is not None and exchange.going_away)
 

@@ -21,9 +21,9 @@ _RELEASE: Final[dict[str, Any]] = {
     "title": "Release a leased MCP server",
     "description": (
         "Release what this session leases of an MCP server.\n\n"
-        "A leased server runs a client of its own (a process or connection) for this session. "
+        "A leased server has a separate client (a process or connection) for this session. "
         "Call this once you are sure that you no longer need that server's tools. What the server "
-        "kept for this session, such as open pages or unsaved state, is gone afterwards; a later "
+        "kept for this session, such as open pages or unsaved state, is lost then; a later "
         "call of one of its tools starts with a fresh client."
     ),
     "inputSchema": {
@@ -58,7 +58,7 @@ def reminder(server_id: str) -> str:
     """Return the text that tells a model to release its new lease."""
     call = f'{RELEASE_TOOL}({{"serverId": "{server_id}"}})'
     return (
-        f"You now hold a lease of server {server_id}: a client of its own keeps running for this "
+        f"You now hold a lease of server {server_id}: a separate client runs for this "
         "session, and it remembers what you do with it. Once you are sure that you no longer need "
         f"its tools, release it: call {call} of {ADMIN_TOOLSET}, or in a program "
         f'session.release("{server_id}").'

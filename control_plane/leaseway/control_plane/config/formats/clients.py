@@ -220,14 +220,14 @@ def _translated(entry: TableEntry, where: Where) -> TableEntry | None:
     if name not in SERVER_KEYS or (name in ("cwd", "env_file") and _is_of_client(entry.value)):
         message = (
             f"{quoted(entry.name)} of the server {quoted(where.server_id or '')} is not taken over:"
-            f" {_why_not(entry)}."
+            f" {_explain_rejection(entry)}."
         )
         where.warning(entry.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
         return None
     return TableEntry(name, entry.at, _value(entry, name, where))
 
 
-def _why_not(entry: TableEntry) -> str:
+def _explain_rejection(entry: TableEntry) -> str:
     if not _is_of_client(entry.value):
         return "it has no meaning here"
     return "only the client can fill in the variables of its path; write the path itself"

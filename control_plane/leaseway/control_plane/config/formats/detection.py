@@ -80,10 +80,10 @@ def read_document(text: str, path: str, *, bare: bool = False) -> Document | Non
 def _read(layer: Layer, log: IssueLog) -> Document | None:
     where = Where(log)
     root = read_root(layer.text, where, layer.path)
-    return None if root is None else _reader_of(root, layer)(root, where)
+    return None if root is None else _choose_reader(root, layer)(root, where)
 
 
-def _reader_of(root: Table, layer: Layer) -> DocumentReader:
+def _choose_reader(root: Table, layer: Layer) -> DocumentReader:
     values = {entry.name: entry.value for entry in root.entries}
     name = PurePath(layer.path).name
     json_file = is_json(layer.path)

@@ -61,7 +61,7 @@ class TenantConfig:
     Attributes:
         servers: The grant of each server; None grants all servers.
         limits: The tenant's limits.
-        agents: Agents with grants of their own.
+        agents: Agents with their own grants.
         secrets: Patterns of names and paths that references in the tenant's layer may use.
     """
 

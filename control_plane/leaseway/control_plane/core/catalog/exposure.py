@@ -59,7 +59,7 @@ class ExposureWarnings:
         return tuple(problems)
 
 
-def count_of(count: int, noun: str) -> str:
+def pluralize(count: int, noun: str) -> str:
     """Return a count with its noun: `1 tool`, `2 tools`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
@@ -189,10 +189,10 @@ def usable(
         else:
             found.append(item)
     if nameless:
-        text = f"{count_of(nameless, kind.noun)} skipped: no object with a text '{kind.member}'."
+        text = f"{pluralize(nameless, kind.noun)} skipped: no object with a text '{kind.member}'."
         problems.add(kind.malformed, "", f"{text} {_ADVICE}")
     if len(recorded) > MAX_LISTED:
-        count = count_of(len(recorded) - MAX_LISTED, kind.noun)
+        count = pluralize(len(recorded) - MAX_LISTED, kind.noun)
         text = f"{count} skipped: the limit is {MAX_LISTED} per server."
         problems.add(kind.too_many, "", text)
     return found
@@ -233,7 +233,7 @@ def filtered(
             text += " and its whitelist does not"
     else:
         rule, text = "whitelist", "no pattern of its whitelist matches"
-    count = count_of(len(out), kind.noun)
+    count = pluralize(len(out), kind.noun)
     problems.add(kind.filtered, rule, f"{count} not registered, {text}: {named(out)}.")
     return kept
 
@@ -274,7 +274,7 @@ def _clash(lost: Sequence[tuple[str, str]], winner: str, kind: ItemKind) -> tupl
         " servers a prefix under 'transform'."
     )
     if len(lost) > 1:
-        count = count_of(len(lost), kind.noun)
+        count = pluralize(len(lost), kind.noun)
         taken = f"{count} are skipped: server '{winner}' already has their names, and"
         names = named([name for _, name in lost])
         # Not a valid name, as names are subjects of other warnings.

@@ -89,11 +89,11 @@ def _matters(move: Move, view: View) -> bool:
     if target is None or target.served.key.server_id != move.owner:
         return False
     if move.disputed:
-        return _wants(move.former, move.kind, move.name, view)
+        return _exposes(move.former, move.kind, move.name, view)
     return move.former in view.servers
 
 
-def _wants(server_id: str, kind: NamedKind, name: str, view: View) -> bool:
+def _exposes(server_id: str, kind: NamedKind, name: str, view: View) -> bool:
     served = view.servers.get(server_id)
     return served is not None and any(one.name == name for one in served.names(kind))
 
@@ -112,7 +112,7 @@ def _moved(old: View, new: View, now: float) -> Iterator[Move]:
             was, owner = before.get(name), target.served.key.server_id
             if was is not None and was.served.key.server_id != owner:
                 former = was.served.key.server_id
-                disputed = _wants(former, kind, name, new)
+                disputed = _exposes(former, kind, name, new)
                 if disputed or not _has(former, was.item.original, kind, new):
                     until = None if disputed else now + REPORTED_FOR
                     yield Move(kind, name, former, owner, disputed, until)

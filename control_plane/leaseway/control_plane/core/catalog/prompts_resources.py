@@ -74,8 +74,8 @@ def expose_recorded(spec: ServerSpec, recorded: Sequence[ListedItem], kind: Name
 def expose_resources(listing: ServerListing, rules: NameFilter) -> ResourceExposure:
     """Return what callers see of the resources and templates that a server lists."""
     allows = passing(rules, RESOURCES)
-    resources = _each_once(listing.resources, RESOURCES)
-    templates = _each_once(listing.templates, RESOURCE_TEMPLATES)
+    resources = _distinct(listing.resources, RESOURCES)
+    templates = _distinct(listing.templates, RESOURCE_TEMPLATES)
     return ResourceExposure(
         tuple(one for one in resources if allows(one.name)),
         tuple(one for one in templates if allows(one.name)),
@@ -96,6 +96,6 @@ def resource_problems(spec: ServerSpec, listing: ServerListing) -> tuple[Problem
     return problems.all()
 
 
-def _each_once(recorded: Sequence[ListedItem], kind: ItemKind) -> tuple[ListedItem, ...]:
+def _distinct(recorded: Sequence[ListedItem], kind: ItemKind) -> tuple[ListedItem, ...]:
     found = {item.name: item for item in reversed(usable(recorded, kind, ExposureWarnings("")))}
     return tuple(item for _, item in sorted(found.items()))

@@ -165,7 +165,7 @@ class Snapshot:
         who = (tenant, agent) if self.is_restricted else (name, "")
         view = self._views.get(who)
         if view is None:
-            seen = _seen_by(self.served, name)
+            seen = _visible_to(self.served, name)
             granted = {
                 key.server_id: one
                 for key, served in seen.items()
@@ -228,7 +228,7 @@ def build_snapshot(
     served: dict[VariantKey, Served] = {}
     problems: list[Problem] = []
     for tenant in sorted({key.tenant for key in last_known_good} | {""}):
-        seen = _seen_by(last_known_good, tenant)
+        seen = _visible_to(last_known_good, tenant)
         skipped: list[frozenset[tuple[str, str]]] = []
         for kind in (TOOLS, PROMPTS):
             names = {key.server_id: good.names(kind) for key, good in seen.items()}
@@ -290,7 +290,7 @@ def _resolve_clashes_among(granted: Mapping[str, Served]) -> dict[str, Served]:
     return settled
 
 
-def _seen_by(variants: Mapping[VariantKey, T], tenant: str) -> dict[VariantKey, T]:
+def _visible_to(variants: Mapping[VariantKey, T], tenant: str) -> dict[VariantKey, T]:
     chosen = {
         key.server_id: key for key in sorted(variants) if key.tenant in ("", tenant)
     }  # a tenant sorts after the common "" and so replaces it

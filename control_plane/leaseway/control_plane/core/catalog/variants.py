@@ -190,9 +190,9 @@ def _serve_as(
 ) -> Served:
     rules = good.resource_filter
     state = hashlib.sha256(good.listing.digest.encode())
-    state.update(_in_words(exposed))
+    state.update(_encode_names(exposed))
     if prompts or rules:  # keeps the hashes of servers with only tools unchanged
-        state.update(_in_words(prompts))
+        state.update(_encode_names(prompts))
         state.update(repr(tuple(rules.as_data().values())).encode())
     hashes = Hashes(good.launch_hash, good.exposure_hash, state.hexdigest()[:32])
     return Served(good.spec, hashes, good.listing, exposed, prompts, rules)
@@ -223,5 +223,5 @@ def _exposed_as(
     )
 
 
-def _in_words(exposed: tuple[ExposedName, ...]) -> bytes:
+def _encode_names(exposed: tuple[ExposedName, ...]) -> bytes:
     return repr([(each.original, each.name, each.skipped) for each in exposed]).encode()

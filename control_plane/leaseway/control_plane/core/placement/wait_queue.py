@@ -58,10 +58,10 @@ class PlacementQueue:
     def join(self, key: PlacementKey, avoided: Iterable[str], now: float) -> Waiter | None:
         """Queue a request; return None if the queue is full.
 
-        In a full queue, a tenant with fewer requests replaces the newest request of the tenant
-        with the most, which is answered as if the queue had been full for it.
+        If the queue is full, it drops the newest request of the tenant with the most requests for a
+        tenant with fewer. The dropped request gets the fault of a full queue.
         """
-        if not self._make_place(key.tenant):
+        if not self._make_room(key.tenant):
             return None
         self._forget_served(now)
         self._last += 1
@@ -118,7 +118,7 @@ class PlacementQueue:
         times = (until for waiter in self._waiting.values() for until in waiter.avoided.values())
         return min(times, default=None)
 
-    def _make_place(self, tenant: str) -> bool:
+    def _make_room(self, tenant: str) -> bool:
         if len(self._waiting) < bounds.MAX_WAITING:
             return True
         newest = find_evicted(self._waiting.values(), lambda one: one.key.tenant, tenant)

@@ -54,7 +54,7 @@ def variant_status(state: Coordinator, key: VariantKey) -> VariantStatus:
         for record in state.workers.values()
         if record.connected and record.subscription.has(served)
     ]
-    found = [_on_worker(record, served) for record in workers]
+    found = [_worker_state(record, served) for record in workers]
     up = found.count("up")
     if not up:
         return VariantStatus("starting" if "starting" in found else "failing", 0, len(workers))
@@ -81,7 +81,7 @@ def count_servers_up(state: Coordinator, tenant: str | None = None) -> tuple[int
     return len(ids - down), len(ids)
 
 
-def _on_worker(record: WorkerRecord, served: Served) -> Literal["up", "starting", "failing"]:
+def _worker_state(record: WorkerRecord, served: Served) -> Literal["up", "starting", "failing"]:
     launched = served.key, served.hashes.launch
     if record.is_up(*launched):
         return "up"

@@ -203,7 +203,7 @@ class ProbeSchedule:
             return None
         return RetryOutlook(job.attempt, None if job.running else max(0.0, job.not_before - now))
 
-    def handle_worker_gone(self, worker_id: str) -> None:
+    def handle_worker_disconnected(self, worker_id: str) -> None:
         """Retry the probes of a disconnected worker at once, elsewhere."""
         for job in self.jobs.values():
             if job.running is not None and job.running.worker_id == worker_id:

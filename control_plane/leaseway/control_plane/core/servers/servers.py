@@ -200,9 +200,9 @@ class Servers:
             if spec.launch_hash == launch_hash:
                 self.probes.verify_claim(spec, Claim(worker_id, outcome), now.mono)
 
-    def handle_worker_gone(self, worker_id: str) -> None:
+    def handle_worker_disconnected(self, worker_id: str) -> None:
         """Retry the probes of a disconnected worker elsewhere; its later listings are claims."""
-        self.probes.handle_worker_gone(worker_id)
+        self.probes.handle_worker_disconnected(worker_id)
         self.probed_by = {key: by for key, by in self.probed_by.items() if by != worker_id}
 
     def expire_probes(self, now: Moment) -> None:

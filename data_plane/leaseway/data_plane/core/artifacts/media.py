@@ -140,7 +140,7 @@ class _Replacement:
         return True
 
     def _messages(self, value: msgspec.Raw) -> bytes | None:
-        return self._each(value, self._message)
+        return self._replace_each(value, self._message)
 
     def _message(self, value: msgspec.Raw) -> bytes | None:
         if not _starts_with(value, b"{"):
@@ -152,9 +152,9 @@ class _Replacement:
         return self._item(value) if _starts_with(value, b"{") else self._items(value)
 
     def _items(self, value: msgspec.Raw) -> bytes | None:
-        return self._each(value, self._item)
+        return self._replace_each(value, self._item)
 
-    def _each(
+    def _replace_each(
         self, value: msgspec.Raw, replace: Callable[[msgspec.Raw], bytes | None]
     ) -> bytes | None:
         if not _starts_with(value, b"["):

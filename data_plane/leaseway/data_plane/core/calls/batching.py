@@ -19,7 +19,7 @@ class Batching:
     """Decides for one stream, by the benefit of its recent waits.
 
     A message waits until it answers half of the quick calls in flight: with half of them at once,
-    both sides are at work. Slow calls do not count, because nobody can tell when they end. After
+    both sides are at work. Slow calls do not count, because their end is unknown. After
     each useless wait, twice as many messages are sent without waiting, up to 64.
 
     Args:

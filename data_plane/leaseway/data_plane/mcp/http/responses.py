@@ -225,7 +225,7 @@ class GetStream:
         self._was_open = False
 
     async def run(self) -> None:
-        """Read the stream until the server ends it for good, the session expires, or cancelled."""
+        """Read the stream until the server ends it permanently or the session expires."""
         failures = 0
         while True:
             opened = time.monotonic()

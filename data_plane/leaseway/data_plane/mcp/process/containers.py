@@ -4,7 +4,8 @@ The server's process is the client of the container engine. Docker's containers 
 the worker: each is removed after its client's exit, by the reaper after the worker's exit, and by
 the next worker that uses the engine if both were killed.
 
-Values of the environment are never in a command: the client passes on those of its own environment.
+Values of the environment are never in a command: the engine's client passes them on from its own
+environment.
 """
 
 from __future__ import annotations

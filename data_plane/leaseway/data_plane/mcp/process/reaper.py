@@ -1,6 +1,6 @@
 """Kills the servers of a worker that was killed (DESIGN §9).
 
-A killed worker can't clean up, so a small process of its own holds a pipe from it and cleans up;
+A killed worker can't clean up, so a small separate process holds a pipe from it and cleans up;
 `reaper_main` is that process's program. It has its own session and ignores SIGINT and SIGTERM:
 Ctrl-C on the worker must not kill the reaper first.
 

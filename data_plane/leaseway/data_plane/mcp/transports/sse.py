@@ -158,17 +158,17 @@ class SseTransport(Transport):
                 self._check(response)
                 async for data in response.content.iter_any():
                     self._handle_events(self._parser.feed(data), response.url, endpoint_known)
-            fault = self._lost("ended its event stream")
+            fault = self._lost_fault("ended its event stream")
         except SseTooLarge:
             self._receiver.overlong(b"", b"", bounds.MAX_LINE)
-            fault = self._lost("sent an event that is too large")
+            fault = self._lost_fault("sent an event that is too large")
         except Fault as error:
             fault = error
         except errors.CONNECTION_ERRORS as error:
             fault = self._broken(error, endpoint_known.done())
         except Exception:
             _logger.exception("Reading from the server %s failed unexpectedly.", self._server)
-            fault = self._lost("sent something unreadable (see the worker's log)")
+            fault = self._lost_fault("sent something unreadable (see the worker's log)")
         self._end(fault, endpoint_known)
 
     def _check(self, response: aiohttp.ClientResponse) -> None:
@@ -219,7 +219,7 @@ class SseTransport(Transport):
             self._closed = True
             self._receiver.lost(fault)
 
-    def _lost(self, problem: str) -> Fault:
+    def _lost_fault(self, problem: str) -> Fault:
         text = f"The server {self._server} {problem}, which ended its session."
         return Fault(Reason.SERVER_LOST, text, metadata={"server": self._server})
 

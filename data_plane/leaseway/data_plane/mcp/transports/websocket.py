@@ -101,7 +101,7 @@ class WebSocketTransport(PullTransport):
             return str(frame.data).encode()
         if frame.type is WSMsgType.BINARY:
             return bytes(frame.data)
-        raise self._ended(frame.type, frame.data, frame.extra)
+        raise self._closed_fault(frame.type, frame.data, frame.extra)
 
     def _create_session(self) -> aiohttp.ClientSession:
         # aiohttp follows redirects of a handshake to any host, with all headers. A trace hook can
@@ -133,7 +133,7 @@ class WebSocketTransport(PullTransport):
         )
         return Fault(Reason.SERVER_LOST, text, metadata={"server": self._server})
 
-    def _ended(self, kind: WSMsgType, data: Any, reason: str | None) -> Fault:
+    def _closed_fault(self, kind: WSMsgType, data: Any, reason: str | None) -> Fault:
         metadata = {"server": self._server}
         head = f"The websocket of the server {self._server}"
         if kind is WSMsgType.ERROR:

@@ -61,7 +61,7 @@ def roots_result(folders: Iterable[str]) -> bytes:
 
 def unanswered_text(method: str) -> str:
     """Return the error text for a server request that no caller answers."""
-    return f"No call under way answers {method}: its caller has to {_how_to_answer(method)}."
+    return f"No call under way answers {method}: its caller has to {_advice(method)}."
 
 
 def input_required_fault(
@@ -71,13 +71,13 @@ def input_required_fault(
     return Fault(
         Reason.INPUT_REQUIRED,
         f"{server}:{name} asks its caller for input ({method}), which this call does not answer: "
-        f"{_how_to_answer(method)}.",
+        f"{_advice(method)}.",
         started="yes",
         metadata={**(metadata or {}), "server": server, "method": method},
     )
 
 
-def _how_to_answer(method: str) -> str:
+def _advice(method: str) -> str:
     return f"pass {_PARAMETERS[method]} to the call or to the client"
 
 
@@ -214,7 +214,7 @@ class InputRounds:
         self._state = parsed.requestState
         if requests:
             self._pauses = 0
-            self._ask(requests)
+            self._send_requests(requests)
         else:
             delay = _PAUSES[min(self._pauses, len(_PAUSES) - 1)]
             self._pauses += 1
@@ -259,7 +259,7 @@ class InputRounds:
             metadata={"server": self._server, "code": str(INTERNAL_ERROR)},
         )
 
-    def _ask(self, requests: dict[str, _InputRequest]) -> None:
+    def _send_requests(self, requests: dict[str, _InputRequest]) -> None:
         if self._roots is not None:
             known = {key for key, request in requests.items() if request.method == ROOTS}
             self._answers = dict.fromkeys(known, self._roots)
