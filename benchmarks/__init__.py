@@ -1,5 +1,5 @@
-"""How fast Leaseway is next to its parts and its peers: `python -m benchmarks`.
+"""Speed of Leaseway compared with its parts and other gateways: `python -m benchmarks`.
 
-Every row runs in a process of its own, all rows in each round, so that a drift of the machine's
-speed meets all of them; what is compared are the ratios within one round.
+Every row runs in its own process and once in each round, so that changes of the machine's speed
+affect all rows. Comparisons use the ratios within a round.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, print, keep, draw."""
+"""`python -m benchmarks`: measures rows, prints and saves the figures, draws plots."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from benchmarks.specials.special import Special
 
 __all__ = ["main"]
 
-_LONGEST = 900.0
+_TIMEOUT = 900.0
 _RESULTS = Path(__file__).with_name("results")
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
-    parser.add_argument("--rows", default="*", help="names to measure, comma-separated, * any run")
+    parser.add_argument("--rows", default="*", help="names, comma-separated, * matches any run")
     parser.add_argument("--rounds", type=int, default=3, help="how often each row is measured")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each load")
-    parser.add_argument("--peers", action="store_true", help="install and measure the peers too")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--show", type=Path, help="measure nothing, print figures written before")
-    parser.add_argument("--plots", type=Path, default=_RESULTS, help="where plots go")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of each load")
+    parser.add_argument("--peers", action="store_true", help="also install and measure the peers")
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--show", type=Path, help="only print the figures of this file")
+    parser.add_argument("--plots", type=Path, default=_RESULTS, help="folder for the plots")
     parser.add_argument("--list", action="store_true", help="print the names of all rows")
     return parser.parse_args(words)
 
 
-def _chosen(patterns: str, with_peers: bool) -> list[Row | Special]:
+def _select(patterns: str, with_peers: bool) -> list[Row | Special]:
     words = patterns.split(",")
     return [
         row
@@ -56,30 +56,30 @@ def _chosen(patterns: str, with_peers: bool) -> list[Row | Special]:
 async def _measure(
     rows: Sequence[Row | Special], rounds: int, seconds: float, console: Console
 ) -> dict[str, list[Figures]]:
-    """Measure all rows in each round, so that what is compared was measured close in time."""
+    """Measure all rows in each round, so that compared figures are close in time."""
     results: dict[str, list[Figures]] = {}
     for number in range(rounds):
         for row in rows:
             if isinstance(row, Special) and number >= row.rounds:
                 continue
-            began = time.monotonic()
-            figures = await _one(row.name, seconds)
+            start = time.monotonic()
+            figures = await _measure_row(row.name, seconds)
             if figures is None:
                 console.print(f"{row.name} failed; see above.", style="red")
                 continue
             results.setdefault(row.name, []).append(figures)
-            console.print(f"round {number + 1}: {row.name}, {time.monotonic() - began:.0f} s")
+            console.print(f"round {number + 1}: {row.name}, {time.monotonic() - start:.0f} s")
     return results
 
 
-async def _one(name: str, seconds: float) -> Figures | None:
+async def _measure_row(name: str, seconds: float) -> Figures | None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.run_row", name, str(seconds)),
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "LEASEWAY_LOG_LEVEL": "error"},
     )
     try:
-        async with asyncio.timeout(_LONGEST):
+        async with asyncio.timeout(_TIMEOUT):
             out, _ = await process.communicate()
     except TimeoutError:
         process.kill()
@@ -93,17 +93,19 @@ def _document(results: Mapping[str, Sequence[Figures]], seconds: float) -> dict[
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "seconds": seconds,
-        "rows": {name: [dataclasses.asdict(each) for each in of] for name, of in results.items()},
+        "rows": {
+            name: [dataclasses.asdict(each) for each in rounds] for name, rounds in results.items()
+        },
     }
 
 
 def _read(path: Path) -> dict[str, list[Figures]]:
     rows = json.loads(path.read_text())["rows"]
-    return {name: [figures_from_json(each) for each in of] for name, of in rows.items()}
+    return {name: list(map(figures_from_json, rounds)) for name, rounds in rows.items()}
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; return the exit status."""
+    """Run the benchmarks; return the exit status."""
     options = _arguments(sys.argv[1:] if words is None else words)
     console = Console(width=None if sys.stdout.isatty() else 180)
     if options.list:
@@ -112,7 +114,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.show is not None:
         results = _read(options.show)
     else:
-        rows = _chosen(options.rows, options.peers)
+        rows = _select(options.rows, options.peers)
         if options.peers:
             peers.install()
         results = asyncio.run(_measure(rows, options.rounds, options.seconds, console))

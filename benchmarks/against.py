@@ -1,9 +1,8 @@
 """Compare this checkout with another revision: `python -m benchmarks.against REVISION`.
 
-Both whole stacks (SDK and planes) run at the same time and are measured in turn, with the same
-driver and the same dependencies, because two runs of one program minutes apart differ by more than
-a change does. For each row this prints how the rate and the CPU time of a call relate to those of
-the other revision, with a 95 % interval.
+Both stacks (SDK and planes) run at the same time and are measured in turn, with the same driver and
+dependencies, because two runs minutes apart differ by more than a change does. For each row it
+prints the ratios of the rate and the CPU time of a call, with a 95 % interval.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.figures import Load
-from benchmarks.pairs import Pair, compared, paired
+from benchmarks.pairs import Pair, compare, measure_pairs
 from benchmarks.rows.own import ROWS
 
 __all__ = ["main"]
@@ -99,7 +98,7 @@ async def _compare(
     measured: list[Pair] = []
     for _ in range(starts):
         async with _Driver.open(row, _REPOSITORY) as now, _Driver.open(row, sources) as before:
-            measured += await paired(
+            measured += await measure_pairs(
                 partial(now.load, in_flight, seconds),
                 partial(before.load, in_flight, seconds),
                 pairs,
@@ -160,7 +159,7 @@ def main(words: Sequence[str] | None = None) -> int:
                     pairs=options.pairs,
                 )
             )
-            figures = compared(pairs)
+            figures = compare(pairs)
             ratios = [_ratio(figures, name) for name in _FIGURES]
             rates = [f"{figures[name]:,.0f}" for name in ("calls_s", "other_calls_s")]
             table.add_row(row, *ratios, *rates)

@@ -1,4 +1,4 @@
-"""Everything that is measured, in the order of the report."""
+"""All rows and special measurements, in the order of the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.specials import (
 )
 from benchmarks.specials.special import Special
 
-__all__ = ["ALL", "ROWS", "SPECIALS", "named"]
+__all__ = ["ALL", "ROWS", "SPECIALS", "find_row"]
 
 ROWS: tuple[Row, ...] = (*floor.ROWS, *official.ROWS, *own.ROWS, *front.ROWS, *peers.ROWS)
 SPECIALS: tuple[Special, ...] = (
@@ -32,10 +32,10 @@ SPECIALS: tuple[Special, ...] = (
 ALL: tuple[Row | Special, ...] = (*ROWS, *SPECIALS)
 
 
-def named(name: str) -> Row | Special:
-    """Return what has a name.
+def find_row(name: str) -> Row | Special:
+    """Return a row or special measurement by name.
 
     Raises:
-        KeyError: Nothing has it.
+        KeyError: There is none.
     """
-    return {each.name: each for each in ALL}[name]
+    return {row.name: row for row in ALL}[name]

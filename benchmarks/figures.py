@@ -1,4 +1,4 @@
-"""What one row measured, over several rounds: medians, spread and ratios. Pure."""
+"""Figures of rows over several rounds: medians, spread and ratios. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ __all__ = ["Figures", "Load", "Spread", "figures_from_json", "percentile", "rati
 
 @dataclass(frozen=True)
 class Load:
-    """One closed loop of calls: `in_flight` callers, each waiting for its answer.
+    """A closed loop of calls: `in_flight` callers with one call each.
 
     Attributes:
-        in_flight: How many callers.
-        calls: How many calls ended.
-        seconds: How long it took.
-        p50: The median time of a call, in microseconds.
-        p99: 99 of 100 calls took at most this, in microseconds.
-        client_cpu: CPU microseconds a call of the process that calls.
-        worker_cpu: CPU microseconds a call of the processes between caller and server.
+        calls: The number of finished calls.
+        p50: The median duration of a call, in microseconds.
+        p99: The 99th percentile, in microseconds.
+        client_cpu: CPU time per call of the calling process, in microseconds.
+        worker_cpu: CPU time per call of the processes between caller and server, in microseconds.
     """
 
     in_flight: int
@@ -34,17 +32,17 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Calls a second."""
+        """Calls per second."""
         return self.calls / self.seconds
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What one row measured in one round.
+    """The figures of one row in one round.
 
     Attributes:
-        row: Its name.
-        loads: By callers in flight.
+        row: The row's name.
+        loads: Loads by callers in flight.
         rss: Resident MiB of the processes between caller and server, after the loads.
         more: Other figures, by name.
     """
@@ -57,7 +55,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over the rounds."""
+    """The lowest, median and highest value of a figure over the rounds."""
 
     low: float
     median: float
@@ -65,43 +63,35 @@ class Spread:
 
 
 def figures_from_json(document: Mapping[str, Any]) -> Figures:
-    """Return figures from what `dataclasses.asdict` made of them and JSON kept."""
+    """Return figures from the JSON of `dataclasses.asdict`."""
     loads = {int(count): Load(**load) for count, load in document["loads"].items()}
     return Figures(document["row"], loads, document["rss"], document["more"])
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the smallest value that `share` (0 to 1) of the sorted values do not exceed."""
+    """Return the percentile of sorted values for a share from 0 to 1; 0 for no values."""
     if not ordered:
         return 0.0
     return ordered[min(len(ordered) - 1, max(0, round(share * len(ordered)) - 1))]
 
 
 def spread(values: Iterable[float]) -> Spread | None:
-    """Return the spread of a figure, or None where it was never measured."""
-    known = sorted(values)
-    if not known:
+    """Return the spread of a figure, or None if it was never measured."""
+    ordered = sorted(values)
+    if not ordered:
         return None
-    return Spread(known[0], statistics.median(known), known[-1])
+    return Spread(ordered[0], statistics.median(ordered), ordered[-1])
 
 
 def ratio(
-    above: Sequence[Figures],
-    below: Sequence[Figures],
+    rounds: Sequence[Figures],
+    other_rounds: Sequence[Figures],
     figure: Callable[[Figures], float | None],
-    other: Callable[[Figures], float | None] | None = None,
 ) -> Spread | None:
-    """Return a figure of one row divided by one of another, round by round.
-
-    Args:
-        above: A row's rounds.
-        below: The rounds of the row that it is compared with.
-        figure: Of both, or of the first where `other` is given.
-        other: Of the second.
-    """
+    """Return a figure of one row divided by that of another, round by round."""
     values = []
-    for first, second in zip(above, below, strict=False):
-        top, bottom = figure(first), (other or figure)(second)
-        if top is not None and bottom:
-            values.append(top / bottom)
+    for first, second in zip(rounds, other_rounds, strict=False):
+        dividend, divisor = figure(first), figure(second)
+        if dividend is not None and divisor:
+            values.append(dividend / divisor)
     return spread(values)

@@ -1,4 +1,4 @@
-"""What Leaseway sets itself, as ratios within one run. Pure."""
+"""Performance goals of Leaseway, mostly as ratios within one run. Pure."""
 
 from __future__ import annotations
 
@@ -7,50 +7,49 @@ from dataclasses import dataclass
 
 from benchmarks.figures import Figures, Load, Spread, ratio, spread
 
-__all__ = ["GOALS", "Goal", "Reached", "judge"]
+__all__ = ["GOALS", "Goal", "GoalResult", "judge"]
 
 Results = Mapping[str, Sequence[Figures]]
-"""Each row's figures, one a round."""
+"""The figures of each row, by round."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """One bar.
+    """One goal.
 
     Attributes:
-        what: What is compared.
-        bar: The figure to reach.
+        title: The compared figures.
+        limit: The figure to reach.
         at_most: Whether less is better.
-        measure: Takes it from the results; None where a row is missing.
-        unit: Behind the figure.
+        measure: Computes the figure from the results; None if a row is missing.
     """
 
-    what: str
-    bar: float
+    title: str
+    limit: float
     at_most: bool
     measure: Callable[[Results], Spread | None]
     unit: str = "×"
 
 
 @dataclass(frozen=True)
-class Reached:
-    """A goal with what was measured, or None where it was not."""
+class GoalResult:
+    """A goal with its figure, or None if it was not measured."""
 
     goal: Goal
     figure: Spread | None
 
     @property
     def is_reached(self) -> bool:
-        """Whether the median reaches the bar."""
+        """Whether the median reaches the goal."""
         if self.figure is None:
             return False
         median = self.figure.median
-        return median <= self.goal.bar if self.goal.at_most else median >= self.goal.bar
+        return median <= self.goal.limit if self.goal.at_most else median >= self.goal.limit
 
 
-def judge(results: Results) -> list[Reached]:
+def judge(results: Results) -> list[GoalResult]:
     """Return every goal with its figure, in order."""
-    return [Reached(goal, goal.measure(results)) for goal in GOALS]
+    return [GoalResult(goal, goal.measure(results)) for goal in GOALS]
 
 
 def _rate(in_flight: int) -> Callable[[Figures], float | None]:
@@ -90,7 +89,7 @@ def _client_cpu(row: str) -> Callable[[Results], Spread | None]:
 
 
 def _to_official(row: str, figure: Callable[[Load], float]) -> Callable[[Results], Spread | None]:
-    """Compare with the CPU of the official client's own calls, whatever the machine."""
+    """Divide by the CPU of the official client's calls, to be independent of the machine."""
 
     def measure(results: Results) -> Spread | None:
         rounds = zip(results.get(row, ()), results.get("official_stdio", ()), strict=False)
@@ -110,15 +109,15 @@ def _special(name: str, figure: str) -> Callable[[Results], Spread | None]:
 
 
 def _warm_lease(results: Results) -> Spread | None:
-    taken = results.get("leases", ())
-    return spread(each.more["warm_p50_ms"] / each.more["call_p50_ms"] for each in taken)
+    rounds = results.get("leases", ())
+    return spread(each.more["warm_p50_ms"] / each.more["call_p50_ms"] for each in rounds)
 
 
 _OFFICIAL_CPU = 160
-"""Microseconds that the official client spends on a call where the goals in µs were set."""
+"""CPU µs of the official client per call, on the machine for which the goals in µs were set."""
 
 GOALS = (
-    Goal("calls/s, 32 in flight, to the official client direct", 5, False,
+    Goal("calls/s, 32 in flight, to the official client", 5, False,
          _rates("stdio", "official_stdio", 32)),
     Goal("the same, 128 in flight", 7, False, _rates("stdio", "official_stdio", 128)),
     Goal("calls/s, 32 in flight, to supergateway", 12, False,
@@ -127,10 +126,10 @@ GOALS = (
     Goal("the same to the FastMCP proxy", 50, False, _rates("stdio", "fastmcp", 32)),
     Goal("MCP front over HTTP, 32 in flight, to supergateway", 2.5, False,
          _rates("mcp_front", "supergateway", 32)),
-    Goal("MCP front, likewise, to mcp-proxy", 5, False, _rates("mcp_front", "mcp_proxy", 32)),
-    Goal("MCP front, likewise, to the FastMCP proxy", 12, False,
+    Goal("MCP front, the same, to mcp-proxy", 5, False, _rates("mcp_front", "mcp_proxy", 32)),
+    Goal("MCP front, the same, to the FastMCP proxy", 12, False,
          _rates("mcp_front", "fastmcp", 32)),
-    Goal("MCP front, its CPU a call, to a bare aiohttp handler's", 1.2, True,
+    Goal("MCP front, CPU per call, to a bare aiohttp handler's", 1.2, True,
          _special("mcp_front_to_bare_http", "cpu_ratio")),
     Goal("the same to an aiohttp handler's that makes a gRPC call", 0.6, True,
          _special("mcp_front_to_bare_grpc", "cpu_ratio")),
@@ -141,9 +140,9 @@ GOALS = (
          _special("ruled_to_plain", "rate_ratio")),
     Goal("leased servers, policy and audit on, to without", 0.85, False,
          _special("leased_audited_to_plain", "rate_ratio")),
-    Goal("p99 of a tenant's calls while another floods the server, to alone", 1.5, True,
+    Goal("p99 of a tenant's calls while another tenant floods the server, to alone", 1.5, True,
          _special("flooded", "p99_ratio")),
-    Goal("HTTP server, 32 in flight, to the official client direct", 7, False,
+    Goal("HTTP server, 32 in flight, to the official client", 7, False,
          _rates("http", "official_http", 32)),
     Goal("a REST API as tools, 32 in flight, to streamable HTTP", 0.8, False,
          _special("rest_tools", "rate_ratio")),
@@ -152,17 +151,17 @@ GOALS = (
     Goal("compilations for 10,000 renderings", 1, True, _special("templates", "compiles"), ""),
     Goal("calls/s with console, remembered calls and events, to without", 0.97, False,
          _special("watched", "rate_ratio")),
-    Goal("worker CPU a call, 32 in flight", 25, True, _worker_cpu("stdio"), "µs"),
+    Goal("worker CPU per call, 32 in flight", 25, True, _worker_cpu("stdio"), "µs"),
     Goal("the same with all spans recorded", 90, True, _worker_cpu("traced"), "µs"),
-    Goal("SDK CPU a call, 32 in flight", 25, True, _client_cpu("stdio"), "µs"),
+    Goal("SDK CPU per call, 32 in flight", 25, True, _client_cpu("stdio"), "µs"),
     Goal("the same of the synchronous client, 32 threads", 60, True, _client_cpu("sync"), "µs"),
-    Goal("worker CPU a call, to the official client's", 25 / _OFFICIAL_CPU, True,
+    Goal("worker CPU per call, to the official client's", 25 / _OFFICIAL_CPU, True,
          _to_official("stdio", lambda load: load.worker_cpu)),
-    Goal("worker CPU with all spans recorded, likewise", 90 / _OFFICIAL_CPU, True,
+    Goal("worker CPU with all spans recorded, the same", 90 / _OFFICIAL_CPU, True,
          _to_official("traced", lambda load: load.worker_cpu)),
-    Goal("SDK CPU a call, to the official client's", 25 / _OFFICIAL_CPU, True,
+    Goal("SDK CPU per call, to the official client's", 25 / _OFFICIAL_CPU, True,
          _to_official("stdio", lambda load: load.client_cpu)),
-    Goal("SDK CPU of the synchronous client, likewise", 60 / _OFFICIAL_CPU, True,
+    Goal("SDK CPU of the synchronous client, the same", 60 / _OFFICIAL_CPU, True,
          _to_official("sync", lambda load: load.client_cpu)),
     Goal("1 MiB results, to a raw pipe copy", 0.5, False, _rates("stdio_1m", "raw_pipe_1m", 8)),
     Goal("memory of a fresh worker", 110, True, _special("memory", "fresh_mib"), "MiB"),

@@ -1,4 +1,4 @@
-"""Closed loops of calls: so many callers, each with one call in flight."""
+"""Closed loops of calls: a number of callers, each with one call in flight."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Driver(Protocol):
     pids: Sequence[int]
 
     async def load(self, in_flight: int, seconds: float) -> Load:
-        """Run callers for some seconds and measure."""
+        """Run callers for a number of seconds and measure their calls."""
 
 
 class AsyncDriver:
     """Calls from tasks of this process.
 
     Args:
-        call: Makes one call, as the caller of that number; raises where the answer is wrong.
+        call: Makes one call for the caller with this number; raises if the result is wrong.
         pids: The processes between caller and server.
     """
 
@@ -38,28 +38,28 @@ class AsyncDriver:
         self.pids = pids
 
     async def load(self, in_flight: int, seconds: float) -> Load:
-        """Run callers for some seconds and measure."""
+        """Run callers for a number of seconds and measure their calls."""
         await self._run(in_flight, min(_WARM_UP, seconds))
         meter = _Meter(in_flight, self.pids)
         return meter.read(await self._run(in_flight, seconds))
 
     async def _run(self, in_flight: int, seconds: float) -> list[float]:
-        taken: list[float] = []
+        durations: list[float] = []
         clock = time.perf_counter
         end = clock() + seconds
 
         async def caller(number: int) -> None:
-            began = clock()
-            while began < end:
+            start = clock()
+            while start < end:
                 await self._call(number)
                 now = clock()
-                taken.append(now - began)
-                began = now
+                durations.append(now - start)
+                start = now
 
         async with asyncio.TaskGroup() as group:
             for number in range(in_flight):
                 group.create_task(caller(number))
-        return taken
+        return durations
 
 
 class ThreadDriver:
@@ -70,26 +70,26 @@ class ThreadDriver:
         self.pids = pids
 
     async def load(self, in_flight: int, seconds: float) -> Load:
-        """Run callers for some seconds and measure."""
+        """Run callers for a number of seconds and measure their calls."""
         await asyncio.to_thread(self._run, in_flight, min(_WARM_UP, seconds))
         meter = _Meter(in_flight, self.pids)
         return meter.read(await asyncio.to_thread(self._run, in_flight, seconds))
 
     def _run(self, in_flight: int, seconds: float) -> list[float]:
-        taken: list[list[float]] = [[] for _ in range(in_flight)]
+        durations: list[list[float]] = [[] for _ in range(in_flight)]
         failures: list[BaseException] = []
         clock = time.perf_counter
         end = clock() + seconds
 
         def caller(number: int) -> None:
-            began = clock()
+            start = clock()
             try:
-                while began < end and not failures:
+                while start < end and not failures:
                     self._call(number)
                     now = clock()
-                    taken[number].append(now - began)
-                    began = now
-            except BaseException as error:  # raised again below, in the thread that waits
+                    durations[number].append(now - start)
+                    start = now
+            except BaseException as error:  # raised again below, in the waiting thread
                 failures.append(error)
 
         threads = [threading.Thread(target=caller, args=(n,)) for n in range(in_flight)]
@@ -99,7 +99,7 @@ class ThreadDriver:
             thread.join()
         if failures:
             raise failures[0]
-        return [each for of_one in taken for each in of_one]
+        return [duration for caller in durations for duration in caller]
 
 
 class _Meter:
@@ -109,17 +109,17 @@ class _Meter:
         self._client, self._worker = own_cpu(), cpu_of(pids)
         self._began = time.perf_counter()
 
-    def read(self, taken: list[float]) -> Load:
+    def read(self, durations: list[float]) -> Load:
         seconds = time.perf_counter() - self._began
         client, worker = own_cpu() - self._client, cpu_of(self._pids) - self._worker
-        calls = max(1, len(taken))
-        taken.sort()
+        calls = max(1, len(durations))
+        durations.sort()
         return Load(
             self._in_flight,
-            len(taken),
+            len(durations),
             seconds,
-            percentile(taken, 0.5) * 1e6,
-            percentile(taken, 0.99) * 1e6,
+            percentile(durations, 0.5) * 1e6,
+            percentile(durations, 0.99) * 1e6,
             client / calls * 1e6,
             worker / calls * 1e6,
         )

@@ -1,4 +1,4 @@
-"""Compares two ways in pairs that follow each other, so that both see the same machine."""
+"""Compares two loads in consecutive pairs, so that both run under the same conditions."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from benchmarks.figures import Load
 
-__all__ = ["Pair", "compared", "paired"]
+__all__ = ["Pair", "compare", "measure_pairs"]
 
 Pair = tuple[Load, Load]
-_SURE = 2.0
-"""Standard errors on both sides of a mean that it lies in at 95 %."""
+_STANDARD_ERRORS = 2.0
+"""Half width of a 95 % interval of a mean, in standard errors."""
 
 
-async def paired(
+async def measure_pairs(
     one: Callable[[], Awaitable[Load]], other: Callable[[], Awaitable[Load]], count: int
 ) -> list[Pair]:
-    """Measure pairs; every second one the other way round."""
+    """Measure pairs, with alternating order."""
     pairs: list[Pair] = []
     for number in range(count):
         if number % 2:
@@ -29,10 +29,10 @@ async def paired(
     return pairs
 
 
-def compared(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return how calls/s and CPU time of the first, of planes and client, relate to the second's.
+def compare(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Return the ratios of calls/s and of the CPU times of planes and client.
 
-    Each is the geometric mean of the pairs' ratios, with the bounds of its 95 % interval.
+    Each is the geometric mean of the pairs, with the bounds of its 95 % interval.
     """
     return {
         **_mean("rate_ratio", [one.rate / other.rate for one, other in pairs]),
@@ -48,6 +48,6 @@ def compared(pairs: Sequence[Pair]) -> dict[str, float]:
 def _mean(name: str, ratios: Sequence[float]) -> dict[str, float]:
     logs = [math.log(ratio) for ratio in ratios]
     mean = statistics.mean(logs)
-    half = _SURE * statistics.stdev(logs) / math.sqrt(len(logs))
+    half = _STANDARD_ERRORS * statistics.stdev(logs) / math.sqrt(len(logs))
     bounds = {"": mean, "_low": mean - half, "_high": mean + half}
     return {f"{name}{end}": math.exp(value) for end, value in bounds.items()}

@@ -1,4 +1,4 @@
-"""Starts what rows measure: processes that say when they are ready, and end with the row."""
+"""Starts the measured processes, waits until they are ready, and stops them with the row."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ import yaml
 
 from benchmarks.usage import children
 
-__all__ = ["SERVERS", "System", "echo_server", "leaseway", "started"]
+__all__ = ["SERVERS", "System", "echo_server", "leaseway", "run_process"]
 
 SERVERS = Path(__file__).with_name("servers")
-_START = 60.0
-_END = 20.0
+_START_TIMEOUT = 60.0
+_STOP_TIMEOUT = 20.0
 
 
 @contextlib.asynccontextmanager
-async def started(
-    command: Sequence[str], *, says: str = "", listens: int = 0, cwd: Path | None = None
+async def run_process(
+    command: Sequence[str], *, ready_text: str = "", ready_port: int = 0, cwd: Path | None = None
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """Run a process in a group of its own until the block ends.
+    """Run a process in its own process group until the block ends.
 
     Args:
-        command: The process.
-        says: What the line of its standard output contains that says that it is ready.
-        listens: Where it says nothing: the port of this machine that it listens on then.
+        command: The command line.
+        ready_text: A part of the line that the process prints when it is ready.
+        ready_port: For a process without such a line: the local port that it listens on.
         cwd: Its working directory, or None for ours.
 
     Yields:
-        The process and that line.
+        The process and its ready line.
 
     Raises:
-        RuntimeError: It ended before it was ready.
+        RuntimeError: It exited before it was ready.
         TimeoutError: It was not ready within a minute.
     """
     process = await asyncio.create_subprocess_exec(
@@ -50,25 +50,25 @@ async def started(
     )
     drain: asyncio.Task[None] | None = None
     try:
-        async with asyncio.timeout(_START):
-            line = "" if listens else await _line_with(process, says)
+        async with asyncio.timeout(_START_TIMEOUT):
+            line = "" if ready_port else await _line_with(process, ready_text)
             drain = asyncio.create_task(_drain(process))
-            if listens:
-                await _port_open(process, listens)
+            if ready_port:
+                await _port_open(process, ready_port)
         yield process, line
     finally:
-        await _end(process)
+        await _stop(process)
         if drain is not None:
             drain.cancel()
 
 
-async def _line_with(process: asyncio.subprocess.Process, says: str) -> str:
+async def _line_with(process: asyncio.subprocess.Process, ready_text: str) -> str:
     assert process.stdout is not None
     while line := await process.stdout.readline():
         text = line.decode(errors="replace").strip()
-        if says in text:
+        if ready_text in text:
             return text
-    raise RuntimeError(f"A process ended with status {await process.wait()} before it was ready.")
+    raise RuntimeError(f"A process exited with status {await process.wait()} before it was ready.")
 
 
 async def _port_open(process: asyncio.subprocess.Process, port: int) -> None:
@@ -80,7 +80,7 @@ async def _port_open(process: asyncio.subprocess.Process, port: int) -> None:
         else:
             writer.close()
             return
-    raise RuntimeError(f"A process ended with status {process.returncode} before it listened.")
+    raise RuntimeError(f"A process exited with status {process.returncode} before it listened.")
 
 
 async def _drain(process: asyncio.subprocess.Process) -> None:
@@ -89,12 +89,12 @@ async def _drain(process: asyncio.subprocess.Process) -> None:
         pass
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _stop(process: asyncio.subprocess.Process) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END):
+            async with asyncio.timeout(_STOP_TIMEOUT):
                 await process.wait()
                 return
 
@@ -106,27 +106,11 @@ def echo_server(**settings: object) -> dict[str, object]:
 
 
 class System:
-    """A running Leaseway.
+    """A running Leaseway: the address of its control plane and its workers' process ids."""
 
-    Attributes:
-        address: Of its control plane.
-        config: Its configuration file.
-        control_plane: The control plane's process id.
-        workers: The workers' process ids.
-    """
-
-    def __init__(self, address: str, config: Path, up: int) -> None:
+    def __init__(self, address: str, pid: int) -> None:
         self.address = address
-        self.config = config
-        parts = children(up)
-        self.control_plane = next(pid for pid, line in parts.items() if "control-plane" in line)
-        self.workers = [pid for pid, line in parts.items() if " worker " in line]
-
-    def write(self, servers: Mapping[str, object]) -> None:
-        """Replace the configuration as an editor does."""
-        fresh = self.config.with_suffix(".new")
-        fresh.write_text(yaml.safe_dump({"version": 1, "servers": dict(servers)}))
-        fresh.replace(self.config)
+        self.workers = [child for child, line in children(pid).items() if " worker " in line]
 
 
 @contextlib.asynccontextmanager
@@ -139,5 +123,5 @@ async def leaseway(
         config.write_text(yaml.safe_dump({"version": 1, "servers": dict(servers)}))
         command = [sys.executable, "-m", "leaseway.cli.main", "up", "--config", str(config)]
         command += ["--listen", "127.0.0.1:0", "--workers", str(workers), *options]
-        async with started(command, says="ready ", cwd=Path(folder)) as (process, line):
-            yield System(line.split()[-1], config, process.pid)
+        async with run_process(command, ready_text="ready ", cwd=Path(folder)) as (process, line):
+            yield System(line.split()[-1], process.pid)

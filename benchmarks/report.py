@@ -11,7 +11,7 @@ from rich.table import Table
 
 from benchmarks.catalogue import ROWS, SPECIALS
 from benchmarks.figures import Figures, Load, Spread, spread
-from benchmarks.goals import Reached, judge
+from benchmarks.goals import GoalResult, judge
 
 __all__ = ["draw", "show"]
 
@@ -20,7 +20,7 @@ _COUNTS = (32, 128, 256)
 
 
 def show(results: Results, console: Console) -> None:
-    """Print everything that was measured."""
+    """Print all figures and goals."""
     console.print(_rows(results))
     for special in SPECIALS:
         if special.name in results:
@@ -72,22 +72,22 @@ def _figures(title: str, rounds: Sequence[Figures]) -> Table:
     return table
 
 
-def _goals(reached: Sequence[Reached]) -> Table:
+def _goals(goal_results: Sequence[GoalResult]) -> Table:
     table = Table(title="Goals")
-    for name in ("what", "goal", "measured", ""):
-        table.add_column(name, justify="left" if name == "what" else "right")
-    for each in reached:
+    for name in ("figure", "goal", "measured", ""):
+        table.add_column(name, justify="left" if name == "figure" else "right")
+    for each in goal_results:
         sign = "≤" if each.goal.at_most else "≥"
         verdict = "not measured" if each.figure is None else "reached" if each.is_reached else "no"
         measured = _text(each.figure, 2)
         table.add_row(
-            each.goal.what, f"{sign} {each.goal.bar:.3g} {each.goal.unit}", measured, verdict
+            each.goal.title, f"{sign} {each.goal.limit:.3g} {each.goal.unit}", measured, verdict
         )
     return table
 
 
 def draw(results: Results, folder: Path) -> None:
-    """Write `calls.png` and `calls.svg`: calls a second and CPU of each row that made calls.
+    """Write `calls.png` and `calls.svg`: calls per second and CPU of each row with calls.
 
     Raises:
         ModuleNotFoundError: matplotlib is missing.
@@ -103,7 +103,7 @@ def draw(results: Results, folder: Path) -> None:
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 0.42 * len(rows) + 1.6), sharey=True)
     names = [row.title for row in rows]
     _bars(left, [_median(results[row.name], lambda load: load.rate) for row in rows], rows)
-    left.set_xlabel("calls a second, 32 in flight (more is better)")
+    left.set_xlabel("calls per second, 32 in flight (more is better)")
     left.set_yticks(range(len(rows)), names)
     left.invert_yaxis()
     cpu = [_median(results[row.name], lambda load: load.client_cpu) for row in rows]
@@ -112,7 +112,7 @@ def draw(results: Results, folder: Path) -> None:
     bars = right.barh(range(len(rows)), worker, left=cpu, color="#fb8500", label="between")
     sums = [f"{one + other:,.0f}" for one, other in zip(cpu, worker, strict=True)]
     right.bar_label(bars, sums, padding=3, fontsize=8)
-    right.set_xlabel("CPU µs a call, 32 in flight (less is better)")
+    right.set_xlabel("CPU µs per call, 32 in flight (less is better)")
     right.margins(x=0.12)
     right.legend()
     figure.tight_layout()

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 
-from benchmarks.catalogue import named
+from benchmarks.catalogue import find_row
 from benchmarks.figures import Figures
 from benchmarks.rows.row import Row
 from benchmarks.specials.special import Special
@@ -27,7 +27,7 @@ async def _measure(row: Row | Special, seconds: float) -> Figures:
 def main() -> None:
     """Measure and print the figures as one JSON object."""
     name, seconds = sys.argv[1], float(sys.argv[2])
-    figures = asyncio.run(_measure(named(name), seconds))
+    figures = asyncio.run(_measure(find_row(name), seconds))
     print(json.dumps(dataclasses.asdict(figures)))
 
 

@@ -14,13 +14,13 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def own_cpu() -> float:
-    """Return the CPU seconds of this process, its threads included."""
+    """Return the CPU seconds of this process with its threads."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def cpu_of(pids: Iterable[int]) -> float:
-    """Return the CPU seconds of processes; one that has ended counts nothing."""
+    """Return the CPU seconds of processes; exited ones count as zero."""
     return sum(_stat(pid, 11) + _stat(pid, 12) for pid in pids) / _TICKS
 
 
@@ -30,7 +30,7 @@ def rss_of(pids: Iterable[int]) -> float:
 
 
 def children(pid: int) -> dict[int, str]:
-    """Return the command lines of a process's children, by their ids."""
+    """Return the command lines of a process's children by process id."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and _stat(int(entry.name), 1) == pid:
@@ -43,7 +43,7 @@ def children(pid: int) -> dict[int, str]:
 
 
 def descendants(pid: int, without: str) -> list[int]:
-    """Return a process and all below it, less those whose command line contains `without`."""
+    """Return a process and its descendants, except those whose command line contains `without`."""
     found = [pid]
     for child, line in children(pid).items():
         if without not in line:
@@ -52,7 +52,7 @@ def descendants(pid: int, without: str) -> list[int]:
 
 
 def _stat(pid: int, field: int) -> int:
-    """Return a field of `/proc/PID/stat`, counted from the one after the name."""
+    """Return a field of `/proc/PID/stat` by its index after the name."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,1 +1,1 @@
-"""What is measured, one module a family; `catalogue` names them all."""
+"""Measured rows, one module per family; `catalogue` lists them all."""

@@ -1,4 +1,4 @@
-"""What the parts cost by themselves: a raw pipe and an echoing gRPC stream."""
+"""Lower bounds: a raw pipe and a gRPC stream that echoes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import grpc
 import orjson
 
 from benchmarks.load import AsyncDriver, Driver
-from benchmarks.processes import SERVERS, started
+from benchmarks.processes import SERVERS, run_process
 from benchmarks.rows.row import TEXT, Row, check
 
 __all__ = ["ROWS", "raw_pipe"]
 
-_LINE = 32 * 2**20
+_MAX_LINE = 32 * 2**20
 _HEAD = struct.Struct("<QI")
 
 
 class _Pipe:
-    """One server behind two pipes, with answers matched by id."""
+    """One server behind two pipes, with responses matched by id."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None
@@ -33,12 +33,12 @@ class _Pipe:
         self._last = 0
 
     async def read(self) -> None:
-        """Match answers until the server's standard output ends."""
+        """Match responses until the server's standard output ends."""
         while line := await self._out.readline():
             message = orjson.loads(line)
             self._waiting.pop(message["id"]).set_result(message["result"])
 
-    async def ask(self, method: str, params: dict[str, object]) -> Any:
+    async def request(self, method: str, params: dict[str, object]) -> Any:
         """Return the result of one request."""
         self._last = number = self._last + 1
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -49,22 +49,22 @@ class _Pipe:
 
 @contextlib.asynccontextmanager
 async def raw_pipe(size: int = 0) -> AsyncIterator[Driver]:
-    """The server behind a pipe, with nothing between: results of `size` bytes, or echoes."""
+    """The server behind a pipe, with results of `size` bytes or echoes."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(SERVERS / "echo.py"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        limit=_LINE,
+        limit=_MAX_LINE,
     )
     pipe = _Pipe(process)
     reading = asyncio.create_task(pipe.read())
     arguments: dict[str, object] = {"text": "", "size": size} if size else {"text": TEXT}
-    wanted = "x" * (size or len(TEXT))
+    expected = "x" * (size or len(TEXT))
 
     async def call(_caller: int) -> None:
-        result = await pipe.ask("tools/call", {"name": "echo", "arguments": arguments})
-        check(result["content"][0]["text"], wanted)
+        result = await pipe.request("tools/call", {"name": "echo", "arguments": arguments})
+        check(result["content"][0]["text"], expected)
 
     try:
         yield AsyncDriver(call)
@@ -75,7 +75,7 @@ async def raw_pipe(size: int = 0) -> AsyncIterator[Driver]:
 
 
 class _Echo:
-    """One stream whose writes are batched: everything that waits goes out in one message."""
+    """One stream with batched writes: each message contains all queued payloads."""
 
     def __init__(self, stream: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
         self._stream = stream
@@ -85,7 +85,7 @@ class _Echo:
         self._last = 0
 
     async def write(self) -> None:
-        """Send what waits, for ever."""
+        """Send queued payloads until cancelled."""
         while True:
             await self._more.wait()
             self._more.clear()
@@ -93,7 +93,7 @@ class _Echo:
             await self._stream.write(batch)
 
     async def read(self) -> None:
-        """Match what comes back, for ever."""
+        """Match echoes until the stream ends."""
         while True:
             batch = await self._stream.read()
             if not isinstance(batch, bytes):
@@ -104,8 +104,8 @@ class _Echo:
                 at += _HEAD.size + length
                 self._waiting.pop(number).set_result(batch[at - length : at])
 
-    async def ask(self, payload: bytes) -> bytes:
-        """Return what comes back for a payload."""
+    async def request(self, payload: bytes) -> bytes:
+        """Return the echo of a payload."""
         self._last = number = self._last + 1
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
@@ -119,15 +119,15 @@ async def _grpc_stream() -> AsyncIterator[Driver]:
     command = [sys.executable, str(SERVERS / "grpc_echo.py")]
     payload = orjson.dumps({"text": TEXT})
     async with (
-        started(command) as (process, address),
+        run_process(command) as (process, address),
         grpc.aio.insecure_channel(address) as channel,
     ):
         echo = _Echo(channel.stream_stream("/Floor/Echo")())
         tasks = [asyncio.create_task(each) for each in (echo.write(), echo.read())]
 
         async def call(_caller: int) -> None:
-            if await echo.ask(payload) != payload:
-                raise RuntimeError("An echo differs from what was sent.")
+            if await echo.request(payload) != payload:
+                raise RuntimeError("An echo differs from its payload.")
 
         yield AsyncDriver(call, [process.pid])
         for task in tasks:

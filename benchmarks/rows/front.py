@@ -1,4 +1,4 @@
-"""MCP over HTTP: the front before a whole Leaseway, and what HTTP alone costs."""
+"""MCP over HTTP: Leaseway's MCP front, and bare HTTP handlers as lower bounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 
 from benchmarks.load import AsyncDriver, Driver
-from benchmarks.processes import SERVERS, echo_server, leaseway, started
+from benchmarks.processes import SERVERS, echo_server, leaseway, run_process
 from benchmarks.rows.peers import McpCaller
 from benchmarks.rows.row import Row
 
@@ -20,33 +20,33 @@ _ANY_PORT = "127.0.0.1:0"
 
 @contextlib.asynccontextmanager
 async def _front() -> AsyncIterator[Driver]:
-    """One MCP session over HTTP, a shared stdio server behind; CPU of the front alone."""
+    """One MCP session over HTTP to a shared stdio server; CPU of the front only."""
     async with contextlib.AsyncExitStack() as stack:
         servers = {"echo": echo_server(**{"truely-stateless": True})}
         system = await stack.enter_async_context(leaseway(servers))
         command = [sys.executable, "-m", "leaseway.cli.main", "mcp-front"]
         command += ["--control-plane", system.address, "--listen", _ANY_PORT]
-        process, line = await stack.enter_async_context(started(command, says="ready "))
+        process, line = await stack.enter_async_context(run_process(command, ready_text="ready "))
         yield await _driver(stack, f"http://{line.split()[-1]}/mcp", process.pid)
 
 
 @contextlib.asynccontextmanager
 async def _bare() -> AsyncIterator[Driver]:
-    """A handler of aiohttp that answers with a result of the same size at once."""
+    """An aiohttp handler that returns a result of the same size."""
     async with contextlib.AsyncExitStack() as stack:
         command = [sys.executable, str(SERVERS / "bare_http.py")]
-        process, line = await stack.enter_async_context(started(command, says="http://"))
+        process, line = await stack.enter_async_context(run_process(command, ready_text="http://"))
         yield await _driver(stack, f"{line.split()[-1]}/mcp", process.pid)
 
 
 @contextlib.asynccontextmanager
 async def _bare_grpc() -> AsyncIterator[Driver]:
-    """The same, the result fetched by a gRPC call each: what two hops cost without any more."""
+    """The same with a gRPC call for each result: the cost of two hops."""
     async with contextlib.AsyncExitStack() as stack:
         echo = [sys.executable, str(SERVERS / "grpc_echo.py")]
-        _, address = await stack.enter_async_context(started(echo, says=":"))
+        _, address = await stack.enter_async_context(run_process(echo, ready_text=":"))
         command = [sys.executable, str(SERVERS / "bare_http_grpc.py"), address]
-        process, line = await stack.enter_async_context(started(command, says="http://"))
+        process, line = await stack.enter_async_context(run_process(command, ready_text="http://"))
         yield await _driver(stack, f"{line.split()[-1]}/mcp", process.pid)
 
 

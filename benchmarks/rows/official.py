@@ -1,4 +1,4 @@
-"""The official `mcp` client calling the same servers itself, with nothing between."""
+"""The official `mcp` client calling the same servers directly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mcp import StdioServerParameters
 from mcp.client import Client
 
 from benchmarks.load import AsyncDriver, Driver
-from benchmarks.processes import SERVERS, started
+from benchmarks.processes import SERVERS, run_process
 from benchmarks.rows.row import TEXT, Row, check
 
 __all__ = ["ROWS"]
@@ -36,7 +36,10 @@ async def _stdio() -> AsyncIterator[Driver]:
 @contextlib.asynccontextmanager
 async def _http() -> AsyncIterator[Driver]:
     command = [sys.executable, str(SERVERS / "echo_http.py")]
-    async with started(command, says="http://") as (_, url), Client(url, mode="legacy") as client:
+    async with (
+        run_process(command, ready_text="http://") as (_, url),
+        Client(url, mode="legacy") as client,
+    ):
         await client.list_tools()
         yield _driver(client)
 

@@ -1,4 +1,4 @@
-"""Leaseway itself, through the SDK or a plain gRPC client, in every way that changes the cost."""
+"""Leaseway through the SDK or a plain gRPC client, with different servers and options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import grpc
 from google.protobuf import struct_pb2
 
 from benchmarks.load import AsyncDriver, Driver, ThreadDriver
-from benchmarks.processes import SERVERS, echo_server, leaseway, started
+from benchmarks.processes import SERVERS, echo_server, leaseway, run_process
 from benchmarks.rows.row import TEXT, Row, check
 from leaseway.sdk import AsyncClient, Client
 from leaseway.v1 import execution_pb2, execution_pb2_grpc
@@ -22,7 +22,7 @@ __all__ = ["ROWS"]
 
 _SHARED = {"truely-stateless": True}
 _SESSIONS = 32
-_UNBOUNDED = [("grpc.max_receive_message_length", 2**25)]
+_MESSAGE_LIMIT = [("grpc.max_receive_message_length", 2**25)]
 
 Open = Callable[[], AbstractAsyncContextManager[Driver]]
 
@@ -41,15 +41,15 @@ def _shared(
     audited: bool = False,
     policy: Mapping[str, object] | None = None,
 ) -> Open:
-    """One shared stdio server; results of `size` bytes, or echoes.
+    """One shared stdio server, with results of `size` bytes or echoes.
 
-    With `audited`, each call has two records, since the tool may change something.
+    With `audited`, each call has two records, because the tool may change something.
     """
 
     @contextlib.asynccontextmanager
-    async def opened() -> AsyncIterator[Driver]:
+    async def open_row() -> AsyncIterator[Driver]:
         arguments = {"text": "", "size": size} if size else {"text": TEXT}
-        wanted = "x" * (size or len(TEXT))
+        expected = "x" * (size or len(TEXT))
         async with contextlib.AsyncExitStack() as stack:
             options: list[str] = []
             if traced:
@@ -65,11 +65,11 @@ def _shared(
             client = await stack.enter_async_context(AsyncClient(system.address))
 
             async def call(_caller: int) -> None:
-                check((await client.call_tool("echo", arguments)).text, wanted)
+                check((await client.call_tool("echo", arguments)).text, expected)
 
             yield AsyncDriver(call, system.workers)
 
-    return opened
+    return open_row
 
 
 @contextlib.asynccontextmanager
@@ -84,7 +84,7 @@ async def _leased_audited() -> AsyncIterator[Driver]:
 async def _leased(
     policy: Mapping[str, object] | None = None, options: Sequence[str] = ()
 ) -> AsyncIterator[Driver]:
-    """A process a session; callers take turns with 32 sessions."""
+    """A process per session; the callers share 32 sessions."""
     async with (
         leaseway({"echo": echo_server(**(policy or {}))}, options=options) as system,
         AsyncClient(system.address) as client,
@@ -109,7 +109,7 @@ async def _http() -> AsyncIterator[Driver]:
     """A shared server over streamable HTTP."""
     command = [sys.executable, str(SERVERS / "echo_http.py")]
     async with contextlib.AsyncExitStack() as stack:
-        _, url = await stack.enter_async_context(started(command, says="http://"))
+        _, url = await stack.enter_async_context(run_process(command, ready_text="http://"))
         entry = {"transport": "streamable_http", "url": url, "protocol": "legacy", **_SHARED}
         system = await stack.enter_async_context(leaseway({"echo": entry}))
         client = await stack.enter_async_context(AsyncClient(system.address))
@@ -125,7 +125,7 @@ async def _rest() -> AsyncIterator[Driver]:
     """A shared server whose tool is a request to a REST API, with a response template."""
     command = [sys.executable, str(SERVERS / "echo_rest.py")]
     async with contextlib.AsyncExitStack() as stack:
-        _, url = await stack.enter_async_context(started(command, says="http://"))
+        _, url = await stack.enter_async_context(run_process(command, ready_text="http://"))
         tool = {
             "name": "echo",
             "method": "POST",
@@ -145,13 +145,13 @@ async def _rest() -> AsyncIterator[Driver]:
 
 @contextlib.asynccontextmanager
 async def _unary() -> AsyncIterator[Driver]:
-    """The RPC that other languages use: typed content, one RPC a call."""
+    """The RPC for other languages: typed content, one RPC per call."""
     async with contextlib.AsyncExitStack() as stack:
         system = await stack.enter_async_context(leaseway({"echo": echo_server(**_SHARED)}))
         client = await stack.enter_async_context(AsyncClient(system.address))
         address = (await client.workers())[0].address
         channel = await stack.enter_async_context(
-            grpc.aio.insecure_channel(address, options=_UNBOUNDED)
+            grpc.aio.insecure_channel(address, options=_MESSAGE_LIMIT)
         )
         stub = execution_pb2_grpc.ExecutionServiceStub(channel)
         arguments = struct_pb2.Struct()
@@ -167,7 +167,7 @@ async def _unary() -> AsyncIterator[Driver]:
 
 @contextlib.asynccontextmanager
 async def _sync() -> AsyncIterator[Driver]:
-    """The synchronous client, a thread a caller."""
+    """The synchronous client, with a thread per caller."""
     async with leaseway({"echo": echo_server(**_SHARED)}) as system:
         with Client(system.address) as client:
 

@@ -1,7 +1,7 @@
-"""Other gateways before the same server, called with the leanest HTTP client that serves them.
+"""Other gateways in front of the same server, called with a minimal HTTP client.
 
-Each lives in an environment of its own, made by `install`. Their own advice for speed is taken
-where their documentation gives any.
+Each has its own environment, made by `install`, and is configured for speed as its documentation
+advises.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import aiohttp
 import orjson
 
 from benchmarks.load import AsyncDriver, Driver
-from benchmarks.processes import SERVERS, started
+from benchmarks.processes import SERVERS, run_process
 from benchmarks.rows.row import TEXT, Row, check
 from benchmarks.usage import descendants
 
@@ -49,7 +49,7 @@ proxy.run(transport="http", host="127.0.0.1", port=int(sys.argv[2]), stateless_h
 
 
 def install() -> None:
-    """Make the peers' environments where they are missing.
+    """Create the missing environments of the peers.
 
     Raises:
         subprocess.CalledProcessError: A package could not be installed.
@@ -97,7 +97,7 @@ def _mcpo(port: int) -> list[str]:
 
 
 class McpCaller:
-    """Speaks just enough of streamable HTTP: a session, then one POST a call."""
+    """A minimal client for streamable HTTP: a session, then one POST per call."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self._http, self._url = http, url
@@ -105,31 +105,33 @@ class McpCaller:
         self._last = 0
 
     async def open(self) -> None:
-        """Make the handshake."""
+        """Initialize the session."""
         params = {
             "protocolVersion": _PROTOCOL,
             "capabilities": {},
             "clientInfo": {"name": "bench", "version": "1"},
         }
-        async with await self._post({"id": 0, "method": "initialize", "params": params}) as answer:
-            await answer.read()
-            if "mcp-session-id" in answer.headers:
-                self._headers["mcp-session-id"] = answer.headers["mcp-session-id"]
+        async with await self._post(
+            {"id": 0, "method": "initialize", "params": params}
+        ) as response:
+            await response.read()
+            if "mcp-session-id" in response.headers:
+                self._headers["mcp-session-id"] = response.headers["mcp-session-id"]
         self._headers["mcp-protocol-version"] = _PROTOCOL
-        async with await self._post({"method": "notifications/initialized"}) as answer:
-            await answer.read()
+        async with await self._post({"method": "notifications/initialized"}) as response:
+            await response.read()
 
     async def _post(self, message: dict[str, object]) -> aiohttp.ClientResponse:
         body = orjson.dumps({"jsonrpc": "2.0", **message})
         return await self._http.post(self._url, data=body, headers=self._headers)
 
     async def call(self, _caller: int) -> None:
-        """Call the tool and check the answer."""
+        """Call the tool and check the result."""
         self._last = number = self._last + 1
         params = {"name": "echo", "arguments": {"text": TEXT}}
         message = {"id": number, "method": "tools/call", "params": params}
-        async with await self._post(message) as answer:
-            body = await answer.read()
+        async with await self._post(message) as response:
+            body = await response.read()
         if not body.startswith(b"{"):
             body = next(line[5:] for line in body.splitlines() if line.startswith(b"data:"))
         check(orjson.loads(body)["result"]["content"][0]["text"], TEXT)
@@ -139,13 +141,13 @@ def _mcp_peer(
     command: Callable[[int], Sequence[str]],
 ) -> Callable[[], AbstractAsyncContextManager[Driver]]:
     @contextlib.asynccontextmanager
-    async def opened() -> AsyncIterator[Driver]:
+    async def open_row() -> AsyncIterator[Driver]:
         async with _listening(command) as (http, port, pid):
             caller = McpCaller(http, f"http://127.0.0.1:{port}/mcp")
             await caller.open()
             yield AsyncDriver(caller.call, descendants(pid, without="echo.py"))
 
-    return opened
+    return open_row
 
 
 @contextlib.asynccontextmanager
@@ -154,8 +156,8 @@ async def _openapi_peer() -> AsyncIterator[Driver]:
         url, body = f"http://127.0.0.1:{port}/echo", orjson.dumps({"text": TEXT})
 
         async def call(_caller: int) -> None:
-            async with http.post(url, data=body, headers=_HEADERS) as answer:
-                check(orjson.loads(await answer.read()), TEXT)
+            async with http.post(url, data=body, headers=_HEADERS) as response:
+                check(orjson.loads(await response.read()), TEXT)
 
         yield AsyncDriver(call, descendants(pid, without="echo.py"))
 
@@ -170,7 +172,7 @@ async def _listening(
         port = free.getsockname()[1]
     connector = aiohttp.TCPConnector(limit=0)
     async with (
-        started(command(port), listens=port) as (process, _),
+        run_process(command(port), ready_port=port) as (process, _),
         aiohttp.ClientSession(connector=connector) as http,
     ):
         yield http, port, process.pid

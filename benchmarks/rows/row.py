@@ -1,4 +1,4 @@
-"""What a row is, and the arguments and checks that all rows share."""
+"""A row, and the arguments and checks that rows share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.load import Driver
 __all__ = ["TEXT", "Row", "check"]
 
 TEXT = "x" * 64
-"""What is echoed: 64 bytes, unless a row says otherwise."""
+"""The echoed text of 64 bytes, unless a row has its own."""
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class Row:
     """One line of the table.
 
     Attributes:
-        name: Names it in results and in `--rows`.
-        title: What the table calls it.
-        open: Starts everything and yields what drives it.
-        in_flight: The numbers of callers to measure.
+        name: Its name in results and in `--rows`.
+        title: Its name in the table.
+        open: Starts all processes and yields the driver.
+        in_flight: Numbers of callers to measure.
         peer: Whether it needs an environment that `--peers` installs.
     """
 
@@ -33,11 +33,11 @@ class Row:
     peer: bool = False
 
 
-def check(text: str | None, wanted: str) -> None:
-    """Raise where an answer is not what was asked for: a fast wrong answer is none.
+def check(text: str | None, expected: str) -> None:
+    """Check a result, so that wrong results are not counted as fast calls.
 
     Raises:
-        RuntimeError: It is another one.
+        RuntimeError: It is wrong.
     """
-    if text != wanted:
-        raise RuntimeError(f"An answer of {len(text or '')} characters is not the one asked for.")
+    if text != expected:
+        raise RuntimeError(f"A result of {len(text or '')} characters is not the expected one.")

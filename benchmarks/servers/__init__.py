@@ -1,1 +1,1 @@
-"""Light servers: what is measured is the way to them."""
+"""Lightweight servers, so that the path to them dominates the measurement."""

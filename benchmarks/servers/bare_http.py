@@ -1,4 +1,4 @@
-"""What HTTP alone costs: a handler of aiohttp that echoes an argument as MCP would."""
+"""The cost of HTTP alone: an aiohttp handler that echoes an argument in an MCP result."""
 
 import asyncio
 

@@ -1,6 +1,6 @@
-"""What HTTP and one gRPC call behind it cost: as `bare_http`, the answer fetched from a server.
+"""The cost of HTTP and one gRPC call: `bare_http` with results from a gRPC server.
 
-Run as `python bare_http_grpc.py ADDRESS`, of `grpc_echo.py`.
+Run as `python bare_http_grpc.py ADDRESS` with the address of `grpc_echo.py`.
 """
 
 import asyncio

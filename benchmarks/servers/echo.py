@@ -1,6 +1,6 @@
-"""An MCP server over stdio that costs a few microseconds a call: one tool, `echo`.
+"""An MCP server over stdio with one tool, `echo`, that takes a few microseconds per call.
 
-Run as `python echo.py`; needs orjson only, so that it starts in any environment that has it.
+Run as `python echo.py`. It needs only orjson, so that it runs in the peers' environments too.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The same server over streamable HTTP, hand-written on asyncio: JSON answers, no session.
+"""The same server over streamable HTTP, written with asyncio: JSON responses, no session.
 
 Run as `python echo_http.py`; prints its URL once it listens.
 """
@@ -13,41 +13,39 @@ ACCEPTED = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n"
 NOT_ALLOWED = b"HTTP/1.1 405 Method Not Allowed\r\nallow: POST\r\ncontent-length: 0\r\n\r\n"
 
 
-async def serve(reader, writer):
-    """Answer the requests of one connection."""
-    try:
-        while True:
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = 0
-            for line in head.split(b"\r\n")[1:]:
-                name, _, value = line.partition(b":")
-                if name.lower() == b"content-length":
-                    length = int(value)
-            body = await reader.readexactly(length)
-            writer.write(reply(body) if head.startswith(b"POST") else NOT_ALLOWED)
-            await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError):
-        writer.close()
+async def listen(reply, path):
+    """Serve HTTP until killed; `reply` returns the response for a request's head and body."""
 
+    async def serve(reader, writer):
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = 0
+                for line in head.split(b"\r\n")[1:]:
+                    name, _, value = line.partition(b":")
+                    if name.lower() == b"content-length":
+                        length = int(value)
+                writer.write(reply(head, await reader.readexactly(length)))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
 
-def reply(body):
-    """Return the HTTP response to one message."""
-    message = orjson.loads(body)
-    if "id" not in message:
-        return ACCEPTED
-    answered = {"jsonrpc": "2.0", "id": message["id"]}
-    answered["result"] = answer(message["method"], message.get("params"))
-    payload = orjson.dumps(answered)
-    return HEAD % (len(payload), payload)
-
-
-async def main():
-    """Listen until killed."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=2**20)
-    port = server.sockets[0].getsockname()[1]
-    print(f"http://127.0.0.1:{port}/mcp", flush=True)
+    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{path}", flush=True)
     await server.serve_forever()
 
 
+def reply(head, body):
+    """Return the HTTP response to one message."""
+    if not head.startswith(b"POST"):
+        return NOT_ALLOWED
+    message = orjson.loads(body)
+    if "id" not in message:
+        return ACCEPTED
+    result = answer(message["method"], message.get("params"))
+    payload = orjson.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
+    return HEAD % (len(payload), payload)
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(listen(reply, "/mcp"))

@@ -1,4 +1,4 @@
-"""The floor of a gRPC stream with batched writes: sends every message back as it came.
+"""A gRPC server that echoes every message, as a lower bound.
 
 Run as `python grpc_echo.py`; prints its address once it listens.
 """
@@ -11,13 +11,13 @@ OPTIONS = [("grpc.max_receive_message_length", 2**22), ("grpc.max_send_message_l
 
 
 async def echo(request_iterator, context):
-    """Answer each batch with itself."""
+    """Echo each batch."""
     async for batch in request_iterator:
         yield batch
 
 
 async def echo_once(message, context):
-    """Answer a call of its own."""
+    """Echo a unary call."""
     return message
 
 

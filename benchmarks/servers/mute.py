@@ -1,4 +1,4 @@
-"""The echo server with a second tool, `never`, that does not answer."""
+"""The echo server with a second tool, `never`, that never responds."""
 
 import sys
 
@@ -9,7 +9,7 @@ NEVER = {"name": "never", "inputSchema": {"type": "object"}}
 
 
 def main():
-    """Answer all but calls of `never`."""
+    """Respond to all requests except calls of `never`."""
     out = sys.stdout.buffer
     for line in sys.stdin.buffer:
         message = orjson.loads(line)

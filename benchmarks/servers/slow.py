@@ -1,4 +1,4 @@
-"""The echo server as most are: a call takes it 10 to 30 ms, and it does so many at once.
+"""A slow echo server: a call takes 10 to 30 ms, with a limited number of calls at once.
 
 Run as `python slow.py NUMBER`.
 """
@@ -14,7 +14,7 @@ from echo import answer
 
 
 def main():
-    """Answer requests until standard input ends, calls in as many threads."""
+    """Respond to requests until standard input ends, with NUMBER threads for calls."""
     out, writing, calls = sys.stdout.buffer, threading.Lock(), queue.SimpleQueue()
 
     def reply(message):

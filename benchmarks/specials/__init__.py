@@ -1,1 +1,1 @@
-"""What is no closed loop of calls: leases, memory, the control plane, a mute neighbour."""
+"""Special measurements: leases, memory, the control plane and interference."""

@@ -1,4 +1,4 @@
-"""The control plane by itself: reloads, pushes and placements, with simulated workers."""
+"""The control plane alone: reloads, pushes and placements, with simulated workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import grpc
 import yaml
 
 from benchmarks.figures import percentile
-from benchmarks.processes import started
+from benchmarks.processes import run_process
 from benchmarks.specials.simulated import Fleet, SimulatedWorker
 from benchmarks.specials.special import Special
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
@@ -27,8 +27,8 @@ _PROBE = 0.5
 _DEBOUNCE = 0.1
 _PLACEMENTS = 10_000
 _TENANTS = 20
-_AT_ONCE = 64
-_TURNS = 5
+_IN_FLIGHT = 64
+_CHANGES = 5
 
 
 class _ControlPlane:
@@ -38,14 +38,14 @@ class _ControlPlane:
         self.servers = {f"s{number:03}": _entry(0) for number in range(_SERVERS)}
 
     def text(self) -> str:
-        """Return the configuration as it is to be."""
+        """Return the configuration file's new content."""
         return yaml.safe_dump({"version": 1, "servers": self.servers})
 
     def write(self, text: str) -> None:
-        """Replace the configuration as an editor does."""
-        fresh = self._config.with_suffix(".new")
-        fresh.write_text(text)
-        fresh.replace(self._config)
+        """Replace the configuration atomically, as an editor does."""
+        temporary = self._config.with_suffix(".new")
+        temporary.write_text(text)
+        temporary.replace(self._config)
 
 
 def _entry(edition: int) -> dict[str, object]:
@@ -59,34 +59,34 @@ async def _control_plane() -> AsyncIterator[_ControlPlane]:
         plane.write(plane.text())
         command = [sys.executable, "-m", "leaseway.cli.main", "control-plane"]
         command += ["--config", str(Path(folder) / "mcp.yaml"), "--listen", "127.0.0.1:0"]
-        async with started(command, says="ready ", cwd=Path(folder)) as (_, line):
+        async with run_process(command, ready_text="ready ", cwd=Path(folder)) as (_, line):
             plane.address = line.split()[-1]
             yield plane
 
 
-def _holds_all(worker: SimulatedWorker) -> bool:
+def _has_all_servers(worker: SimulatedWorker) -> bool:
     return len(worker.held) == _SERVERS
 
 
 async def _reload(workers: int) -> tuple[float, float]:
-    """Return the seconds until all hold 500 servers, and the median after a change of one."""
+    """Return the seconds until all workers have 500 servers, and the median after one change."""
     async with _control_plane() as plane, Fleet(plane.address, workers) as fleet:
-        began = time.perf_counter()
-        await fleet.until_all(_holds_all)
-        first = time.perf_counter() - began
-        taken = []
-        for edition in range(1, _TURNS + 1):
+        start = time.perf_counter()
+        await fleet.until_all(_has_all_servers)
+        first = time.perf_counter() - start
+        durations = []
+        for edition in range(1, _CHANGES + 1):
             before = [worker.held["s007"] for worker in fleet.workers]
             old = dict(zip((each.id for each in fleet.workers), before, strict=True))
             for worker in fleet.workers:
                 worker.probe_seconds = _PROBE
             plane.servers["s007"] = _entry(edition)
             text = plane.text()
-            began = time.perf_counter()
+            start = time.perf_counter()
             plane.write(text)
             await fleet.until_all(lambda worker, old=old: worker.held["s007"] != old[worker.id])
-            taken.append(time.perf_counter() - began)
-    return first, percentile(sorted(taken), 0.5)
+            durations.append(time.perf_counter() - start)
+    return first, percentile(sorted(durations), 0.5)
 
 
 async def _one_of_500() -> Mapping[str, float]:
@@ -109,39 +109,39 @@ async def _push_to_200() -> Mapping[str, float]:
 
 
 async def _placements() -> Mapping[str, float]:
-    """Ten thousand sessions of 20 tenants are placed on 200 workers, 64 requests at once."""
+    """Place ten thousand sessions of 20 tenants on 200 workers, 64 requests at once."""
     async with _control_plane() as plane, Fleet(plane.address, 200) as fleet:
-        await fleet.until_all(_holds_all)
+        await fleet.until_all(_has_all_servers)
         async with grpc.aio.insecure_channel(plane.address) as channel:
             stub: Any = leases_pb2_grpc.PlacementServiceStub(channel)
-            await _settled(stub)
+            await _wait_for_placements(stub)
             numbers = iter(range(_PLACEMENTS))
-            taken: list[float] = []
+            durations: list[float] = []
 
             async def caller() -> None:
                 for number in numbers:
                     request = leases_pb2.PlaceRequest(
                         tenant=f"t{number % _TENANTS}", session=f"p{number}", server_id="s007"
                     )
-                    began = time.perf_counter()
+                    start = time.perf_counter()
                     await stub.Place(request, timeout=30)
-                    taken.append(time.perf_counter() - began)
+                    durations.append(time.perf_counter() - start)
 
-            began = time.perf_counter()
+            start = time.perf_counter()
             async with asyncio.TaskGroup() as group:
-                for _ in range(_AT_ONCE):
+                for _ in range(_IN_FLIGHT):
                     group.create_task(caller())
-            seconds = time.perf_counter() - began
-    taken.sort()
+            seconds = time.perf_counter() - start
+    durations.sort()
     return {
         "placements_per_s": _PLACEMENTS / seconds,
-        "p50_ms": percentile(taken, 0.5) * 1000,
-        "p99_ms": percentile(taken, 0.99) * 1000,
+        "p50_ms": percentile(durations, 0.5) * 1000,
+        "p99_ms": percentile(durations, 0.99) * 1000,
     }
 
 
-async def _settled(stub: Any) -> None:
-    """Wait until a control plane that has just started takes placements."""
+async def _wait_for_placements(stub: Any) -> None:
+    """Wait until a new control plane accepts placements."""
     request = leases_pb2.PlaceRequest(session="first", server_id="s007")
     async with asyncio.timeout(20):
         while True:

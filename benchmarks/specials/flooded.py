@@ -1,4 +1,4 @@
-"""What a tenant that floods a server costs the calls of another tenant, with turns and without."""
+"""The effect of a tenant that floods a server on another tenant's calls."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from leaseway.sdk import AsyncClient
 
 __all__ = ["SPECIALS"]
 
-_AT_ONCE = 16
+_MAX_CALLS = 16
 _FLOOD = 300
-"""Calls that the tenant keeps in flight that floods."""
+"""Calls in flight of the flooding tenant."""
 _SECONDS = 12.0
-"""The calls of the other tenant take 20 ms, one after the other: some hundreds."""
+"""Enough for some hundreds of sequential calls of 20 ms."""
 
 
 async def _flooded() -> Mapping[str, float]:
     slow = {
         "transport": "stdio",
         "command": sys.executable,
-        "args": [str(SERVERS / "slow.py"), str(_AT_ONCE)],
+        "args": [str(SERVERS / "slow.py"), str(_MAX_CALLS)],
         "truely-stateless": True,
     }
     servers = {
-        "turns": {**slow, "max_calls": _AT_ONCE, "transform": [{"prefix": "turns_"}]},
+        "turns": {**slow, "max_calls": _MAX_CALLS, "transform": [{"prefix": "turns_"}]},
         "none": {**slow, "transform": [{"prefix": "none_"}]},
     }
     async with contextlib.AsyncExitStack() as stack:
@@ -74,10 +74,10 @@ async def _flood(client: AsyncClient, tool: str) -> AsyncIterator[None]:
     finally:
         for task in tasks:
             task.cancel()
-        ended = await asyncio.gather(*tasks, return_exceptions=True)
-        for each in ended:
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for each in results:
             if not isinstance(each, asyncio.CancelledError) and isinstance(each, BaseException):
                 raise each
 
 
-SPECIALS = (Special("flooded", "one tenant floods a server of another one", _flooded),)
+SPECIALS = (Special("flooded", "one tenant floods a server that another tenant uses", _flooded),)

@@ -1,4 +1,4 @@
-"""What taking a lease costs: with the start of a process, and from a warm spare."""
+"""The cost of acquiring a lease, with the start of a process and from a warm spare."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from leaseway.sdk import AsyncClient
 
 __all__ = ["SPECIALS"]
 
-_TIMES = 40
+_REPEATS = 40
 _SPARES = 8
-_FILL = 30.0
+_SPARES_TIMEOUT = 30.0
 
 
 async def _leases() -> Mapping[str, float]:
     servers = {"cold": echo_server(start="lazy"), "warm": echo_server(warm=_SPARES)}
     async with leaseway(servers) as system, AsyncClient(system.address) as client:
-        cold = [await _take(client, "cold", number) for number in range(_TIMES)]
+        cold = [await _acquire(client, "cold", number) for number in range(_REPEATS)]
         warm = []
-        for number in range(_TIMES):
-            await _spares_ready(client)
-            warm.append(await _take(client, "warm", number))
-        calls = [await _one_call(client) for _ in range(_TIMES * 10)]
+        for number in range(_REPEATS):
+            await _wait_for_spares(client)
+            warm.append(await _acquire(client, "warm", number))
+        calls = [await _one_call(client) for _ in range(_REPEATS * 10)]
     return {
-        "cold_p50_ms": _at(cold, 0.5),
-        "cold_p99_ms": _at(cold, 0.99),
-        "warm_p50_ms": _at(warm, 0.5),
-        "warm_p99_ms": _at(warm, 0.99),
-        "call_p50_ms": _at(calls, 0.5),
+        "cold_p50_ms": _percentile_ms(cold, 0.5),
+        "cold_p99_ms": _percentile_ms(cold, 0.99),
+        "warm_p50_ms": _percentile_ms(warm, 0.5),
+        "warm_p99_ms": _percentile_ms(warm, 0.99),
+        "call_p50_ms": _percentile_ms(calls, 0.5),
     }
 
 
-async def _take(client: AsyncClient, server: str, number: int) -> float:
+async def _acquire(client: AsyncClient, server: str, number: int) -> float:
     async with client.session(f"{server}-{number}") as session:
-        began = time.perf_counter()
+        start = time.perf_counter()
         await session.acquire(server)
-        return time.perf_counter() - began
+        return time.perf_counter() - start
 
 
-async def _spares_ready(client: AsyncClient) -> None:
-    """Wait until the spares that were taken are replaced: what is measured is a warm one."""
-    async with asyncio.timeout(_FILL):
+async def _wait_for_spares(client: AsyncClient) -> None:
+    """Wait until used spares have been replaced, so that the next lease gets a warm one."""
+    async with asyncio.timeout(_SPARES_TIMEOUT):
         while True:
             server = next(each for each in await client.servers() if each.id == "warm")
             ready = [each for each in server.instances if each.state == "ready"]
@@ -56,15 +56,15 @@ async def _spares_ready(client: AsyncClient) -> None:
 
 
 async def _one_call(client: AsyncClient) -> float:
-    began = time.perf_counter()
+    start = time.perf_counter()
     result = await client.call_tool("cold:echo", {"text": TEXT})
-    taken = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     check(result.text, TEXT)
-    return taken
+    return seconds
 
 
-def _at(seconds: list[float], share: float) -> float:
+def _percentile_ms(seconds: list[float], share: float) -> float:
     return percentile(sorted(seconds), share) * 1000
 
 
-SPECIALS = (Special("leases", "taking a lease", _leases),)
+SPECIALS = (Special("leases", "acquiring a lease", _leases),)

@@ -1,4 +1,4 @@
-"""Memory of a worker: fresh, for each idle leased client, and after very many calls."""
+"""Memory of a worker: after the start, per idle leased client, and after many calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEW, _MANY = 10_000, 1_000_000
 
 
 async def _idle() -> Mapping[str, float]:
-    """Fresh, and per idle client beyond the first ten, which load what is loaded once."""
+    """Memory after the start, and per idle client after ten, which load shared data."""
     async with leaseway({}) as system:
         fresh = rss_of(system.workers)
     async with leaseway({"echo": echo_server()}) as system, AsyncClient(system.address) as client:
@@ -46,12 +46,12 @@ async def _many_calls() -> Mapping[str, float]:
 
 
 async def _calls(client: AsyncClient, count: int) -> None:
-    left = count
+    remaining = count
 
     async def caller() -> None:
-        nonlocal left
-        while left > 0:
-            left -= 1
+        nonlocal remaining
+        while remaining > 0:
+            remaining -= 1
             check((await client.call_tool("echo", {"text": TEXT})).text, TEXT)
 
     async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""What a server that never answers costs the callers of another one on the same worker."""
+"""The effect of a server that never responds on calls of another server on the same worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leaseway.sdk import AsyncClient
 
 __all__ = ["SPECIALS"]
 
-_MUTE = 256
+_UNANSWERED = 256
 _IN_FLIGHT = 32
 _SECONDS = 3.0
 
@@ -31,7 +31,9 @@ async def _neighbour() -> Mapping[str, float]:
 
         driver = AsyncDriver(call, system.workers)
         without = await driver.load(_IN_FLIGHT, _SECONDS)
-        waiting = [asyncio.create_task(client.call_tool("mute_never", {})) for _ in range(_MUTE)]
+        waiting = [
+            asyncio.create_task(client.call_tool("mute_never", {})) for _ in range(_UNANSWERED)
+        ]
         beside = await driver.load(_IN_FLIGHT, _SECONDS)
         for task in waiting:
             task.cancel()

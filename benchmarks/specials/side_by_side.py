@@ -1,8 +1,8 @@
-"""Two rows beside each other, in pairs on one machine.
+"""Comparisons of two rows in pairs.
 
-Rows of the table are measured one after another, minutes apart; what differs by a tenth is not seen
-in them. Here both systems run at once and are measured in turn, and are started anew a few times,
-since two runs of one program differ as well.
+Rows of the table are measured minutes apart, which hides differences of a tenth. Here both systems
+run at once and are measured in turn, and are restarted a few times, because two runs of the same
+program differ too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from benchmarks.figures import Load
 from benchmarks.load import Driver
-from benchmarks.pairs import Pair, compared, paired
+from benchmarks.pairs import Pair, compare, measure_pairs
 from benchmarks.rows import front, own
 from benchmarks.rows.row import Row
 from benchmarks.specials.special import Special
@@ -30,10 +30,10 @@ async def _measure(name: str, other: str) -> Mapping[str, float]:
     pairs: list[Pair] = []
     for _ in range(_STARTS):
         async with _ROWS[name].open() as one, _ROWS[other].open() as second:
-            pairs += await paired(
+            pairs += await measure_pairs(
                 functools.partial(_load, one), functools.partial(_load, second), _PAIRS
             )
-    return compared(pairs)
+    return compare(pairs)
 
 
 async def _load(driver: Driver) -> Load:

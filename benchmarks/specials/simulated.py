@@ -1,4 +1,4 @@
-"""Workers that only speak Sync: they answer probes and acknowledge, and start nothing."""
+"""Simulated workers: they answer probes and acknowledge deltas, but start nothing."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class SimulatedWorker:
     """One Sync stream.
 
     Attributes:
-        held: Launch hashes by server id, of what it has acknowledged.
-        probe_seconds: How long its probes take.
+        held: Acknowledged specs by server id.
+        probe_seconds: The duration of its probes.
     """
 
     def __init__(self, address: str, number: int) -> None:
         self.id = f"simulated-{number}"
         self.held: dict[str, str] = {}
         self.probe_seconds = 0.0
-        self.moved = asyncio.Event()
+        self.changed = asyncio.Event()
         self._channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         stub: Any = sync_pb2_grpc.SyncServiceStub(self._channel)
         self._stream = stub.Sync()
@@ -48,10 +48,10 @@ class SimulatedWorker:
         self._writing = asyncio.Lock()
 
     async def run(self) -> None:
-        """Join, then answer until the stream ends."""
+        """Connect, then handle messages until the stream ends."""
         me = catalog_pb2.WorkerRef(id=self.id, incarnation=self.id, address="127.0.0.1:9")
         hello = sync_pb2.Hello(protocol_version=PROTOCOL_VERSION, worker=me, capacity=512)
-        await self._say(sync_pb2.SyncRequest(hello=hello))
+        await self._send(sync_pb2.SyncRequest(hello=hello))
         while True:
             message = await self._stream.read()
             if not isinstance(message, sync_pb2.SyncResponse):
@@ -61,9 +61,9 @@ class SimulatedWorker:
                 if whole is None:
                     continue
                 message = sync_pb2.SyncResponse.FromString(whole)
-            await self._answer(message)
+            await self._handle(message)
 
-    async def _answer(self, message: sync_pb2.SyncResponse) -> None:
+    async def _handle(self, message: sync_pb2.SyncResponse) -> None:
         if message.HasField("delta"):
             delta = message.delta
             for upsert in delta.upserts:
@@ -71,8 +71,8 @@ class SimulatedWorker:
             for key in delta.removals:
                 self.held.pop(key.server_id, None)
             ack = sync_pb2.Ack(nonce=delta.nonce, registry_version=delta.registry_version)
-            await self._say(sync_pb2.SyncRequest(ack=ack))
-            self.moved.set()
+            await self._send(sync_pb2.SyncRequest(ack=ack))
+            self.changed.set()
         elif message.HasField("probe"):
             task = asyncio.create_task(self._probe(message.probe))
             self._tasks.add(task)
@@ -88,10 +88,10 @@ class SimulatedWorker:
             tools=[_listing(probe.spec.key.server_id)],
             protocol_version="2025-11-25",
         )
-        await self._say(sync_pb2.SyncRequest(probe_result=result))
+        await self._send(sync_pb2.SyncRequest(probe_result=result))
 
-    async def _say(self, message: sync_pb2.SyncRequest) -> None:
-        async with self._writing:  # a stream takes one write at a time
+    async def _send(self, message: sync_pb2.SyncRequest) -> None:
+        async with self._writing:  # a stream allows one write at a time
             await self._stream.write(message)
 
     async def close(self) -> None:
@@ -123,9 +123,9 @@ class Fleet:
         await asyncio.gather(*(each.close() for each in self.workers))
 
     async def until_all(self, done: Any, within: float = 120.0) -> None:
-        """Wait until `done(worker)` holds for every worker."""
+        """Wait until `done(worker)` is true for every worker."""
         async with asyncio.timeout(within):
             for worker in self.workers:
                 while not done(worker):
-                    worker.moved.clear()
-                    await worker.moved.wait()
+                    worker.changed.clear()
+                    await worker.changed.wait()

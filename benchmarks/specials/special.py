@@ -1,4 +1,4 @@
-"""What a special measurement is."""
+"""A special measurement."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ __all__ = ["Special"]
 
 @dataclass(frozen=True)
 class Special:
-    """A measurement with figures of its own.
+    """A measurement with its own figures.
 
     Attributes:
-        name: Names it in results and in `--rows`.
-        title: What the report calls it.
+        name: Its name in results and in `--rows`.
+        title: Its name in the report.
         measure: Returns figures by name; their units are in their names.
-        rounds: At most so many, where one takes long.
+        rounds: The maximum number of rounds, for long measurements.
     """
 
     name: str

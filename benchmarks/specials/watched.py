@@ -1,11 +1,9 @@
-"""What it costs to be watched: calls with the console open and remembered, to calls with neither.
+"""The cost of observation: calls with an open console and remembered calls, to calls without.
 
-Both systems run at once and are measured in turn, so that both see the same machine; they are
-started anew a few times, since two runs of one program differ as well. Of the one that is watched a
-page is open all the while: it follows the live stream, and asks for the newest calls at each beat,
-as the console's own page does, but for the time that the other is measured. The history of events
-is always on. What is compared is the mean of the pairs' ratios, with the bounds that it lies in at
-95 %: of the calls/s, and of the processor time that worker and control plane spend on a call.
+Both systems run at once and are measured in turn; they are restarted a few times, because two runs
+of the same program differ too. A page of the observed system follows the live stream and requests
+the newest calls at each event, as the console's own page does, except while the other system is
+measured. The history of events is always on.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ import aiohttp
 
 from benchmarks.figures import Load
 from benchmarks.load import AsyncDriver
-from benchmarks.pairs import Pair, compared, paired
-from benchmarks.processes import echo_server, started
+from benchmarks.pairs import Pair, compare, measure_pairs
+from benchmarks.processes import echo_server, run_process
 from benchmarks.rows.row import TEXT, check
 from benchmarks.specials.special import Special
 from leaseway.sdk import AsyncClient
@@ -41,7 +39,7 @@ _LEASEWAY = (sys.executable, "-m", "leaseway.cli.main")
 
 @contextlib.asynccontextmanager
 async def _system(folder: Path, *, console: str = "") -> AsyncIterator[AsyncDriver]:
-    """Run a control plane and a worker; without a console the worker remembers no call."""
+    """Run a control plane and a worker; without a console the worker remembers no calls."""
     config = folder / "mcp.yaml"
     servers = {"echo": echo_server(**{"truely-stateless": True})}
     config.write_text(json.dumps({"version": 1, "servers": servers}))
@@ -50,9 +48,9 @@ async def _system(folder: Path, *, console: str = "") -> AsyncIterator[AsyncDriv
     ring = [] if console else ["--recent-calls", "0"]
     async with contextlib.AsyncExitStack() as stack:
         plane = [*_LEASEWAY, "control-plane", "--config", str(config), "--listen", listen, *watched]
-        owner, _ = await stack.enter_async_context(started(plane, says="ready"))
+        owner, _ = await stack.enter_async_context(run_process(plane, ready_text="ready"))
         worker = [*_LEASEWAY, "worker", "--control-plane", listen, "--listen", "127.0.0.1:0", *ring]
-        process, _ = await stack.enter_async_context(started(worker, says="ready"))
+        process, _ = await stack.enter_async_context(run_process(worker, ready_text="ready"))
         client = await stack.enter_async_context(AsyncClient(listen))
         async with asyncio.timeout(60):
             while not await client.list_tools():  # noqa: ASYNC110 - no event says it
@@ -69,8 +67,8 @@ class _Page:
     """A page of the console.
 
     Attributes:
-        looks: How often it looked at the newest calls.
-        looks_on: Whether it looks at them now.
+        looks: How often it has requested the newest calls.
+        looks_on: Whether it requests them now.
     """
 
     looks: int = 0
@@ -89,9 +87,9 @@ async def _page(url: str) -> AsyncIterator[_Page]:
             async for line in stream.content:
                 if not line.startswith(b"data:") or not page.looks_on:
                     continue
-                async with http.get(f"{url}/api/calls?select=recent&limit=60") as answer:
-                    answer.raise_for_status()
-                    await answer.read()
+                async with http.get(f"{url}/api/calls?select=recent&limit=60") as response:
+                    response.raise_for_status()
+                    await response.read()
                 page.looks += 1
                 opened.set()
 
@@ -103,7 +101,7 @@ async def _page(url: str) -> AsyncIterator[_Page]:
             await asyncio.wait({following, waiting}, return_when=asyncio.FIRST_COMPLETED)
             yield page
             if following.done():
-                await following  # it may not end by itself
+                await following  # raises its error: it must not end by itself
         finally:
             for task in (following, waiting):
                 task.cancel()
@@ -115,11 +113,11 @@ async def _measure() -> Mapping[str, float]:
     looks = 0
     for number in range(_STARTS):
         looks += await _measure_pairs(pairs, watched_first=number % 2 == 0)
-    return {**compared(pairs), "looks": float(looks)}
+    return {**compare(pairs), "looks": float(looks)}
 
 
 async def _measure_pairs(pairs: list[Pair], *, watched_first: bool) -> int:
-    """Start both systems and measure some pairs; return how often the page looked at calls."""
+    """Start both systems and measure pairs; return how often the page requested calls."""
     console = f"127.0.0.1:{_free_port()}"
     async with contextlib.AsyncExitStack() as stack:
         one, other = (Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2))
@@ -134,7 +132,7 @@ async def _measure_pairs(pairs: list[Pair], *, watched_first: bool) -> int:
             page.looks_on = looks_on
             return await driver.load(_IN_FLIGHT, _SECONDS)
 
-        pairs += await paired(
+        pairs += await measure_pairs(
             lambda: seen(watched, looks_on=True), lambda: seen(alone, looks_on=False), _PAIRS
         )
         return page.looks

@@ -27,26 +27,24 @@ def test_figures_survive_json() -> None:
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1), st.floats(0.01, 1))
-def test_a_percentile_is_a_value_that_enough_others_do_not_exceed(
-    values: list[float], share: float
-) -> None:
+def test_a_percentile_is_one_of_the_values(values: list[float], share: float) -> None:
     found = percentile(sorted(values), share)
     assert found in values
     assert sum(each <= found for each in values) >= int(share * len(values))
 
 
-def test_the_percentile_of_nothing_is_zero() -> None:
+def test_the_percentile_of_no_values_is_zero() -> None:
     assert percentile([], 0.5) == 0.0
 
 
-def test_a_spread_has_the_lowest_the_median_and_the_highest() -> None:
+def test_a_spread_has_the_lowest_median_and_highest_value() -> None:
     found = spread([5.0, 1.0, 3.0])
     assert found is not None
     assert (found.low, found.median, found.high) == (1.0, 3.0, 5.0)
     assert spread([]) is None
 
 
-def test_a_ratio_compares_round_by_round_and_not_medians() -> None:
+def test_a_ratio_compares_rounds_and_not_medians() -> None:
     slow = [Figures("a", {32: load(10)}), Figures("a", {32: load(40)})]
     fast = [Figures("b", {32: load(20)}), Figures("b", {32: load(80)})]
     found = ratio(fast, slow, rate_of)
@@ -54,7 +52,7 @@ def test_a_ratio_compares_round_by_round_and_not_medians() -> None:
     assert (found.low, found.high) == (2.0, 2.0)
 
 
-def test_a_ratio_with_what_was_not_measured_is_none() -> None:
+def test_a_ratio_with_a_missing_row_is_none() -> None:
     measured = [Figures("a", {32: load(10)})]
     assert ratio(measured, [], rate_of) is None
     assert ratio(measured, [Figures("b", {1: load(10, 1)})], rate_of) is None

@@ -10,11 +10,11 @@ def row(name: str, rate: float, p50: float = 100.0, cpu: float = 20.0) -> Figure
 
 
 def test_without_measurements_no_goal_is_reached() -> None:
-    assert not any(each.is_reached for each in judge({}))
-    assert all(each.figure is None for each in judge({}))
+    assert not any(result.is_reached for result in judge({}))
+    assert all(result.figure is None for result in judge({}))
 
 
-def test_a_rate_goal_is_reached_at_its_bar_and_missed_below() -> None:
+def test_a_rate_goal_is_reached_at_its_limit_and_missed_below() -> None:
     reached = judge({"stdio": [row("stdio", 500)], "official_stdio": [row("official", 100)]})
     first, second = reached[:2]
     assert first.figure is not None
@@ -23,24 +23,24 @@ def test_a_rate_goal_is_reached_at_its_bar_and_missed_below() -> None:
     assert not second.is_reached  # 5 of 7
 
 
-def test_the_sequential_goal_compares_with_the_sum_of_both_floors() -> None:
+def test_the_sequential_goal_compares_with_the_sum_of_both_lower_bounds() -> None:
     results = {
         "stdio": [row("stdio", 1, p50=230.0)],
         "raw_pipe": [row("raw_pipe", 1, p50=80.0)],
         "grpc_stream": [row("grpc_stream", 1, p50=120.0)],
     }
-    found = next(each for each in judge(results) if "sequential" in each.goal.what)
+    found = next(result for result in judge(results) if "sequential" in result.goal.title)
     assert found.figure is not None
     assert found.figure.median == 1.15
     assert found.is_reached
 
 
-def test_a_goal_of_at_most_is_missed_above_its_bar() -> None:
+def test_a_goal_with_a_maximum_is_missed_above_it() -> None:
     reached = judge({"stdio": [row("stdio", 1, cpu=26.0)]})
-    cpu = next(each for each in reached if each.goal.what.startswith("worker CPU"))
+    cpu = next(result for result in reached if result.goal.title.startswith("worker CPU"))
     assert cpu.goal.at_most
     assert not cpu.is_reached
 
 
-def test_every_goal_says_what_it_compares_in_words_of_its_own() -> None:
-    assert len({goal.what for goal in GOALS}) == len(GOALS)
+def test_the_titles_of_goals_differ() -> None:
+    assert len({goal.title for goal in GOALS}) == len(GOALS)

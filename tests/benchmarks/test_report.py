@@ -7,7 +7,7 @@ from rich.console import Console
 
 
 def test_the_names_of_all_rows_differ() -> None:
-    assert len({each.name for each in ALL}) == len(ALL)
+    assert len({row.name for row in ALL}) == len(ALL)
 
 
 def test_the_report_shows_rows_specials_and_goals() -> None:
