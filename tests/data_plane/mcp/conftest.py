@@ -63,8 +63,27 @@ async def until_exited(*pids: int) -> None:
     await until(lambda: not any(is_alive(pid) for pid in pids))
 
 
+@contextlib.asynccontextmanager
+async def serving(server: str, *args: str) -> AsyncIterator[str]:
+    """Run one of the HTTP servers in tests/servers; yield its address."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(SERVERS / f"{server}.py"), *args, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(BOUND):
+            port = int(await process.stdout.readline())
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
 class Bench:
     """Starts instances, calls them, and records what they report."""
+
+    serving = staticmethod(serving)
 
     def __init__(self, reaper: Reaper, http: aiohttp.ClientSession) -> None:
         self.reaper = reaper
@@ -176,22 +195,6 @@ class Bench:
         outcome = await self.call(instance, tool, arguments, **request)
         assert outcome.fault is None, outcome.fault
         return str(json.loads(outcome.payload)["content"][0]["text"])
-
-    @contextlib.asynccontextmanager
-    async def serving(self, server: str, *args: str) -> AsyncIterator[str]:
-        """Run one of the HTTP servers in tests/servers; yield its address."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(SERVERS / f"{server}.py"), *args, stdout=asyncio.subprocess.PIPE
-        )
-        try:
-            assert process.stdout is not None
-            async with asyncio.timeout(BOUND):
-                port = int(await process.stdout.readline())
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
 
 
 @pytest.fixture

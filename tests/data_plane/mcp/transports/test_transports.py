@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.conftest import BOUND
-from tests.data_plane.mcp.conftest import fault_of
+from tests.data_plane.mcp.conftest import fault_of, serving
 
 from leaseway.data_plane.core.calls.call import SERVER_METHODS, Ask, answerable
 from leaseway.data_plane.mcp.instance import Instance
@@ -24,7 +25,6 @@ from leaseway.wire.errors import Reason
 
 Bench = Any
 NAMES = ["echo", "fail", "error", "progress", "log", "ask", "hold", "cancelled", "change", "big"]
-PATHS = {"streamable_http": "/mcp", "sse": "/sse", "websocket": "/ws"}
 EVERY = pytest.mark.parametrize(
     "transport", ["stdio", "streamable_http", "sse", "websocket", "memory", "queues"]
 )
@@ -34,17 +34,38 @@ ERAS = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture(scope="module")
+async def urls() -> AsyncIterator[dict[str, str]]:
+    """Run the server once over each network transport; yield its URLs."""
+    async with (
+        serving("script_server", "http") as http,
+        serving("script_server", "sse") as sse,
+        serving("script_server", "websocket") as websocket,
+    ):
+        yield {
+            "streamable_http": f"{http}/mcp",
+            "sse": f"{sse}/sse",
+            "websocket": f"{websocket}/ws".replace("http", "ws"),
+        }
+
+
+Script = Callable[..., contextlib.AbstractAsyncContextManager[Instance]]
+
+
+@pytest.fixture
+def script(bench: Bench, carriers: None, urls: dict[str, str]) -> Script:
+    """Return a function that connects to the server over one transport."""
+    return partial(connected, bench, urls)
+
+
 @contextlib.asynccontextmanager
-async def script(bench: Bench, transport: str, **spec: Any) -> AsyncIterator[Instance]:
-    """Start the server behind one transport."""
+async def connected(
+    bench: Bench, urls: dict[str, str], transport: str, **spec: Any
+) -> AsyncIterator[Instance]:
     if transport == "stdio":
         yield await bench.start(bench.stdio("script_server", "stdio", **spec))
-    elif transport in PATHS:
-        name = "http" if transport == "streamable_http" else transport
-        async with bench.serving("script_server", name) as address:
-            if transport == "websocket":
-                address = address.replace("http", "ws")
-            yield await bench.start(bench.at(transport, f"{address}{PATHS[transport]}", **spec))
+    elif transport in urls:
+        yield await bench.start(bench.at(transport, urls[transport], **spec))
     else:
         instance = await bench.start(ServerSpec(VariantKey("own"), transport, **spec))
         yield instance
@@ -74,25 +95,26 @@ async def results_of(bench: Bench, instance: Instance) -> list[object]:
     return [*seen, reports, logs, await cancel(bench, instance)]
 
 
-async def cancel(bench: Bench, instance: Instance) -> str:
+async def cancel(bench: Bench, instance: Instance) -> int:
     """Cancel a call; return how many cancellations the server received."""
+    before = int(await bench.text(instance, "cancelled"))
     call, outcome = bench.start_call(instance, "hold")
     await bench.written(call)
     await bench.text(instance, "echo", {"text": "after it"})
     call.cancel("enough")
     async with asyncio.timeout(BOUND):
-        while await bench.text(instance, "cancelled") == "0":
+        while int(await bench.text(instance, "cancelled")) == before:
             await asyncio.sleep(0.01)
     assert not outcome.done()
-    return str(await bench.text(instance, "cancelled"))
+    return int(await bench.text(instance, "cancelled")) - before
 
 
 @EVERY
 @ERAS
 async def test_the_script_has_the_same_results_over_every_transport(
-    bench: Bench, carriers: None, transport: str, protocol: str, version: str
+    bench: Bench, script: Script, transport: str, protocol: str, version: str
 ) -> None:
-    async with script(bench, transport, protocol=protocol) as instance:
+    async with script(transport, protocol=protocol) as instance:
         assert instance.protocol_version == version
         seen = await results_of(bench, instance)
     modern = {"resultType": "complete"} if version == "2026-07-28" else {}
@@ -117,18 +139,18 @@ async def test_the_script_has_the_same_results_over_every_transport(
         ),
         [(0.0, 3.0, "step 0"), (1.0, 3.0, "step 1"), (2.0, 3.0, "step 2")],
         [("warning", "script", b'{"said":"it"}')],
-        "1",
+        1,
     ]
 
 
 @EVERY
 async def test_server_requests_reach_the_caller_over_every_transport(
-    bench: Bench, carriers: None, transport: str
+    bench: Bench, script: Script, transport: str
 ) -> None:
     def answer(ask: Ask) -> None:
         ask.answer(b'{"action":"accept","content":{"name":"Ann"}}')
 
-    async with script(bench, transport, protocol="legacy") as instance:
+    async with script(transport, protocol="legacy") as instance:
         answering = {"on_ask": answer, "answers": answerable(SERVER_METHODS)}
         assert await bench.text(instance, "ask", **answering) == "accept {'name': 'Ann'}"
         refused = await bench.call_fault(instance, "ask")
@@ -137,9 +159,9 @@ async def test_server_requests_reach_the_caller_over_every_transport(
 
 @EVERY
 async def test_changed_tools_are_reported_over_every_transport(
-    bench: Bench, carriers: None, transport: str
+    bench: Bench, script: Script, transport: str
 ) -> None:
-    async with script(bench, transport, protocol="legacy") as instance:
+    async with script(transport, protocol="legacy") as instance:
         await bench.text(instance, "change")
         async with asyncio.timeout(BOUND):
             assert await bench.changed.get() is instance
@@ -147,9 +169,9 @@ async def test_changed_tools_are_reported_over_every_transport(
 
 @EVERY
 async def test_many_calls_in_flight_get_their_own_results(
-    bench: Bench, carriers: None, transport: str
+    bench: Bench, script: Script, transport: str
 ) -> None:
-    async with script(bench, transport) as instance:
+    async with script(transport) as instance:
         texts = [bench.text(instance, "echo", {"text": str(number)}) for number in range(100)]
         async with asyncio.timeout(BOUND):
             assert await asyncio.gather(*texts) == [str(number) for number in range(100)]
@@ -159,9 +181,9 @@ async def test_many_calls_in_flight_get_their_own_results(
 
 @STREAMS
 async def test_a_result_above_the_limit_fails_only_its_call(
-    bench: Bench, carriers: None, transport: str
+    bench: Bench, script: Script, transport: str
 ) -> None:
-    async with script(bench, transport) as instance:
+    async with script(transport) as instance:
         fault = await bench.call_fault(instance, "big", {"size": bounds.MAX_RESULT})
         assert (fault.reason, fault.started) == (Reason.RESULT_TOO_LARGE, "yes")
         assert await bench.text(instance, "big", {"size": 1}) == "x"
@@ -169,9 +191,9 @@ async def test_a_result_above_the_limit_fails_only_its_call(
 
 @EVERY
 async def test_closing_ends_the_connection_and_calls_in_flight(
-    bench: Bench, carriers: None, transport: str
+    bench: Bench, script: Script, transport: str
 ) -> None:
-    async with script(bench, transport) as instance:
+    async with script(transport) as instance:
         call, outcome = bench.start_call(instance, "hold")
         await bench.written(call)
         async with asyncio.timeout(BOUND):
