@@ -1,9 +1,8 @@
-"""A client process that is to be killed: it says each step of its sessions before it takes it.
+"""A client process for tests that kill it: it prints each step of its sessions beforehand.
 
 Usage: `abandoner.py ADDRESS SESSIONS TTL NAME CALLING`. All sessions run at once: each acquires a
-lease of `counter`, calls it, is CALLING seconds in a call, releases, and begins again, until
-somebody ends it. Where a machine is so slow that a lease runs out, or that there is no room, it
-begins again, too.
+lease of `counter`, calls it, stays CALLING seconds in a call, releases, and repeats this, also if
+the lease expires on a slow machine or there is no capacity.
 """
 
 from __future__ import annotations
@@ -15,28 +14,28 @@ import sys
 from leaseway.sdk import AsyncClient, AsyncSession, DeadlineExceeded, LeasewayError
 
 
-async def live(session: AsyncSession, ttl: float, calling: float) -> None:
-    """Go through the life of a lease again and again."""
+async def repeat(session: AsyncSession, ttl: float, calling: float) -> None:
+    """Use one lease after the other."""
     while True:
         with contextlib.suppress(LeasewayError):
-            await live_once(session, ttl, calling)
+            await use_lease(session, ttl, calling)
 
 
-async def live_once(session: AsyncSession, ttl: float, calling: float) -> None:
-    """Go through the life of a lease."""
+async def use_lease(session: AsyncSession, ttl: float, calling: float) -> None:
+    """Acquire a lease, call, and release it."""
 
-    def say(step: str) -> None:
+    def report(step: str) -> None:
         print(step, session.key, flush=True)
 
-    say("asking")
+    report("asking")
     await session.acquire("counter", ttl=ttl)
-    say("holding")
+    report("holding")
     await session.call_tool("counter_add", {"by": 1})
-    say("calling")
+    report("calling")
     try:
         await session.call_tool("counter_sleep", {"seconds": 600}, timeout=calling)
     except DeadlineExceeded:
-        say("releasing")
+        report("releasing")
     await session.release("counter")
 
 
@@ -45,7 +44,9 @@ async def main() -> None:
     address, sessions, ttl, name, calling = sys.argv[1:]
     async with AsyncClient(address, agent=name) as client, asyncio.TaskGroup() as group:
         for number in range(int(sessions)):
-            group.create_task(live(client.session(f"{name}-{number}"), float(ttl), float(calling)))
+            group.create_task(
+                repeat(client.session(f"{name}-{number}"), float(ttl), float(calling))
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a process holds, seen from outside: by SIGUSR1 and by /proc (Linux)."""
+"""Resources of a process, from outside: by SIGUSR1 and /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.conftest import BOUND, descendants
 from tests.e2e.system import Part, eventually
 
 MORE_THREADS = 8
-"""Threads by which a pool may grow when more is asked of it at once than before; they stay."""
+"""Threads that a pool may add under more concurrency than before, and keep."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a process holds.
+    """Resources of a process.
 
     Attributes:
-        facts: What it says of itself: tasks, leases, calls and so on.
+        facts: The counts that it reports: tasks, leases, calls and so on.
         threads: Threads of the operating system.
         descriptors: Open files, sockets and pipes.
-        processes: Processes below it, by their command lines.
+        processes: Command lines of the processes below it.
     """
 
     facts: dict[str, int]
@@ -31,7 +31,7 @@ class Counts:
     processes: tuple[str, ...]
 
     def beyond(self, before: Counts) -> list[str]:
-        """Return what is held now and was not before."""
+        """Return what has been added since."""
         found = [
             f"{name} {before.facts[name]} -> {count}"
             for name, count in self.facts.items()
@@ -47,11 +47,11 @@ class Counts:
 
 
 async def counts(part: Part) -> Counts:
-    """Ask a process what it holds, and look."""
-    said = _last_census(part)
+    """Return the resources of a process."""
+    previous = _last_report(part)
     part.process.send_signal(signal.SIGUSR1)
-    await eventually(lambda: _last_census(part) is not said)
-    line = _last_census(part) or ""
+    await eventually(lambda: _last_report(part) is not previous)
+    line = _last_report(part) or ""
     pid = part.process.pid
     return Counts(
         {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", line.split("Now:")[1])},
@@ -62,18 +62,18 @@ async def counts(part: Part) -> Counts:
 
 
 async def settled(part: Part, before: Counts, *, within: float = BOUND) -> Counts:
-    """Wait until a process holds nothing beyond what it held before; fail by what it holds."""
+    """Wait until a process has no more resources than before; fail with the surplus."""
     last = before
 
-    async def same() -> bool:
+    async def has_settled() -> bool:
         nonlocal last
         last = await counts(part)
         return not last.beyond(before)
 
     try:
-        await eventually(same, within=within)
+        await eventually(has_settled, within=within)
     except TimeoutError:
-        raise AssertionError(f"{last.beyond(before)}\n{_last_census(part)}") from None
+        raise AssertionError(f"{last.beyond(before)}\n{_last_report(part)}") from None
     return last
 
 
@@ -84,5 +84,5 @@ def memory(part: Part) -> float:
     return int(line.split()[1]) / 1024
 
 
-def _last_census(part: Part) -> str | None:
+def _last_report(part: Part) -> str | None:
     return next((line for line in reversed(part.log) if "Now: " in line), None)

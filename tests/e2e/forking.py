@@ -1,9 +1,8 @@
-"""Start planes as forks of a process that has already imported them.
+"""Start planes and commands as forks of a process that has already imported them.
 
-The imports of a plane take one to two seconds of processor time, and the tests start hundreds of
-planes. A forked plane is a process of its own, with its own environment, folder and pipes; it
-differs from an executed one only in its command line in `/proc`. Tests of the command itself
-execute it (`test_up`, `test_readme`).
+The imports take one to two seconds of processor time, and the tests start hundreds of planes. A
+forked process has its own environment, folder and pipes; it differs from an executed one only in
+its command line in `/proc`. Tests of the executable itself execute it (`test_up`, `test_readme`).
 """
 
 from __future__ import annotations
@@ -18,14 +17,16 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
+
+from tests.conftest import BOUND
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.e2e.preload"])
 
 
 class _Descriptor:
-    """A file descriptor that reaches the forked process as one of its own."""
+    """A file descriptor that is duplicated into the forked process."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -41,21 +42,26 @@ def _detach(duplicate: Any) -> int:
 def start_fork_server() -> None:
     """Start the process that planes are forked from.
 
-    Call this while tests are collected, or the first test seems to leave a process behind.
+    Call this while tests are collected: if a test starts it, it looks like a leaked process.
     """
     forkserver.ensure_running()
 
 
 class ForkedProcess:
-    """A forked plane, with the part of `asyncio.subprocess.Process` that the tests use."""
+    """A forked process with the part of `asyncio.subprocess.Process` that the tests use."""
 
     def __init__(
-        self, process: ForkServerProcess, stdout: asyncio.StreamReader, stderr: asyncio.StreamReader
+        self,
+        process: ForkServerProcess,
+        stdin: BinaryIO,
+        stdout: asyncio.StreamReader,
+        stderr: asyncio.StreamReader,
     ) -> None:
         assert process.pid is not None
         self._process = process
         self._exited = asyncio.Event()
         self.pid = process.pid
+        self.stdin = stdin
         self.stdout = stdout
         self.stderr = stderr
         self._loop = asyncio.get_running_loop()
@@ -68,6 +74,7 @@ class ForkedProcess:
     def _handle_exit(self) -> None:
         self._loop.remove_reader(self._process.sentinel)
         self._process.join()
+        self.stdin.close()
         self._exited.set()
 
     async def wait(self) -> int:
@@ -90,8 +97,9 @@ class ForkedProcess:
 async def fork_leaseway(
     arguments: tuple[str, ...], environment: Mapping[str, str], folder: Path | None
 ) -> ForkedProcess:
-    """Start `leaseway ARGUMENTS...` as a fork, with its standard output and error in pipes."""
-    out, err = os.pipe(), os.pipe()
+    """Start `leaseway ARGUMENTS...` as a fork with pipes for its standard streams."""
+    stdin, out, err = os.pipe(), os.pipe(), os.pipe()
+    streams = (stdin[0], out[1], err[1])
     try:
         process = _context.Process(
             target=_run,
@@ -99,19 +107,48 @@ async def fork_leaseway(
                 arguments,
                 dict(environment),
                 folder or Path.cwd(),
-                _Descriptor(out[1]),
-                _Descriptor(err[1]),
+                [_Descriptor(number) for number in streams],
             ),
         )
         await asyncio.to_thread(process.start)
     finally:
-        os.close(out[1])
-        os.close(err[1])
-    return ForkedProcess(process, await _reader(out[0]), await _reader(err[0]))
+        for number in streams:
+            os.close(number)
+    writer = os.fdopen(stdin[1], "wb", buffering=0)
+    return ForkedProcess(process, writer, await _reader(out[0]), await _reader(err[0]))
+
+
+class Completed(NamedTuple):
+    """The exit status and the output of a command; `os.fsencode` restores binary output."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+async def run_leaseway(
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    stdin: str = "",
+) -> Completed:
+    """Run `leaseway ARGUMENTS...` as a fork, by default in the test's environment."""
+    process = await fork_leaseway(
+        arguments, os.environ if environment is None else environment, folder
+    )
+    process.stdin.write(stdin.encode())
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(BOUND):
+            output = await asyncio.gather(process.stdout.read(), process.stderr.read())
+            return Completed(await process.wait(), *map(os.fsdecode, output))
+    finally:
+        if process.returncode is None:
+            process.kill()
 
 
 async def _reader(descriptor: int) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader()
+    reader = asyncio.StreamReader(limit=1 << 24)
     pipe = os.fdopen(descriptor, "rb", buffering=0)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), pipe
@@ -120,14 +157,16 @@ async def _reader(descriptor: int) -> asyncio.StreamReader:
 
 
 def _run(
-    arguments: tuple[str, ...], environment: dict[str, str], folder: Path, out: int, err: int
+    arguments: tuple[str, ...], environment: dict[str, str], folder: Path, streams: list[int]
 ) -> None:
-    for received, descriptor in ((out, 1), (err, 2)):
-        os.dup2(received, descriptor)
+    for number, received in enumerate(streams):
+        os.dup2(received, number)
         os.close(received)
+    os.setsid()
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - like that of an executed process
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - buffered like that of an executed process
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.argv = ["leaseway", *arguments]

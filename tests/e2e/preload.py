@@ -1,4 +1,4 @@
-"""Imported once by the fork server of a test run: what every plane would import for seconds."""
+"""Imported once by the fork server of a test run: the modules that every plane imports."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A storm of edits: what is edited, what is called meanwhile, and what of it may fail.
+"""Random edits of a configuration, and calls meanwhile.
 
-Steady servers keep their tools' names through every edit, so no call of them may ever fail.
-Loose ones come, go and change names, so their tools may be unknown for a while, and nothing else.
-One leased server is never edited: what happens to the others must not reach its session.
+Steady servers keep the names of their tools through every edit, so no call of them may fail.
+Loose servers are added, removed and renamed, so their tools may be unknown for a while.
+One leased server is never edited: edits of other servers must not affect its session.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ BYSTANDER = "counter"
 
 @dataclass(frozen=True)
 class Entry:
-    """How one server's entry stands in the file.
+    """The state of a server's entry in the file.
 
     Attributes:
         launch: Changes its command line.
         rename: Changes its tools' prefix.
         hint: Changes its exposure and no name.
-        starts: Whether it starts at all.
-        valid: Whether the entry can be read.
+        starts: Whether the server can start.
+        valid: Whether the entry is valid.
     """
 
     launch: int = 0
@@ -47,7 +47,7 @@ class Entry:
 
 @dataclass
 class Edits:
-    """Makes one random edit after another; a seed makes them the same again."""
+    """Makes random edits, reproducible by a seed."""
 
     seed: int
     steady: tuple[str, ...]
@@ -67,12 +67,21 @@ class Edits:
         """Make an edit and return the file's new text."""
         draw = self._random
         kind = draw.choice(
-            ["launch", "launch", "hint", "rename", "come or go", "starts", "valid", "broken file"]
+            [
+                "launch",
+                "launch",
+                "hint",
+                "rename",
+                "add or remove",
+                "starts",
+                "valid",
+                "broken file",
+            ]
         )
         self.made[kind] += 1
         if kind == "broken file":
             return f"{self.text()}\nservers: [\n"
-        if kind in ("rename", "come or go"):
+        if kind in ("rename", "add or remove"):
             self._edit(kind, draw.choice(self.loose))
         else:
             self._edit(kind, draw.choice([*self.steady, *self.loose]))
@@ -80,7 +89,7 @@ class Edits:
 
     def _edit(self, kind: str, name: str) -> None:
         entry = self.entries.get(name)
-        if entry is None or kind == "come or go":
+        if entry is None or kind == "add or remove":
             if self.entries.pop(name, None) is None:
                 self.entries[name] = Entry(launch=self._random.randrange(1000))
         elif kind in ("starts", "valid"):
@@ -90,21 +99,21 @@ class Edits:
             change = {kind: getattr(entry, kind) + 1}
             self.entries[name] = replace(entry, starts=True, valid=True, **change)
 
-    def mend(self) -> str:
-        """Undo all breakage and return the file's text."""
+    def fix(self) -> str:
+        """Make all entries valid and return the file's text."""
         self.entries = {
             name: replace(entry, starts=True, valid=True) for name, entry in self.entries.items()
         }
         return self.text()
 
     def text(self) -> str:
-        """Return the file with the entries as they stand."""
+        """Return the file's text with the current entries."""
         servers = {name: _server(name, entry) for name, entry in self.entries.items()}
         servers[BYSTANDER] = python_server("counter.py", transform=[{"prefix": "counter_"}])
         return yaml.safe_dump({"version": 1, "servers": servers})
 
     def name_of(self, server_id: str, tool: str) -> str:
-        """Return a tool's name as the file now has it."""
+        """Return a tool's current name."""
         entry = self.entries.get(server_id, Entry())
         return f"{server_id}_{entry.rename}_{tool}"
 
@@ -126,12 +135,12 @@ def _server(name: str, entry: Entry) -> dict[str, object]:
 
 @dataclass
 class Traffic:
-    """Calls in flight through the whole storm.
+    """Calls in flight during all edits.
 
     Attributes:
-        answered: How many calls had a result.
-        excused: How many failed as a loose server's may, by error.
-        failures: What nothing excuses.
+        answered: The number of calls with a result.
+        excused: The numbers of expected failures of loose servers, by error.
+        failures: Unexpected failures.
     """
 
     client: AsyncClient
@@ -143,19 +152,19 @@ class Traffic:
     _over: bool = False
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the callers."""
         session = self.client.session("bystander")
-        self._tasks = [asyncio.create_task(self._call_on(n)) for n in range(CALLERS - 1)]
-        self._tasks.append(asyncio.create_task(self._count_on(session)))
+        self._tasks = [asyncio.create_task(self._call_repeatedly(n)) for n in range(CALLERS - 1)]
+        self._tasks.append(asyncio.create_task(self._count(session)))
 
-    async def end(self) -> None:
-        """Let the calls in flight end; no more begin."""
+    async def stop(self) -> None:
+        """Start no more calls and wait for those in flight."""
         self._over = True
         async with asyncio.timeout(60):
             await asyncio.gather(*self._tasks)
 
-    async def _call_on(self, number: int) -> None:
+    async def _call_repeatedly(self, number: int) -> None:
         draw = random.Random(number)
         while not self._over:
             steady = draw.random() < 0.6
@@ -163,8 +172,8 @@ class Traffic:
             try:
                 await self._call(server_id, "slow" if draw.random() < 0.9 else "env")
             except LeasewayError as error:
-                self._judge(server_id, error)
-                await asyncio.sleep(0.05)  # a tool that is gone answers at once
+                self._record_error(server_id, error)
+                await asyncio.sleep(0.05)  # a removed tool fails at once
 
     async def _call(self, server_id: str, tool: str) -> None:
         name = self.edits.name_of(server_id, tool)
@@ -175,14 +184,14 @@ class Traffic:
         elif tool == "env" and json.loads(result.text)["WHO"] != server_id:
             self.failures.append(f"{name} was answered by {json.loads(result.text)['WHO']}")
 
-    def _judge(self, server_id: str, error: LeasewayError) -> None:
+    def _record_error(self, server_id: str, error: LeasewayError) -> None:
         kinds = ToolNotFound | ServerNotReady
         if server_id in self.edits.loose and isinstance(error, kinds):
             self.excused[type(error).__name__] += 1
         else:
             self.failures.append(f"{server_id}: {error!r}")
 
-    async def _count_on(self, session: AsyncSession) -> None:
+    async def _count(self, session: AsyncSession) -> None:
         while not self._over:
             self.counted += 1
             result = await session.call_tool(f"{BYSTANDER}_next", timeout=100)
@@ -193,19 +202,19 @@ class Traffic:
 
 @dataclass
 class Versions:
-    """The registry versions that were in force, as far as one that polls can see."""
+    """The registry versions that polling has seen."""
 
     client: AsyncClient
     seen: set[int] = field(default_factory=set)
 
     async def watch(self) -> None:
-        """Look again and again until cancelled."""
+        """Poll until cancelled."""
         while True:
             self.seen.add((await self.client.status()).registry_version)
             await asyncio.sleep(0.02)
 
 
-async def rage(
+async def edit_and_call(
     system: System,
     edits: Edits,
     *,
@@ -214,19 +223,19 @@ async def rage(
     seconds: float = 0.0,
     on_plateau: Callable[[], None] = lambda: None,
 ) -> Traffic:
-    """Edit until there were so many edits and versions in force; calls run all the while.
+    """Edit until there were enough edits and registry versions, with calls all the time.
 
     Args:
-        system: What is edited.
-        edits: What is done.
-        least_edits: How many, at least.
-        least_versions: How many registry versions, at least.
-        seconds: For how long, at least.
-        on_plateau: Called when a third of that is over.
+        system: The system.
+        edits: The edits.
+        least_edits: The minimum number of edits.
+        least_versions: The minimum number of registry versions.
+        seconds: The minimum duration.
+        on_plateau: Called after a third of the duration.
     """
     async with AsyncClient(system.address, agent="storm") as client:
         traffic, versions = Traffic(client, edits), Versions(client)
-        traffic.begin()
+        traffic.start()
         watch = asyncio.create_task(versions.watch())
         count, began, plateau = 0, time.monotonic(), False
         while (
@@ -241,9 +250,9 @@ async def rage(
             count += 1
             await asyncio.sleep(edits.gap())
         watch.cancel()
-        system.write_text(edits.mend())
+        system.write_text(edits.fix())
         await settled(system, client, edits)
-        await traffic.end()
+        await traffic.stop()
         print(
             f"{count} edits {dict(edits.made)}, {len(versions.seen) - 1} registry versions seen, "
             f"{traffic.answered} calls answered, {traffic.counted} on the lease, excused: "
@@ -253,10 +262,10 @@ async def rage(
 
 
 async def settled(system: System, client: AsyncClient, edits: Edits) -> None:
-    """Wait until the file as it stands is in force, with no instance of an older one."""
+    """Wait until the file is in effect and all instances are of its version."""
     wanted = {*edits.entries, BYSTANDER}
 
-    async def visible_state() -> bool:
+    async def is_applied() -> bool:
         servers = await client.servers()
         return (
             {server.id for server in servers} == wanted
@@ -271,22 +280,22 @@ async def settled(system: System, client: AsyncClient, edits: Edits) -> None:
             and not [p for p in await client.problems() if p.reason != "TOOLS_FILTERED"]
         )
 
-    await eventually(visible_state, within=120)
+    await eventually(is_applied, within=120)
 
 
 async def _names(client: AsyncClient) -> set[str]:
     return {tool.name for tool in await client.list_tools()}
 
 
-async def what_is_served(client: AsyncClient) -> tuple[list[str], list[tuple[str, str, str]]]:
-    """Return what an equal system would serve too: names, and what the servers are made from."""
+async def served_state(client: AsyncClient) -> tuple[list[str], list[tuple[str, str, str]]]:
+    """Return tool names and hashes of servers, which are equal in equal systems."""
     servers = await client.servers()
     hashes = [(server.id, server.launch_hash, server.exposure_hash) for server in servers]
     return [tool.name for tool in await client.list_tools()], sorted(hashes)
 
 
 def server_processes(system: System, edits: Edits) -> dict[str, int]:
-    """Return how many processes of shared servers each worker has, beside how many it needs."""
+    """Return the surplus of shared server processes of each worker."""
     counts = {}
     for name, part in system.workers.items():
         lines = descendants(part.process.pid).values()
@@ -295,9 +304,9 @@ def server_processes(system: System, edits: Edits) -> dict[str, int]:
 
 
 async def fresh_start(folder: Path, text: str) -> tuple[list[str], list[tuple[str, str, str]]]:
-    """Return what a new system serves that was given this file."""
+    """Return the state of a new system with this file."""
     folder.mkdir()
     system = System(folder, {})
     system.write_text(text)
     async with system, AsyncClient(system.address) as client:
-        return await what_is_served(client)
+        return await served_state(client)

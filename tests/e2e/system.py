@@ -1,4 +1,4 @@
-"""A whole Leaseway in processes of its own, as an operator would start it."""
+"""A whole Leaseway system in separate processes, for tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEASEWAY = (sys.executable, "-m", "leaseway.cli.main")
 
 
 def python_server(file: str, *args: str, **settings: object) -> dict[str, object]:
-    """Return the entry of one of the tests' own stdio servers."""
+    """Return the entry of a stdio server in tests/servers."""
     return {
         "transport": "stdio",
         "command": sys.executable,
@@ -49,10 +49,10 @@ def kit(root: Path, **settings: object) -> dict[str, object]:
 
 
 def free_port() -> int:
-    """Return a port for a process that cannot choose one, or that is to come back to its own.
+    """Return a port for a process that cannot choose one, or that is restarted at the same port.
 
-    It is below those that the kernel hands out, so that nobody is given it meanwhile, and of a
-    range of this process's own among the test processes of a run.
+    It is below the kernel's ephemeral ports, so that no other process gets it meanwhile, and in a
+    range of its own for each test process of a run.
     """
     runner = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     width = 12_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -66,9 +66,9 @@ def free_port() -> int:
 
 
 async def eventually(condition: object, *, within: float = BOUND) -> None:
-    """Wait until an async or plain condition holds; its last exception tells why not.
+    """Wait until an async or plain condition holds.
 
-    This polls, at 20 ms: what other processes do sends no event to a test.
+    This polls every 20 ms, as other processes send no events to a test.
     """
     async with asyncio.timeout(within):
         while True:
@@ -80,7 +80,7 @@ async def eventually(condition: object, *, within: float = BOUND) -> None:
             await asyncio.sleep(0.02)
 
 
-def _is_kept(name: str) -> bool:
+def _is_inherited(name: str) -> bool:
     return name == STALLS_VARIABLE or not name.startswith("LEASEWAY")
 
 
@@ -94,7 +94,7 @@ class Part:
     pump: asyncio.Task[None] | None = None
 
     async def end(self, number: int = signal.SIGTERM, within: float = BOUND) -> int:
-        """Signal the process and wait for its end."""
+        """Signal the process and wait until it exits; return its status."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
         try:
@@ -109,10 +109,10 @@ class System:
     """A control plane and workers on free ports of this machine.
 
     Args:
-        folder: Where its files go.
+        folder: The folder of its files.
         servers: The `servers:` of its configuration.
-        workers: How many workers it has.
-        environment: Variables that its processes get on top of the test's own.
+        workers: The number of workers.
+        environment: Variables of its processes, beside those of the test.
         console: Whether the control plane serves its console, at `console`.
         metrics: Whether all processes serve metrics, at `metrics` by their names.
     """
@@ -134,17 +134,17 @@ class System:
         self.write(servers)
         self._count = workers
         self._environment = {
-            **{name: text for name, text in os.environ.items() if _is_kept(name)},
+            **{name: text for name, text in os.environ.items() if _is_inherited(name)},
             **(environment or {}),
         }
         self.cwd: Path | None = None
-        self.programs: dict[str, tuple[str, ...]] = {}  # where a role is another installation's
+        self.programs: dict[str, tuple[str, ...]] = {}  # roles that run another installation
         self.control_plane: Part | None = None
         self.workers: dict[str, Part] = {}
         self.address = ""
 
     def write(self, servers: Mapping[str, object]) -> None:
-        """Replace the configuration, as an editor does: a new file, renamed."""
+        """Replace the configuration atomically."""
         self.write_text(yaml.safe_dump({"version": 1, "servers": dict(servers)}))
 
     def write_text(self, text: str) -> None:
@@ -176,12 +176,12 @@ class System:
             print(self.logs())
 
     def logs(self) -> str:
-        """Return what all processes wrote to stderr."""
+        """Return the stderr of all processes."""
         parts = {"control-plane": self.control_plane, **self.workers}
         return "\n".join(f"[{name}] {line}" for name, p in parts.items() if p for line in p.log)
 
     async def start_control_plane(self) -> None:
-        """Start the control plane, at the address it had before if there was one."""
+        """Start the control plane, after a stop at the same address."""
         listen = self.address or f"127.0.0.1:{free_port()}"
         self.control_plane = await self._start(
             "control-plane",
@@ -193,7 +193,7 @@ class System:
         self.address = self.control_plane.address
 
     async def start_worker(self, name: str, *options: str, without: str = "") -> None:
-        """Start a worker, without a variable that the others have."""
+        """Start a worker, if required without one of the environment variables."""
         self.workers[name] = await self._start(
             "worker",
             *("--control-plane", self.address, "--listen", "127.0.0.1:0", "--id", name),
@@ -206,19 +206,19 @@ class System:
         return ("--metrics", self.metrics[name]) if name in self.metrics else ()
 
     async def ready(self, within: float = 2 * BOUND) -> None:
-        """Wait until every first probe has ended and its result is served."""
+        """Wait until every server has been probed."""
         async with AsyncClient(self.address) as client:
 
             async def is_ready() -> bool:
                 try:
                     return (await client.status()).ready
-                except ControlPlaneUnavailable:  # it may stand still for longer than a client waits
+                except ControlPlaneUnavailable:  # it may be stopped for longer than a client waits
                     return False
 
             await eventually(is_ready, within=within)
 
     async def stop(self) -> None:
-        """End everything."""
+        """Stop all processes."""
         await asyncio.gather(*(part.end() for part in self.workers.values()))
         if self.control_plane is not None:
             await self.control_plane.end()
@@ -244,7 +244,7 @@ class System:
         assert process.stderr is not None
         part.pump = asyncio.create_task(_collect(process.stderr, part.log))
         try:
-            async with asyncio.timeout(2 * BOUND):  # many tests at once make a slow machine
+            async with asyncio.timeout(2 * BOUND):  # parallel tests make the machine slow
                 line = (await process.stdout.readline()).decode()
         except BaseException:
             process.kill()

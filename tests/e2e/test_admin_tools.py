@@ -1,15 +1,18 @@
-"""`mcp_release` from end to end: listed, called by a model, in every kind of session."""
+"""`mcp_release` in a whole system: listed, called by models, in every kind of session."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.e2e.system import LEASEWAY, eventually, python_server, running
+from tests.conftest import BOUND
+from tests.e2e.forking import fork_leaseway
+from tests.e2e.system import eventually, python_server, running
 
 from leaseway.sdk import AsyncClient, AsyncSession, Capacity, Client, LeaseReleased, ToolNotFound
 
@@ -18,14 +21,14 @@ ECHO = python_server("echo_raw.py", **{"truely-stateless": True})
 RELEASE = {"serverId": "counter"}
 
 
-async def is_known(client: AsyncClient, session: AsyncSession) -> bool:
-    """Say whether the control plane knows the leases of a session and no older ones."""
+async def are_listed(client: AsyncClient, session: AsyncSession) -> bool:
+    """Return whether the control plane lists exactly the leases of a session."""
     held = {lease.id for lease in session.leases()}
     return {one.id for one in await client.leases() if one.session == session.key} == held
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_model_finds_the_tool_by_the_reminder_and_releases_its_lease(
+async def test_a_reminder_names_the_tool_that_releases_the_lease(
     tmp_path: Path,
 ) -> None:
     servers = {"counter": COUNTER, "echo": ECHO}
@@ -41,28 +44,28 @@ async def test_a_model_finds_the_tool_by_the_reminder_and_releases_its_lease(
             assert f'{tool.name}({{"serverId": "counter"}}) of mcp_admin' in first.reminder
             assert (await session.call_tool("next")).text == "2"
             async with AsyncClient(system.address) as other:
-                theirs = other.session(session.key)
-                assert (await theirs.call_tool("next")).text == "3"
+                same_session = other.session(session.key)
+                assert (await same_session.call_tool("next")).text == "3"
                 released = await session.call_tool("mcp_release", RELEASE)
                 assert not released.is_error, released.text
                 assert (await session.call_tool("next")).text == "1"
                 with pytest.raises(LeaseReleased):
-                    await theirs.call_tool("next")
-                await eventually(partial(is_known, client, session))
-                joined = await theirs.call_tool("mcp_admin:mcp_release", RELEASE)
+                    await same_session.call_tool("next")
+                await eventually(partial(are_listed, client, session))
+                joined = await same_session.call_tool("mcp_admin:mcp_release", RELEASE)
                 assert not joined.is_error, joined.text
-        nothing = await client.call_tool("mcp_release", {"serverId": "contour"})
-        assert nothing.is_error
-        assert "did you mean counter?" in nothing.text
+        rejected = await client.call_tool("mcp_release", {"serverId": "contour"})
+        assert rejected.is_error
+        assert "did you mean counter?" in rejected.text
 
-        async def nobody_holds() -> bool:
+        async def no_leases() -> bool:
             return not await client.leases()
 
-        await eventually(nobody_holds)
+        await eventually(no_leases)
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_the_tool_comes_and_goes_with_the_leased_servers(tmp_path: Path) -> None:
+async def test_the_tool_is_listed_while_there_are_leased_servers(tmp_path: Path) -> None:
     async with running(tmp_path, {"echo": ECHO}) as (system, client):
         with pytest.raises(ToolNotFound):
             await client.call_tool("mcp_release", RELEASE)
@@ -77,16 +80,16 @@ async def test_the_tool_comes_and_goes_with_the_leased_servers(tmp_path: Path) -
         assert (await client.call_tool("next")).text == "1"
         system.write({"echo": ECHO})
 
-        async def gone() -> bool:
+        async def is_removed() -> bool:
             return not await listed()
 
-        await eventually(gone)
+        await eventually(is_removed)
         with pytest.raises(ToolNotFound):
             await client.call_tool("mcp_release", RELEASE)
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_releases_go_on_without_a_control_plane_and_from_threads(tmp_path: Path) -> None:
+async def test_releases_work_from_threads_and_without_a_control_plane(tmp_path: Path) -> None:
     async with running(tmp_path, {"counter": COUNTER}) as (system, client):
         session = client.session("job")
         await session.call_tool("next")
@@ -110,35 +113,29 @@ async def test_releases_go_on_without_a_control_plane_and_from_threads(tmp_path:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_an_operator_watches_leases_come_and_go(tmp_path: Path) -> None:
+async def test_leases_watch_prints_gained_and_released_leases(tmp_path: Path) -> None:
     async with running(tmp_path, {"counter": COUNTER}) as (system, client):
-        watch = await asyncio.create_subprocess_exec(
-            *LEASEWAY,
-            *("leases", "--watch", "--json", "--address", system.address),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        assert watch.stdout is not None
-        async with asyncio.timeout(90):
+        arguments = ("leases", "--watch", "--json", "--address", system.address)
+        watch = await fork_leaseway(arguments, os.environ, None)
+        async with asyncio.timeout(BOUND):
             session = client.session("job")
             lease = await session.acquire("counter")
             gained = json.loads(await watch.stdout.readline())
             assert (gained["event"], gained["id"], gained["session"]) == ("gained", lease.id, "job")
             assert system.control_plane is not None
             await system.control_plane.end(signal.SIGKILL)
-            assert watch.stderr is not None
             assert b"unreachable" in await watch.stderr.readline()
             await system.start_control_plane()
             await session.call_tool("mcp_release", RELEASE)
             ended = json.loads(await watch.stdout.readline())
             assert (ended["event"], ended["id"]) == ("released", lease.id)
             watch.send_signal(signal.SIGINT)
-            rest, errors = await watch.communicate()
-        assert (watch.returncode, rest, errors) == (0, b"", b"")
+            assert await watch.wait() == 0
+            assert (await watch.stdout.read(), await watch.stderr.read()) == (b"", b"")
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_who_waits_for_room_gets_it_on_whichever_worker_has_it_first(
+async def test_a_waiting_acquire_gets_the_first_lease_that_is_released_on_any_worker(
     tmp_path: Path,
 ) -> None:
     servers = {"counter": {**COUNTER, "max_instances": 1}}
@@ -160,7 +157,7 @@ async def test_who_waits_for_room_gets_it_on_whichever_worker_has_it_first(
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_who_waits_while_all_workers_are_full_is_placed_when_one_is_not(
+async def test_a_waiting_acquire_is_placed_when_a_full_worker_gets_capacity(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, {"counter": COUNTER}) as (system, client):

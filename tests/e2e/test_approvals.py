@@ -1,16 +1,16 @@
-"""Calls that need a person, through whole processes: keys, commands, callbacks, audit, events."""
+"""Calls that need approval, through whole processes: keys, commands, callbacks, audit, events."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import BOUND
-from tests.e2e.system import LEASEWAY, System, python_server
+from tests.e2e.forking import Completed, run_leaseway
+from tests.e2e.system import System, eventually, python_server
 
 from leaseway.data_plane.audit.chain import verify_run
 from leaseway.data_plane.audit.log import runs_in
@@ -31,16 +31,9 @@ BANK = python_server(
 )
 
 
-def leaseway(*words: str, key: str = "") -> str:
-    done = subprocess.run(
-        [*LEASEWAY, *words],
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LEASEWAY_KEY": key},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+async def leaseway(*words: str, key: str = "") -> Completed:
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LEASEWAY_KEY": key}
+    return await run_leaseway(*words, environment=environment)
 
 
 ROLES = {
@@ -67,7 +60,7 @@ async def refused(client: AsyncClient, by: int) -> ConfirmationRequired:
     return error.value
 
 
-async def test_a_call_that_needs_a_person_runs_once_for_whom_it_was_agreed(tmp_path: Path) -> None:
+async def test_an_approved_call_runs_once_for_the_tenant_that_asked(tmp_path: Path) -> None:
     keys = await asyncio.to_thread(make_keys, tmp_path / "keys.json")
     environment = {
         "LEASEWAY_KEYS": str(tmp_path / "keys.json"),
@@ -77,11 +70,13 @@ async def test_a_call_that_needs_a_person_runs_once_for_whom_it_was_agreed(tmp_p
 
     class Keyed(System):
         async def ready(self, within: float = 2 * BOUND) -> None:
-            """Wait with the planes' own key until all is served."""
+            """Wait until all servers are served; connect with the shared key of the planes."""
             async with AsyncClient(self.address, key="the-planes-shared-key") as client:
-                async with asyncio.timeout(within):
-                    while not (await client.status()).ready:
-                        await asyncio.sleep(0.02)
+
+                async def is_ready() -> bool:
+                    return (await client.status()).ready
+
+                await eventually(is_ready, within=within)
 
     async with Keyed(tmp_path, {"bank": BANK}, environment=environment) as system:
         at = ("--address", system.address)
@@ -90,7 +85,7 @@ async def test_a_call_that_needs_a_person_runs_once_for_whom_it_was_agreed(tmp_p
         first = await refused(acme, 5)
         assert not first.may_approve
 
-        # The other tenant, and who may not agree, get nowhere; the command of who may does.
+        # Another tenant and callers without the role approver are rejected.
         with pytest.raises(InvalidRequest, match="There is no approval"):
             await clients["eve"].approve(first.confirmation_id)
         for name in ("acme", "ops"):
@@ -100,22 +95,15 @@ async def test_a_call_that_needs_a_person_runs_once_for_whom_it_was_agreed(tmp_p
         assert not await clients["eve"].approvals()
         both = await asyncio.gather(
             *(
-                asyncio.to_thread(
-                    subprocess.run,
-                    [*LEASEWAY, "approvals", "approve", first.confirmation_id, *at],
-                    capture_output=True,
-                    text=True,
-                    timeout=BOUND,
-                    env={"PATH": "/usr/bin:/bin", "LEASEWAY_KEY": keys[name]},
-                )
+                leaseway("approvals", "approve", first.confirmation_id, *at, key=keys[name])
                 for name in ("ann", "bob")
             )
         )
-        assert sorted(done.returncode for done in both) == [0, 1]
-        [loser] = [done for done in both if done.returncode]
+        assert sorted(done.status for done in both) == [0, 1]
+        [loser] = [done for done in both if done.status]
         assert "already approved by key" in loser.stderr
 
-        # Other arguments and another tenant ask anew; the call itself runs once.
+        # Other arguments and another tenant need their own approval; the call runs once.
         other = await refused(acme, 6)
         foreign = await refused(rival, 5)
         assert len({first.confirmation_id, other.confirmation_id, foreign.confirmation_id}) == 3
@@ -123,15 +111,15 @@ async def test_a_call_that_needs_a_person_runs_once_for_whom_it_was_agreed(tmp_p
         replay = await refused(acme, 5)
         assert replay.confirmation_id != first.confirmation_id
 
-        # A program whose credential may agree asks its person itself.
-        asked: list[Approval] = []
+        # A client whose key has the role approver asks its own user.
+        requested: list[Approval] = []
 
         def yes(approval: Approval) -> bool:
-            asked.append(approval)
+            requested.append(approval)
             return True
 
         async def no(approval: Approval) -> bool:
-            asked.append(approval)
+            requested.append(approval)
             return False
 
         def pay() -> str:
@@ -143,35 +131,33 @@ async def test_a_call_that_needs_a_person_runs_once_for_whom_it_was_agreed(tmp_p
             await clients["ann"].call_tool("add", {"by": 100}, on_approval=no)
         with pytest.raises(ConfirmationRequired):
             await clients["ann"].call_tool("add", {"by": 200}, on_approval=lambda _: None)
-        assert [json.loads(each.arguments) for each in asked] == [{"by": 2}, {"by": 100}]
+        assert [json.loads(each.arguments) for each in requested] == [{"by": 2}, {"by": 100}]
         with pytest.raises(LeaseLost):
             await clients["ops"].revoke_lease("nothing")
         for client in clients.values():
             await client.close()
 
-        out = await asyncio.to_thread(
-            leaseway, "events", "--json", *at, key="the-planes-shared-key"
-        )
-        events = [json.loads(line) for line in out.splitlines()]
-    told = [each["action"] for each in events if each["kind"] == "approval"]
-    assert told.count("used") == 2
-    assert told.count("denied") == 1
-    assert told.count("refused") == 2  # by eve, and by the second of ann and bob
+        listed = await leaseway("events", "--json", *at, key="the-planes-shared-key")
+        events = [json.loads(line) for line in listed.stdout.splitlines()]
+    actions = [each["action"] for each in events if each["kind"] == "approval"]
+    assert actions.count("used") == 2
+    assert actions.count("denied") == 1
+    assert actions.count("refused") == 2  # by eve, and by the second of ann and bob
     [run] = runs_in(tmp_path / "audit").values()
     lines = [line for path in run for line in path.read_bytes().splitlines(True)]
     assert not verify_run([("audit", lines)]).faults
     records = [json.loads(line) for line in lines]
     decisions = [(one["approval"], one["outcome"]) for one in records if one["event"] == "approval"]
     assert decisions.count((first.confirmation_id, "approved")) == 1
-    # By eve, who is of another tenant, and by the second of ann and bob.
+    # By eve, whose tenant is another one, and by the second of ann and bob.
     assert decisions.count((first.confirmation_id, "INVALID_REQUEST")) == 2
     [tried] = [one for one in records if one["event"] == "operator"]
     assert (tried["action"], tried["lease"], tried["outcome"]) == (
         "revoke", "nothing", "LEASE_LOST",
     )  # fmt: skip
     assert tried["by"] == f"key {keys['ops'][4:12]}"
-    listed = await asyncio.to_thread(leaseway, "audit", "query", str(tmp_path / "audit"))
-    assert f"revoke nothing, by {tried['by']}" in listed
+    listed = await leaseway("audit", "query", str(tmp_path / "audit"))
+    assert f"revoke nothing, by {tried['by']}" in listed.stdout
     calls: dict[int, dict[str, Any]] = {}
     for record in records:
         if record["event"] in ("begin", "call"):

@@ -1,14 +1,13 @@
-"""Artifacts over HTTP from `leaseway up`: found by a page's backend, behind the key."""
+"""Artifacts over HTTP from `leaseway up`: each worker serves its own, to clients with the key."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import aiohttp
 import pytest
 from tests.e2e.system import eventually, python_server
-from tests.e2e.test_up import start_up
+from tests.e2e.test_up import start_up, stop
 from tests.servers.pictures import png
 
 from leaseway.sdk import AsyncClient
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("leak_guard")
 
 
 async def page_of(client: AsyncClient, ref: str) -> str:
-    """Return where a page's backend finds an artifact: at the worker that its reference names."""
+    """Return the URL of an artifact at the worker that its reference names."""
     mark = reference_mark(ref)
     [worker] = [
         each for each in await client.workers() if incarnation_mark(each.incarnation) == mark
@@ -26,7 +25,7 @@ async def page_of(client: AsyncClient, ref: str) -> str:
     return worker.labels["artifacts-http"].removesuffix("artifacts/") + ref
 
 
-async def test_a_page_finds_each_image_at_the_worker_that_keeps_it(
+async def test_each_worker_serves_its_artifacts_to_clients_with_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEASEWAY_KEY", "a-key")
@@ -37,29 +36,28 @@ async def test_a_page_finds_each_image_at_the_worker_that_keeps_it(
     options = ("--artifacts-http", "127.0.0.1:0", "--artifacts", str(folder), "--workers", "2")
     up = await start_up(tmp_path, *options, servers=servers)
     try:
-        assert up.process.stdout is not None
-        said = [(await up.process.stdout.readline()).decode().split() for _ in range(2)]
-        assert [(word, name) for word, _, name in said] == [
+        lines = [(await up.process.stdout.readline()).decode().split() for _ in range(2)]
+        assert [(word, name) for word, _, name in lines] == [
             ("artifacts", "worker-1"),
             ("artifacts", "worker-2"),
         ]
         async with AsyncClient(up.address, key="a-key") as client, aiohttp.ClientSession() as http:
             session = client.session("talk")
 
-            async def both_have_it_up() -> bool:
+            async def both_are_ready() -> bool:
                 [pictures] = await client.servers()
                 return [each.state for each in pictures.instances] == ["ready", "ready"]
 
-            await eventually(both_have_it_up)
+            await eventually(both_are_ready)
             refs = []
-            for shade in range(8):  # shared: both workers have a share of them
+            for shade in range(8):  # shared: both workers get some of the calls
                 result = await session.call_tool("pixel", {"color": [shade, 0, 0]})
                 refs.append(result.content[0]["artifact"])
             prompt = await session.get_prompt("describe")
             refs.append(prompt.messages[0]["content"]["artifact"])
             wanted = [png(shade, 0, 0) for shade in range(8)] + [png(0, 0, 255)]
             urls = [await page_of(client, ref) for ref in refs]
-            assert {url.partition("mcp")[0] for url in urls} == {url for _, url, _ in said}
+            assert {url.partition("mcp")[0] for url in urls} == {url for _, url, _ in lines}
             for ref, url, content in zip(refs, urls, wanted, strict=True):
                 assert await session.read_artifact(ref) == content
                 key = {"Authorization": "Bearer a-key"}
@@ -71,7 +69,5 @@ async def test_a_page_finds_each_image_at_the_worker_that_keeps_it(
                     assert answer.status == 404
         assert len(list(folder.rglob("*.png"))) == len(refs)
     finally:
-        up.process.terminate()
-        async with asyncio.timeout(60):
-            await up.process.wait()
+        await stop(up)
     assert list(folder.iterdir()) == []

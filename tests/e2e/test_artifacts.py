@@ -1,4 +1,4 @@
-"""Images and sounds from real servers: kept by workers, read by sessions, shown to models."""
+"""Images and sounds of servers: stored by workers, read by sessions, shown to models."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def pictures(**settings: object) -> dict[str, object]:
 async def shared(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[tuple[System, AsyncClient]]:
-    """Two workers with a shared server of pictures, for all tests that harm neither."""
+    """Run two workers with a shared server of images."""
     servers = pictures(**{"truely-stateless": True})
     folder = tmp_path_factory.mktemp("pictures")
     async with running(folder, servers, workers=2) as (system, client):
         yield system, client
 
 
-async def test_images_and_sounds_arrive_as_references_and_their_bytes_are_read(
+async def test_media_of_results_are_references_whose_bytes_can_be_read(
     shared: tuple[System, AsyncClient],
 ) -> None:
     _, client = shared
@@ -52,7 +52,7 @@ async def test_images_and_sounds_arrive_as_references_and_their_bytes_are_read(
         assert (artifact.mime_type, artifact.byte_length) == (media.mime_type, len(content))
 
 
-async def test_a_model_is_shown_pictures_and_told_of_the_rest(
+async def test_for_model_has_images_and_describes_other_media(
     shared: tuple[System, AsyncClient],
 ) -> None:
     _, client = shared
@@ -70,7 +70,7 @@ async def test_a_model_is_shown_pictures_and_told_of_the_rest(
     assert "image/svg+xml" in svg["text"]
 
 
-async def test_media_in_place_are_asked_for_by_call(shared: tuple[System, AsyncClient]) -> None:
+async def test_a_call_can_ask_for_inline_media(shared: tuple[System, AsyncClient]) -> None:
     _, client = shared
     result = await client.call_tool("pixel", {"color": [1, 2, 3]}, inline_media=True)
     assert base64.b64decode(result.content[0]["data"]) == png(1, 2, 3)
@@ -78,7 +78,7 @@ async def test_media_in_place_are_asked_for_by_call(shared: tuple[System, AsyncC
     assert result.for_model() == await result.for_model()
 
 
-async def test_media_of_prompts_come_as_those_of_results(
+async def test_media_of_prompts_are_references_or_inline_like_those_of_results(
     shared: tuple[System, AsyncClient],
 ) -> None:
     _, client = shared
@@ -91,30 +91,30 @@ async def test_media_of_prompts_come_as_those_of_results(
     assert "artifact" not in shown
 
 
-async def test_bytes_of_resources_come_in_place(shared: tuple[System, AsyncClient]) -> None:
+async def test_bytes_of_resources_are_inline(shared: tuple[System, AsyncClient]) -> None:
     _, client = shared
     read = await client.read_resource("pictures://green")
     assert read.blob == png(0, 255, 0)
     assert read.contents[0].keys() >= {"uri", "mimeType", "blob"}
 
 
-async def test_what_is_no_base64_is_passed_on(shared: tuple[System, AsyncClient]) -> None:
+async def test_media_with_invalid_base64_are_passed_on(shared: tuple[System, AsyncClient]) -> None:
     _, client = shared
     result = await client.call_tool("broken")
     assert result.content[0]["data"] == "no base64!"
     assert (await result.for_model())[0]["type"] == "text"
 
 
-async def test_a_large_artifact_comes_in_parts(shared: tuple[System, AsyncClient]) -> None:
+async def test_a_large_artifact_is_read_in_parts(shared: tuple[System, AsyncClient]) -> None:
     _, client = shared
-    size = 20 << 20  # in base64 above the bound of a result, below that of a line
+    size = 20 << 20  # in base64 above the limit of a result, below that of a line
     result = await client.call_tool("large", {"size": size})
     parts = [part async for part in client.read_artifact(result.content[0]["artifact"])]
     assert b"".join(parts) == bytes(range(256)) * (size // 256)
     assert max(len(part) for part in parts) <= BATCH_SIZE
 
 
-async def test_the_synchronous_client_reads_them_too(shared: tuple[System, AsyncClient]) -> None:
+async def test_the_synchronous_client_reads_artifacts(shared: tuple[System, AsyncClient]) -> None:
     system, _ = shared
 
     def use() -> None:
@@ -137,13 +137,15 @@ async def test_the_synchronous_client_reads_them_too(shared: tuple[System, Async
 
 
 @pytest.mark.parametrize("ref", ["", "../../etc/passwd", "artifacts/mcp/pictures/pixel/x.png"])
-async def test_what_is_no_reference_is_lost(shared: tuple[System, AsyncClient], ref: str) -> None:
+async def test_an_invalid_reference_is_reported_as_a_lost_artifact(
+    shared: tuple[System, AsyncClient], ref: str
+) -> None:
     _, client = shared
     with pytest.raises(ArtifactLost):
         await client.read_artifact(ref)
 
 
-async def test_each_session_reads_its_own_and_nobody_elses(tmp_path: Path) -> None:
+async def test_a_session_reads_only_its_own_artifacts(tmp_path: Path) -> None:
     async with running(tmp_path, pictures()) as (system, client):
         first, second = client.session("first"), client.session("second")
         mine = (await first.call_tool("pixel", {"color": [1, 1, 1]})).content[0]["artifact"]
@@ -158,7 +160,7 @@ async def test_each_session_reads_its_own_and_nobody_elses(tmp_path: Path) -> No
             assert await again.session("first").read_artifact(mine) == png(1, 1, 1)
 
 
-async def test_artifacts_of_a_worker_that_ended_are_lost(tmp_path: Path) -> None:
+async def test_artifacts_of_a_killed_worker_are_lost(tmp_path: Path) -> None:
     servers = pictures(**{"truely-stateless": True})
     async with running(tmp_path, servers) as (system, client):
         result = await client.call_tool("pixel", {"color": [1, 1, 1]})
@@ -181,7 +183,7 @@ async def _is_lost(client: AsyncClient, ref: str) -> bool:
     return False
 
 
-async def test_nothing_is_left_when_a_worker_ends_and_killed_ones_are_cleaned_up_after(
+async def test_workers_remove_their_artifacts_and_those_of_killed_workers(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "artifacts"

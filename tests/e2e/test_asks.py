@@ -1,4 +1,4 @@
-"""Servers that ask their callers, through a whole system: handlers of the SDK, and unary calls."""
+"""Server requests to callers in a whole system: handlers of the SDK, and unary calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def servers() -> dict[str, object]:
 
 
 async def accept(params: dict[str, Any]) -> dict[str, Any]:
-    """Answer as a person who is called what the message says."""
+    """Accept, with the message as the name."""
     await asyncio.sleep(0)
     return {"action": "accept", "content": {"name": params["message"]}}
 
@@ -46,8 +46,8 @@ async def test_handlers_of_the_sdk_answer_servers_of_both_eras(tmp_path: Path) -
                 on_sampling=lambda params: SAMPLED,
                 roots=["file:///srv/data"],
             )
-            said = json.loads(result.text)
-            replies = said if isinstance(said, list) else list(said.values())
+            parsed = json.loads(result.text)
+            replies = parsed if isinstance(parsed, list) else list(parsed.values())
             assert len(replies) == count
             assert {"action": "accept", "content": {"name": "Name?"}} in replies
             assert SAMPLED in replies
@@ -55,7 +55,7 @@ async def test_handlers_of_the_sdk_answer_servers_of_both_eras(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_caller_without_handlers_learns_what_to_pass(tmp_path: Path) -> None:
+async def test_the_error_without_a_handler_names_the_missing_parameter(tmp_path: Path) -> None:
     async with running(tmp_path, servers()) as (_, client):
         refused = json.loads((await client.call_tool("old_ask", ALL)).text)
         assert ["on_elicitation=" in refused[0]["message"], "roots=" in refused[2]["message"]] == [
@@ -67,26 +67,26 @@ async def test_a_caller_without_handlers_learns_what_to_pass(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_hundred_callers_are_asked_for_their_own_calls(tmp_path: Path) -> None:
+async def test_each_of_a_hundred_callers_gets_the_requests_of_its_own_call(tmp_path: Path) -> None:
     async with running(tmp_path, servers()) as (_, client):
 
-        async def one(tool: str, number: int) -> None:
+        async def call(tool: str, number: int) -> None:
             question = {"method": ELICIT["method"], "params": {"message": f"{tool} {number}"}}
             arguments = {"questions": [question], "rounds": 3}
             async with client.session(f"{tool}-{number % 10}") as session:
                 result = await session.call_tool(tool, arguments, on_elicitation=accept)
-            said = json.loads(result.text)
-            replies = said if isinstance(said, list) else list(said.values())
+            parsed = json.loads(result.text)
+            replies = parsed if isinstance(parsed, list) else list(parsed.values())
             assert {reply["content"]["name"] for reply in replies} == {f"{tool} {number}"}
 
-        # Calls of one lease to a legacy server are told apart by their order only: one at a time.
-        async with asyncio.timeout(60):
-            await asyncio.gather(*(one("new_ask", number) for number in range(100)))
-            await asyncio.gather(*(one("old_ask", number) for number in range(10)))
+        # A request of a legacy server does not name its call: one call at a time per lease.
+        async with asyncio.timeout(BOUND):
+            await asyncio.gather(*(call("new_ask", number) for number in range(100)))
+            await asyncio.gather(*(call("old_ask", number) for number in range(10)))
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_unary_caller_goes_on_with_its_answers(tmp_path: Path) -> None:
+async def test_a_unary_caller_continues_a_call_with_its_responses(tmp_path: Path) -> None:
     async with running(tmp_path, servers()) as (_, client):
         (worker,) = await client.workers()
         async with grpc.aio.insecure_channel(worker.address) as channel:
@@ -112,15 +112,15 @@ async def test_a_unary_caller_goes_on_with_its_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_call_that_is_given_up_while_a_person_thinks_leaves_its_lease_usable(
+async def test_a_lease_is_usable_after_a_call_is_cancelled_during_an_elicitation(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, servers()) as (_, client):
         for tool in ("old_ask", "new_ask"):
-            await _give_up(client, tool)
+            await _cancel_call(client, tool)
 
 
-async def _give_up(client: AsyncClient, tool: str) -> None:
+async def _cancel_call(client: AsyncClient, tool: str) -> None:
     asked = asyncio.Event()
 
     async def never(params: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Browsers, the servers that leases are for: each session has its own, and sees its own page."""
+"""Browsers as leased servers: each session has its own browser and page."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Page:
-    """A page whose every pixel is known: one box on a ground of one colour."""
+    """A page with known pixels: one box on a background of one colour."""
 
-    ground: str
+    background: str
     box: tuple[int, int, int, int]
 
     @property
     def path(self) -> str:
-        return f"/{self.ground}/" + "/".join(map(str, self.box))
+        return f"/{self.background}/" + "/".join(map(str, self.box))
 
     def html(self) -> str:
         left, top, width, height = self.box
         return (
-            f"<!doctype html><title>{self.ground}</title>"
-            f"<body style='margin:0;background:#{self.ground}'>"
+            f"<!doctype html><title>{self.background}</title>"
+            f"<body style='margin:0;background:#{self.background}'>"
             f"<div style='position:absolute;background:#102030;left:{left}px;top:{top}px;"
             f"width:{width}px;height:{height}px'></div>"
         )
 
     def picture(self) -> Image.Image:
         left, top, width, height = self.box
-        picture = Image.new("RGB", (WIDTH, HEIGHT), f"#{self.ground}")
+        picture = Image.new("RGB", (WIDTH, HEIGHT), f"#{self.background}")
         corners = (left, top, left + width - 1, top + height - 1)
         ImageDraw.Draw(picture).rectangle(corners, fill="#102030")
         return picture
@@ -60,10 +60,10 @@ PAGES = {
 
 class _Site(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        ground, *box = self.path.strip("/").split("/")
+        background, *box = self.path.strip("/").split("/")
         known = len(box) == 4
         left, top, width, height = map(int, box) if known else (0, 0, 0, 0)
-        body = Page(ground, (left, top, width, height)).html().encode()
+        body = Page(background, (left, top, width, height)).html().encode()
         self.send_response(200 if known else 404)
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", str(len(body)))
@@ -71,12 +71,12 @@ class _Site(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Do not log."""
 
 
 @pytest.fixture
 def site() -> Iterator[str]:
-    """Return the origin of a server of pages."""
+    """Run a server of pages; return its origin."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Site)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -92,7 +92,10 @@ def browser(npm_server: ServerCommand, chromium: str, folder: Path) -> dict[str,
     command = npm_server("playwright-mcp")
     options = ["--headless", "--isolated", "--no-sandbox", "--executable-path", chromium]
     options += ["--viewport-size", f"{WIDTH}x{HEIGHT}", "--output-dir", str(folder / "output")]
-    options += ["--timeout-action", str(int(BOUND * 1000))]  # not 5 s, which a busy machine takes
+    options += [
+        "--timeout-action",
+        str(int(BOUND * 1000)),
+    ]  # the default of 5 s is too short for a busy machine
     return {"transport": "stdio", "command": command[0], "args": [*command[1:], *options]}
 
 
@@ -121,7 +124,7 @@ async def screenshot(session: AsyncSession, *, inline: bool = False) -> ToolResu
 
 @pytest.mark.npm
 @pytest.mark.usefixtures("leak_guard")
-async def test_two_sessions_see_their_own_pages_at_the_same_time(
+async def test_two_sessions_use_their_own_browsers_at_the_same_time(
     tmp_path: Path, npm_server: ServerCommand, chromium: str, site: str
 ) -> None:
     async with running(tmp_path, {"browser": browser(npm_server, chromium, tmp_path)}) as (
@@ -130,24 +133,24 @@ async def test_two_sessions_see_their_own_pages_at_the_same_time(
     ):
         references: dict[str, str] = {}
 
-        async def look(name: str) -> None:
+        async def use_browser(name: str) -> None:
             async with client.session(name) as session:
                 for page in PAGES[name]:
                     await visit(session, site, page)
                     image = image_of(await screenshot(session))
                     data = await session.read_artifact(image["artifact"])
                     assert (image["mimeType"], image["byteLength"]) == ("image/png", len(data))
-                    assert same(data, page), f"Session {name} was shown another page."
+                    assert same(data, page), f"Session {name} got the screenshot of another page."
                     references[name] = image["artifact"]
 
         async with asyncio.TaskGroup() as group:
             for name in PAGES:
-                group.create_task(look(name))
+                group.create_task(use_browser(name))
 
-        await _nobody_else_reads(client, references)
+        await _check_only_own_session_reads(client, references)
 
 
-async def _nobody_else_reads(client: AsyncClient, references: dict[str, str]) -> None:
+async def _check_only_own_session_reads(client: AsyncClient, references: dict[str, str]) -> None:
     pattern = r"artifacts/mcp/browser/browser_take_screenshot/[0-9TZ-]+-[0-9a-f-]{36}\.png"
     assert all(re.fullmatch(pattern, each) for each in references.values()), references
     with pytest.raises(ArtifactLost):
@@ -157,7 +160,7 @@ async def _nobody_else_reads(client: AsyncClient, references: dict[str, str]) ->
 
 @pytest.mark.npm
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_screenshot_comes_in_place_where_the_caller_wants_that(
+async def test_a_screenshot_is_inline_if_the_caller_asks_for_inline_media(
     tmp_path: Path, npm_server: ServerCommand, chromium: str, site: str
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:

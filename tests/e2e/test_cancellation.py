@@ -1,4 +1,4 @@
-"""However a caller stops waiting, the server is told, over both transports and in both eras."""
+"""The server is notified however a caller stops waiting, over both transports and in both eras."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import SERVERS, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient, Cancelled, Client, DeadlineExceeded
-
-BOUND = 60.0
 
 
 @contextlib.asynccontextmanager
@@ -40,16 +39,16 @@ async def http_server(*args: str) -> AsyncIterator[str]:
 
 @dataclass
 class Place:
-    """One server: which tool never answers, how often it got it, and what it was told."""
+    """A server: a tool that never answers, counts of its calls and of their cancellations."""
 
     tool: str
     arguments: dict[str, Any]
-    begun: Callable[[], Awaitable[int]]
-    told: Callable[[], Awaitable[int]]
+    received: Callable[[], Awaitable[int]]
+    cancelled: Callable[[], Awaitable[int]]
 
 
 def piped(name: str, log: Path) -> Place:
-    """Return the place of a stdio server, which writes down what it gets."""
+    """Return the place of a stdio server, which logs its messages."""
 
     def lines(method: str, tool: str) -> int:
         messages = [json.loads(line) for line in log.read_text().splitlines()]
@@ -59,28 +58,28 @@ def piped(name: str, log: Path) -> Place:
         ids = {m["id"] for m in messages if m.get("method") == "tools/call"}
         return sum(1 for m in mine if m["params"]["requestId"] in ids)
 
-    async def begun() -> int:
+    async def received() -> int:
         return lines("tools/call", "never")
 
-    async def told() -> int:
+    async def cancelled() -> int:
         return lines("notifications/cancelled", "never")
 
-    return Place(f"{name}_never", {}, begun, told)
+    return Place(f"{name}_never", {}, received, cancelled)
 
 
 def posted(name: str, url: str, log: Path, *, modern: bool) -> Place:
-    """Return the place of an HTTP server, which says what it saw."""
+    """Return the place of an HTTP server, which logs its requests and reports cancellations."""
 
-    async def begun() -> int:
+    async def received() -> int:
         bodies = [json.loads(line)["body"] for line in log.read_text().splitlines()]
         return sum(1 for body in bodies if body.get("method") == "tools/call")
 
-    async def told() -> int:
+    async def cancelled() -> int:
         async with aiohttp.ClientSession() as http, http.get(f"{url}/state") as answer:
             seen = await answer.json()
         return seen["disconnected"] if modern else len(seen["cancelled"])
 
-    return Place(f"{name}_echo", {"text": "never"}, begun, told)
+    return Place(f"{name}_echo", {"text": "never"}, received, cancelled)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +117,7 @@ async def places(
             yield system.address, found
 
 
-async def cancelled(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
+async def cancel_task(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
     async with AsyncClient(address) as client:
         call = asyncio.create_task(client.call_tool(place.tool, place.arguments))
         await reached()
@@ -127,11 +126,15 @@ async def cancelled(address: str, place: Place, reached: Callable[[], Awaitable[
             await call
 
 
-async def timed_out(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
+async def time_out(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
     def call() -> None:
         with Client(address) as client:
             client.list_tools()
-            for timeout in (3.0, 9.0, 27.0):  # it may pass before the server has got the call
+            for timeout in (
+                3.0,
+                9.0,
+                27.0,
+            ):  # a short one may pass before the server has received the call
                 with pytest.raises(DeadlineExceeded):
                     client.call_tool(place.tool, place.arguments, timeout=timeout)
                 if seen.is_set():
@@ -145,7 +148,7 @@ async def timed_out(address: str, place: Place, reached: Callable[[], Awaitable[
     await asyncio.gather(asyncio.to_thread(call), see())
 
 
-async def closed(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
+async def close_client(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
     client = AsyncClient(address)
     call = asyncio.create_task(client.call_tool(place.tool, place.arguments))
     await reached()
@@ -154,7 +157,7 @@ async def closed(address: str, place: Place, reached: Callable[[], Awaitable[Non
         await call
 
 
-async def left(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
+async def leave_stream(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
     async with (
         AsyncClient(address) as client,
         client.session("dialog").stream_tool(place.tool, place.arguments),
@@ -170,7 +173,7 @@ Client(address).call_tool(tool, json.loads(arguments))
 """
 
 
-async def killed(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
+async def kill_caller(address: str, place: Place, reached: Callable[[], Awaitable[None]]) -> None:
     words = (CALLER, address, place.tool, json.dumps(place.arguments))
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", *words)
     try:
@@ -180,25 +183,25 @@ async def killed(address: str, place: Place, reached: Callable[[], Awaitable[Non
         await process.wait()
 
 
-@pytest.mark.parametrize("way", [cancelled, timed_out, closed, left, killed])
-async def test_a_caller_that_stops_waiting_is_heard_by_the_server(
-    places: tuple[str, dict[str, Place]], way: Any
+@pytest.mark.parametrize("stop", [cancel_task, time_out, close_client, leave_stream, kill_caller])
+async def test_the_server_is_notified_when_a_caller_stops_waiting(
+    places: tuple[str, dict[str, Place]], stop: Any
 ) -> None:
     address, found = places
 
     async def stop_waiting(place: Place) -> None:
-        begun, told = await place.begun(), await place.told()
+        received, cancelled = await place.received(), await place.cancelled()
 
         async def reached() -> None:
-            async def has_begun() -> bool:
-                return await place.begun() > begun
+            async def has_received() -> bool:
+                return await place.received() > received
 
-            await eventually(has_begun)
+            await eventually(has_received)
 
-        async def was_told() -> bool:
-            return await place.told() > told
+        async def is_cancelled() -> bool:
+            return await place.cancelled() > cancelled
 
-        await way(address, place, reached)
-        await eventually(was_told, within=BOUND)
+        await stop(address, place, reached)
+        await eventually(is_cancelled)
 
     await asyncio.gather(*(stop_waiting(place) for place in found.values()))

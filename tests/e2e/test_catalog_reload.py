@@ -1,14 +1,13 @@
-"""Filters of prompts and resources, changed while a system runs, and what a person sees of it."""
+"""Changed filters of prompts and resources, and the commands that list and read them."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 from pathlib import Path
 
 import pytest
-from tests.e2e.system import LEASEWAY, eventually, python_server, running
+from tests.e2e.forking import run_leaseway
+from tests.e2e.system import eventually, python_server, running
 
 from leaseway.sdk import AsyncClient, ServerInfo
 
@@ -24,23 +23,7 @@ async def only_server(client: AsyncClient) -> ServerInfo:
     return server
 
 
-async def leaseway(address: str, *words: str) -> tuple[int | None, str, str]:
-    """Run the command and return its exit status and what it printed."""
-    process = await asyncio.create_subprocess_exec(
-        *LEASEWAY,
-        *words,
-        "--address",
-        address,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=os.environ,
-    )
-    async with asyncio.timeout(60):
-        out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
-
-
-async def test_new_filters_touch_no_process(tmp_path: Path) -> None:
+async def test_new_filters_restart_no_process(tmp_path: Path) -> None:
     async with running(tmp_path, {"notes": notes()}) as (system, client):
 
         async def is_up() -> bool:
@@ -69,23 +52,23 @@ async def test_new_filters_touch_no_process(tmp_path: Path) -> None:
         assert (await client.get_prompt("greet", {"name": "x"})).text == "greet: hello x"
 
 
-async def test_the_command_lists_and_reads_what_a_server_offers(tmp_path: Path) -> None:
+async def test_commands_list_and_read_prompts_and_resources(tmp_path: Path) -> None:
     async with running(tmp_path, {"notes": notes()}) as (system, _client):
-        address = system.address
-        _, out, _ = await leaseway(address, "prompts", "notes", "--json")
+        address = ("--address", system.address)
+        _, out, _ = await run_leaseway("prompts", "notes", "--json", *address)
         assert [one["name"] for one in json.loads(out)] == ["greet", "plain", "secret_prompt"]
-        _, out, _ = await leaseway(address, "resources", "--json")
+        _, out, _ = await run_leaseway("resources", "--json", *address)
         kinds = {one["uri"]: one["template"] for one in json.loads(out)}
         assert (kinds["note://a"], kinds["note://{name}"]) == (False, True)
-        assert await leaseway(address, "resource", "note://a") == (0, "first\n", "")
-        assert await leaseway(address, "prompt", "greet", "name=Ada") == (
+        assert await run_leaseway("resource", "note://a", *address) == (0, "first\n", "")
+        assert await run_leaseway("prompt", "greet", "name=Ada", *address) == (
             0,
             "user: greet: hello Ada\n",
             "",
         )
         file = tmp_path / "blob"
-        await leaseway(address, "resource", "note://blob", "--output", str(file))
+        await run_leaseway("resource", "note://blob", "--output", str(file), *address)
         assert file.read_bytes() == bytes(range(256))
-        status, _, err = await leaseway(address, "resource", "nota://a")
+        status, _, err = await run_leaseway("resource", "nota://a", *address)
         assert status == 1
         assert "There is no resource 'nota://a'. Did you mean 'note://a'" in err

@@ -1,4 +1,4 @@
-"""The synchronous client in Celery's prefork pool, made before the pool is forked."""
+"""The synchronous client in Celery's prefork pool, created before the fork."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ for number in range({ORDERS}):
 
 
 async def test_tasks_of_a_prefork_pool_call_tools(tmp_path: Path) -> None:
-    # Celery's folder transport and result files are not written in one step, and a reader can
-    # find an empty one: all orders are there before the pool starts, and tasks rename results.
+    # Celery's folder transport does not write files atomically, and a reader can find an empty
+    # one: all orders are written before the pool starts, and tasks rename their results.
     (tmp_path / "jobs.py").write_text(JOBS)
     done = tmp_path / "done"
     async with running(tmp_path, SERVERS) as (system, _):

@@ -1,4 +1,4 @@
-"""Clients that come, call and are closed leave no connection anywhere."""
+"""Closed clients leave no connection, task or descriptor behind."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ SERVERS = {
 }
 AT_ONCE = 20
 CLIENTS = 100
-MOST_LEASING = 3
-"""Clients of those at once that lease: each needs a process of the server."""
+MAX_LEASING = 3
+"""How many of the clients at once lease: each needs a process of the server."""
 
 
-async def come_and_go(address: str, number: int) -> None:
-    """Open a client, listen for changes, call, and close it with its work done or under way."""
+async def open_and_close(address: str, number: int) -> None:
+    """Open a client, call, and close it with or without a call in flight."""
     client = AsyncClient(address, agent="test")
-    under_way: asyncio.Task[object] | None = None
+    in_flight: asyncio.Task[object] | None = None
     async with client:
         assert (await client.call_tool("sum_next")).text.isdecimal()
-        if number % AT_ONCE < MOST_LEASING:
+        if number % AT_ONCE < MAX_LEASING:
             await client.session(f"visit-{number}").call_tool("counter_next")
         if number % 2:
             call = client.call_tool("sum_sleep", {"seconds": 600}, timeout=900)
-            under_way = asyncio.create_task(call)
+            in_flight = asyncio.create_task(call)
             await asyncio.sleep(0)
-    if under_way is not None:
-        await asyncio.wait([under_way])
-        under_way.exception()
+    if in_flight is not None:
+        await asyncio.wait([in_flight])
+        in_flight.exception()
 
 
 async def wave(address: str, first: int) -> None:
-    await asyncio.gather(*(come_and_go(address, first + each) for each in range(AT_ONCE)))
+    await asyncio.gather(*(open_and_close(address, first + each) for each in range(AT_ONCE)))
 
 
 def own_descriptors() -> int:
@@ -49,12 +49,12 @@ def own_descriptors() -> int:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_hundred_closed_clients_leave_no_descriptor_anywhere(tmp_path: Path) -> None:
+async def test_a_hundred_closed_clients_leave_no_descriptor_open(tmp_path: Path) -> None:
     async with running(tmp_path, SERVERS) as (system, client):
         assert system.control_plane is not None
         parts = [system.control_plane, *system.workers.values()]
         await client.call_tool("sum_next")
-        await wave(system.address, 0)  # what is made once and kept is made now
+        await wave(system.address, 0)  # creates everything that is created once and kept
 
         async def no_leases() -> bool:
             return not await client.leases()

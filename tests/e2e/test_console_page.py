@@ -1,4 +1,4 @@
-"""The console in a real browser: with nothing, with much, and with hostile text."""
+"""The console in a real browser: empty, with many servers and leases, with hostile text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,29 +30,46 @@ from leaseway.wire.messages.events import EventRecord
 _VIEWS = ("", "servers", "tools", "leases", "workers", "calls", "approvals", "problems", "history")
 _HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 _ROOT = Path(__file__).parents[2]
-_DRAWN_WITHIN = 200
-"""Milliseconds, what the page asks for included; a machine with other work is given some looks."""
-_LOOKS = 10
+_REDRAW_LIMIT = 200
+"""Milliseconds, requests included; on a busy machine the fastest of some tries counts."""
+_MAX_TRIES = 10
+
+
+@pytest.fixture(scope="module")
+async def module_page(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Page]:
+    """Run one browser for all tests of the module."""
+    async with browser(tmp_path_factory.mktemp("browser")) as page:
+        yield page
 
 
 @pytest.fixture
-async def page(tmp_path: Path) -> AsyncIterator[Page]:
-    async with browser(tmp_path) as opened:
-        yield opened
+async def page(module_page: Page) -> Page:
+    """Return the browser's page, empty and without complaints."""
+    await module_page.open("about:blank")
+    module_page.complaints.clear()
+    return module_page
 
 
-@pytest.fixture
-async def plane_at() -> AsyncIterator[tuple[Plane, str]]:
-    """Give a plane in process, and where its console is."""
-    plane = Plane(epoch=1)
+@asynccontextmanager
+async def console_of(plane: Plane) -> AsyncIterator[str]:
+    """Serve the console of a plane in process; yield its URL."""
     listener = ConsoleListener(Endpoint("127.0.0.1", 0), None)
     with closing(listener):
         async with serve_console(listener, plane):
-            yield plane, listener.url
+            yield listener.url
+
+
+@pytest.fixture(scope="module")
+async def filled() -> AsyncIterator[str]:
+    """Serve the console of a plane with many servers, leases and problems; yield its URL."""
+    plane = Plane(epoch=1)
+    _fill(plane)
+    async with console_of(plane) as url:
+        yield url
 
 
 def _join(plane: Plane, name: str) -> None:
-    """Have a worker join that holds 500 leases."""
+    """Add a worker with 500 leases."""
     joined = replace(hello(name), capacity=1_000)
     held = tuple(
         lease(f"{name}-{n}", name, f"session-{name}-{n}", f"server-{n:03}") for n in range(500)
@@ -63,7 +80,7 @@ def _join(plane: Plane, name: str) -> None:
 
 
 def _fill(plane: Plane) -> None:
-    """Give a plane 500 servers, 5,000 leases, problems and events."""
+    """Add 500 servers, 5,000 leases, problems and events to a plane."""
     specs = {VariantKey(f"server-{n:03}"): spec(f"server-{n:03}") for n in range(500)}
     plane.act(lambda state, now: state.apply_config(specs, frozenset(), [], now))
     plane.events.record_reload(specs, "mcp.yaml", [], plane.clock().unix)
@@ -77,18 +94,20 @@ def _fill(plane: Plane) -> None:
         )
 
 
-async def _shown(page: Page, url: str, view: str) -> None:
+async def _open_view(page: Page, url: str, view: str) -> None:
     await page.run(f"location.href = {json.dumps(f'{url}#/{view}')}")
     await page.until("!!document.querySelector('main h1')")
 
 
-async def test_every_view_says_that_there_is_nothing_yet(
-    page: Page, plane_at: tuple[Plane, str]
-) -> None:
-    _plane, url = plane_at
+async def test_every_view_of_an_empty_system_says_that_it_is_empty(page: Page) -> None:
+    async with console_of(Plane(epoch=1)) as url:
+        await _check_empty_views(page, url)
+
+
+async def _check_empty_views(page: Page, url: str) -> None:
     await page.open(url)
     await page.until("document.body.innerText.includes('No worker is connected')")
-    said = {
+    texts = {
         "servers": "No server is configured",
         "tools": "No tool can be called yet",
         "leases": "No lease is held",
@@ -98,30 +117,27 @@ async def test_every_view_says_that_there_is_nothing_yet(
         "problems": "No problem is open",
         "history": "There are no events yet",
     }
-    for view, words in said.items():
-        await _shown(page, url, view)
+    for view, words in texts.items():
+        await _open_view(page, url, view)
         await page.until(f"document.body.innerText.includes({json.dumps(words)})")
     assert page.complaints == []
 
 
-async def test_five_hundred_servers_and_five_thousand_leases_are_drawn_a_page_at_a_time(
-    page: Page, plane_at: tuple[Plane, str]
-) -> None:
-    plane, url = plane_at
-    _fill(plane)
+async def test_many_servers_and_leases_are_drawn_a_page_at_a_time(page: Page, filled: str) -> None:
+    url = filled
     await page.open(url)
     await page.until("document.body.innerText.includes('5,000')")
     for view, whole in (("servers", "of 500"), ("leases", "of 5,000")):
-        await _shown(page, url, view)
+        await _open_view(page, url, view)
         await page.until(f"document.body.innerText.includes({json.dumps(whole)})")
         assert await page.run("document.querySelectorAll('tbody tr').length") == 100
         took = [await page.run(_REDRAWN)]
-        while min(took) >= _DRAWN_WITHIN and len(took) < _LOOKS:
+        while min(took) >= _REDRAW_LIMIT and len(took) < _MAX_TRIES:
             took.append(await page.run(_REDRAWN))
-        assert min(took) < _DRAWN_WITHIN, f"{view}: drawn anew in {took} ms"
-    await page.run(_typed("session-worker-7-123"))
+        assert min(took) < _REDRAW_LIMIT, f"{view}: redrawn in {took} ms"
+    await page.run(_type("session-worker-7-123"))
     await page.until("document.querySelectorAll('tbody tr').length === 1")
-    await _shown(page, url, "problems")
+    await _open_view(page, url, "problems")
     await page.until("document.body.innerText.includes('300 open')")
     assert page.complaints == []
 
@@ -142,7 +158,7 @@ _REDRAWN = """(async () => {
 })()"""
 
 
-def _typed(text: str, where: str = "input[type=search]") -> str:
+def _type(text: str, where: str = "input[type=search]") -> str:
     return f"""(() => {{
       const field = document.querySelector({json.dumps(where)});
       field.value = {json.dumps(text)};
@@ -150,16 +166,11 @@ def _typed(text: str, where: str = "input[type=search]") -> str:
     }})()"""
 
 
-@pytest.mark.parametrize(("width", "dark"), [(380, True), (380, False), (1600, False)])
-async def test_nothing_is_wider_than_the_page(
-    page: Page, plane_at: tuple[Plane, str], width: int, dark: bool
-) -> None:
-    plane, url = plane_at
-    _fill(plane)
-    await page.open(url, width=width, dark=dark)
+@pytest.mark.parametrize("width", [380, 1600])
+async def test_no_view_is_wider_than_the_page(page: Page, filled: str, width: int) -> None:
+    await page.open(filled, width=width)
     for view in _VIEWS:
-        await _shown(page, url, view)
-        await page.until("!!document.querySelector('main h1')")
+        await _open_view(page, filled, view)
         wide = await page.run("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, view
 
@@ -169,22 +180,20 @@ def _axe() -> str:
     script = folder / "node_modules" / "axe-core" / "axe.min.js"
     if not script.is_file():
         if "npm" in os.environ.get("LEASEWAY_REQUIRE", "").split(","):
-            pytest.fail("LEASEWAY_REQUIRE names npm, and axe-core is not there")
-        pytest.skip("axe-core is not there: make npm-servers")
+            pytest.fail("LEASEWAY_REQUIRE names npm, and axe-core is not installed")
+        pytest.skip("axe-core is not installed: make npm-servers")
     return script.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("dark", [False, True])
-async def test_axe_finds_nothing_serious_in_any_view(
-    page: Page, plane_at: tuple[Plane, str], dark: bool
+async def test_axe_finds_no_serious_violation_in_any_view(
+    page: Page, filled: str, dark: bool
 ) -> None:
     script = _axe()
-    plane, url = plane_at
-    _fill(plane)
-    await page.open(url, dark=dark)
+    await page.open(filled, dark=dark)
     found: list[str] = []
     for view in _VIEWS:
-        await _shown(page, url, view)
+        await _open_view(page, filled, view)
         await page.run(f"{script}; true")
         answer: dict[str, Any] = await page.run(
             "axe.run(document, { resultTypes: ['violations'] }).then((found) => ({"
@@ -199,23 +208,24 @@ async def test_axe_finds_nothing_serious_in_any_view(
     assert found == []
 
 
-async def test_hostile_text_of_a_server_stays_text_everywhere(page: Page, tmp_path: Path) -> None:
+async def test_hostile_text_of_a_server_is_shown_as_text_in_every_view(
+    page: Page, tmp_path: Path
+) -> None:
     servers = {"hostile": python_server("planted.py", "hostile", **{"truely-stateless": True})}
     async with System(tmp_path, servers, console=True) as system:
         async with AsyncClient(system.address) as client:
             await client.call_tool("inject", {}, timeout=60)
         await page.open(system.console)
         for view in (*_VIEWS, "server/hostile/", "tool/inject/"):
-            await _shown(page, system.console, view)
-            await page.until("!!document.querySelector('main h1')")
-            await _harmless(page)
-        await _shown(page, system.console, "tool/inject/")
+            await _open_view(page, system.console, view)
+            await _check_harmless(page)
+        await _open_view(page, system.console, "tool/inject/")
         await page.until(f"document.body.innerText.includes({json.dumps(_HOSTILE)})")
         await page.until("!!document.querySelector('form.try button')")
         await page.run("document.querySelector('form.try button').click()")
         await page.until("document.body.innerText.includes('Done in')")
-        await _harmless(page)
-        await _shown(page, system.console, "server/hostile/")
+        await _check_harmless(page)
+        await _open_view(page, system.console, "server/hostile/")
         await page.until(
             "[...document.querySelectorAll('button')].some((b) => b.innerText.includes('stderr'))"
         )
@@ -224,23 +234,23 @@ async def test_hostile_text_of_a_server_stays_text_everywhere(page: Page, tmp_pa
             ".find((b) => b.innerText.includes('stderr')).click()"
         )
         await page.until("document.querySelector('pre.log')?.innerText.includes('onerror')")
-        await _harmless(page)
+        await _check_harmless(page)
         assert page.complaints == []
 
 
-async def test_a_tool_is_called_with_what_its_form_holds(page: Page, tmp_path: Path) -> None:
+async def test_a_tool_is_called_with_the_values_of_its_form(page: Page, tmp_path: Path) -> None:
     servers = {"form": python_server("planted.py", "form", **{"truely-stateless": True})}
     async with System(tmp_path, servers, console=True) as system:
         await page.open(system.console)
         await page.until("document.body.innerText.includes('Everything works')")
-        await _shown(page, system.console, "tool/fill/")
+        await _open_view(page, system.console, "tool/fill/")
         await page.until("document.querySelectorAll('form.try label').length === 4")
-        await page.run(_filled(["ann", "", "", "no JSON"]))
+        await page.run(_fill_form(["ann", "", "", "no JSON"]))
         await page.run("document.querySelector('form.try button').click()")
         await page.until(
             "document.querySelector('.try .failure')?.innerText === 'parts is not JSON.'"
         )
-        await page.run(_filled(["ann", "may be null", "3", '["a"]']))
+        await page.run(_fill_form(["ann", "may be null", "3", '["a"]']))
         await page.run("document.querySelector('form.try button').click()")
         await page.until("document.body.innerText.includes('Done in')")
         sent = await page.run("document.querySelector('form.try pre').innerText")
@@ -253,8 +263,8 @@ async def test_a_tool_is_called_with_what_its_form_holds(page: Page, tmp_path: P
         assert page.complaints == []
 
 
-def _filled(texts: list[str]) -> str:
-    """Return a script that fills all fields at once, as a browser does that remembers them."""
+def _fill_form(texts: list[str]) -> str:
+    """Return a script that fills all fields at once, like a browser's autofill."""
     return f"""(() => {{
       const texts = {json.dumps(texts)};
       document.querySelectorAll('form.try :is(input, textarea)').forEach((field, at) => {{
@@ -264,7 +274,7 @@ def _filled(texts: list[str]) -> str:
     }})()"""
 
 
-async def _harmless(page: Page) -> None:
+async def _check_harmless(page: Page) -> None:
     title, images, scripts = await page.run(
         "[document.title, [...document.images].map((one) => one.getAttribute('src')),"
         " document.querySelectorAll('main script').length]"
@@ -274,7 +284,7 @@ async def _harmless(page: Page) -> None:
     assert scripts == 0
 
 
-async def test_a_restarted_control_plane_is_followed_without_loading_the_page_anew(
+async def test_the_page_reconnects_to_a_restarted_control_plane_without_a_reload(
     page: Page, tmp_path: Path
 ) -> None:
     servers = {"echo": python_server("planted.py", "echo", **{"truely-stateless": True})}
@@ -291,35 +301,35 @@ async def test_a_restarted_control_plane_is_followed_without_loading_the_page_an
         assert await page.run("window.stayed")
 
 
-async def test_who_may_only_look_is_offered_nothing_else(page: Page) -> None:
+async def test_a_viewer_gets_no_button_that_changes_anything(page: Page) -> None:
     plane = Plane(epoch=1)
     _fill(plane)
-    seen = frozenset({Role.VIEWER})
+    roles = frozenset({Role.VIEWER})
 
     async def admit(authorization: str | None) -> Principal:
         if authorization is None:
             raise Fault(Reason.UNAUTHENTICATED, "Sign in.")
-        return Principal("key 1", seen)
+        return Principal("key 1", roles)
 
     listener = ConsoleListener(Endpoint("127.0.0.1", 0), admit)
     with closing(listener):
         async with serve_console(listener, plane):
             await page.open(listener.url)
             await page.until("!!document.querySelector('input[type=password]')")
-            await page.run(_typed("a key", "input[type=password]"))
+            await page.run(_type("a key", "input[type=password]"))
             await page.until(
                 "(document.querySelector('.login button')?.click(),"
                 " document.body.innerText.includes('view only'))"
             )
             for view in ("leases", "workers"):
-                await _shown(page, listener.url, view)
+                await _open_view(page, listener.url, view)
                 await page.until("!!document.querySelector('tbody tr')")
                 assert await page.run("document.querySelectorAll('.danger').length") == 0, view
-            seen = frozenset({Role.OPERATOR})
+            roles = frozenset({Role.OPERATOR})
             await page.open(f"{listener.url}#/workers")
             await page.run("location.reload()")
             await page.until("document.querySelectorAll('.danger').length === 10")
-            seen = frozenset({Role.VIEWER})  # and it is taken from the credential
+            roles = frozenset({Role.VIEWER})  # the credential loses its role
             await page.run("document.querySelector('.danger').click()")
             await page.until("!!document.querySelector('.sure .danger')")
             await page.run("document.querySelector('.sure .danger').click()")
@@ -327,8 +337,8 @@ async def test_who_may_only_look_is_offered_nothing_else(page: Page) -> None:
     assert not any(one.draining for one in plane.state.workers.values())
 
 
-async def test_a_key_is_asked_for_and_opens_the_page(page: Page, tmp_path: Path) -> None:
-    key = "a-key-that-nobody-guesses"
+async def test_the_page_asks_for_a_key_and_opens_with_it(page: Page, tmp_path: Path) -> None:
+    key = "a-key-that-is-hard-to-guess"
     os.environ["LEASEWAY_KEY"] = key
     try:
         async with System(tmp_path, {}, environment={"LEASEWAY_KEY": key}, console=True) as system:

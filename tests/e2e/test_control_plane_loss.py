@@ -1,4 +1,4 @@
-"""No call goes through the control plane, and it keeps no state of its own (DESIGN, both rules)."""
+"""Calls do not use the control plane, and a new one rebuilds its state from the workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def kill_control_plane(system: System) -> None:
 
 
 async def instances(client: AsyncClient) -> set[tuple[str, int | None]]:
-    """Return the instances in use; a spare that a probe left may be anywhere, and ends alone."""
+    """Return the instances in use, without spares of probes, which end by themselves."""
     return {
         (server.id, instance.pid)
         for server in await client.servers()
@@ -35,10 +35,10 @@ async def instances(client: AsyncClient) -> set[tuple[str, int | None]]:
     }
 
 
-@pytest.mark.parametrize("broken", [False, True], ids=["good file", "file broken meanwhile"])
+@pytest.mark.parametrize("invalid", [False, True], ids=["valid file", "invalid file"])
 @pytest.mark.usefixtures("leak_guard")
-async def test_calls_go_on_without_a_control_plane_and_a_new_one_knows_all(
-    tmp_path: Path, broken: bool
+async def test_calls_continue_without_a_control_plane_and_a_new_one_restores_its_state(
+    tmp_path: Path, invalid: bool
 ) -> None:
     async with running(tmp_path, SERVERS, workers=2) as (system, client):
         session = client.session("dialog")
@@ -48,13 +48,13 @@ async def test_calls_go_on_without_a_control_plane_and_a_new_one_knows_all(
         held = await leases(client, 1)
         processes: set[tuple[str, int | None]] = set()
 
-        async def all_are_up() -> bool:  # a shared instance a worker, and the leased one
+        async def all_are_ready() -> bool:  # a shared instance per worker, and the leased one
             processes.clear()
             processes.update(await instances(client))
             ids = sorted(server_id for server_id, _ in processes)
             return ids == ["leased", "shared", "shared"] and all(pid for _, pid in processes)
 
-        await eventually(all_are_up)
+        await eventually(all_are_ready)
 
         async def both_have_joined() -> bool:
             return {worker.id for worker in await client.workers()} == {"worker-1", "worker-2"}
@@ -68,11 +68,11 @@ async def test_calls_go_on_without_a_control_plane_and_a_new_one_knows_all(
 
         task = asyncio.create_task(caller())
         await kill_control_plane(system)
-        # It was never called before: the worker knows what it serves.
+        # This tool was never called before: the worker resolves it.
         assert ("leased", int((await session.call_tool("leased_pid")).text)) in processes
-        dead_at = len(counts)
-        await eventually(lambda: len(counts) > dead_at + 50)
-        if broken:
+        before_loss = len(counts)
+        await eventually(lambda: len(counts) > before_loss + 50)
+        if invalid:
             system.write_text("version: 1\nservers: {x: [}\n")
         await system.start_control_plane()
         await system.ready()
@@ -85,19 +85,19 @@ async def test_calls_go_on_without_a_control_plane_and_a_new_one_knows_all(
         await task
         assert counts == list(range(2, len(counts) + 2))
 
-        async def all_are_the_same() -> bool:
+        async def are_unchanged() -> bool:
             return await instances(client) == processes
 
-        await eventually(all_are_the_same)
+        await eventually(are_unchanged)
 
 
 NO_SUCH_FILE = python_server("no-such-file.py")
-BREAKAGES = {
+INVALID_FILES = {
     "an entry": yaml.safe_dump(
         {"version": 1, "servers": SERVERS | {"shared": SERVERS["shared"] | {"comand": "x"}}}
     ),
     "a start": yaml.safe_dump(
-        # What is exposed stays as it was: the newest rules hold also where a start fails.
+        # The exposure is unchanged: the newest rules apply even if a start fails.
         {"version": 1, "servers": SERVERS | {"leased": SERVERS["leased"] | NO_SUCH_FILE}}
     ),
     "the whole file": "version: 1\nservers: {shared: [}\n",
@@ -105,33 +105,33 @@ BREAKAGES = {
 
 
 @pytest.mark.parametrize(
-    "broken",
+    "invalid",
     [["an entry", "the whole file"], ["a start", "the whole file"]],
     ids=" then ".join,
 )
 @pytest.mark.usefixtures("leak_guard")
-async def test_what_was_broken_while_no_control_plane_ran_is_still_listed_and_callable(
-    tmp_path: Path, broken: list[str]
+async def test_servers_that_became_invalid_without_a_control_plane_are_still_callable(
+    tmp_path: Path, invalid: list[str]
 ) -> None:
     async with running(tmp_path, SERVERS, workers=2) as (system, client):
         before = [tool.name for tool in await client.list_tools()]
         session = client.session("dialog")
         assert (await session.call_tool("leased_next")).text == "1"
-        for count, breakage in enumerate(broken):
+        for count, name in enumerate(invalid):
             await kill_control_plane(system)
-            system.write_text(BREAKAGES[breakage])
+            system.write_text(INVALID_FILES[name])
             await system.start_control_plane()
             await system.ready()
-            async with AsyncClient(system.address) as stranger:  # it has resolved nothing before
-                assert await settled_names(stranger) == before
-                await eventually(stranger.problems)
-                assert (await stranger.call_tool("shared_echo", {"text": "x"})).text == "x"
-                assert (await stranger.call_tool("leased_next")).text == "1"
+            async with AsyncClient(system.address) as fresh:  # it has resolved no name before
+                assert await settled_names(fresh) == before
+                await eventually(fresh.problems)
+                assert (await fresh.call_tool("shared_echo", {"text": "x"})).text == "x"
+                assert (await fresh.call_tool("leased_next")).text == "1"
             assert (await session.call_tool("leased_next")).text == str(count + 2)
 
 
 async def settled_names(client: AsyncClient) -> list[str]:
-    """Return the names of all tools, once the control plane waits for no worker any more."""
+    """Return the names of all tools once the control plane has stopped waiting for workers."""
 
     async def settled() -> bool:
         return not (await client.status()).settling
@@ -141,14 +141,14 @@ async def settled_names(client: AsyncClient) -> list[str]:
 
 
 async def leases(client: AsyncClient, count: int) -> list[tuple[str, str]]:
-    """Wait until the control plane knows so many leases and return them."""
+    """Wait until the control plane lists so many leases; return them."""
     found: list[tuple[str, str]] = []
 
-    async def known() -> bool:
+    async def are_listed() -> bool:
         found[:] = [(lease.id, lease.worker) for lease in await client.leases()]
         return len(found) == count
 
-    await eventually(known)
+    await eventually(are_listed)
     return found
 
 
@@ -156,7 +156,7 @@ async def leases(client: AsyncClient, count: int) -> list[tuple[str, str]]:
 async def test_a_lease_outlives_its_ttl_without_a_control_plane(tmp_path: Path) -> None:
     async with running(tmp_path, SERVERS) as (system, client):
         session = client.session("dialog")
-        # Long enough that some seconds in which the machine gives nobody time end no lease.
+        # Long enough that a busy machine, which stops processes for some seconds, ends no lease.
         lease = await session.acquire("leased", ttl=10)
         await session.call_tool("leased_next")
         await kill_control_plane(system)

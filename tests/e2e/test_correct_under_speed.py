@@ -1,4 +1,4 @@
-"""Very many calls at once, of all sizes, some given up: none lost, crossed or duplicated."""
+"""Many concurrent calls of all sizes, some cancelled: no result is lost, mixed up or duplicated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leaseway.sdk import AsyncClient, DeadlineExceeded, Overloaded
 IN_FLIGHT = 256
 SIZES = (1, 10, 64, 1000, 5000, 20_000)
 LARGE = (262_100, 262_200, 1_000_000, 4 * 2**20)
-"""Around one batch, and to the largest result that the issue of speed knows: several chunks."""
+"""Sizes around one batch, and results of several chunks."""
 
 
 def produced(seed: int, size: int) -> str:
@@ -28,7 +28,7 @@ def produced(seed: int, size: int) -> str:
 
 @dataclass
 class Tally:
-    """What became of the calls."""
+    """The outcomes of the calls."""
 
     seeds: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -39,18 +39,18 @@ class Tally:
 
 
 async def one_call(client: AsyncClient, tally: Tally, choose: random.Random) -> None:
-    """Make a call of a random kind and check its answer, if it has one, against its request."""
+    """Make a call of a random kind; check its result against its request."""
     seed = tally.next_seed()
     size = choose.choice(LARGE) if choose.random() < 0.01 else choose.choice(SIZES)
     steps = choose.randrange(1, 4) if choose.random() < 0.1 else 0
     delay = choose.random() * 0.2 if choose.random() < 0.2 else 0
     arguments = {"seed": seed, "size": size, "steps": steps, "delay": delay}
-    heard: list[tuple[float, str | None]] = []
+    reports: list[tuple[float, str | None]] = []
     call = client.call_tool(
         "produce",
         arguments,
         timeout=choose.uniform(0.001, 0.1) if choose.random() < 0.05 else 60,
-        on_progress=(lambda done, _total, message: heard.append((done, message)))
+        on_progress=(lambda done, _total, message: reports.append((done, message)))
         if steps
         else None,
     )
@@ -70,8 +70,8 @@ async def one_call(client: AsyncClient, tally: Tally, choose: random.Random) -> 
         assert result.text == produced(seed, size)
         assert not result.is_error
         tally.outcomes["answered"] += 1
-    assert [done for done, _ in heard] == sorted({done for done, _ in heard})
-    assert {message for _, message in heard} <= {str(seed)}
+    assert [done for done, _ in reports] == sorted({done for done, _ in reports})
+    assert {message for _, message in reports} <= {str(seed)}
 
 
 async def hammer(client: AsyncClient, tally: Tally, seconds: float, seed: int) -> None:
@@ -103,11 +103,11 @@ async def run(folder: Path, seconds: float) -> Tally:
     return tally
 
 
-async def test_no_answer_is_lost_crossed_or_duplicated(tmp_path: Path) -> None:
+async def test_no_result_is_lost_mixed_up_or_duplicated(tmp_path: Path) -> None:
     await run(tmp_path, seconds=6)
 
 
 @pytest.mark.soak
-async def test_no_answer_is_lost_crossed_or_duplicated_in_a_minute(tmp_path: Path) -> None:
+async def test_no_result_is_lost_mixed_up_or_duplicated_in_a_minute(tmp_path: Path) -> None:
     tally = await run(tmp_path, seconds=60)
     assert tally.outcomes["answered"] > 10_000

@@ -1,4 +1,4 @@
-"""A worker that nothing leads to from the control plane, while callers reach both."""
+"""A worker without a connection to the control plane, while callers reach both."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SERVERS = {
 
 
 class Link:
-    """What a worker takes for its control plane; it can be cut and joined again."""
+    """A proxy between a worker and its control plane, which can be cut and restored."""
 
     def __init__(self, target: str) -> None:
         host, port = target.rsplit(":", 1)
         self._target = host, int(port)
-        self._whole = True
+        self._connected = True
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self.address = ""
@@ -36,13 +36,13 @@ class Link:
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def cut(self) -> None:
-        """End all connections, and each that is made from now on."""
-        self._whole = False
+        """Close all connections, and reject new ones."""
+        self._connected = False
         for writer in self._writers:
             writer.transport.abort()
 
     def join(self) -> None:
-        self._whole = True
+        self._connected = True
 
     async def close(self) -> None:
         self.cut()
@@ -50,12 +50,12 @@ class Link:
         self._server.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._whole:
+        if not self._connected:
             writer.transport.abort()
             return
         try:
             inward, outward = await asyncio.open_connection(*self._target)
-        except OSError:  # nobody listens there at the moment
+        except OSError:  # the target does not listen at the moment
             writer.transport.abort()
             return
         ends = {writer, outward}
@@ -73,7 +73,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_calls_go_on_while_the_control_plane_takes_their_worker_for_lost(
+async def test_calls_continue_while_the_control_plane_counts_their_worker_as_lost(
     tmp_path: Path,
 ) -> None:
     system = System(tmp_path, SERVERS)
@@ -100,8 +100,8 @@ async def test_calls_go_on_while_the_control_plane_takes_their_worker_for_lost(
             return "WORKER_LOST" in {each.reason for each in await client.problems()}
 
         calls = 1
-        while not await lost():  # 10 s, in which every call is answered
-            await asyncio.sleep(0.1)  # not to keep the machine from its work
+        while not await lost():  # for 10 s, in which every call succeeds
+            await asyncio.sleep(0.1)  # to keep the load low
             calls += 1
             assert (await session.call_tool("counter_next")).text == str(calls)
             assert (await client.call_tool("shared_echo", {"text": "x"})).text
@@ -112,13 +112,13 @@ async def test_calls_go_on_while_the_control_plane_takes_their_worker_for_lost(
             calls += 1
             assert (await session.call_tool("counter_next")).text == str(calls)
             assert (await client.call_tool("shared_echo", {"text": "x"})).text
-        async with AsyncClient(system.address) as stranger:  # which has resolved nothing before
-            assert (await stranger.call_tool("shared_echo", {"text": "x"})).text
+        async with AsyncClient(system.address) as fresh:  # it has resolved no name before
+            assert (await fresh.call_tool("shared_echo", {"text": "x"})).text
         link.join()
 
-        async def back() -> bool:
+        async def is_connected() -> bool:
             return await state() == "connected"
 
-        await eventually(back)
+        await eventually(is_connected)
         assert (await session.call_tool("counter_next")).text == str(calls + 1)
         await session.release("counter")

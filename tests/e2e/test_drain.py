@@ -1,4 +1,4 @@
-"""A worker that is drained, by its operator or by SIGTERM: nothing fails, leases end typed."""
+"""A worker drained by an operator or SIGTERM fails no shared call and revokes its leases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import BOUND, descendants
 from tests.e2e.counting import counts
-from tests.e2e.system import LEASEWAY, Part, System, eventually, python_server, running
+from tests.e2e.forking import Completed, run_leaseway
+from tests.e2e.system import Part, System, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient, AsyncSession, LeaseRevoked, LeasewayError
 from leaseway.telemetry.trace_file import TraceCollector, otlp_environment, read_spans
@@ -29,7 +30,7 @@ SESSIONS = 6
 
 @dataclass
 class Load:
-    """Callers of a shared server, until the end of a block."""
+    """Callers of a shared server during a block."""
 
     client: AsyncClient
     answered: int = 0
@@ -37,7 +38,7 @@ class Load:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Call all the time; at the end no call may have failed."""
+        """Call all the time; check at the end that no call failed."""
         over = asyncio.Event()
         tasks = [asyncio.create_task(self._call(str(n), over)) for n in range(8)]
         await eventually(lambda: self.answered > 50)
@@ -60,18 +61,9 @@ class Load:
             await asyncio.sleep(0.01)
 
 
-async def command(system: System, *words: str) -> tuple[int | None, str, str]:
-    """Run `leaseway` and return its status, stdout and stderr."""
-    process = await asyncio.create_subprocess_exec(
-        *LEASEWAY,
-        *words,
-        *("--address", system.address),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(90):
-        out, err = await process.communicate()
-    return process.returncode, out.decode(), err.decode()
+async def command(system: System, *words: str) -> Completed:
+    """Run `leaseway` with the address of a system."""
+    return await run_leaseway(*words, "--address", system.address)
 
 
 async def drain_by_command(system: System, name: str) -> Part:
@@ -85,23 +77,23 @@ async def drain_by_signal(system: System, name: str) -> Part:
     return system.workers[name]
 
 
-async def ended(part: Part, within: float = BOUND) -> int:
-    async with asyncio.timeout(within):
+async def exit_status(part: Part) -> int:
+    async with asyncio.timeout(BOUND):
         return await part.process.wait()
 
 
 async def in_flight(worker: Part) -> bool:
-    """Say whether a call has reached a worker."""
+    """Return whether a worker has a call in flight."""
     return (await counts(worker)).facts["calls"] > 0
 
 
 async def leased(client: AsyncClient) -> dict[str, list[AsyncSession]]:
-    """Return sessions that have counted to one, by the worker of their lease."""
+    """Return sessions with a lease, by the worker of the lease."""
     holders: dict[str, list[AsyncSession]] = {}
     for number in range(SESSIONS):
         session = client.session(f"s{number}")
         lease = await session.acquire("counter")
-        if number:  # the first one has never called: it hears of the end all the same
+        if number:  # the first session never calls and is notified all the same
             assert (await session.call_tool("next")).text == "1"
         holders.setdefault(lease.worker, []).append(session)
     return holders
@@ -109,7 +101,7 @@ async def leased(client: AsyncClient) -> dict[str, list[AsyncSession]]:
 
 @pytest.mark.usefixtures("leak_guard")
 @pytest.mark.parametrize("drain", [drain_by_command, drain_by_signal])
-async def test_a_drained_worker_fails_no_shared_call_and_ends_its_leases_typed(
+async def test_a_drained_worker_fails_no_shared_call_and_revokes_its_leases(
     tmp_path: Path, drain: object
 ) -> None:
     trace = tmp_path / "spans.jsonl"
@@ -128,7 +120,7 @@ async def test_a_drained_worker_fails_no_shared_call_and_ends_its_leases_typed(
         last = holders[name][-1]
         slow = asyncio.create_task(last.call_tool("counter:sleep", {"seconds": 1.5}))
         async with Load(client).running():
-            assert (await ended(await drain(system, name))) == 0  # type: ignore[operator]
+            assert (await exit_status(await drain(system, name))) == 0  # type: ignore[operator]
             assert (await slow).text == "slept"
             for session in holders[name]:
                 with pytest.raises(LeaseRevoked, match=name):
@@ -148,7 +140,7 @@ async def test_a_drained_worker_fails_no_shared_call_and_ends_its_leases_typed(
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_draining_worker_is_shown_and_never_placed_on(tmp_path: Path) -> None:
+async def test_a_draining_worker_is_listed_and_gets_no_new_lease(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     servers = {**SERVERS, "slow": python_server("faults.py", "plain", str(mark))}
     async with running(tmp_path, servers, workers=2) as (system, client):
@@ -157,7 +149,7 @@ async def test_a_draining_worker_is_shown_and_never_placed_on(tmp_path: Path) ->
         busy = asyncio.create_task(session.call_tool("slow:wait"))
         await eventually(partial(in_flight, system.workers[name]))
         await client.drain_worker(name)
-        await client.drain_worker(name)  # an impatient operator changes nothing
+        await client.drain_worker(name)  # a second request changes nothing
 
         async def draining() -> bool:
             return {one.id: one.state for one in await client.workers()}[name] == "draining"
@@ -168,11 +160,11 @@ async def test_a_draining_worker_is_shown_and_never_placed_on(tmp_path: Path) ->
         assert await draining()
         mark.touch()
         assert (await busy).text == "waited"
-        assert await ended(system.workers.pop(name)) == 0
+        assert await exit_status(system.workers.pop(name)) == 0
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_second_signal_ends_a_worker_whose_call_never_ends(tmp_path: Path) -> None:
+async def test_a_second_signal_stops_a_worker_whose_call_never_ends(tmp_path: Path) -> None:
     async with running(tmp_path, SERVERS) as (system, client):
         session = client.session("stuck")
         await session.acquire("counter")
@@ -183,14 +175,14 @@ async def test_a_second_signal_ends_a_worker_whose_call_never_ends(tmp_path: Pat
         part.process.send_signal(signal.SIGTERM)
         await eventually(lambda: any("shuts down" in line for line in part.log))
         part.process.send_signal(signal.SIGTERM)
-        assert await ended(part) == 0  # ten times sooner than the call does
+        assert await exit_status(part) == 0  # ten times sooner than the call ends
         with pytest.raises(LeasewayError):
             await stuck
         assert not [line for pid, line in processes.items() if Path(f"/proc/{pid}").exists()]
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_operators_are_told_what_they_cannot_do(tmp_path: Path) -> None:
+async def test_the_commands_drain_and_revoke_reject_unknown_names(tmp_path: Path) -> None:
     async with running(tmp_path, SERVERS, workers=2) as (system, client):
         status, out, err = await command(system, "worker", "drain", "worker-9")
         assert (status, out) == (1, "")

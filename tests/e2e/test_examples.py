@@ -1,4 +1,4 @@
-"""The quick-start configurations in `deploy/examples`, each started and called as it stands."""
+"""The configurations in `deploy/examples`: each is started and called unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def example(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[AsyncClient]:
-    """Run a system on an example, with folders put in front of its PATH."""
+    """Run a system with an example, with folders in front of its PATH."""
     search = os.pathsep.join([*map(str, path), os.environ["PATH"]])
     system = System(folder, {}, environment={"PATH": search, **(environment or {})})
     system.cwd = cwd
@@ -60,8 +60,8 @@ async def test_rest_tools(tmp_path: Path) -> None:
             assert user.text == "Name: Ann\n0. A\n1. B"
             assert api.last.headers["Authorization"] == "Bearer example"
             order = {"article": "pen", "address": {"city": "Bern"}}
-            told = await client.call_tool("shop_create_order", order)
-            assert json.loads(told.text) == {
+            created = await client.call_tool("shop_create_order", order)
+            assert json.loads(created.text) == {
                 "article": "pen",
                 "count": 1,
                 "address": {"city": "Bern"},
@@ -99,8 +99,8 @@ async def test_a_python_class(tmp_path: Path) -> None:
 
 
 @pytest.mark.npm
-async def test_what_came_from_mcp_servers(tmp_path: Path, npm_server: ServerCommand) -> None:
-    # npx finds the package in the folder that it runs in, and must not look elsewhere.
+async def test_imported_mcpservers(tmp_path: Path, npm_server: ServerCommand) -> None:
+    # npx finds the package in its working folder and must not download another.
     folder = Path(npm_server("mcp-server-filesystem")[0]).parents[2]
     environment = {"npm_config_offline": "true"}
     note = Path("/tmp") / f"leaseway-example-{os.getpid()}"  # the example offers /tmp

@@ -1,4 +1,4 @@
-"""Turning `truely-stateless` over while a server is in use (DESIGN §3)."""
+"""Changing `truely-stateless` while a server is in use (docs/design.md §3)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ def counter(*, shared: bool, **settings: object) -> dict[str, object]:
 
 
 async def flip(system: System, client: AsyncClient, *, shared: bool, **settings: object) -> None:
-    """Turn the server over and wait until that is in force."""
+    """Change whether the server is shared, and wait until that is in effect."""
     await write(system, client, counter(shared=shared, **settings), shared=shared)
 
 
 async def write(
     system: System, client: AsyncClient, servers: dict[str, object], *, shared: bool
 ) -> None:
-    """Write a configuration of one server and wait until it is in force."""
+    """Write a configuration of one server and wait until it is in effect."""
     system.write(servers)
 
-    async def visible_state() -> bool:
+    async def is_applied() -> bool:
         (server,) = await client.servers()
         return server.shared is shared and server.state == "ready" and bool(server.workers)
 
-    await eventually(visible_state)
+    await eventually(is_applied)
 
 
 async def processes(client: AsyncClient) -> set[int | None]:
@@ -46,13 +46,13 @@ async def processes(client: AsyncClient) -> set[int | None]:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_server_made_stateless_keeps_its_leases_and_shares_the_rest(tmp_path: Path) -> None:
+async def test_a_server_made_shared_keeps_its_leases_and_shares_other_calls(tmp_path: Path) -> None:
     async with running(tmp_path, counter(shared=False)) as (system, client):
         old, new = client.session("old"), client.session("new")
         assert (await old.call_tool("next")).text == "1"
         leased = (await old.call_tool("pid")).text
         await flip(system, client, shared=True)
-        assert (await old.call_tool("next")).text == "2"  # what its holder left there is there
+        assert (await old.call_tool("next")).text == "2"  # its state is kept
         shared = (await client.call_tool("pid")).text
         answer = await new.call_tool("pid")
         assert (answer.text, answer.new_lease) == (shared, None)
@@ -62,14 +62,14 @@ async def test_a_server_made_stateless_keeps_its_leases_and_shares_the_rest(tmp_
         assert await old.release("counter")
         assert (await old.call_tool("pid")).text == shared
 
-        async def old_process_gone() -> bool:
+        async def old_process_has_exited() -> bool:
             return await processes(client) == {int(shared)}
 
-        await eventually(old_process_gone)
+        await eventually(old_process_has_exited)
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_lease_left_over_from_a_flip_is_revoked_and_its_session_told(
+async def test_a_lease_of_a_server_made_shared_is_revoked_after_its_drain_timeout(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, counter(shared=False)) as (system, client):
@@ -81,7 +81,7 @@ async def test_a_lease_left_over_from_a_flip_is_revoked_and_its_session_told(
             return not await client.leases()
 
         await eventually(no_lease)
-        for _ in range(2):  # until its holder has taken note, no other client takes its place
+        for _ in range(2):  # until its holder releases it, calls fail
             with pytest.raises(LeaseRevoked):
                 await session.call_tool("next")
         await session.release("counter")
@@ -89,7 +89,7 @@ async def test_a_lease_left_over_from_a_flip_is_revoked_and_its_session_told(
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_server_made_stateful_finishes_shared_calls_and_leases_the_next(
+async def test_a_server_made_stateful_finishes_shared_calls_and_leases_new_ones(
     tmp_path: Path,
 ) -> None:
     mark = tmp_path / "mark"
@@ -104,24 +104,24 @@ async def test_a_server_made_stateful_finishes_shared_calls_and_leases_the_next(
         first = await session.call_tool("pid")
         assert first.new_lease is not None
         assert first.text != shared
-        assert not any(task.done() for task in slow)  # they were in flight all the while
+        assert not any(task.done() for task in slow)  # they are still in flight
         mark.touch()
         assert [result.text for result in await asyncio.gather(*slow)] == ["waited"] * 4
 
-        async def shared_process_gone() -> bool:
+        async def shared_process_has_exited() -> bool:
             return await processes(client) == {int(first.text)}
 
-        await eventually(shared_process_gone)
+        await eventually(shared_process_has_exited)
 
 
 async def calls_are(worker: Part, number: int) -> bool:
-    """Say whether so many calls have reached a worker."""
+    """Return whether so many calls have reached a worker."""
     return (await counts(worker)).facts["calls"] == number
 
 
 @asynccontextmanager
 async def callers(client: AsyncClient) -> AsyncIterator[list[int]]:
-    """Call in ever new sessions and outside of any until the block ends; no call may fail."""
+    """Call in new sessions and without a session until the block ends; no call may fail."""
     over, counts = asyncio.Event(), [0] * 6
 
     async def in_sessions(number: int) -> None:
@@ -148,7 +148,9 @@ async def callers(client: AsyncClient) -> AsyncIterator[list[int]]:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_no_call_fails_while_a_server_is_flipped_back_and_forth(tmp_path: Path) -> None:
+async def test_no_call_fails_while_a_server_alternates_between_shared_and_leased(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path, counter(shared=False), workers=2) as (system, client):
         async with callers(client) as counts:
             for number in range(4):

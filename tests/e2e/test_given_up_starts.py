@@ -1,4 +1,4 @@
-"""A first call that is given up while its server starts: what it would have acquired goes back."""
+"""A first call that is cancelled while its server starts releases its lease."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND
-from tests.e2e.system import LEASEWAY, SERVERS, System, eventually, running
+from tests.e2e.forking import run_leaseway
+from tests.e2e.system import SERVERS, System, eventually, running
 
 from leaseway.sdk import AsyncClient
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
-# Each start writes down its process, and goes on once the gate is open.
+# Each start records its process id and continues once the gate file is removed.
 GATED = 'echo $$ >> "$0.starts"; while [ -e "$0" ]; do sleep 0.05; done; exec "$@"'
 ROUNDS = 3
 
 
 @dataclass
 class Slow:
-    """A running system whose leased server `slow` starts when its gate is open."""
+    """A running system whose leased server `slow` starts once its gate file is removed."""
 
     system: System
     client: AsyncClient
     gate: Path
 
     def starts(self) -> list[int]:
-        """Return the processes of all starts, the newest last."""
+        """Return the process ids of all starts, the newest last."""
         return [int(line) for line in Path(f"{self.gate}.starts").read_text().split()]
 
     async def leases(self, client: AsyncClient | None = None) -> list[str]:
@@ -43,38 +44,35 @@ class Slow:
 
     async def listed(self) -> list[str]:
         """Return the sessions of the leases that `leaseway leases` lists."""
-        command = (*LEASEWAY, "leases", "--json", "--address", self.system.address)
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        async with asyncio.timeout(BOUND):
-            out, _ = await process.communicate()
-        return [lease["session"] for lease in json.loads(out)]
+        done = await run_leaseway("leases", "--json", "--address", self.system.address)
+        return [lease["session"] for lease in json.loads(done.stdout)]
 
-    def has_begun(self, before: int) -> bool:
-        """Say whether there were more starts than before."""
+    def has_started(self, before: int) -> bool:
+        """Return whether there were more starts than before."""
         return len(self.starts()) > before
 
-    def hanging(self, before: int, session: str) -> Callable[[], object]:
-        """Return the condition that a session's start has begun and hangs at the gate."""
+    def is_waiting(self, before: int, session: str) -> Callable[[], object]:
+        """Return the condition that the start for a session waits at the gate."""
 
-        async def hangs() -> bool:
-            return self.has_begun(before) and session in await self.leases()
+        async def waits() -> bool:
+            return self.has_started(before) and session in await self.leases()
 
-        return hangs
+        return waits
 
-    async def given_back(self, session: str, start: int) -> None:
-        """See to it that a session's lease is gone, with the process that was starting."""
+    async def check_released(self, session: str, start: int) -> None:
+        """Wait until a session has no lease and the process of its start has exited."""
 
-        async def is_gone() -> bool:
+        async def is_released() -> bool:
             return session not in await self.leases()
 
-        await eventually(is_gone)
+        await eventually(is_released)
         await eventually(lambda: not Path(f"/proc/{start}").exists())
         assert session not in await self.listed()
 
 
 @pytest.fixture
 async def slow(tmp_path: Path) -> AsyncIterator[Slow]:
-    """The system with its gate closed; what the first probe had started is in use."""
+    """Run the system with its gate closed; a session holds the instance of the probe."""
     gate = tmp_path / "gate"
     args = ["-c", GATED, str(gate), sys.executable, str(SERVERS / "counter.py")]
     entry = {"transport": "stdio", "command": "sh", "args": args, "startup_timeout": 120}
@@ -84,7 +82,7 @@ async def slow(tmp_path: Path) -> AsyncIterator[Slow]:
         yield Slow(system, client, gate)
 
 
-async def test_a_first_call_that_is_cancelled_gives_its_lease_back_with_its_session(
+async def test_closing_the_session_of_a_cancelled_first_call_releases_its_lease(
     slow: Slow,
 ) -> None:
     for number in range(ROUNDS):
@@ -92,20 +90,20 @@ async def test_a_first_call_that_is_cancelled_gives_its_lease_back_with_its_sess
         before = len(slow.starts())
         async with slow.client.session(key) as session:
             call = asyncio.create_task(session.call_tool("add", {"by": 1}))
-            await eventually(slow.hanging(before, key))
+            await eventually(slow.is_waiting(before, key))
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
-            # Another call of the session would go on waiting for the same start.
+            # Another call of the session would wait for the same start.
             assert key in await slow.leases()
-        await slow.given_back(key, slow.starts()[-1])
+        await slow.check_released(key, slow.starts()[-1])
     slow.gate.unlink()
     async with slow.client.session("dialog-0") as session:
         result = await session.call_tool("add", {"by": 1})
         assert result.new_lease is not None
 
 
-async def test_a_first_call_outside_any_session_gives_its_lease_back_with_its_client(
+async def test_closing_the_client_of_a_cancelled_first_call_releases_its_lease(
     slow: Slow,
 ) -> None:
     async def own() -> set[str]:
@@ -116,11 +114,11 @@ async def test_a_first_call_outside_any_session_gives_its_lease_back_with_its_cl
         async with AsyncClient(slow.system.address) as client:
             call = asyncio.create_task(client.call_tool("add", {"by": 1}))
             await eventually(own)
-            await eventually(partial(slow.has_begun, before))
+            await eventually(partial(slow.has_started, before))
             (session,) = await own()
             call.cancel()
             await asyncio.wait([call])
-        await slow.given_back(session, slow.starts()[-1])
+        await slow.check_released(session, slow.starts()[-1])
 
 
 PROGRAM = """
@@ -132,7 +130,7 @@ with Client(sys.argv[1]) as client, client.session(sys.argv[2]) as session:
 """
 
 
-async def test_ctrl_c_in_a_first_call_of_the_synchronous_client_gives_its_lease_back(
+async def test_ctrl_c_in_a_first_call_of_the_synchronous_client_releases_its_lease(
     slow: Slow,
 ) -> None:
     for number in range(ROUNDS):
@@ -143,14 +141,14 @@ async def test_ctrl_c_in_a_first_call_of_the_synchronous_client_gives_its_lease_
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            await eventually(slow.hanging(before, key))
+            await eventually(slow.is_waiting(before, key))
             process.send_signal(signal.SIGINT)
             async with asyncio.timeout(BOUND):
-                _, said = await process.communicate()
+                _, errors = await process.communicate()
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-        assert process.returncode == -signal.SIGINT, said.decode()
-        assert said.rstrip().endswith(b"KeyboardInterrupt"), said.decode()
-        await slow.given_back(key, slow.starts()[-1])
+        assert process.returncode == -signal.SIGINT, errors.decode()
+        assert errors.rstrip().endswith(b"KeyboardInterrupt"), errors.decode()
+        await slow.check_released(key, slow.starts()[-1])
         assert await slow.leases() == ["early"]

@@ -1,4 +1,4 @@
-"""Both clients answer official servers of both eras, and have their results as instances."""
+"""Both clients answer requests of servers of both eras, and parse results into types."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any, TypedDict
 
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import System, eventually, python_server, running
 
 from leaseway.sdk import (
@@ -73,14 +74,14 @@ async def client(system: System) -> AsyncIterator[AsyncClient]:
         yield made
 
 
-async def test_a_server_that_asks_by_requests_is_spoken_to_so_that_it_can(
+async def test_a_server_that_needs_a_back_channel_is_restarted_in_the_legacy_era(
     system: System, client: AsyncClient
 ) -> None:
-    session = client.session("unknowing")
+    session = client.session("first")
     with pytest.raises(ServerError, match="no back-channel"):
         await session.call_tool("greet", on_elicitation=on_elicitation)
     await session.release("eliciting")
-    for key in ("unknowing", "later"):
+    for key in ("first", "later"):
         session = client.session(key)
         assert (
             await session.call_tool("greet", on_elicitation=on_elicitation)
@@ -90,7 +91,7 @@ async def test_a_server_that_asks_by_requests_is_spoken_to_so_that_it_can(
 
 
 @pytest.mark.parametrize("era", SERVERS)
-async def test_what_servers_ask_is_answered_by_the_asynchronous_client(
+async def test_the_asynchronous_client_answers_server_requests(
     system: System, client: AsyncClient, era: str
 ) -> None:
     session = client.session(f"{era} async")
@@ -121,10 +122,8 @@ async def test_what_servers_ask_is_answered_by_the_asynchronous_client(
 
 
 @pytest.mark.parametrize("era", SERVERS)
-async def test_what_servers_ask_is_answered_by_the_synchronous_client(
-    system: System, era: str
-) -> None:
-    def work() -> None:
+async def test_the_synchronous_client_answers_server_requests(system: System, era: str) -> None:
+    def call() -> None:
         with Client(
             system.address,
             on_elicitation=on_elicitation,
@@ -136,11 +135,11 @@ async def test_what_servers_ask_is_answered_by_the_synchronous_client(
                 assert list(stream) == []
             assert stream.result.structured == vars(EXPECTED)
 
-    async with asyncio.timeout(60):
-        await asyncio.to_thread(work)
+    async with asyncio.timeout(BOUND):
+        await asyncio.to_thread(call)
 
 
-async def test_a_caller_without_handlers_is_told_what_to_pass(client: AsyncClient) -> None:
+async def test_the_error_without_handlers_names_the_missing_parameter(client: AsyncClient) -> None:
     with pytest.raises(InputRequired, match="on_elicitation=") as caught:
         await client.call_tool("modern_visit", timeout=60)
     assert caught.value.method == "elicitation/create"
@@ -149,9 +148,7 @@ async def test_a_caller_without_handlers_is_told_what_to_pass(client: AsyncClien
 
 
 @pytest.mark.parametrize("era", SERVERS)
-async def test_a_handler_that_hangs_ends_with_its_call_and_the_next_one_is_answered(
-    system: System, era: str
-) -> None:
+async def test_a_hanging_handler_is_cancelled_with_its_call(system: System, era: str) -> None:
     hanging, ended = asyncio.Event(), asyncio.Event()
 
     async def hang(params: dict[str, Any]) -> dict[str, Any]:
@@ -166,8 +163,8 @@ async def test_a_handler_that_hangs_ends_with_its_call_and_the_next_one_is_answe
         system.address, on_sampling=on_sampling, roots=["file:///work"]
     ) as client:
         session = client.session(f"{era} hang")
-        await session.call_tool(f"{era}_weather")  # its instance has started by now
-        for timeout in (3, 9, 27):  # it may pass before the server has asked
+        await session.call_tool(f"{era}_weather")  # starts its instance
+        for timeout in (3, 9, 27):  # a short one may pass before the request of the server
             with pytest.raises(DeadlineExceeded):
                 await session.call_tool(f"{era}_visit", timeout=timeout, on_elicitation=hang)
             if hanging.is_set():

@@ -1,18 +1,18 @@
-"""What callers see when servers over HTTP misbehave.
+"""Errors that callers get from faulty servers over HTTP.
 
-| what happens | what the caller of that call sees | how soon |
+| fault | outcome of the call | after |
 |---|---|---|
 | headers, a body or events that trickle in (slow-loris) | `DeadlineExceeded`, started yes or unknown | at the timeout |
 | the connection is reset before an answer | `ServerLost`, started unknown | at once |
 | it is reset, or ends, in the middle of a body | `ServerLost`, started yes | at once |
-| an answer that is no HTTP | `ServerLost`, started unknown | at once |
-| 5xx without a word | `ServerError`, started unknown | at once |
-| 503 or 429 with a `Retry-After` | tried again then, at most 5 times; `ServerError`, started no, where the timeout leaves no time for that | at once |
+| a response that is not HTTP | `ServerLost`, started unknown | at once |
+| 5xx without a body | `ServerError`, started unknown | at once |
+| 503 or 429 with a `Retry-After` | retried after that time, at most 5 times; `ServerError`, started no, if the timeout is shorter | at once |
 | another content type, a redirect to elsewhere | `ServerError` that names it | at once |
 | a body, or one event, of more than 32 MiB | `ResultTooLarge`, started yes | at once |
-| nobody listens | `ServerLost`, started no, after 5 tries | within seconds; back by itself |
+| no process listens | `ServerLost`, started no, after 5 tries | within seconds; recovers by itself |
 | 404 for the session | the result: another session was opened | at once |
-| https to a port without TLS, or nobody there, at the start | `ServerNotReady` with the reason | at its start; tried again, paced |
+| https to a port without TLS, or no listener, at the start | `ServerNotReady` with the reason | at its start; retried with backoff |
 """  # noqa: E501 - a table's rows
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from leaseway.sdk import (
 from leaseway.wire.bounds import MAX_LINE
 
 AT_ONCE = 30.0
-"""Seconds that anything may take that needs no waiting; a busy machine needs some of them."""
+"""Limit in seconds for anything that does not wait, on a busy machine."""
 
 
 @dataclass
 class Remote:
-    """The faulty server, which can be stopped and started again at its port."""
+    """The faulty server, which can be restarted at its port."""
 
     port: int = field(default_factory=free_port)
     process: asyncio.subprocess.Process | None = None
@@ -93,7 +93,7 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
                 "faulty": shared("faulty", f"http://127.0.0.1:{remote.port}/mcp"),
                 "neighbour": shared("neighbour", f"{neighbour}/mcp"),
                 "tls": shared("tls", neighbour.replace("http", "https"), startup_timeout=10),
-                "nobody": shared("nobody", "http://127.0.0.1:1/mcp", startup_timeout=10),
+                "absent": shared("absent", "http://127.0.0.1:1/mcp", startup_timeout=10),
             }
             folder = tmp_path_factory.mktemp("http-faults")
             async with running(folder, servers) as (system, client):
@@ -105,8 +105,8 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
 
 
 @contextlib.asynccontextmanager
-async def neighbour_is_spared(client: AsyncClient) -> AsyncIterator[None]:
-    """Call another server all the while and hold its answers to a bound."""
+async def neighbour_is_unaffected(client: AsyncClient) -> AsyncIterator[None]:
+    """Call another server during a block, and check that it answers in time."""
 
     async def call() -> None:
         while True:
@@ -128,14 +128,14 @@ async def neighbour_is_spared(client: AsyncClient) -> AsyncIterator[None]:
 
 @dataclass
 class Case:
-    """What a caller sees of a fault.
+    """A fault and the error of its call.
 
     Attributes:
         how: The fault.
         error: The exception's class.
-        says: What its message holds.
-        started: The fates that it may tell.
-        timeout: The call's timeout, which is awaited where it is short.
+        says: A part of its message.
+        started: The allowed values of its `started`.
+        timeout: The call's timeout; short if the call must reach it.
     """
 
     how: str
@@ -146,7 +146,7 @@ class Case:
 
 
 FATES = ("yes", "unknown")
-"""Of a call whose timeout passed: the worker and the client both watch it, and one is first."""
+"""Of a call that timed out: either the worker or the client notices first."""
 
 CASES = [
     Case("slow_head", DeadlineExceeded, "passed", FATES, 4.0),
@@ -166,10 +166,8 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.how)
-async def test_a_fault_ends_its_own_call_with_a_reason_and_nothing_else(
-    site: Site, case: Case
-) -> None:
-    async with neighbour_is_spared(site.client):
+async def test_a_fault_fails_only_its_own_call_with_a_reason(site: Site, case: Case) -> None:
+    async with neighbour_is_unaffected(site.client):
         begun = time.monotonic()
         with pytest.raises(case.error) as caught:
             await site.client.call_tool("faulty_fault", {"how": case.how}, timeout=case.timeout)
@@ -179,13 +177,13 @@ async def test_a_fault_ends_its_own_call_with_a_reason_and_nothing_else(
         assert (await site.client.call_tool("faulty_echo", {"text": "on"})).text == "on"
 
 
-async def test_a_burst_of_refusals_is_outlasted(site: Site) -> None:
+async def test_a_call_is_retried_until_a_burst_of_503_is_over(site: Site) -> None:
     result = await site.client.call_tool("faulty_fault", {"how": "burst"}, timeout=AT_ONCE)
     assert result.text == "after the burst"
 
 
-async def test_a_server_that_nobody_runs_is_lost_and_back_by_itself(site: Site) -> None:
-    async with neighbour_is_spared(site.client):
+async def test_a_server_that_does_not_listen_is_lost_until_it_is_restarted(site: Site) -> None:
+    async with neighbour_is_unaffected(site.client):
         await site.remote.kill()
         begun = time.monotonic()
         with pytest.raises(ServerLost) as caught:
@@ -194,16 +192,16 @@ async def test_a_server_that_nobody_runs_is_lost_and_back_by_itself(site: Site) 
         assert time.monotonic() - begun < AT_ONCE
         await site.remote.start()
 
-        async def is_back() -> bool:
+        async def is_restarted() -> bool:
             try:
                 return (await site.client.call_tool("faulty_echo", {"text": "x"})).text == "x"
             except ServerLost:
                 return False
 
-        await eventually(is_back, within=AT_ONCE)
+        await eventually(is_restarted, within=AT_ONCE)
 
 
-async def test_a_forgotten_session_is_opened_anew_unnoticed(site: Site) -> None:
+async def test_a_session_that_the_server_forgot_is_reopened_without_an_error(site: Site) -> None:
     calls = [site.client.call_tool("neighbour_echo", {"text": "x"}) for _ in range(10)]
     await asyncio.gather(*calls)
     async with aiohttp.ClientSession() as http, http.post(f"{site.neighbour}/forget") as answer:
@@ -213,8 +211,10 @@ async def test_a_forgotten_session_is_opened_anew_unnoticed(site: Site) -> None:
         assert [result.text for result in await asyncio.gather(*calls)] == ["x"] * 10
 
 
-@pytest.mark.parametrize(("server", "why"), [("tls", "TLS|SSL"), ("nobody", "reached|refused")])
-async def test_a_server_that_cannot_be_reached_says_why(site: Site, server: str, why: str) -> None:
-    with pytest.raises(ServerNotReady, match=why) as caught:
+@pytest.mark.parametrize(("server", "reason"), [("tls", "TLS|SSL"), ("absent", "reached|refused")])
+async def test_the_error_of_an_unreachable_server_has_the_reason(
+    site: Site, server: str, reason: str
+) -> None:
+    with pytest.raises(ServerNotReady, match=reason) as caught:
         await site.client.call_tool(f"{server}:echo", timeout=AT_ONCE)
     assert caught.value.started == "no"

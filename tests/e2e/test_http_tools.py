@@ -1,4 +1,4 @@
-"""Whole systems whose servers are REST APIs: configured, listed, called, reloaded, leased."""
+"""REST APIs as servers in a whole system: listed, called, reloaded, leased."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def names(client: AsyncClient) -> list[str]:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_rest_api_is_a_server_like_others(tmp_path: Path) -> None:
+async def test_a_rest_api_is_listed_called_reloaded_and_leased(tmp_path: Path) -> None:
     async with rest_api.serve() as api:
         petstore: dict[str, object] = {
             "transport": "http_api",
@@ -72,15 +72,15 @@ async def test_a_rest_api_is_a_server_like_others(tmp_path: Path) -> None:
                 own = await session.call_tool("leased:get_user", {"userId": "1"})
                 assert own.text == "Name: Ann 0=a 1=b"
 
-            # A tool that changes, one that is added, and a mistake that changes nothing.
+            # A changed tool, an added tool, and an invalid tool that changes nothing.
             changed = {**GET_USER, "response_template": "{{ .data.id }}"}
             added = {"name": "missing", "method": "GET", "endpoint": "/nowhere"}
             system.write({"petstore": {**petstore, "http_tools": [changed, added]}})
             await eventually(lambda: _lists(client, ["get_user", "missing"]))
             assert (await client.call_tool("get_user", {"userId": "7"})).text == "7"
-            refused = await client.call_tool("missing", {})
-            assert refused.is_error
-            assert refused.text.startswith("HTTP 404 Not Found")
+            rejected = await client.call_tool("missing", {})
+            assert rejected.is_error
+            assert rejected.text.startswith("HTTP 404 Not Found")
             broken = {**GET_USER, "response_template": "{{ if }}"}
             system.write({"petstore": {**petstore, "http_tools": [broken]}})
             await eventually(lambda: _has_problem(client, "BAD_TEMPLATE"))
@@ -88,7 +88,7 @@ async def test_a_rest_api_is_a_server_like_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_an_openapi_document_is_followed_like_the_configuration(tmp_path: Path) -> None:
+async def test_a_changed_openapi_document_is_reloaded(tmp_path: Path) -> None:
     document = tmp_path / "users.json"
     document.write_text(json.dumps(DOCUMENT))
     async with rest_api.serve() as api:
@@ -111,7 +111,7 @@ async def test_an_openapi_document_is_followed_like_the_configuration(tmp_path: 
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_credential_that_is_replaced_is_sent_from_then_on(tmp_path: Path) -> None:
+async def test_a_replaced_credential_is_used_by_the_next_calls(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("first-token")
     async with rest_api.serve() as api:
@@ -133,15 +133,15 @@ async def test_a_credential_that_is_replaced_is_sent_from_then_on(tmp_path: Path
             assert api.last.headers["Authorization"] == "Bearer first-token"
             token.write_text("other-token")
 
-            async def sends_the_other() -> bool:
+            async def sends_other_token() -> bool:
                 await client.call_tool("get_user", {"userId": "1"})
                 return api.last.headers["Authorization"] == "Bearer other-token"
 
-            await eventually(sends_the_other)
+            await eventually(sends_other_token)
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_picture_of_one_server_is_sent_to_a_rest_api_by_its_reference(
+async def test_an_artifact_of_one_server_is_sent_to_a_rest_api_by_its_reference(
     tmp_path: Path,
 ) -> None:
     upload = {
@@ -168,7 +168,7 @@ async def test_a_picture_of_one_server_is_sent_to_a_rest_api_by_its_reference(
         async with running(tmp_path, servers, workers=2) as (system, client):
             await eventually(lambda: _calls(client, "pixel", {"color": [1, 2, 3]}))
             await eventually(lambda: _calls(client, "upload", {"title": "warm-up"}))
-            for red in range(4):  # whichever worker keeps it
+            for red in range(4):  # whichever worker stores it
                 picture = await client.call_tool("pixel", {"color": [red, 0, 0]})
                 (kept,) = [media.artifact for media in picture.media]
                 await client.call_tool("upload", {"title": "red", "file": kept})

@@ -1,4 +1,4 @@
-"""A whole system with keys: each caller is its tenant, whatever it says."""
+"""A whole system with keys: each caller acts as the tenant of its key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 import yaml
-from tests.e2e.system import System, eventually, kit, python_server
+from tests.e2e.system import System, eventually, python_server
 
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Role
@@ -27,6 +27,7 @@ from leaseway.wire.version import PROTOCOL_VERSION
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 SHARED = "the-key-that-planes-share"
+ECHO = python_server("echo_raw.py", **{"truely-stateless": True})
 
 
 def key_for(path: Path, role: Role, tenant: str | None = None) -> str:
@@ -39,20 +40,18 @@ def key_for(path: Path, role: Role, tenant: str | None = None) -> str:
 async def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[System]:
     monkeypatch.setenv("LEASEWAY_KEY", SHARED)
     keys = tmp_path / "keys.json"
-    key_for(keys, Role.CALLER, "somebody")
+    key_for(keys, Role.CALLER, "unrelated")
     environment = {"LEASEWAY_KEY": SHARED, "LEASEWAY_KEYS": str(keys)}
     environment["LEASEWAY_AUDIT"] = str(tmp_path / "audit")
     servers = {
-        "kit": kit(tmp_path, **{"truely-stateless": True}),
+        "echo": ECHO,
         "counter": python_server("counter.py", transform=[{"prefix": "counter_"}]),
     }
     async with System(tmp_path, servers, environment=environment) as system:
         yield system
 
 
-async def test_callers_call_as_their_own_tenant_and_nobody_else(
-    system: System, tmp_path: Path
-) -> None:
+async def test_callers_act_as_the_tenant_of_their_key_only(system: System, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     acme, rival = (key_for(keys, Role.CALLER, tenant) for tenant in ("acme", "rival"))
     operator = key_for(keys, Role.OPERATOR)
@@ -89,20 +88,20 @@ async def test_callers_call_as_their_own_tenant_and_nobody_else(
             return lease.id not in {each.id for each in await client.leases()}
 
         await eventually(is_released)
-        for refused in (client.problems(), client.drain_worker("worker-1"), client.logs("kit")):
+        for refused in (client.problems(), client.drain_worker("worker-1"), client.logs("echo")):
             with pytest.raises(PermissionDenied):
                 await refused
         assert (await watcher.status()).ready
         with pytest.raises(PermissionDenied, match="role caller"):
-            await watcher.call_tool("current_time", {})
-    async with AsyncClient(system.address, key=acme, tenant="rival") as liar:
+            await watcher.call_tool("echo", {"text": "x"})
+    async with AsyncClient(system.address, key=acme, tenant="rival") as mismatched:
         with pytest.raises(PermissionDenied, match="names another one"):
-            await liar.list_tools()
+            await mismatched.list_tools()
         with pytest.raises(PermissionDenied):
-            await liar.call_tool("current_time", {})
-    async with AsyncClient(system.address, key="") as nobody:
+            await mismatched.call_tool("echo", {"text": "x"})
+    async with AsyncClient(system.address, key="") as anonymous:
         with pytest.raises(Unauthenticated):
-            await nobody.list_tools()
+            await anonymous.list_tools()
     wanted = {
         ("control-plane", "AdminService/DrainWorker", "PERMISSION_DENIED"),
         ("control-plane", "CatalogService/ListTools", "UNAUTHENTICATED"),
@@ -113,9 +112,7 @@ async def test_callers_call_as_their_own_tenant_and_nobody_else(
 
 def refused_in(audit: Path) -> set[tuple[str, str, str]]:
     lines = [line for path in audit.iterdir() for line in path.read_text().splitlines()]
-    records = [
-        json.loads(line) for line in lines if line.endswith("}")
-    ]  # none that is half written
+    records = [json.loads(line) for line in lines if line.endswith("}")]  # complete lines only
     return {
         (each["plane"], each["rpc"], each["outcome"])
         for each in records
@@ -123,27 +120,25 @@ def refused_in(audit: Path) -> set[tuple[str, str, str]]:
     }
 
 
-async def test_a_call_in_flight_ends_when_its_key_is_revoked(
-    system: System, tmp_path: Path
-) -> None:
+async def test_calls_with_a_revoked_key_are_rejected(system: System, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     key = key_for(keys, Role.CALLER, "acme")
 
-    async def answers() -> bool:
+    async def is_accepted() -> bool:
         try:
             async with AsyncClient(system.address, key=key) as client:
-                return bool((await client.call_tool("current_time", {})).text)
+                return bool((await client.call_tool("echo", {"text": "x"})).text)
         except Unauthenticated:
             return False
 
-    await eventually(answers)
+    await eventually(is_accepted)
     async with AsyncClient(system.address, key=key) as client:
-        await client.call_tool("current_time", {})
+        await client.call_tool("echo", {"text": "x"})
         revoke_key(keys, key[4:12], 0.0)
 
         async def is_refused() -> bool:
             try:
-                await client.call_tool("current_time", {}, timeout=10)
+                await client.call_tool("echo", {"text": "x"}, timeout=10)
             except LeasewayError as error:
                 return isinstance(error, Unauthenticated)
             return False
@@ -152,51 +147,49 @@ async def test_a_call_in_flight_ends_when_its_key_is_revoked(
     assert os.environ["LEASEWAY_KEY"] == SHARED
 
 
-async def test_a_tenant_sees_what_it_is_granted_and_nothing_else(
-    system: System, tmp_path: Path
-) -> None:
+async def test_a_tenant_sees_only_its_granted_tools(system: System, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     acme, rival = (key_for(keys, Role.CALLER, tenant) for tenant in ("acme", "rival"))
     config = yaml.safe_load(system.config.read_text())
-    config["servers"]["kit"]["rules"] = ['args.timezone == "Mars"']
+    config["servers"]["echo"]["rules"] = ['args.text == "Mars"']
     config["tenants"] = {
-        "acme": {"servers": {"kit": {"tools": {"whitelist": ["current_time"]}}}},
+        "acme": {"servers": {"echo": {"tools": {"whitelist": ["echo"]}}}},
         "rival": {"servers": ["counter"]},
     }
     system.write_text(yaml.safe_dump(config))
     async with (
         AsyncClient(system.address, key=acme) as client,
         AsyncClient(system.address, key=rival) as other,
-        AsyncClient(system.address, key=SHARED, tenant="nobody") as nobody,
+        AsyncClient(system.address, key=SHARED, tenant="ungranted") as ungranted,
     ):
 
         async def is_granted() -> bool:
-            """Say whether both planes have read the new keys and grants."""
+            """Return whether both planes have read the new keys and grants."""
             with contextlib.suppress(Unauthenticated):
                 names = [tool.name for tool in await client.list_tools()]
-                if names == ["current_time"] and "counter_add" in {
+                if names == ["echo"] and "counter_add" in {
                     tool.name for tool in await other.list_tools()
                 }:
-                    return bool((await client.call_tool("current_time", {"timezone": "UTC"})).text)
+                    return bool((await client.call_tool("echo", {"text": "Earth"})).text)
             return False
 
         await eventually(is_granted)
         with pytest.raises(PermissionDenied, match="Rule 1"):
-            await client.call_tool("current_time", {"timezone": "Mars"})
-        for name in ("list_files", "kit:list_files", "counter_add", "counter:add"):
+            await client.call_tool("echo", {"text": "Mars"})
+        for name in ("meta", "echo:meta", "counter_add", "counter:add"):
             with pytest.raises(ToolNotFound):
                 await client.call_tool(name, {})
         names = {tool.name for tool in await other.list_tools()}
         assert "counter_add" in names
-        assert "current_time" not in names
-        assert not list(await nobody.list_tools())
-        assert {server.id for server in await client.servers()} == {"kit"}
+        assert "echo" not in names
+        assert not list(await ungranted.list_tools())
+        assert {server.id for server in await client.servers()} == {"echo"}
 
 
-async def test_whoever_else_is_on_this_machine_does_not_join_as_a_worker(tmp_path: Path) -> None:
+async def test_a_worker_without_the_key_of_workers_is_rejected(tmp_path: Path) -> None:
     environment = {"LEASEWAY_WORKER_KEY": "the-key-that-workers-have"}
     async with (
-        System(tmp_path, {"kit": kit(tmp_path)}, environment=environment) as system,
+        System(tmp_path, {}, environment=environment) as system,
         grpc.aio.insecure_channel(system.address) as channel,
     ):
         hello = sync_pb2.Hello(
@@ -205,7 +198,7 @@ async def test_whoever_else_is_on_this_machine_does_not_join_as_a_worker(tmp_pat
         )
 
         async def is_refused() -> bool:
-            """Join; where the refusal overtakes the hello, gRPC reports its own failed write."""
+            """Join; gRPC reports a failed write if the rejection comes before the hello is sent."""
             stream = sync_pb2_grpc.SyncServiceStub(channel).Sync(
                 iter([sync_pb2.SyncRequest(hello=hello)])
             )

@@ -1,4 +1,4 @@
-"""A plane that serves imports nothing on its event loop, whose calls would wait for it."""
+"""A serving plane imports no module on its event loop: an import would delay calls."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if b"leaseway.cli.main" in words and plane is not None:
     main = threading.main_thread().ident
     found = open(os.environ["IMPORTS"], "a", buffering=1)
 
-    def note(event, details):
+    def record(event, details):
         if event == "import" and threading.get_ident() == main:
             running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
             if running is not None and running() is not None:
                 found.write(f"{plane.decode()} {details[0]}\\n")
 
-    sys.addaudithook(note)
+    sys.addaudithook(record)
 """
 SMALL = ("encodings", "stringprep")
-"""Codecs, by their names: two milliseconds, once."""
+"""Codecs: two milliseconds, once."""
 TOOL = {
     "name": "user",
     "method": "GET",
@@ -41,7 +41,7 @@ TOOL = {
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_no_kind_of_server_has_a_module_imported_on_the_loop(tmp_path: Path) -> None:
+async def test_no_kind_of_server_causes_an_import_on_the_loop(tmp_path: Path) -> None:
     (tmp_path / "hook").mkdir()
     (tmp_path / "hook" / "sitecustomize.py").write_text(HOOK)
     found = tmp_path / "imports"

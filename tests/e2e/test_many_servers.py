@@ -1,4 +1,4 @@
-"""One file with very many servers, each a process of its own while it is needed."""
+"""A file with many lazy servers: each has a process only while it is used."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def server_processes(system: System) -> int:
     )
 
 
-async def change_one_of(folder: Path, count: int, *, within: float) -> None:
-    """Start a file of lazy servers on two workers, call three, change one; print what it cost."""
+async def change_one(folder: Path, count: int, *, within: float) -> None:
+    """Start many lazy servers on two workers, call three, change one; print the times."""
     servers = {f"s{number:03}": tiny(f"s{number:03}") for number in range(count)}
     system = System(folder, {}, workers=2)
     async with system, AsyncClient(system.address) as client:
@@ -53,7 +53,9 @@ async def change_one_of(folder: Path, count: int, *, within: float) -> None:
 
         await eventually(all_listed, within=within)
         listed = time.perf_counter()
-        await eventually(lambda: server_processes(system) == 0)  # each went with its probe
+        await eventually(
+            lambda: server_processes(system) == 0
+        )  # the processes of probes have exited
         before = {server.id: server.launch_hash for server in await client.servers()}
         for number in (0, 7, count - 1):
             assert (await client.call_tool(f"s{number:03}_hello")).text == "hello"
@@ -61,18 +63,18 @@ async def change_one_of(folder: Path, count: int, *, within: float) -> None:
         changed = time.perf_counter()
         system.write(servers | {"s007": tiny("s007", "changed")})
 
-        async def says_changed() -> bool:
+        async def is_changed() -> bool:
             return (await client.call_tool("s007_hello")).text == "changed"
 
-        await eventually(says_changed)
+        await eventually(is_changed)
         done = time.perf_counter()
-        # The worker that had s007 up goes on with the new one, and the call may go to the other.
+        # The worker that ran s007 starts the new one; the call may use the other worker.
         await eventually(lambda: server_processes(system) in (3, 4))
         after = {server.id: server.launch_hash for server in await client.servers()}
         assert [name for name in before if before[name] != after[name]] == ["s007"]
         assert system.control_plane is not None
         print(
-            f"{count} servers listed in {listed - began:.1f} s, a change of one in force in "
+            f"{count} servers listed in {listed - began:.1f} s, a change of one applied in "
             f"{done - changed:.2f} s; control plane {memory(system.control_plane):.0f} MiB, "
             "workers " + ", ".join(f"{memory(part):.0f} MiB" for part in system.workers.values())
         )
@@ -82,11 +84,11 @@ async def change_one_of(folder: Path, count: int, *, within: float) -> None:
 async def test_lazy_servers_are_listed_without_a_process_and_start_when_called(
     tmp_path: Path,
 ) -> None:
-    await change_one_of(tmp_path, 60, within=150)
+    await change_one(tmp_path, 60, within=150)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("leak_guard")
 async def test_five_hundred_lazy_servers_are_listed_without_a_process(tmp_path: Path) -> None:
-    await change_one_of(tmp_path, 500, within=300)
+    await change_one(tmp_path, 500, within=300)

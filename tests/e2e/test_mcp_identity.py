@@ -1,4 +1,4 @@
-"""A front before tenants with keys of their own: each client is its tenant, whatever it says."""
+"""A front with keys: each client is served as the tenant of its key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 import yaml
 from tests.conftest import BOUND
-from tests.e2e.system import LEASEWAY, System, eventually, free_port, kit, python_server
+from tests.e2e.forking import fork_leaseway, run_leaseway
+from tests.e2e.system import System, eventually, free_port, python_server
 from tests.e2e.test_identity import key_for
 from tests.e2e.test_mcp_front import INITIALIZE, JSON, front
 
@@ -31,14 +32,14 @@ def bearer(key: str) -> dict[str, str]:
 async def ask(
     http: aiohttp.ClientSession, url: str, session: str, method: str, **params: Any
 ) -> Any:
-    """Send a request in an MCP session; return the answer, or its status where it is refused."""
+    """Send a request in an MCP session; return the response, or the status of a rejection."""
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     async with http.post(url, json=message, headers={"Mcp-Session-Id": session}) as answer:
         return await answer.json() if answer.status == 200 else answer.status
 
 
-async def begin(http: aiohttp.ClientSession, url: str) -> str:
-    """Begin an MCP session; return its id."""
+async def open_session(http: aiohttp.ClientSession, url: str) -> str:
+    """Open an MCP session; return its id."""
     async with http.post(url, json=INITIALIZE) as answer:
         assert answer.status == 200, await answer.text()
         return answer.headers["Mcp-Session-Id"]
@@ -55,7 +56,7 @@ async def test_each_client_is_served_as_the_tenant_of_its_key(
     monkeypatch.setenv("LEASEWAY_KEY", SHARED)
     environment = {"LEASEWAY_KEY": SHARED, "LEASEWAY_KEYS": str(keys)}
     servers = {
-        "files": kit(tmp_path),
+        "echo": python_server("echo_raw.py"),
         "counter": python_server("counter.py", transform=[{"prefix": "counter_"}]),
     }
     system = System(tmp_path, servers, environment=environment)
@@ -72,38 +73,38 @@ async def test_each_client_is_served_as_the_tenant_of_its_key(
     ):
         for sent, status in (({}, 401), (bearer("lwk_no_such"), 401), (bearer(operator), 403)):
             async with (
-                aiohttp.ClientSession(headers={**JSON, **sent}) as stranger,
-                stranger.post(url, json=INITIALIZE) as answer,
+                aiohttp.ClientSession(headers={**JSON, **sent}) as unknown,
+                unknown.post(url, json=INITIALIZE) as answer,
             ):
                 assert answer.status == status
                 assert ("WWW-Authenticate" in answer.headers) == (status == 401)
 
-        session, others = await begin(acme, url), await begin(other, url)
+        session, others = await open_session(acme, url), await open_session(other, url)
 
         listed = await ask(other, url, others, "tools/list")
         names = {tool["name"] for tool in listed["result"]["tools"]}
         assert "counter_add" in names
-        assert "list_files" not in names
+        assert "echo" not in names
         listed = await ask(acme, url, session, "tools/list")
-        assert "list_files" in {tool["name"] for tool in listed["result"]["tools"]}
-        said = await ask(acme, url, session, "tools/call", name="list_files", arguments={})
-        assert "result" in said
-        refused = await ask(other, url, others, "tools/call", name="list_files", arguments={})
+        assert "echo" in {tool["name"] for tool in listed["result"]["tools"]}
+        result = await ask(acme, url, session, "tools/call", name="echo", arguments={})
+        assert "result" in result
+        refused = await ask(other, url, others, "tools/call", name="echo", arguments={})
         assert refused["error"]["data"]["reason"] == "TOOL_NOT_FOUND"
 
-        told = set()
-        for server in ("files", "filet"):  # one that it is not granted, and one that there is not
+        answers = set()
+        for server in ("echo", "ecko"):  # a server that is not granted, and one that does not exist
             async with other.post(f"{url}/{server}", json=INITIALIZE) as answer:
-                told.add((answer.status, (await answer.text()).replace(server, "NAME")))
-        assert [status for status, _ in told] == [404]
+                answers.add((answer.status, (await answer.text()).replace(server, "NAME")))
+        assert [status for status, _ in answers] == [404]
 
         async def is_leased() -> bool:
-            leases = [each for each in await watcher.leases() if each.server_id == "files"]
+            leases = [each for each in await watcher.leases() if each.server_id == "echo"]
             return [(each.tenant, each.agent) for each in leases] == [("acme", "billing")]
 
         await eventually(is_leased)
 
-        # The id of a session is worth nothing with another tenant's key.
+        # The key of another tenant does not work with the session id.
         assert await ask(other, url, session, "tools/list") == 404
         assert "result" in await ask(colleague, url, session, "ping")
 
@@ -111,7 +112,7 @@ async def test_each_client_is_served_as_the_tenant_of_its_key(
         assert listening.status == 200
         revoke_key(keys, record.id, 0.0)
         async with asyncio.timeout(BOUND):
-            await listening.read()  # it ends
+            await listening.read()  # until the stream ends
 
         async def is_refused() -> bool:
             return bool(await ask(acme, url, session, "ping") == 401)
@@ -126,26 +127,25 @@ async def test_each_client_is_served_as_the_tenant_of_its_key(
 async def test_up_serves_mcp_clients_with_keys_and_no_shared_key(tmp_path: Path) -> None:
     keys, config = tmp_path / "keys.json", tmp_path / "mcp.yaml"
     key = key_for(keys, Role.CALLER, "acme")
-    config.write_text(yaml.safe_dump({"version": 1, "servers": {"files": kit(tmp_path)}}))
+    config.write_text(
+        yaml.safe_dump({"version": 1, "servers": {"echo": python_server("echo_raw.py")}})
+    )
     environment = {name: text for name, text in os.environ.items() if name[:8] != "LEASEWAY"}
     url = f"http://127.0.0.1:{free_port()}/mcp"
-    process = await asyncio.create_subprocess_exec(
-        *LEASEWAY,
+    arguments = (
         *("up", "--config", str(config), "--listen", f"127.0.0.1:{free_port()}"),
         *("--mcp", url[7:-4], "--keys", str(keys), "--tools", "search"),
         *("--public-url", "https://mcp.example.com", "--allow-origin", "https://page.example"),
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
     )
+    process = await fork_leaseway(arguments, environment, None)
     try:
-        assert process.stdout is not None
         async with asyncio.timeout(2 * BOUND):
             while not (line := await process.stdout.readline()).startswith(b"mcp "):
-                assert line, "up has ended"
+                assert line, "up has exited"
         async with aiohttp.ClientSession(headers=bearer(key)) as http:
-            session = await begin(http, url)
-            said = await ask(http, url, session, "tools/call", name="list_files", arguments={})
-            assert "result" in said
+            session = await open_session(http, url)
+            result = await ask(http, url, session, "tools/call", name="echo", arguments={})
+            assert "result" in result
             listed = await ask(http, url, session, "tools/list")
             assert "call_tool" in {tool["name"] for tool in listed["result"]["tools"]}
             for headers, status in (
@@ -161,19 +161,10 @@ async def test_up_serves_mcp_clients_with_keys_and_no_shared_key(tmp_path: Path)
         await process.wait()
 
 
-async def test_a_client_that_hangs_up_is_told_what_was_not_answered() -> None:
-    command, *words = LEASEWAY
-    process = await asyncio.create_subprocess_exec(
-        command,
-        *words,
-        *("mcp", "--address", f"127.0.0.1:{free_port()}"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    asked = b'%b\n{"jsonrpc":"2.0","id":"list","method":"tools/list"}\n'
-    async with asyncio.timeout(BOUND):
-        output, _ = await process.communicate(asked % json.dumps(INITIALIZE).encode())
-    answers = {each["id"]: each for each in map(json.loads, output.splitlines())}
+async def test_requests_in_flight_at_the_end_of_stdin_get_an_error() -> None:
+    requests = f'{json.dumps(INITIALIZE)}\n{{"jsonrpc":"2.0","id":"list","method":"tools/list"}}\n'
+    done = await run_leaseway("mcp", "--address", f"127.0.0.1:{free_port()}", stdin=requests)
+    answers = {each["id"]: each for each in map(json.loads, done.stdout.splitlines())}
     assert "result" in answers[0]
     assert "error" in answers["list"]
-    assert process.returncode == 0
+    assert done.status == 0

@@ -1,4 +1,4 @@
-"""MCP sessions that outlive their front or their client, and requests beyond every bound."""
+"""MCP sessions outlive their front, expire without their client; requests are bounded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 from mcp import Client
-from tests.e2e.system import Part, System, eventually, kit, python_server, running
+from tests.e2e.system import Part, System, eventually, running
 from tests.e2e.test_cancellation import http_server
-from tests.e2e.test_mcp_front import INITIALIZE, JSON, front, text_of
-
-from leaseway.sdk import AsyncClient
+from tests.e2e.test_mcp_front import COUNTER, INITIALIZE, JSON, echo, front, no_leases, text_of
 
 KEY = "a-key-that-all-know"
 BEARER = {**JSON, "Authorization": f"Bearer {KEY}"}
@@ -25,7 +23,7 @@ BEARER = {**JSON, "Authorization": f"Bearer {KEY}"}
 
 @asynccontextmanager
 async def part(system: System, *options: str) -> AsyncIterator[Part]:
-    """Run a front before a system, as a process that the test may kill."""
+    """Run a front that the test may kill."""
     started = await system._start(
         "mcp-front", "--control-plane", system.address, "--listen", "127.0.0.1:0", *options
     )
@@ -45,20 +43,17 @@ async def call(
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     async with http.post(url, json=message, headers={"Mcp-Session-Id": session}) as answer:
         assert answer.status == 200, await answer.text()
-        said: dict[str, Any] = await answer.json()
-        return said
+        response: dict[str, Any] = await answer.json()
+        return response
 
 
-async def test_a_session_goes_on_with_its_lease_when_its_front_is_killed(
+async def test_a_session_keeps_its_lease_on_another_front_after_its_front_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEASEWAY_KEY", KEY)
     environment = {"LEASEWAY_KEY": KEY}
     async with (
-        running(tmp_path, {"files": kit(tmp_path)}, environment=environment) as (
-            system,
-            sdk,
-        ),
+        running(tmp_path, COUNTER, environment=environment) as (system, sdk),
         part(system) as one,
         part(system) as other,
         aiohttp.ClientSession(headers=BEARER) as http,
@@ -66,22 +61,21 @@ async def test_a_session_goes_on_with_its_lease_when_its_front_is_killed(
         first, second = (f"http://{each.address}/mcp" for each in (one, other))
         async with http.post(first, json=INITIALIZE) as answer:
             session = answer.headers["Mcp-Session-Id"]
-        assert "error" not in await call(http, first, session, "list_files")
+        assert "error" not in await call(http, first, session, "next")
         before = [lease.id for lease in await sdk.leases()]
         assert len(before) == 1
         await one.end(signal.SIGKILL)
-        assert "error" not in await call(http, second, session, "list_files")
+        assert "error" not in await call(http, second, session, "next")
         assert [lease.id for lease in await sdk.leases()] == before
         async with http.delete(second, headers={"Mcp-Session-Id": session}) as answer:
             assert answer.status == 204
-        await eventually(lambda: has_leases(sdk, 0))
+        await eventually(lambda: no_leases(sdk))
 
 
-async def test_a_front_wants_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_front_requires_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEASEWAY_KEY", KEY)
-    servers = {"files": kit(tmp_path)}
     async with (
-        running(tmp_path, servers, environment={"LEASEWAY_KEY": KEY}) as (system, _),
+        running(tmp_path, COUNTER, environment={"LEASEWAY_KEY": KEY}) as (system, _),
         front(system) as url,
         aiohttp.ClientSession(headers=JSON) as http,
     ):
@@ -95,7 +89,7 @@ async def test_a_front_wants_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyP
             assert answer.status == 200
 
 
-async def test_200_clients_that_vanish_leave_no_lease(tmp_path: Path) -> None:
+async def test_leases_of_200_disconnected_clients_expire(tmp_path: Path) -> None:
     async with (
         http_server() as server,
         running(tmp_path, {"raw": {"transport": "streamable_http", "url": f"{server}/mcp"}}) as (
@@ -107,7 +101,7 @@ async def test_200_clients_that_vanish_leave_no_lease(tmp_path: Path) -> None:
     ):
         tool = next(iter(await sdk.list_tools()))
 
-        async def begin() -> str:
+        async def open_session() -> str:
             async with http.post(url, json=INITIALIZE) as answer:
                 session = answer.headers["Mcp-Session-Id"]
             await call(http, url, session, tool.name)
@@ -121,19 +115,20 @@ async def test_200_clients_that_vanish_leave_no_lease(tmp_path: Path) -> None:
             return len(leases) == len(sessions)
 
         while len(sessions) < 200:
-            sessions += await asyncio.gather(*(begin() for _ in range(25)))
+            sessions += await asyncio.gather(*(open_session() for _ in range(25)))
             await eventually(has_seen_all)  # reports follow the calls
-        # A session is forgotten after 8 s, and its lease lives no longer than that behind it.
-        await eventually(lambda: has_leases(sdk, 0), within=120)
+        # A session expires after 8 s, and its lease at most that long after it.
+        await eventually(lambda: no_leases(sdk), within=120)
         ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
         async with http.post(url, json=ping, headers={"Mcp-Session-Id": sessions[0]}) as answer:
-            assert answer.status == 404  # so that its client begins anew, and knows it
+            assert answer.status == 404  # the client must open a new session
 
 
-async def test_requests_beyond_the_bounds_are_refused_and_harm_nobody(tmp_path: Path) -> None:
-    servers = {"official": python_server("official_stdio.py", **{"truely-stateless": True})}
+async def test_requests_beyond_the_bounds_are_rejected_and_affect_no_other_client(
+    tmp_path: Path,
+) -> None:
     async with (
-        running(tmp_path, servers) as (system, _),
+        running(tmp_path, {"echo": echo("echo")}) as (system, _),
         front(system) as url,
         aiohttp.ClientSession(headers=JSON) as http,
     ):
@@ -144,7 +139,7 @@ async def test_requests_beyond_the_bounds_are_refused_and_harm_nobody(tmp_path: 
             ) as answer:
                 assert answer.status == 413
         except aiohttp.ClientConnectionError:
-            pass  # it is cut off while it still sends
+            pass  # the connection is closed while the client still sends
         for headers in ({"Host": "evil.example.com"}, {"Origin": "https://evil.example.com"}):
             async with http.post(url, json=INITIALIZE, headers=headers) as answer:
                 assert answer.status == 403
@@ -161,26 +156,18 @@ async def test_requests_beyond_the_bounds_are_refused_and_harm_nobody(tmp_path: 
             assert text_of(await client.call_tool("echo", {"text": "still here"})) == "still here"
 
 
-async def test_a_model_finds_tools_instead_of_being_given_all(tmp_path: Path) -> None:
-    servers = {
-        "official": python_server("official_stdio.py", **{"truely-stateless": True}),
-        "files": kit(tmp_path),
-    }
+async def test_a_model_searches_tools_if_they_are_not_listed(tmp_path: Path) -> None:
+    servers = {"echo": echo("echo"), **COUNTER}
     async with running(tmp_path, servers) as (system, _), front(system, "--tools", "search") as url:
         of_handles = ["lease_acquire", "lease_release"]
         for era, others in (("legacy", []), ("2026-07-28", of_handles)):
             async with Client(url, mode=era) as client:
                 names = [tool.name for tool in (await client.list_tools()).tools]
                 assert names == ["call_tool", "describe_tool", *others, "search_tools"]
-                found = await client.call_tool("search_tools", {"query": "list the files"})
+                found = await client.call_tool("search_tools", {"query": "the next"})
                 assert found.structured_content is not None
-                assert found.structured_content["tools"][0]["name"] == "list_files"
-                told = await client.call_tool("describe_tool", {"name": "echo"})
-                assert "text" in text_of(told)
+                assert found.structured_content["tools"][0]["name"] == "next"
+                described = await client.call_tool("describe_tool", {"name": "echo"})
+                assert "text" in text_of(described)
                 call_echo = {"name": "echo", "arguments": {"text": "found"}}
                 assert text_of(await client.call_tool("call_tool", call_echo)) == "found"
-
-
-async def has_leases(sdk: AsyncClient, count: int) -> bool:
-    """Say whether so many leases are held."""
-    return len(await sdk.leases()) == count

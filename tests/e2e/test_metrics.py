@@ -1,4 +1,4 @@
-"""Metrics of real processes: what Prometheus scrapes, and what a collector is sent."""
+"""Metrics of real processes: scraped by Prometheus, and exported to a collector."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from opentelemetry.proto.collector.metrics.v1 import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import BOUND, descendants
-from tests.e2e.system import eventually, kit, python_server, running
-from tests.e2e.test_up import Up, start_up
+from tests.e2e.system import eventually, python_server, running
+from tests.e2e.test_up import Up, start_up, stop
 
 from leaseway.sdk import AsyncClient, AsyncSession, InvalidArguments
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
-SECRETS = ("session-of-somebody", "Some/Secret", "word-in-the-environment")
-EVERYWHERE = {
+ECHO = python_server("echo_raw.py", **{"truely-stateless": True})
+SECRETS = ("session-of-a-user", "Some/Secret", "word-in-the-environment")
+COMMON = {
     "process_cpu_time_seconds": "counter",
     "process_memory_usage_bytes": "gauge",
     "leaseway_registry_version": "gauge",
     "leaseway_event_loop_stall_seconds": "gauge",
 }
-OF_A_WORKER = EVERYWHERE | {
+WORKER_METRICS = COMMON | {
     "mcp_client_operation_duration_seconds": "histogram",
     "mcp_client_session_duration_seconds": "histogram",
     "leaseway_calls_refused": "counter",
@@ -52,7 +53,7 @@ OF_A_WORKER = EVERYWHERE | {
     "leaseway_artifacts_size_bytes": "gauge",
     "leaseway_artifacts_failed": "counter",
 }
-OF_A_CONTROL_PLANE = EVERYWHERE | {
+CONTROL_PLANE_METRICS = COMMON | {
     "leaseway_config_reloads": "counter",
     "leaseway_probe_duration_seconds": "histogram",
     "leaseway_placements": "counter",
@@ -89,8 +90,7 @@ def scrape(url: str) -> Page:
 
 
 async def pages_of(up: Up, count: int) -> dict[str, str]:
-    """Return where each process serves its metrics, as `up` says."""
-    assert up.process.stdout is not None
+    """Return the metrics URLs of the processes by name, from the output of `up`."""
     found = {}
     async with asyncio.timeout(BOUND):
         for _ in range(count):
@@ -100,21 +100,17 @@ async def pages_of(up: Up, count: int) -> dict[str, str]:
     return found
 
 
-async def end(up: Up) -> None:
-    up.process.terminate()
-    async with asyncio.timeout(60):
-        await up.process.wait()
-
-
-async def test_every_instrument_is_found_after_what_it_measures_has_happened(
+async def test_every_instrument_has_series_after_its_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PASSED_ON", SECRETS[2])
     mark = tmp_path / "mark"
     servers: dict[str, object] = {
-        "kit": kit(tmp_path, **{"truely-stateless": True}),
+        "echo": ECHO,
         "waits": python_server(
-            "faults.py", "plain", str(mark), env={"TOKEN": {"env": "PASSED_ON"}}
+            *("faults.py", "plain", str(mark)),
+            env={"TOKEN": {"env": "PASSED_ON"}},
+            transform=[{"prefix": "waits_"}],
         ),
         "broken": {"transport": "stdio", "command": "/no/such/program"},
     }
@@ -123,23 +119,22 @@ async def test_every_instrument_is_found_after_what_it_measures_has_happened(
         urls = await pages_of(up, 2)
         assert set(urls) == {"control-plane", "worker-1"}
         async with AsyncClient(up.address) as client:
-            await client.call_tool("current_time", {"timezone": "UTC"})
-            failed = await client.call_tool("read_file", {"path": f"../{SECRETS[1]}"})
-            assert failed.is_error
+            await client.call_tool("echo", {"text": "first"})
+            assert (await client.call_tool("fail", {"text": SECRETS[1]})).is_error
             with pytest.raises(InvalidArguments):
-                await client.call_tool("current_time", {"timezone": 7})
+                await client.call_tool("echo", {"text": 7})
             async with client.session(SECRETS[0]) as session:
                 await session.call_tool("waits:pid")
-                await give_up(session, "waits:wait")
+                await cancel_call(session, "waits:wait")
                 held = await asyncio.to_thread(scrape, urls["worker-1"])
                 assert held.value("leaseway_leases_held", leaseway_server="waits") == 1
                 assert held.value("leaseway_exchange_streams") >= 1
 
-                async def given_up() -> bool:
+                async def is_cancelled() -> bool:
                     page = await asyncio.to_thread(scrape, urls["worker-1"])
                     return page.value("leaseway_calls_in_flight") == 0
 
-                await eventually(given_up)
+                await eventually(is_cancelled)
                 mark.touch()
 
                 async def late() -> bool:
@@ -147,15 +142,15 @@ async def test_every_instrument_is_found_after_what_it_measures_has_happened(
                     return page.value("leaseway_replies_late_total") == 1
 
                 await eventually(late)
-            [pid] = [p for p, line in descendants(up.process.pid).items() if "plane.kit" in line]
+            [pid] = [p for p, line in descendants(up.process.pid).items() if "echo_raw.py" in line]
             os.kill(pid, signal.SIGKILL)
 
             async def restarted() -> bool:
                 page = await asyncio.to_thread(scrape, urls["worker-1"])
-                return page.value("leaseway_instance_restarts_total", leaseway_server="kit") == 1
+                return page.value("leaseway_instance_restarts_total", leaseway_server="echo") == 1
 
             await eventually(restarted)
-            await client.call_tool("current_time", {"timezone": "UTC"})
+            await client.call_tool("echo", {"text": "x"})
             del servers["broken"]
             text = yaml.safe_dump({"version": 1, "servers": servers})
             fresh = tmp_path / "mcp.new"
@@ -168,32 +163,32 @@ async def test_every_instrument_is_found_after_what_it_measures_has_happened(
 
             await eventually(reloaded)
 
-            async def mended() -> bool:
+            async def is_fixed() -> bool:
                 return not await client.problems()
 
-            await eventually(mended)
+            await eventually(is_fixed)
             worker = await asyncio.to_thread(scrape, urls["worker-1"])
             plane = await asyncio.to_thread(scrape, urls["control-plane"])
     finally:
-        await end(up)
+        await stop(up)
     check_worker(worker)
     check_control_plane(plane)
     for secret in SECRETS:
         assert secret not in worker.text + plane.text
 
 
-async def give_up(session: AsyncSession, tool: str) -> None:
-    """Call a tool and cancel the call once its server has taken it up."""
-    taken = asyncio.Event()
-    call = asyncio.create_task(session.call_tool(tool, on_progress=lambda *_: taken.set()))
+async def cancel_call(session: AsyncSession, tool: str) -> None:
+    """Call a tool and cancel the call once its server has read it."""
+    read = asyncio.Event()
+    call = asyncio.create_task(session.call_tool(tool, on_progress=lambda *_: read.set()))
     async with asyncio.timeout(BOUND):
-        await taken.wait()
+        await read.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
 
 
-async def test_a_worker_that_is_started_again_serves_its_metrics_where_it_did(
+async def test_a_restarted_worker_serves_its_metrics_at_the_same_address(
     tmp_path: Path,
 ) -> None:
     up = await start_up(tmp_path, "--metrics", "127.0.0.1:0", "--workers", "2")
@@ -212,32 +207,32 @@ async def test_a_worker_that_is_started_again_serves_its_metrics_where_it_did(
                 return False
             return page.value("target_info", service_instance_id="worker-2-2") == 1
 
-        await eventually(back, within=60)
+        await eventually(back)
     finally:
-        await end(up)
+        await stop(up)
 
 
 def check_worker(page: Page) -> None:
-    missing = OF_A_WORKER.items() - page.kinds().items()
-    # Zero leases are held by then: no server has a series of them.
+    missing = WORKER_METRICS.items() - page.kinds().items()
+    # No lease is held at that time, so no server has a series.
     assert missing <= {("leaseway_leases_held", "gauge")}
     assert "# TYPE leaseway_leases_held gauge" in page.text
     assert "# TYPE leaseway_frames_dropped_total counter" in page.text
     calls = "mcp_client_operation_duration_seconds"
-    time = {"gen_ai_tool_name": "current_time", "leaseway_server": "kit"}
+    time = {"gen_ai_tool_name": "echo", "leaseway_server": "echo"}
     assert page.value(f"{calls}_count", **time, network_transport="pipe") == 2
     assert 0 < page.value(f"{calls}_sum", **time) < 60
     assert page.value(f"{calls}_bucket", **time, le="+Inf") == 2
-    assert page.value(f"{calls}_count", gen_ai_tool_name="read_file", error_type="tool_error") == 1
+    assert page.value(f"{calls}_count", gen_ai_tool_name="fail", error_type="tool_error") == 1
     assert page.value(f"{calls}_count", leaseway_server="waits", error_type="CANCELLED") == 1
     assert page.value("mcp_client_session_duration_seconds_count", error_type="SERVER_LOST") == 1
     assert page.value("mcp_client_session_duration_seconds_count", leaseway_server="waits") >= 1
     assert page.value("leaseway_calls_refused_total", leaseway_reason="INVALID_ARGUMENTS") == 1
     assert page.value("leaseway_lease_wait_duration_seconds_count", leaseway_outcome="ok") == 1
     assert page.value("leaseway_leases_ended_total", leaseway_outcome="released") == 1
-    assert page.value("leaseway_instances", leaseway_server="kit", leaseway_state="ready") == 1
+    assert page.value("leaseway_instances", leaseway_server="echo", leaseway_state="ready") == 1
     starts = "leaseway_instance_start_duration_seconds_count"
-    assert page.value(starts, leaseway_server="kit", leaseway_outcome="ok") == 2
+    assert page.value(starts, leaseway_server="echo", leaseway_outcome="ok") == 2
     assert page.value(starts, leaseway_outcome="COMMAND_NOT_FOUND") >= 1
     assert page.value("leaseway_calls_in_flight") == 0
     assert page.value("process_memory_usage_bytes") > 10_000_000
@@ -246,9 +241,9 @@ def check_worker(page: Page) -> None:
 
 
 def check_control_plane(page: Page) -> None:
-    assert OF_A_CONTROL_PLANE.items() <= page.kinds().items()
+    assert CONTROL_PLANE_METRICS.items() <= page.kinds().items()
     probes = "leaseway_probe_duration_seconds_count"
-    assert page.value(probes, leaseway_server="kit", leaseway_outcome="ok") == 1
+    assert page.value(probes, leaseway_server="echo", leaseway_outcome="ok") == 1
     assert page.value(probes, leaseway_outcome="COMMAND_NOT_FOUND") >= 1
     assert page.value("leaseway_workers", leaseway_state="connected") == 1
     assert page.value("leaseway_sync_lag_seconds", leaseway_worker="worker-1") == 0
@@ -258,7 +253,7 @@ def check_control_plane(page: Page) -> None:
 
 
 class Collector(metrics_service_pb2_grpc.MetricsServiceServicer):
-    """Remembers which service sent which metrics."""
+    """Records the metric names that each service exports."""
 
     def __init__(self) -> None:
         self.names: dict[str, set[str]] = {}
@@ -277,7 +272,7 @@ def _service_names(resource: Any) -> Iterator[str]:
             yield attribute.value.string_value
 
 
-async def test_both_planes_send_their_metrics_to_a_collector(tmp_path: Path) -> None:
+async def test_both_planes_export_their_metrics_to_a_collector(tmp_path: Path) -> None:
     collector = Collector()
     server = grpc.aio.server()
     add: Any = metrics_service_pb2_grpc.add_MetricsServiceServicer_to_server
@@ -288,9 +283,8 @@ async def test_both_planes_send_their_metrics_to_a_collector(tmp_path: Path) -> 
         "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"http://127.0.0.1:{port}",
         "OTEL_METRIC_EXPORT_INTERVAL": "200",
     }
-    servers = {"kit": kit(tmp_path, **{"truely-stateless": True})}
-    async with running(tmp_path, servers, environment=environment) as (_, client):
-        await client.call_tool("current_time", {"timezone": "UTC"})
+    async with running(tmp_path, {"echo": ECHO}, environment=environment) as (_, client):
+        await client.call_tool("echo", {"text": "x"})
 
         def arrived() -> bool:
             sent = collector.names
@@ -301,6 +295,6 @@ async def test_both_planes_send_their_metrics_to_a_collector(tmp_path: Path) -> 
         await eventually(arrived)
     await server.stop(None)
     assert "leaseway.registry.version" in collector.names["leaseway-worker"]
-    # Written at the very end: the last numbers are sent when a process leaves.
+    # This one is recorded at the end: a process exports its last values before it exits.
     assert "mcp.client.session.duration" in collector.names["leaseway-worker"]
     assert set(collector.names) == {"leaseway-worker", "leaseway-control-plane"}

@@ -1,4 +1,4 @@
-"""A server that never answers costs its own callers their time, and nobody else anything."""
+"""A server that never answers delays only its own callers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SERVERS = {
     name: python_server(
         "echo_raw.py", **{"truely-stateless": True, "transform": [{"prefix": f"{name}_"}]}
     )
-    for name in ("mute", "well")
+    for name in ("mute", "other")
 }
 MANY = 1000
 
@@ -36,7 +36,7 @@ MANY = 1000
 async def unanswered(
     worker: Part, client: AsyncClient, name: str, number: int
 ) -> AsyncIterator[None]:
-    """Keep so many more calls of a tool that never answers in flight."""
+    """Keep this number of calls in flight to a tool that never answers."""
     wanted = (await counts(worker)).facts["calls"] + number
 
     async def in_flight() -> bool:
@@ -54,7 +54,7 @@ async def unanswered(
 
 
 async def calls_of(client: AsyncClient, name: str) -> float:
-    """Make many calls at once and return how many seconds they took together."""
+    """Make many calls at once; return their total duration in seconds."""
     began = time.perf_counter()
     texts = [str(number) for number in range(MANY)]
     async with asyncio.timeout(60):
@@ -64,33 +64,33 @@ async def calls_of(client: AsyncClient, name: str) -> float:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_thousand_calls_finish_beside_a_server_and_a_tool_that_never_answer(
+async def test_a_thousand_calls_finish_while_other_calls_are_never_answered(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, SERVERS) as (system, client):
         worker = system.workers["worker-1"]
-        await calls_of(client, "well_echo")
+        await calls_of(client, "other_echo")
         before = await counts(worker)
-        alone = await calls_of(client, "well_echo")
+        alone = await calls_of(client, "other_echo")
         async with (
             unanswered(worker, client, "mute_never", 100),
-            unanswered(worker, client, "well_never", 100),
+            unanswered(worker, client, "other_never", 100),
         ):
-            beside = await calls_of(client, "well_echo")
+            beside = await calls_of(client, "other_echo")
             same = await calls_of(client, "mute_echo")
             held = await counts(worker)
             assert held.facts["calls"] == 200
-            # A call that waits has no task; some others come and go.
+            # A waiting call has no task; the number of other tasks varies.
             assert held.facts["tasks"] < before.facts["tasks"] + 100
         print(
-            f"{MANY} calls: alone {alone:.2f} s, beside 200 that are never answered {beside:.2f} "
+            f"{MANY} calls: alone {alone:.2f} s, beside 200 unanswered calls {beside:.2f} "
             f"s, of the mute server itself {same:.2f} s"
         )
         await settled(worker, before)
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_client_whose_mute_calls_fill_its_stream_waits_and_others_do_not(
+async def test_a_client_whose_stream_is_full_waits_and_other_clients_do_not(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -99,23 +99,23 @@ async def test_a_client_whose_mute_calls_fill_its_stream_waits_and_others_do_not
     ):
         worker = system.workers["worker-1"]
         for one in (client, other):
-            await calls_of(one, "well_echo")
+            await calls_of(one, "other_echo")
         before = await counts(worker)
         async with unanswered(worker, client, "mute_never", MANY):
-            await calls_of(client, "well_echo")  # by the 24 places that are left
+            await calls_of(client, "other_echo")  # with the 24 remaining places
             async with unanswered(worker, client, "mute_never", MAX_CALLS_IN_FLIGHT - MANY):
                 with pytest.raises(
                     DeadlineExceeded, match="before the call could be sent"
                 ) as caught:
-                    await client.call_tool("well_echo", {"text": "x"}, timeout=0.5)
+                    await client.call_tool("other_echo", {"text": "x"}, timeout=0.5)
                 assert caught.value.started == "no"
-                await calls_of(other, "well_echo")
-            await client.call_tool("well_echo", {"text": "x"}, timeout=60)
+                await calls_of(other, "other_echo")
+            await client.call_tool("other_echo", {"text": "x"}, timeout=60)
         await settled(worker, before)
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_stream_with_too_many_calls_is_refused_the_next_ones_by_name(
+async def test_calls_beyond_the_limit_of_a_stream_are_rejected_as_overload(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -140,7 +140,7 @@ async def test_a_stream_with_too_many_calls_is_refused_the_next_ones_by_name(
             (Reason.OVERLOADED, "no")
         }
         assert Counter(bool(fault.retry_delay) for fault in refused.values()) == {True: 10}
-        await calls_of(client, "well_echo")
+        await calls_of(client, "other_echo")
         stream.cancel()
 
 

@@ -1,9 +1,10 @@
-"""Whole commands of operators: an archive without secrets, and keys in a terminal."""
+"""Commands of operators: `dump` without secrets, `events`, and `top` in a terminal."""
 
 from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import pty
 import tarfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND
+from tests.e2e.forking import Completed, run_leaseway
 from tests.e2e.system import LEASEWAY, System, eventually, python_server
 
 from leaseway.sdk import AsyncClient
@@ -48,20 +50,14 @@ async def _serves(client: AsyncClient, wanted: set[str]) -> bool:
     return wanted <= {tool.server_id for tool in await client.list_tools()}
 
 
-async def test_a_dump_has_everything_and_no_secret(system: System, tmp_path: Path) -> None:
+async def test_a_dump_has_all_files_and_no_secret(system: System, tmp_path: Path) -> None:
     target = tmp_path / "dump.tar.gz"
-    process = await asyncio.create_subprocess_exec(
-        *LEASEWAY, "dump", "--output", str(target), "--config", str(system.config),
-        env={
-            **os.environ,
-            "LEASEWAY_ADDRESS": system.address,
-            "SOME_TOKEN": "value-of-the-operator",
-        },
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    output, _ = await asyncio.wait_for(process.communicate(), 2 * BOUND)
-    assert process.returncode == 0, output.decode()
+    done = await run_leaseway(
+        *("dump", "--output", str(target), "--config", str(system.config)),
+        *("--address", system.address),
+        environment={**os.environ, "SOME_TOKEN": "value-of-the-operator"},
+    )
+    assert done.status == 0, done.stderr
     with tarfile.open(target) as archive:
         files = {
             entry.name.removeprefix("leaseway-dump/"): _text(archive.extractfile(entry))
@@ -85,19 +81,13 @@ def _text(file: object) -> str:
     return file.read().decode()
 
 
-async def test_a_history_without_events_is_told_beside_the_output(system: System) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *LEASEWAY, "events", "--server", "nobody", "--json",
-        env={**os.environ, "LEASEWAY_ADDRESS": system.address},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    output, told = await asyncio.wait_for(process.communicate(), 2 * BOUND)
-    assert (process.returncode, output) == (0, b"")
-    assert b"The history has no events of server 'nobody'." in told
+async def test_an_empty_history_is_reported_on_stderr(system: System) -> None:
+    done = await run_leaseway("events", "--server", "nobody", "--address", system.address, "--json")
+    assert (done.status, done.stdout) == (0, "")
+    assert "The history has no events of server 'nobody'." in done.stderr
 
 
-async def test_keys_of_a_terminal_sort_and_end_top(system: System) -> None:
+async def test_keys_of_a_terminal_sort_and_quit_top(system: System) -> None:
     master, slave = pty.openpty()
     before = termios.tcgetattr(slave)
     shown: list[bytes] = []
@@ -112,15 +102,15 @@ async def test_keys_of_a_terminal_sort_and_end_top(system: System) -> None:
     )  # fmt: skip
     try:
 
-        def typed(keys: bytes, words: str) -> bool:
-            """Type again and again: what comes before the program listens is lost."""
+        def press(keys: bytes, words: str) -> bool:
+            """Press keys; keys are lost until the program reads them."""
             os.write(master, keys)
             return _has(shown, words)
 
-        # Nothing is drawn anew for 600 s, but for a key.
-        await eventually(lambda: typed(b"s", "sorted by server"))
+        # Only a key redraws the screen within 600 s.
+        await eventually(lambda: press(b"s", "sorted by server"))
         await eventually(lambda: _has(shown, "talkative"))
-        await eventually(lambda: typed(b"te", "sorted by errors"))  # two at once
+        await eventually(lambda: press(b"te", "sorted by errors"))  # two keys at once
         os.write(master, b"q")
         assert await asyncio.wait_for(process.wait(), BOUND) == 0
         assert termios.tcgetattr(slave) == before
@@ -135,3 +125,34 @@ async def test_keys_of_a_terminal_sort_and_end_top(system: System) -> None:
 
 def _has(shown: list[bytes], words: str) -> bool:
     return words in b"".join(shown).decode(errors="replace")
+
+
+async def test_commands_show_a_running_system(tmp_path: Path) -> None:
+    echo = python_server("echo_raw.py", **{"truely-stateless": True})
+    servers = {
+        "echo": echo,
+        "leased": python_server("counter.py", transform=[{"prefix": "leased_"}]),
+    }
+    async with System(tmp_path, servers) as system:
+
+        async def run(*words: str, status: int = 0) -> Completed:
+            done = await run_leaseway(*words, "--address", system.address)
+            assert done.status == status, done
+            return done
+
+        listed = json.loads((await run("servers", "--json")).stdout)
+        assert {server["id"] for server in listed} == {"echo", "leased"}
+        listed = json.loads((await run("tools", "--json")).stdout)
+        assert {"echo", "leased_next"} <= {tool["name"] for tool in listed}
+        assert (await run("call", "echo", '{"text": "json"}')).stdout == "json\n"
+        called = json.loads((await run("call", "echo", "text=words", "--json")).stdout)
+        assert called["content"][0]["text"] == "words"
+        assert "echo" in (await run("call", "ecko", status=1)).stderr
+        await run("call", "fail", status=1)
+        workers = json.loads((await run("workers", "--json")).stdout)
+        assert [worker["state"] for worker in workers] == ["connected"]
+        assert (await run("wait", "--timeout", "60")).stdout == f"ready {system.address}\n"
+        assert json.loads((await run("problems", "--json")).stdout) == []
+    misspelled = await run_leaseway("serverz")
+    assert (misspelled.status, "servers" in misspelled.stderr) == (2, True)
+    assert (await run_leaseway("tools", "--address", "127.0.0.1:9")).status == 3

@@ -1,4 +1,4 @@
-"""The synchronous client in servers that fork: gunicorn, with and without preloading."""
+"""The synchronous client in gunicorn, with and without preloading."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import eventually, python_server, running
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
 SERVERS = {"counter": python_server("counter.py", transform=[{"prefix": "counter_"}])}
-BOUND = 60.0
 APP = """
 import json
 import os
 
 from leaseway.sdk import Client
 
-client = Client()  # one of the module, as applications have it
+client = Client()  # module-level, as in applications
 if os.environ.get("USE_EARLY"):
     client.list_tools()
 
@@ -107,7 +107,7 @@ async def _collect(stream: asyncio.StreamReader, log: list[str]) -> None:
 
 
 async def use(served: Site, workers: int = 2) -> set[int]:
-    """Call tools at once until so many workers have answered; return their process ids."""
+    """Call tools until so many workers have answered; return their process ids."""
     seen: set[int] = set()
 
     async def all_have_answered() -> bool:
@@ -117,7 +117,7 @@ async def use(served: Site, workers: int = 2) -> set[int]:
         seen.update(answer["pid"] for answer in answers)
         return len(seen) >= workers
 
-    await eventually(all_have_answered, within=BOUND)
+    await eventually(all_have_answered)
     assert "counter_add" in (await served.get("/tools"))["answer"]
     return seen
 
@@ -134,18 +134,18 @@ async def test_workers_of_a_prefork_server_call_tools(
         assert served.process.pid not in first
         os.kill(min(first), signal.SIGKILL)
 
-        async def another_has_come() -> bool:
+        async def has_successor() -> bool:
             return bool(await use(served) - first)
 
-        await eventually(another_has_come, within=BOUND)
+        await eventually(has_successor)
 
-        async def none_is_left() -> bool:
+        async def no_leases() -> bool:
             return not await client.leases()
 
-        await eventually(none_is_left)
+        await eventually(no_leases)
 
 
-async def test_an_application_that_is_preloaded_and_uses_tools_then_is_told_what_to_do(
+async def test_the_error_of_a_client_used_before_the_fork_names_the_hook_to_use(
     tmp_path: Path,
 ) -> None:
     async with (

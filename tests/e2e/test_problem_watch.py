@@ -1,37 +1,34 @@
-"""`leaseway problems --watch` beside a running system, ended by Ctrl-C."""
+"""`leaseway problems --watch` with a running system, until Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND
-from tests.e2e.system import LEASEWAY, System, python_server
+from tests.e2e.forking import fork_leaseway
+from tests.e2e.system import System, python_server
 
 GOOD = python_server("echo_raw.py", **{"truely-stateless": True})
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_an_operator_sees_a_problem_come_and_go_and_ends_the_watch(tmp_path: Path) -> None:
+async def test_problems_watch_prints_opened_and_cleared_problems(tmp_path: Path) -> None:
     async with System(tmp_path, {"one": GOOD}) as system:
-        watch = await asyncio.create_subprocess_exec(
-            *LEASEWAY,
-            *("problems", "--watch", "--json", "--address", system.address),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        assert watch.stdout is not None
+        arguments = ("problems", "--watch", "--json", "--address", system.address)
+        watch = await fork_leaseway(arguments, os.environ, None)
         async with asyncio.timeout(BOUND):
             system.write({"one": GOOD | {"comand": "misspelled"}})
             opened = json.loads(await watch.stdout.readline())
             system.write({"one": GOOD})
             cleared = json.loads(await watch.stdout.readline())
             watch.send_signal(signal.SIGINT)
-            rest, errors = await watch.communicate()
+            assert await watch.wait() == 0
+            assert (await watch.stdout.read(), await watch.stderr.read()) == (b"", b"")
         assert (opened["event"], cleared["event"]) == ("opened", "cleared")
         assert "comand" in opened["message"]
         assert opened["first_seen"] == cleared["first_seen"]
-        assert (watch.returncode, rest, errors) == (0, b"", b"")

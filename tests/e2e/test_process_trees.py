@@ -1,4 +1,4 @@
-"""No process outlives its instance, its server or its worker, wherever in a tree it hides."""
+"""No process outlives its instance, server or worker, wherever it is in the process tree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("leak_guard")
 TAG = f"TEST_TREE_{os.getpid()}"
 NOSY = str(SERVERS / "nosy.py")
 SHARED = {"truely-stateless": True}
-# A shell gives what it starts in the background no standard input, unless told to.
+# Without a redirection, a shell gives background processes no standard input.
 WRAPPER = 'exec 3<&0; "$@" <&3 3<&- & exec 3<&-; wait'
 LIMITS = {"memory": "512MiB", "open_files": 64, "processes": 64}
 Trees = dict[str, set[int]]
@@ -36,7 +36,7 @@ def wrapped(*command: str, **settings: object) -> dict[str, object]:
 
 
 def all_kinds(folder: Path) -> dict[str, dict[str, object]]:
-    """Return servers whose processes stay, leave the group, and leave the tree."""
+    """Return servers whose children stay in the tree, leave the group, or leave the tree."""
     kinds = {
         "alone": python_server("nosy.py"),
         "wrapped": wrapped(sys.executable, NOSY),
@@ -59,7 +59,7 @@ def marked(name: str, entry: dict[str, object]) -> dict[str, object]:
 
 
 def tree(name: str) -> set[int]:
-    """Return the live processes of a server, by what they have in their environment."""
+    """Return the live processes of a server, found by an environment variable."""
     wanted = f"{TAG}={name}\0".encode()
     found = set()
     for entry in Path("/proc").iterdir():
@@ -88,30 +88,30 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def gone(trees: Trees) -> None:
+async def all_exited(trees: Trees) -> None:
     await eventually(lambda: not any(alive(pid) for pids in trees.values() for pid in pids))
 
 
 @contextlib.asynccontextmanager
-async def planted(
+async def running_trees(
     folder: Path, servers: dict[str, dict[str, object]], sizes: dict[str, int]
 ) -> AsyncIterator[tuple[System, AsyncClient, Trees]]:
-    """Run servers, and find the processes of each."""
+    """Run servers; yield the processes of each."""
     async with running(folder, servers) as (system, client):
         await eventually(lambda: all(len(tree(name)) >= size for name, size in sizes.items()))
         yield system, client, {name: tree(name) for name in sizes}
 
 
-async def by_removing_the_servers(system: System, trees: Trees) -> None:
+async def remove_servers(system: System, trees: Trees) -> None:
     system.write({})
 
 
-async def by_killing_the_worker(system: System, trees: Trees) -> None:
+async def kill_worker(system: System, trees: Trees) -> None:
     system.workers["worker-1"].process.kill()
     await system.workers["worker-1"].process.wait()
 
 
-async def by_killing_the_servers(system: System, trees: Trees) -> None:
+async def kill_servers(system: System, trees: Trees) -> None:
     worker = system.workers["worker-1"].process.pid
     leaders = states(worker).keys() & {pid for pids in trees.values() for pid in pids}
     assert len(leaders) == len(trees)
@@ -119,72 +119,74 @@ async def by_killing_the_servers(system: System, trees: Trees) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-ENDS = (by_removing_the_servers, by_killing_the_worker, by_killing_the_servers)
+ENDS = (remove_servers, kill_worker, kill_servers)
 End = Callable[[System, Trees], "asyncio.Future[None]"]
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_whole_trees_go(tmp_path: Path, end: End) -> None:
-    async with planted(tmp_path, all_kinds(tmp_path), SIZES) as (system, _, trees):
+async def test_whole_process_trees_are_stopped(tmp_path: Path, end: End) -> None:
+    async with running_trees(tmp_path, all_kinds(tmp_path), SIZES) as (system, _, trees):
         await end(system, trees)
-        await gone(trees)
+        await all_exited(trees)
 
 
 @pytest.mark.npm
 @pytest.mark.parametrize("end", ENDS)
-async def test_the_tree_of_npx_goes(tmp_path: Path, npm_server: ServerCommand, end: End) -> None:
+async def test_the_process_tree_of_npx_is_stopped(
+    tmp_path: Path, npm_server: ServerCommand, end: End
+) -> None:
     if shutil.which("npx") is None:
         npm_server("npx")
     (binary,) = npm_server("mcp-server-everything")
     prefix = str(Path(binary).parents[2])
     args = ["--no-install", "--prefix", prefix, "mcp-server-everything", "stdio"]
     servers = {"npx": marked("npx", {"transport": "stdio", "command": "npx", "args": args})}
-    async with planted(tmp_path, servers, {"npx": 2}) as (system, _, trees):
+    async with running_trees(tmp_path, servers, {"npx": 2}) as (system, _, trees):
         await end(system, trees)
-        await gone(trees)
+        await all_exited(trees)
 
 
 @pytest.mark.usefixtures("bwrap")
 @pytest.mark.parametrize("end", ENDS)
-async def test_a_sandbox_goes_with_all_that_is_in_it(tmp_path: Path, end: End) -> None:
+async def test_a_sandbox_is_stopped_with_all_its_processes(tmp_path: Path, end: End) -> None:
     sandbox = {"writable": [str(tmp_path)]}
     servers = {
         how: marked(how, python_server("nosy.py", *child(tmp_path, how), sandbox=sandbox))
         for how in HOW
     }
     servers["orphan"]["limits"] = LIMITS
-    async with planted(tmp_path, servers, dict.fromkeys(HOW, 4)) as (system, _, trees):
+    async with running_trees(tmp_path, servers, dict.fromkeys(HOW, 4)) as (system, _, trees):
         await end(system, trees)
-        await gone(trees)
+        await all_exited(trees)
 
 
-async def test_a_worker_that_ends_leaves_neither_trees_nor_cgroups(tmp_path: Path) -> None:
-    async with planted(tmp_path, all_kinds(tmp_path), SIZES) as (system, _, trees):
+async def test_a_stopped_worker_leaves_no_processes_and_no_cgroups(tmp_path: Path) -> None:
+    async with running_trees(tmp_path, all_kinds(tmp_path), SIZES) as (system, _, trees):
         folders = [folder for pid in trees["limited"] for folder in cgroups(pid)]
         assert await system.workers["worker-1"].end() == 0
-        await gone(trees)
+        await all_exited(trees)
     assert not any(folder.parent.exists() for folder in folders)
 
 
 async def test_a_killed_worker_leaves_no_cgroups(tmp_path: Path) -> None:
-    async with planted(tmp_path, all_kinds(tmp_path), SIZES) as (system, _, trees):
+    async with running_trees(tmp_path, all_kinds(tmp_path), SIZES) as (system, _, trees):
         folders = [folder for pid in trees["limited"] for folder in cgroups(pid)]
-        await by_killing_the_worker(system, trees)
-        await gone(trees)
+        await kill_worker(system, trees)
+        await all_exited(trees)
         await eventually(lambda: not any(folder.parent.exists() for folder in folders))
 
 
-async def test_no_zombie_is_left_in_a_worker_that_lives_on(tmp_path: Path) -> None:
-    async with planted(tmp_path, all_kinds(tmp_path), SIZES) as (system, _, trees):
+async def test_a_running_worker_keeps_no_zombie(tmp_path: Path) -> None:
+    async with running_trees(tmp_path, all_kinds(tmp_path), SIZES) as (system, _, trees):
         worker = system.workers["worker-1"].process.pid
-        await by_killing_the_servers(system, trees)
-        await gone(trees)
+        await kill_servers(system, trees)
+        await all_exited(trees)
         system.write({})
         await eventually(lambda: len(states(worker)) == 1)  # its reaper
         assert "Z" not in states(worker).values()
 
 
-async def test_nothing_is_inherited_but_three_descriptors(tmp_path: Path) -> None:
+async def test_servers_inherit_only_the_three_standard_descriptors(tmp_path: Path) -> None:
     shared = {"transport": "stdio", "command": "sh", **SHARED}
     others = {f"o{i}": {**shared, "args": [str(SERVERS / "tiny.sh")]} for i in range(5)}
     nosy = {
@@ -197,7 +199,9 @@ async def test_nothing_is_inherited_but_three_descriptors(tmp_path: Path) -> Non
     async with running(tmp_path, others) as (system, client):
         await system.start_worker("worker-2", "--log-file", str(tmp_path / "worker.log"))
         await system.workers.pop("worker-1").end()
-        await eventually(lambda: answers(client, "o0:hello"))  # a stream with its sockets is open
+        await eventually(
+            lambda: answers(client, "o0:hello")
+        )  # a stream with its sockets is open now
         prefixed = {
             name: {**entry, "transform": [{"prefix": f"{name}_"}]} for name, entry in nosy.items()
         }
@@ -208,7 +212,7 @@ async def test_nothing_is_inherited_but_three_descriptors(tmp_path: Path) -> Non
             assert json.loads(found.text) == [0, 1, 2], name
         below = descendants(system.workers["worker-2"].process.pid)
         reaper = next(pid for pid, line in below.items() if "reaper_main" in line)
-        folder = Path(f"/proc/{reaper}/fd")  # while it looks for what is left, it opens more
+        folder = Path(f"/proc/{reaper}/fd")  # it opens more while it searches for processes
         await eventually(lambda: {entry.name for entry in folder.iterdir()} == {"0", "1", "2"})
 
 
@@ -220,7 +224,7 @@ async def answers(client: AsyncClient, tool: str) -> bool:
 
 
 def cgroups(pid: int) -> list[Path]:
-    """Return the cgroups that were made for a process."""
+    """Return the cgroups that were created for a process."""
     found = []
     for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)

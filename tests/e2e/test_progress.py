@@ -1,4 +1,4 @@
-"""Progress and log messages from real servers to callers: SDK, command line and plain gRPC."""
+"""Progress and log messages reach callers: SDK, command line and plain gRPC."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any
 import grpc
 import pytest
 from tests.conftest import BOUND
-from tests.e2e.system import LEASEWAY, System, python_server, running
+from tests.e2e.forking import run_leaseway
+from tests.e2e.system import System, python_server, running
 from tests.e2e.test_cancellation import http_server
 
 from leaseway.sdk import AsyncClient, Client, LogMessage, Progress
@@ -54,29 +55,31 @@ Site = tuple[System, AsyncClient]
 
 
 @pytest.mark.parametrize("server", ["piped", "piped_old", "leased"])
-async def test_progress_over_pipes_comes_in_order_before_the_result(
+async def test_progress_over_pipes_arrives_in_order_before_the_result(
     site: Site, server: str
 ) -> None:
-    told: list[tuple[float, float | None, str | None]] = []
+    events: list[tuple[float, float | None, str | None]] = []
     async with site[1].session("dialog") as session:
         result = await session.call_tool(
-            f"{server}_progress", on_progress=lambda *seen: told.append(seen)
+            f"{server}_progress", on_progress=lambda *event: events.append(event)
         )
     assert result.text == "done"
-    assert told == STEPS
+    assert events == STEPS
 
 
-async def test_progress_of_the_official_server_comes_too(site: Site) -> None:
-    told: list[tuple[float, float | None, str | None]] = []
+async def test_progress_of_the_official_server_arrives(site: Site) -> None:
+    events: list[tuple[float, float | None, str | None]] = []
     call = site[1].call_tool(
-        "official_progress", {"text": "x"}, on_progress=lambda *seen: told.append(seen)
+        "official_progress", {"text": "x"}, on_progress=lambda *event: events.append(event)
     )
     assert (await call).text == "done"
-    assert told == [(0, 3, None), (1, 3, None), (2, 3, None)]
+    assert events == [(0, 3, None), (1, 3, None), (2, 3, None)]
 
 
 @pytest.mark.parametrize("server", ["posted", "posted_old"])
-async def test_progress_and_logs_over_http_come_before_the_result(site: Site, server: str) -> None:
+async def test_progress_and_logs_over_http_arrive_before_the_result(
+    site: Site, server: str
+) -> None:
     async with site[1].stream_tool(f"{server}_echo", {"text": "hi"}, log_level="warning") as stream:
         events = [event async for event in stream]
     assert stream.result.text == "hi"
@@ -85,33 +88,33 @@ async def test_progress_and_logs_over_http_come_before_the_result(site: Site, se
     assert LogMessage("warning", None, "logged") in events
 
 
-async def test_logs_over_pipes_come_from_the_level_asked_for(site: Site) -> None:
-    told: list[tuple[str, str | None, Any]] = []
-    await site[1].call_tool("piped_log", on_log=lambda *said: told.append(said))
-    assert told == [("warning", "raw", {"said": "warning"})]
-    told.clear()
-    await site[1].call_tool("piped_log", on_log=lambda *said: told.append(said), log_level="debug")
-    assert [level for level, *_ in told] == ["debug", "warning"]
+async def test_log_messages_below_the_requested_level_are_dropped(site: Site) -> None:
+    events: list[tuple[str, str | None, Any]] = []
+    await site[1].call_tool("piped_log", on_log=lambda *log: events.append(log))
+    assert events == [("warning", "raw", {"said": "warning"})]
+    events.clear()
+    await site[1].call_tool("piped_log", on_log=lambda *log: events.append(log), log_level="debug")
+    assert [level for level, *_ in events] == ["debug", "warning"]
 
 
-async def test_threads_hear_of_progress_too(site: Site) -> None:
+async def test_the_synchronous_client_receives_progress(site: Site) -> None:
     def work() -> list[Any]:
-        told: list[Any] = []
+        events: list[Any] = []
         with Client(site[0].address) as client:
-            client.call_tool("piped_progress", on_progress=lambda *seen: told.append(seen))
-        return told
+            client.call_tool("piped_progress", on_progress=lambda *event: events.append(event))
+        return events
 
     async with asyncio.timeout(BOUND):
         assert await asyncio.to_thread(work) == STEPS
 
 
-async def test_other_languages_hear_of_progress_and_logs_in_one_rpc(site: Site) -> None:
+async def test_one_streaming_rpc_has_progress_logs_and_the_result(site: Site) -> None:
     async with grpc.aio.insecure_channel(site[0].workers["worker-1"].address) as channel:
         stub = execution_pb2_grpc.ExecutionServiceStub(channel)
         progress = await rpc(stub, "piped_progress", "")
         assert [event.WhichOneof("event") for event in progress] == ["progress"] * 3 + ["result"]
         assert [(e.progress.progress, e.progress.message) for e in progress[:3]] == [
-            (at, said) for at, _, said in STEPS
+            (at, text) for at, _, text in STEPS
         ]
         assert progress[-1].result.content[0].text == "done"
         logs = await rpc(stub, "piped_log", "info")
@@ -128,24 +131,13 @@ async def rpc(stub: Any, tool: str, log_level: str) -> list[Any]:
 
 
 async def test_the_command_shows_progress_and_logs_on_stderr(site: Site) -> None:
-    out, err = await command(site, "piped_progress", "--progress")
+    address = ("--address", site[0].address)
+    _, out, err = await run_leaseway("call", "piped_progress", "--progress", *address)
     assert out == "done\n"
     assert err.splitlines() == [f"leaseway: Progress {at:g}/3: step {at:g}" for at in range(3)]
-    out, err = await command(site, "piped_log", "--server-log", "info")
+    _, out, err = await run_leaseway("call", "piped_log", "--server-log", "info", *address)
     assert out == "logged\n"
     assert err == 'leaseway: Server log warning: raw: {"said": "warning"}\n'
-
-
-async def command(site: Site, *words: str) -> tuple[str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *LEASEWAY,
-        *("call", *words, "--address", site[0].address),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(BOUND):
-        out, err = await process.communicate()
-    return out.decode(), err.decode()
 
 
 READER = """
@@ -170,14 +162,14 @@ asyncio.run(main())
 """
 
 
-async def test_a_client_that_is_stopped_in_the_middle_stalls_nobody_else(site: Site) -> None:
+async def test_a_stopped_client_does_not_stall_other_clients(site: Site) -> None:
     system, client = site
     async with reader(system.address) as process:
         assert process.stdout is not None
         async with asyncio.timeout(BOUND):
             assert await process.stdout.readline() == b"reading\n"
         process.send_signal(signal.SIGSTOP)
-        async with asyncio.timeout(60):  # behind the large results, which the server still makes
+        async with asyncio.timeout(60):  # after the large results, which the server still sends
             await client.call_tool("big_echo", timeout=60)
         for _ in range(50):
             async with asyncio.timeout(BOUND):
@@ -186,7 +178,7 @@ async def test_a_client_that_is_stopped_in_the_middle_stalls_nobody_else(site: S
                     assert len([event async for event in stream]) == 3
         process.send_signal(signal.SIGCONT)
         async with asyncio.timeout(60):
-            # On a slow machine it stands still for longer than a connection may be silent.
+            # On a slow machine it may be stopped for longer than a connection may be silent.
             assert await process.stdout.readline() in (b"done\n", b"cut off\n")
 
 

@@ -1,17 +1,17 @@
-"""Servers that are Python classes, and the kit, in a whole system: like any other stdio server."""
+"""Servers that are Python classes, and the kit, in a whole system."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import BOUND
-from tests.e2e.system import eventually, running
+from tests.conftest import BOUND, descendants
+from tests.e2e.system import System, eventually, running
 
-from leaseway.sdk import LeasewayError, ServerLost
-
-pytestmark = pytest.mark.usefixtures("leak_guard")
+from leaseway.sdk import AsyncClient, LeasewayError, ServerLost
 
 FOLDER = Path(__file__).parents[1] / "server"
 
@@ -38,50 +38,85 @@ def builtin(root: Path, *tools: str, **settings: object) -> dict[str, object]:
     }
 
 
-async def test_a_class_and_the_kit_are_called_like_any_server(tmp_path: Path) -> None:
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "a.md").write_text("hello")
+@pytest.fixture(scope="module")
+async def both(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[System, AsyncClient]]:
+    """Run a system with a shared and a leased class and the kit."""
+    docs = tmp_path_factory.mktemp("docs")
+    (docs / "a.md").write_text("hello")
     config = {"unit": "${UNIT:-C}", "token": {"secret": "WEATHER_TOKEN"}, "list": [1, None]}
     servers = {
         "weather": weather(config=config),
         "state": {**weather(), "truely-stateless": False},
-        "kit": builtin(tmp_path / "docs", "read_file", "list_files"),
+        "kit": builtin(docs, "read_file", "list_files"),
     }
     environment = {"WEATHER_TOKEN": "token-5309"}
-    async with running(tmp_path, servers, environment=environment) as (system, client):
-        named = {tool.qualified_name for tool in await client.list_tools()}
-        assert {"kit:read_file", "kit:list_files", "weather:forecast"} <= named
-        assert "kit:write_file" not in named
-        assert (await client.call_tool("kit:read_file", {"path": "a.md"})).text == "hello"
-        refused = await client.call_tool("kit:read_file", {"path": "../mcp.yaml"})
-        assert refused.is_error
-        assert f"outside the allowed folders: {tmp_path}/docs" in refused.text
-        told = (await client.call_tool("weather:configured", {})).structured
-        assert told == {
-            "config": {"unit": "C", "token": "token-5309", "list": [1, None]},
-            "in_environment": False,
-        }
-        failed = await client.call_tool("weather:divide", {"by": 0})
-        assert failed.is_error
-        assert f"{FOLDER}/weather.py, line " in failed.text
-        async with client.session("one") as one, client.session("two") as two:
-            counts = [(await each.call_tool("state:count", {})).text for each in (one, one, two)]
-        assert counts == ["1", "2", "1"]
-        assert "token-5309" not in system.logs()
-
-        async def is_told() -> bool:
-            return bool(await client.problems())
-
-        await eventually(is_told)
-        (problem,) = await client.problems()
-        assert (problem.reason, problem.severity) == ("CALL_RAISED", "warning")
-        assert f"{FOLDER}/weather.py, line " in problem.message
-        assert "in divide: ZeroDivisionError" in problem.message
+    before = descendants(os.getpid()).keys()
+    async with running(tmp_path_factory.mktemp("system"), servers, environment=environment) as both:
+        yield both
+    await eventually(lambda: descendants(os.getpid()).keys() <= before)
 
 
+async def test_the_kit_serves_its_chosen_tools_and_folders(
+    both: tuple[System, AsyncClient],
+) -> None:
+    _, client = both
+    names = {tool.qualified_name for tool in await client.list_tools()}
+    assert {"kit:read_file", "kit:list_files", "weather:forecast"} <= names
+    assert "kit:write_file" not in names
+    assert (await client.call_tool("kit:read_file", {"path": "a.md"})).text == "hello"
+    rejected = await client.call_tool("kit:read_file", {"path": "../mcp.yaml"})
+    assert rejected.is_error
+    assert "outside the allowed folders: " in rejected.text
+
+
+async def test_a_class_gets_its_config_and_reports_its_exceptions(
+    both: tuple[System, AsyncClient],
+) -> None:
+    system, client = both
+    configured = (await client.call_tool("weather:configured", {})).structured
+    assert configured == {
+        "config": {"unit": "C", "token": "token-5309", "list": [1, None]},
+        "in_environment": False,
+    }
+    failed = await client.call_tool("weather:divide", {"by": 0})
+    assert failed.is_error
+    assert f"{FOLDER}/weather.py, line " in failed.text
+    async with client.session("one") as one, client.session("two") as two:
+        counts = [(await each.call_tool("state:count", {})).text for each in (one, one, two)]
+    assert counts == ["1", "2", "1"]
+    assert "token-5309" not in system.logs()
+    await eventually(client.problems)
+    (problem,) = await client.problems()
+    assert (problem.reason, problem.severity) == ("CALL_RAISED", "warning")
+    assert f"{FOLDER}/weather.py, line " in problem.message
+    assert "in divide: ZeroDivisionError" in problem.message
+
+
+async def test_a_class_that_blocks_or_dies_affects_no_other(
+    both: tuple[System, AsyncClient],
+) -> None:
+    _, client = both
+    async with asyncio.timeout(4 * BOUND):
+        blocked = asyncio.create_task(client.call_tool("weather:slow", {"steps": 3_000}))
+        assert (await client.session("other").call_tool("state:count", {})).text == "1"
+        assert not (await client.call_tool("kit:list_files", {})).is_error
+        assert not blocked.done()
+        with pytest.raises(ServerLost, match="7"):
+            await client.call_tool("weather:crash", {})
+        with pytest.raises(ServerLost):
+            await blocked
+
+        async def is_restarted() -> bool:
+            return not (await client.call_tool("weather:forecast", {"city": "Oslo"})).is_error
+
+        await eventually(is_restarted)
+
+
+@pytest.mark.usefixtures("leak_guard")
 async def test_a_traceback_is_a_problem_with_file_and_line(tmp_path: Path) -> None:
     servers = {
-        "ok": weather(),
         "start": weather("BadStart"),
         "tools": weather("BadTools"),
         "missing": weather("Wether"),
@@ -98,28 +133,10 @@ async def test_a_traceback_is_a_problem_with_file_and_line(tmp_path: Path) -> No
             assert f"{FOLDER}/weather.py, line {line}, in " in problems[server].message
             assert words in problems[server].message
         assert "has no class Wether: did you mean Weather?" in problems["missing"].message
-        assert not (await client.call_tool("ok:forecast", {"city": "Oslo"})).is_error
 
 
-async def test_a_class_that_blocks_or_dies_harms_no_other(tmp_path: Path) -> None:
-    servers = {"one": weather(), "other": weather(), "kit": builtin(tmp_path, "list_files")}
-    async with asyncio.timeout(4 * BOUND), running(tmp_path, servers) as (_, client):
-        blocked = asyncio.create_task(client.call_tool("one:slow", {"steps": 3_000}))
-        assert not (await client.call_tool("other:forecast", {"city": "Oslo"})).is_error
-        assert not (await client.call_tool("kit:list_files", {})).is_error
-        assert not blocked.done()
-        with pytest.raises(ServerLost, match="7"):
-            await client.call_tool("one:crash", {})
-        with pytest.raises(ServerLost):
-            await blocked
-
-        async def is_back() -> bool:
-            return not (await client.call_tool("one:forecast", {"city": "Oslo"})).is_error
-
-        await eventually(is_back)
-
-
-async def test_a_changed_config_is_a_new_process_and_calls_under_way_end_on_the_old(
+@pytest.mark.usefixtures("leak_guard")
+async def test_a_changed_config_starts_a_new_process_and_lets_calls_end_in_the_old_one(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, {"weather": weather(config={"n": 1})}) as (system, client):
@@ -127,15 +144,15 @@ async def test_a_changed_config_is_a_new_process_and_calls_under_way_end_on_the_
         system.write({"weather": weather(config={"n": 2})})
 
         async def is_new() -> bool:
-            told = (await client.call_tool("weather:configured", {})).structured
-            return told is not None and told["config"] == {"n": 2}
+            configured = (await client.call_tool("weather:configured", {})).structured
+            return configured is not None and configured["config"] == {"n": 2}
 
         await eventually(is_new)
         assert not (await slow).is_error
 
 
-@pytest.mark.usefixtures("bwrap")
-async def test_a_sandbox_holds_the_kit_and_keeps_its_folders_in_sight(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("bwrap", "leak_guard")
+async def test_a_sandboxed_kit_writes_only_to_its_writable_folders(tmp_path: Path) -> None:
     docs, notes = tmp_path / "docs", tmp_path / "notes"
     docs.mkdir()
     notes.mkdir()
@@ -147,14 +164,15 @@ async def test_a_sandbox_holds_the_kit_and_keeps_its_folders_in_sight(tmp_path: 
     }
     async with running(tmp_path, servers) as (_, client):
         assert (await client.call_tool("read:read_file", {"path": "a.md"})).text == "hello"
-        refused = await client.call_tool("read:write_file", {"path": "b.md", "content": "x"})
-        assert "Read-only file system" in refused.text
+        rejected = await client.call_tool("read:write_file", {"path": "b.md", "content": "x"})
+        assert "Read-only file system" in rejected.text
         written = await client.call_tool("write:write_file", {"path": "b.md", "content": "x"})
         assert not written.is_error, written.text
         assert (notes / "b.md").read_text() == "x"
 
 
-async def test_an_edited_module_and_what_it_imports_take_the_place_of_the_old_ones(
+@pytest.mark.usefixtures("leak_guard")
+async def test_an_edited_module_or_import_replaces_the_process_of_its_server(
     tmp_path: Path,
 ) -> None:
     module = tmp_path / "edited.py"
@@ -182,18 +200,17 @@ async def test_an_edited_module_and_what_it_imports_take_the_place_of_the_old_on
 
         await eventually(lambda: answers("first"))
         _replace(module, source.replace("'first'", "'second'").replace("answer", "reply"))
-        await eventually(lambda: answers("second", "reply"))  # its tools are listed anew
+        await eventually(lambda: answers("second", "reply"))  # its tools are listed again
         _replace(module, source.replace("'first'", "third.WORD"))
         await eventually(lambda: answers("third"))
         _replace(word, "WORD = 'fourth'\n")
         await eventually(lambda: answers("fourth"))
         _replace(module, "def broken(:\n")
 
-        async def is_told() -> bool:
-            found = [each.reason for each in await client.problems()]
-            return "CHANGED_VALUE_FAILED" in found
+        async def is_reported() -> bool:
+            return "CHANGED_VALUE_FAILED" in [each.reason for each in await client.problems()]
 
-        await eventually(is_told)
+        await eventually(is_reported)
         assert await answers("fourth")
 
 

@@ -1,7 +1,7 @@
-"""Sessions that call all the while servers, workers, the control plane and connections are ended.
+"""Sessions call while servers, workers, the control plane and connections are killed at random.
 
-What must hold: each call ends, with a result or a typed error; none is run twice; an error that
-says that nothing was started is right; no session has two processes; in the end nothing is left.
+Each call ends with a result or a typed error; no call runs twice; an error with `started="no"` is
+right; no session has two processes; at the end no lease and no server process remains.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ WORKERS = ("one", "two", "three")
 CALL_BOUND = 120.0
 """Seconds after which a call that has neither result nor error counts as lost."""
 
-MOST_GROWTH = 1.25
+MAX_GROWTH = 1.25
 SETTLED_AFTER = 60.0
-"""Seconds of a process's life after which its memory is to stay as it is."""
+"""Age of a process in seconds after which its memory must stay constant."""
 
 
 @dataclass
 class Record:
-    """What callers were told.
+    """The outcomes of calls.
 
     Attributes:
         results: The tokens of calls with a result.
-        not_started: The tokens of calls that failed, and that nothing was started for.
+        not_started: The tokens of failed calls with `started="no"`.
         errors: All errors, by kind.
-        faults: What must not happen.
+        faults: Events that must not happen.
     """
 
     results: set[str] = field(default_factory=set)
@@ -62,7 +62,7 @@ class Record:
 
 
 class Caller:
-    """One session after the other, each with a lease, and calls of a shared server besides."""
+    """Uses one session after the other, with calls of a leased and a shared server."""
 
     def __init__(self, client: AsyncClient, name: str, record: Record) -> None:
         self._client = client
@@ -70,31 +70,31 @@ class Caller:
         self._record = record
         self._draw = random.Random(name)
         self._numbers = itertools.count()
-        self.over = False
+        self.stopped = False
 
     async def run(self) -> None:
         for number in itertools.count():
-            if self.over:
+            if self.stopped:
                 return
             async with self._client.session(f"{self._name}-{number}") as session:
-                await self._converse(session)
+                await self._use_session(session)
 
-    async def _converse(self, session: AsyncSession) -> None:
+    async def _use_session(self, session: AsyncSession) -> None:
         process = ""
         for _ in range(self._draw.randrange(5, 60)):
-            if self.over:
+            if self.stopped:
                 return
             tool = "leased_run" if self._draw.random() < 0.7 else "shared_run"
-            told, error = await self._call(session, tool)
+            answered, error = await self._call(session, tool)
             if isinstance(error, LeaseError):
                 with suppress(LeasewayError):
                     await session.acquire("leased", wait=10)
             if error is not None:
                 process = ""
             elif tool == "leased_run":
-                if process and told != process:
-                    self._record.faults.append(f"{session} went from {process} to {told}")
-                process = told
+                if process and answered != process:
+                    self._record.faults.append(f"{session} went from {process} to {answered}")
+                process = answered
             await asyncio.sleep(self._draw.uniform(0.0, 0.1))
 
     async def _call(self, session: AsyncSession, tool: str) -> tuple[str, LeasewayError | None]:
@@ -106,23 +106,23 @@ class Caller:
                 result = await session.call_tool(tool, {"token": token}, timeout=20)
         except LeasewayError as error:
             record.errors[f"{type(error).__name__} {error.started}"] += 1
-            if isinstance(error, ToolNotFound | InternalError):  # it is there all the while
+            if isinstance(error, ToolNotFound | InternalError):  # the tool always exists
                 record.faults.append(f"call {token} of {tool}: {error!r}")
             if error.started == "no":
                 record.not_started.add(token)
             return "", error
         except TimeoutError:
-            record.faults.append(f"call {token} of {tool} had no end")
+            record.faults.append(f"call {token} of {tool} did not end")
             raise
-        said, process, _ = result.text.split()
-        if result.is_error or said != token:
+        returned, process, _ = result.text.split()
+        if result.is_error or returned != token:
             record.faults.append(f"call {token} of {tool} got {result.text}")
         record.results.add(token)
         return process, None
 
 
 class Fleet:
-    """A system whose connections all lead through links that can be cut."""
+    """A system whose connections all use links that can be cut."""
 
     def __init__(self, folder: Path) -> None:
         self.journal = folder / "journal"
@@ -169,7 +169,7 @@ class Fleet:
         return [self.system.control_plane, *self.system.workers.values()]
 
     def servers(self) -> list[int]:
-        """Return the processes of servers, whoever's children they are."""
+        """Return the processes of servers, whatever their parents."""
         found = []
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
@@ -180,8 +180,8 @@ class Fleet:
         return found
 
 
-class Trouble:
-    """Ends one thing after the other; what it ends it starts again."""
+class Disturbance:
+    """Kills or cuts one part after the other, and restarts or restores it."""
 
     def __init__(self, fleet: Fleet, draw: random.Random) -> None:
         self._fleet = fleet
@@ -209,7 +209,7 @@ class Trouble:
     async def cut_link(self) -> None:
         link = self._fleet.links[self._draw.choice(list(self._fleet.links))]
         link.cut()
-        # Now a blip, now long enough that a worker counts as lost.
+        # From a short interruption to one after which a worker counts as lost.
         await asyncio.sleep(self._draw.choice([0.0, 0.5, 3.0, 14.0]))
         link.join()
 
@@ -238,7 +238,7 @@ class Trouble:
 
 
 async def watch_memory(fleet: Fleet, grown: dict[str, tuple[float, float]]) -> None:
-    """Keep what each process held when it had settled, and the most since, in MiB."""
+    """Record the memory of each process after it has settled and now, in MiB."""
     born: dict[int, float] = {}
     while True:
         for part in fleet.parts():
@@ -251,23 +251,23 @@ async def watch_memory(fleet: Fleet, grown: dict[str, tuple[float, float]]) -> N
         await asyncio.sleep(5)
 
 
-def judge(journal: Path, record: Record) -> list[str]:
-    """Return what was run otherwise than callers were told."""
+def violations(journal: Path, record: Record) -> list[str]:
+    """Return calls whose execution contradicts their outcome."""
     lines = journal.read_text().splitlines()
     runs = Counter(line.split()[0] for line in lines)
-    twice = [f"{token} was run {times} times" for token, times in runs.items() if times > 1]
-    unseen = [f"{token} has a result and was not run" for token in record.results - set(runs)]
-    begun = [f"{token} was not to have been started" for token in record.not_started & set(runs)]
-    return [*record.faults, *twice, *unseen, *begun]
+    twice = [f"{token} ran {times} times" for token, times in runs.items() if times > 1]
+    unseen = [f"{token} has a result and did not run" for token in record.results - set(runs)]
+    started = [f"{token} ran in spite of started=no" for token in record.not_started & set(runs)]
+    return [*record.faults, *twice, *unseen, *started]
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 900)
 @pytest.mark.usefixtures("leak_guard")
-async def test_random_kills_lose_no_call_run_none_twice_and_leave_nothing(tmp_path: Path) -> None:
+async def test_random_kills_lose_no_call_run_none_twice_and_leak_nothing(tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED", "1"))
     fleet, record = Fleet(tmp_path), Record()
-    trouble = Trouble(fleet, random.Random(seed))
+    disturbance = Disturbance(fleet, random.Random(seed))
     grown: dict[str, tuple[float, float]] = {}
     async with AsyncExitStack() as stack:
         await fleet.start(stack)
@@ -277,26 +277,26 @@ async def test_random_kills_lose_no_call_run_none_twice_and_leave_nothing(tmp_pa
             callers = [Caller(client, f"caller{number}", record) for number in range(SESSIONS)]
             tasks = [asyncio.create_task(caller.run()) for caller in callers]
             try:
-                await trouble.make(SECONDS)
+                await disturbance.make(SECONDS)
             finally:
                 for caller in callers:
-                    caller.over = True
+                    caller.stopped = True
             async with asyncio.timeout(2 * CALL_BOUND):
                 await asyncio.gather(*tasks)
-            # All is whole again: it serves as it did, and no session has more than one process.
+            # Everything has recovered, and no session has more than one process.
             await fleet.system.ready()
             async with client.session("after") as session:
                 await eventually(lambda: answers(session), within=2 * BOUND)
         async with AsyncClient(fleet.system.address, agent="after") as client:
-            await eventually(lambda: nothing_is_left(fleet, client), within=3 * BOUND)
+            await eventually(lambda: nothing_remains(fleet, client), within=3 * BOUND)
         print(
             f"{SECONDS:g} s, seed {seed}: {len(record.results)} results, errors"
-            f" {dict(record.errors)}, trouble {dict(trouble.made)}, memory in MiB {grown}"
+            f" {dict(record.errors)}, disturbances {dict(disturbance.made)}, memory in MiB {grown}"
         )
-        assert judge(fleet.journal, record) == []
+        assert violations(fleet.journal, record) == []
         assert len(record.results) > SECONDS
         for first, last in grown.values():
-            assert last < first * MOST_GROWTH, grown
+            assert last < first * MAX_GROWTH, grown
     await eventually(lambda: not fleet.servers())
 
 
@@ -310,8 +310,8 @@ async def answers(session: AsyncSession) -> bool:
     return False
 
 
-async def nothing_is_left(fleet: Fleet, client: AsyncClient) -> bool:
-    """Say whether there are no leases, and each worker has its shared server and nothing else."""
+async def nothing_remains(fleet: Fleet, client: AsyncClient) -> bool:
+    """Return whether there are no leases, and each worker has only its shared server."""
     workers = [part.process.pid for part in fleet.system.workers.values()]
     mine = [set(descendants(pid)) & set(fleet.servers()) for pid in workers]
     return (

@@ -1,4 +1,4 @@
-"""Servers that others wrote, over both transports and in both protocol eras."""
+"""Servers of other projects, over both transports and in both protocol eras."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def entry(command: list[str], *args: str, **settings: object) -> dict[str, objec
 
 @contextlib.asynccontextmanager
 async def http_server(*command: str, port: int = 0, **environment: str) -> AsyncIterator[int]:
-    """Run an HTTP server; one that prints its port chooses it itself."""
+    """Run an HTTP server; without a port it must print the port that it chose."""
     process = await asyncio.create_subprocess_exec(
         *command,
         env=os.environ | environment,
@@ -130,10 +130,10 @@ async def test_server_filesystem_by_permissions(tmp_path: Path, npm_server: Serv
             with pytest.raises(PermissionDenied):
                 await client.call_tool(tool, arguments)
         assert not (root / "new.txt").exists()
-        # It is started for another folder, and told its roots.
-        told = (await client.call_tool("files:list_allowed_directories", {})).text
-        assert str(root) in told
-        assert str(tmp_path / "other") not in told
+        # The server is started for another folder, and gets its roots from the worker.
+        allowed = (await client.call_tool("files:list_allowed_directories", {})).text
+        assert str(root) in allowed
+        assert str(tmp_path / "other") not in allowed
 
 
 @pytest.mark.legacy_servers

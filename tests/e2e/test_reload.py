@@ -15,7 +15,7 @@ SHARED = {"truely-stateless": True}
 
 
 async def call_until(client: AsyncClient, stop: asyncio.Event, name: str) -> int:
-    """Call a tool again and again; return how often. Any failure is the test's."""
+    """Call a tool repeatedly; return how often. A failed call fails the test."""
     calls = 0
     while not stop.is_set():
         result = await client.call_tool(name, {"text": "x"}, timeout=60)
@@ -29,7 +29,7 @@ async def names(client: AsyncClient) -> set[str]:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_new_server_appears_while_calls_are_in_flight_and_none_fails(
+async def test_added_and_changed_servers_fail_no_call_in_flight(
     tmp_path: Path,
 ) -> None:
     first = python_server("echo_raw.py", transform=[{"prefix": "one_"}], **SHARED)
@@ -43,7 +43,7 @@ async def test_a_new_server_appears_while_calls_are_in_flight_and_none_fails(
         system.write({"one": first | {"description": "edited"}, "two": second})
         changed = python_server("echo_raw.py", "--name", "new", transform=[{"prefix": "one_"}])
         system.write({"one": changed | SHARED, "two": second})
-        await eventually(lambda: launched_anew(client, "one"))
+        await eventually(lambda: is_relaunched(client, "one"))
         stop.set()
         assert min(await asyncio.gather(*callers)) > 0
 
@@ -57,7 +57,7 @@ async def eventually_called(client: AsyncClient, name: str) -> str:
                 await asyncio.sleep(0.02)
 
 
-async def launched_anew(client: AsyncClient, server_id: str) -> bool:
+async def is_relaunched(client: AsyncClient, server_id: str) -> bool:
     servers = {server.id: server for server in await client.servers()}
     return any(
         instance.launch_hash == servers[server_id].launch_hash and instance.state == "ready"
@@ -89,16 +89,16 @@ async def test_a_new_exposure_starts_no_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_broken_edit_changes_nothing_and_is_a_problem(tmp_path: Path) -> None:
+async def test_an_invalid_edit_changes_nothing_and_is_a_problem(tmp_path: Path) -> None:
     entry = python_server("echo_raw.py", **SHARED)
     async with running(tmp_path, {"one": entry}) as (system, client):
         seen = await names(client)
         system.write_text("version: 1\nservers: [\n")
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             return any(problem.scope == "workspace" for problem in await client.problems())
 
-        await eventually(told)
+        await eventually(is_reported)
         assert await names(client) == seen
         assert (await client.call_tool("echo", {"text": "still"})).text
         system.write({"one": entry})
@@ -110,7 +110,7 @@ async def test_a_broken_edit_changes_nothing_and_is_a_problem(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_removed_server_is_gone_and_its_processes_too(tmp_path: Path) -> None:
+async def test_a_removed_server_is_unlisted_and_its_processes_are_stopped(tmp_path: Path) -> None:
     one, two = (
         python_server("echo_raw.py", transform=[{"prefix": f"{name}_"}], **SHARED)
         for name in ("one", "two")
@@ -118,10 +118,10 @@ async def test_a_removed_server_is_gone_and_its_processes_too(tmp_path: Path) ->
     async with running(tmp_path, {"one": one, "two": two}) as (system, client):
         system.write({"two": two})
 
-        async def gone() -> bool:
+        async def is_removed() -> bool:
             return "one_echo" not in await names(client)
 
-        await eventually(gone)
+        await eventually(is_removed)
         with pytest.raises(LeasewayError) as caught:
             await client.call_tool("one_echo", {"text": "x"})
         assert isinstance(caught.value, ToolNotFound)

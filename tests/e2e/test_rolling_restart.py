@@ -1,4 +1,4 @@
-"""Every process of a system is replaced under load: what callers notice of it."""
+"""Every process of a system is restarted under load."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SESSIONS = 12
 
 @dataclass
 class Load:
-    """Calls of a shared server, and sessions that count on a leased one, until the end.
+    """Calls of a shared server, and sessions that count on a leased one.
 
     Attributes:
-        answered: Shared calls that had a result.
-        slowest: The longest that one of them took, in seconds.
-        failures: What nothing excuses.
-        losses: How each session learnt that its lease is over, by the lease's worker.
+        answered: The number of shared calls with a result.
+        slowest: The longest duration of one of them, in seconds.
+        failures: Unexpected failures.
+        losses: The worker and the error of each lost lease.
     """
 
     client: AsyncClient
@@ -44,25 +44,25 @@ class Load:
     failures: list[str] = field(default_factory=list)
     losses: list[tuple[str, str]] = field(default_factory=list)
     holders: dict[str, str] = field(default_factory=dict)
-    over: bool = False
+    stopped: bool = False
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the callers."""
         self.tasks = [asyncio.create_task(self._call(n)) for n in range(CALLERS)]
         for number in range(SESSIONS):
             session = self.client.session(f"s{number}")
             self.tasks.append(asyncio.create_task(self._count(session)))
 
-    async def end(self) -> None:
-        """Let the calls in flight end; no more begin."""
-        self.over = True
+    async def stop(self) -> None:
+        """Start no more calls and wait for those in flight."""
+        self.stopped = True
         async with asyncio.timeout(60):
             await asyncio.gather(*self.tasks)
 
     async def _call(self, number: int) -> None:
         text = str(number)
-        while not self.over:
+        while not self.stopped:
             began = time.monotonic()
             try:
                 tool = "shared_slow" if number % 4 == 0 else "shared_echo"
@@ -76,20 +76,20 @@ class Load:
             await asyncio.sleep(0.01)
 
     async def _count(self, session: AsyncSession) -> None:
-        while not self.over:
-            counted, self.holders[session.key] = 0, "nobody"
+        while not self.stopped:
+            counted, self.holders[session.key] = 0, ""
             try:
                 lease = await session.acquire("counter")
                 self.holders[session.key] = lease.worker
-                while not self.over:
+                while not self.stopped:
                     result = await session.call_tool("counter_next", timeout=100)
                     counted += 1
                     if result.text != str(counted):
                         self.failures.append(f"{session.key}: {result.text} after {counted}")
                     await asyncio.sleep(0.02)
             except (LeaseError, FateUnknown) as error:
-                # A client that gets no processor for longer than a worker that ends keeps its
-                # streams open (1 s) cannot know whether its last call was run.
+                # A client that gets no processor for 1 s, as long as an ending worker keeps its
+                # streams open, cannot know whether its last call ran.
                 holder = self.holders[session.key]
                 self.losses.append((holder, type(error).__name__))
                 with contextlib.suppress(LeasewayError):
@@ -98,13 +98,13 @@ class Load:
                 self.failures.append(f"{session.key}: {error!r}")
 
 
-async def replaced(system: System, load: Load, name: str) -> None:
-    """Drain a worker by SIGTERM and start its successor, of the same name."""
+async def replace_worker(system: System, load: Load, name: str) -> None:
+    """Drain a worker by SIGTERM and start its successor with the same name."""
     before, processes = len(load.losses), descendants(system.workers[name].process.pid)
     held = sum(holder == name for holder in load.holders.values())
     assert held
     assert await system.workers.pop(name).end(signal.SIGTERM) == 0
-    assert not left_of(processes)
+    assert not remaining(processes)
     await system.start_worker(name)
     await eventually(lambda: load.failures or len(load.losses) >= before + held)
     assert not load.failures
@@ -114,12 +114,12 @@ async def replaced(system: System, load: Load, name: str) -> None:
     await eventually(lambda: serves(load.client, name))
 
 
-def left_of(processes: dict[int, str]) -> list[str]:
+def remaining(processes: dict[int, str]) -> list[str]:
     return [line for pid, line in processes.items() if Path(f"/proc/{pid}").exists()]
 
 
 async def serves(client: AsyncClient, name: str) -> bool:
-    """Say whether a worker has joined and has its shared instance up."""
+    """Return whether a worker has joined and its shared instance is ready."""
     return any(
         instance.worker == name and instance.state == "ready"
         for server in await client.servers()
@@ -129,7 +129,7 @@ async def serves(client: AsyncClient, name: str) -> bool:
 
 
 async def all_hold(load: Load) -> None:
-    """Wait until each session has one lease, and the control plane knows where."""
+    """Wait until each session has one lease, and the control plane lists it."""
     known: list[tuple[str, str]] = []
 
     async def same() -> bool:
@@ -139,20 +139,20 @@ async def all_hold(load: Load) -> None:
     try:
         await eventually(same)
     except TimeoutError:
-        raise AssertionError(f"{known} are known, {load.holders} held; {load.failures}") from None
+        raise AssertionError(f"{known} are listed, {load.holders} held; {load.failures}") from None
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_rolling_restart_fails_no_shared_call_and_ends_each_lease_once(
+async def test_a_rolling_restart_fails_no_shared_call_and_revokes_each_lease_once(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, SERVERS, workers=WORKERS) as (system, client):
         load = Load(client)
-        load.begin()
+        load.start()
         began = time.perf_counter()
         for name in list(system.workers):
             await all_hold(load)
-            await replaced(system, load, name)
+            await replace_worker(system, load, name)
         await all_hold(load)
         losses, answered = len(load.losses), load.answered
         assert system.control_plane is not None
@@ -161,7 +161,7 @@ async def test_a_rolling_restart_fails_no_shared_call_and_ends_each_lease_once(
         await system.start_control_plane()
         await system.ready()
         await all_hold(load)
-        await load.end()
+        await load.stop()
         print(
             f"{WORKERS} workers and the control plane replaced in "
             f"{time.perf_counter() - began:.1f} s: {load.answered} shared calls, the slowest "

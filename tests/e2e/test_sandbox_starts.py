@@ -1,4 +1,4 @@
-"""Sandboxed servers of a real worker come up, all of them, at the first try."""
+"""All sandboxed servers of a worker start at the first attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("leak_guard", "bwrap")
 COUNT = 30
 
 
-async def test_no_start_in_a_sandbox_is_spoilt_by_the_workers_own_grpc(tmp_path: Path) -> None:
+async def test_sandboxed_servers_start_with_grpc_fork_support_enabled(tmp_path: Path) -> None:
     entry = {
         "transport": "stdio",
         "command": "sh",
@@ -20,7 +20,7 @@ async def test_no_start_in_a_sandbox_is_spoilt_by_the_workers_own_grpc(tmp_path:
         "sandbox": True,
     }
     boxed = {f"s{i}": {**entry, "transform": [{"prefix": f"s{i}_"}]} for i in range(COUNT)}
-    # gRPC's handlers of forks, which the command turns off, are on: nothing may rest on that.
+    # The command disables gRPC's fork handlers; starts must also work with them.
     loud = {"GRPC_ENABLE_FORK_SUPPORT": "1", "GRPC_VERBOSITY": "INFO"}
     async with running(tmp_path, boxed, environment=loud) as (system, client):
         for name in boxed:

@@ -1,4 +1,4 @@
-"""Secrets of a running system: from the vault to the server, and nowhere else."""
+"""Secrets of a running system reach their server and are shown nowhere else."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import BOUND
+from tests.e2e.forking import run_leaseway
 from tests.e2e.system import SERVERS, System, eventually, python_server, running
 
 from leaseway.sdk import AsyncClient
@@ -23,35 +24,27 @@ FIRST, SECOND = "first-value-9d1c", "second-value-77ab"
 SHARED = {"truely-stateless": True}
 
 
-async def leaseway(*words: str, given: str = "", **environment: str) -> None:
-    """Run the command as an operator would."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "leaseway.cli.main", *words),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, **environment},
-    )
-    async with asyncio.timeout(60):
-        said, _ = await process.communicate(given.encode())
-    assert process.returncode == 0, said.decode()
+async def leaseway(*words: str, stdin: str = "", **environment: str) -> None:
+    """Run a command with some input."""
+    done = await run_leaseway(*words, environment={**os.environ, **environment}, stdin=stdin)
+    assert done.status == 0, done.stderr
 
 
 async def environment_of(client: AsyncClient, name: str) -> Mapping[str, str]:
-    """Return the environment that a server's process has."""
+    """Return the environment of a server's process."""
     found: Mapping[str, str] = json.loads((await client.call_tool(name, timeout=60)).text)
     return found
 
 
 def command_lines() -> str:
-    """Return what every user of this machine sees of its processes."""
+    """Return the command lines of all processes on this machine."""
     lines = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
             try:
                 lines.append((entry / "cmdline").read_bytes().decode(errors="replace"))
             except OSError:
-                continue  # it has just ended
+                continue  # the process has just exited
     return "\n".join(lines)
 
 
@@ -59,11 +52,11 @@ def uses_db(**settings: object) -> dict[str, object]:
     return python_server("echo_raw.py", env={"DB": {"secret": "db_password"}}, **settings)
 
 
-async def test_a_vault_secret_reaches_its_server_and_a_change_too_without_a_failed_call(
+async def test_a_changed_vault_secret_reaches_its_server_without_a_failed_call(
     tmp_path: Path,
 ) -> None:
     vault = {"LEASEWAY_VAULT": str(tmp_path / "vault"), "LEASEWAY_VAULT_KEY": KEY}
-    await leaseway("vault", "set", "db_password", given=FIRST, **vault)
+    await leaseway("vault", "set", "db_password", stdin=FIRST, **vault)
     spans = tmp_path / "spans.jsonl"
     async with TraceCollector(spans) as collector:
         telemetry = {**otlp_environment(collector.endpoint), "OTEL_BSP_SCHEDULE_DELAY": "100"}
@@ -80,7 +73,7 @@ async def test_a_vault_secret_reaches_its_server_and_a_change_too_without_a_fail
 
             stop = asyncio.Event()
             callers = [asyncio.create_task(keep_calling(client, stop)) for _ in range(8)]
-            await leaseway("vault", "set", "db_password", given=SECOND, **vault)
+            await leaseway("vault", "set", "db_password", stdin=SECOND, **vault)
 
             async def changed() -> bool:
                 return (await environment_of(client, "env"))["DB"] == SECOND
@@ -98,7 +91,7 @@ async def test_a_vault_secret_reaches_its_server_and_a_change_too_without_a_fail
 
 
 async def keep_calling(client: AsyncClient, stop: asyncio.Event) -> int:
-    """Call again and again; any failure is the test's."""
+    """Call repeatedly until `stop`; a failed call fails the test."""
     calls = 0
     while not stop.is_set():
         result = await client.call_tool("slow", {"seconds": 0.02}, timeout=60)
@@ -107,7 +100,7 @@ async def keep_calling(client: AsyncClient, stop: asyncio.Event) -> int:
     return calls
 
 
-async def test_a_session_keeps_its_instance_and_the_next_one_gets_the_new_value(
+async def test_a_changed_secret_file_is_used_by_new_sessions_only(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "token"
@@ -129,7 +122,7 @@ async def test_a_session_keeps_its_instance_and_the_next_one_gets_the_new_value(
         assert not await client.problems()
 
 
-async def test_a_server_without_its_secret_is_a_problem_until_the_vault_has_it(
+async def test_a_missing_secret_is_a_problem_until_the_vault_has_it(
     tmp_path: Path,
 ) -> None:
     place = ("--vault", str(tmp_path / "v"), "--vault-key-file", str(tmp_path / "k"))
@@ -140,60 +133,60 @@ async def test_a_server_without_its_secret_is_a_problem_until_the_vault_has_it(
         await system.ready()
         async with AsyncClient(system.address) as client:
 
-            async def told() -> bool:
+            async def is_reported() -> bool:
                 return any("db_password" in p.message for p in await client.problems())
 
-            await eventually(told)
-            await leaseway("vault", "set", "db_password", *place, given=FIRST)
+            await eventually(is_reported)
+            await leaseway("vault", "set", "db_password", *place, stdin=FIRST)
 
             async def serves() -> bool:
                 return bool(await client.list_tools()) and not await client.problems()
 
-            await eventually(serves, within=60)
+            await eventually(serves)
             assert (await environment_of(client, "env"))["DB"] == FIRST
     finally:
         await system.stop()
 
 
-async def test_a_secret_that_is_removed_keeps_its_server_serving_with_a_problem(
+async def test_a_server_keeps_running_with_a_problem_after_its_secret_is_removed(
     tmp_path: Path,
 ) -> None:
     vault = {"LEASEWAY_VAULT": str(tmp_path / "vault"), "LEASEWAY_VAULT_KEY": KEY}
-    await leaseway("vault", "set", "db_password", given=FIRST, **vault)
+    await leaseway("vault", "set", "db_password", stdin=FIRST, **vault)
     servers = {"db": uses_db(**SHARED)}
     async with running(tmp_path, servers, environment=vault) as (_, client):
         await leaseway("vault", "rm", "db_password", **vault)
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             return any(
                 p.server_id == "db" and "env.DB refers to the secret db_password" in p.message
                 for p in await client.problems()
             )
 
-        await eventually(told)
+        await eventually(is_reported)
         assert (await environment_of(client, "env"))["DB"] == FIRST
-        await leaseway("vault", "set", "db_password", given=SECOND, **vault)
+        await leaseway("vault", "set", "db_password", stdin=SECOND, **vault)
 
-        async def mended() -> bool:
+        async def is_fixed() -> bool:
             found = (await environment_of(client, "env"))["DB"]
             return found == SECOND and not await client.problems()
 
-        await eventually(mended)
+        await eventually(is_fixed)
 
 
-async def test_a_damaged_vault_stops_no_server_that_runs_and_is_told(tmp_path: Path) -> None:
+async def test_a_damaged_vault_is_a_problem_and_stops_no_running_server(tmp_path: Path) -> None:
     vault = {"LEASEWAY_VAULT": str(tmp_path / "vault"), "LEASEWAY_VAULT_KEY": KEY}
-    await leaseway("vault", "set", "db_password", given=FIRST, **vault)
+    await leaseway("vault", "set", "db_password", stdin=FIRST, **vault)
     servers = {"db": uses_db(**SHARED)}
     async with running(tmp_path, servers, environment=vault) as (system, client):
         (tmp_path / "vault").write_bytes(b"no vault at all")
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             return {"VAULT_UNREADABLE", "MISSING_REFERENCE"} <= {
                 problem.reason for problem in await client.problems()
             }
 
-        await eventually(told)
+        await eventually(is_reported)
         assert (await environment_of(client, "env"))["DB"] == FIRST
         assert "Traceback" not in system.logs()
 
@@ -227,7 +220,7 @@ async def test_a_configured_session_id_is_sent_from_the_first_request(
     requests = [json.loads(line) for line in log.read_text().splitlines()]
     sent = [(r["body"]["method"], r["headers"].get("mcp-session-id")) for r in requests]
     assert sent[0] == ("server/discover", "given-by-config")
-    # This legacy server opens a session of its own when it is initialized, and that one counts.
+    # The legacy server returns a session id from `initialize`, which replaces the configured one.
     opening = ("server/discover", "initialize")
     later = "session-1" if era else "given-by-config"
     for method, session in sent:

@@ -1,4 +1,4 @@
-"""The reference server with all of MCP's features, over each of its transports."""
+"""The reference server with all features of MCP, over each of its transports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DATA_URI = "data:text/plain;base64,aGVsbG8="
 
 @dataclass(frozen=True)
 class Use:
-    """One call of a tool, and what of its result shows that it worked."""
+    """A call of a tool and a check of its result."""
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
     shows: Callable[[ToolResult], bool] = lambda result: bool(result.text)
@@ -62,7 +62,7 @@ ASKING = {
     "trigger-sampling-request": "sampling/createMessage",
 }
 TASK_ONLY = {"simulate-research-query": {"topic": "leases"}}
-"""Tools that run as MCP tasks only: left out, since every call of them would be refused."""
+"""Tools that run only as MCP tasks: they are skipped, since every call would be rejected."""
 
 PROMPTS: dict[str, dict[str, str]] = {
     "simple-prompt": {},
@@ -96,7 +96,7 @@ async def client(
 async def test_every_tool_is_listed_and_can_be_called(client: AsyncClient) -> None:
     listed: set[str] = set()
 
-    async def all_listed() -> bool:  # some of them it adds once it knows what its client can do
+    async def all_listed() -> bool:  # it adds some tools once it has the capabilities of its client
         listed.update(tool.original_name for tool in await client.list_tools(servers=["all"]))
         return listed >= TOOLS.keys() | ASKING.keys()
 
@@ -109,7 +109,7 @@ async def test_every_tool_is_listed_and_can_be_called(client: AsyncClient) -> No
             assert use.shows(result), (name, result.raw)
 
 
-async def test_what_runs_as_a_task_only_is_left_out_and_says_so(client: AsyncClient) -> None:
+async def test_tools_that_run_only_as_tasks_are_skipped_with_a_problem(client: AsyncClient) -> None:
     problems = [each for each in await client.problems() if each.reason == "TOOL_NEEDS_TASK"]
     assert {each.subject for each in problems} == TASK_ONLY.keys()
     for name, arguments in TASK_ONLY.items():
@@ -141,7 +141,7 @@ async def _completes(session: AsyncSession) -> None:
     assert "Engineering" in found.values
 
 
-async def test_changes_of_a_resource_reach_who_subscribed(client: AsyncClient) -> None:
+async def test_a_subscriber_gets_the_updates_of_a_resource(client: AsyncClient) -> None:
     uri = "demo://resource/dynamic/text/1"
     async with (
         client.session("subscriber") as session,
@@ -152,13 +152,13 @@ async def test_changes_of_a_resource_reach_who_subscribed(client: AsyncClient) -
             assert await anext(aiter(updates)) == uri
 
 
-async def test_what_the_server_asks_is_answered_by_the_callers_handlers(
+async def test_handlers_of_the_caller_answer_requests_of_the_server(
     client: AsyncClient,
 ) -> None:
-    asked: list[str] = []
+    messages: list[str] = []
 
     def elicited(params: dict[str, Any]) -> dict[str, Any]:
-        asked.append(str(params["message"]))
+        messages.append(str(params["message"]))
         content = {"name": "Ada", "check": True} if "requestedSchema" in params else None
         return {"action": "accept", **({"content": content} if content else {})}
 
@@ -167,9 +167,7 @@ async def test_what_the_server_asks_is_answered_by_the_callers_handlers(
         content = {"type": "text", "text": f"Sampled: {text}"}
         return {"role": "assistant", "content": content, "model": "none"}
 
-    async with (
-        client.session("asked") as session,
-    ):
+    async with client.session("asked") as session:
         result = await session.call_tool("trigger-elicitation-request", on_elicitation=elicited)
         assert "Ada" in result.text
         arguments = {"url": "http://127.0.0.1/consent", "message": "Please open it."}
@@ -177,7 +175,7 @@ async def test_what_the_server_asks_is_answered_by_the_callers_handlers(
             "trigger-url-elicitation", arguments, on_elicitation=elicited
         )
         assert not result.is_error, result.text
-        assert len(asked) == 2
+        assert len(messages) == 2
         result = await session.call_tool(
             "trigger-sampling-request", {"prompt": "a haiku"}, on_sampling=sampled
         )
@@ -187,10 +185,8 @@ async def test_what_the_server_asks_is_answered_by_the_callers_handlers(
         assert "file:///srv/data" in result.text
 
 
-async def test_what_nobody_answers_is_refused_by_name(client: AsyncClient) -> None:
-    async with (
-        client.session("alone") as session,
-    ):
+async def test_a_server_request_without_a_handler_is_rejected_by_name(client: AsyncClient) -> None:
+    async with client.session("no-handlers") as session:
         for name, arguments in {
             "trigger-elicitation-request": {},
             "trigger-sampling-request": {"prompt": "a haiku"},

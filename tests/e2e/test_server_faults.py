@@ -1,23 +1,23 @@
-"""What callers see when servers on pipes, workers or the control plane misbehave.
+"""Errors that callers get when stdio servers, workers or the control plane fail.
 
-| what happens | what the caller of that call sees | how soon | what comes after |
+| fault | outcome of the call | after | recovery |
 |---|---|---|---|
 | the server dies, or is SIGKILLed | `ServerLost`, started yes, `.exit_status`, `.stderr` | at once | shared: a new process answers; leased: `LeaseLost` until `acquire` |
 | it dies after half a line | the same | at once | a new process answers |
-| it dies at each call | `ServerLost` each time, in between `ServerLost` with started no | at once | restarts are paced; it never blocks the others |
-| it is SIGSTOPped, or hangs | `DeadlineExceeded`, started yes or unknown | at the timeout | pinged, and replaced when nothing comes for 10 s |
-| it answers after the deadline | `DeadlineExceeded`, started yes or unknown | at the timeout | the late answer is dropped |
-| it answers twice | the first answer | at once | the second is dropped |
-| it floods stdout with what is no JSON-RPC | the result | when it comes | the lines are counted and dropped |
-| it floods stderr | the result | when it comes | the last 100 lines are kept |
-| it answers with a line of more than 32 MiB | `ResultTooLarge`, started yes | at once | the same process goes on |
-| a result of more than 16 MiB, its artifacts not counted | `ResultTooLarge`, started yes | at once | the same process goes on |
-| a result that is no UTF-8 | `ServerError`, started yes | at once | the same process goes on |
-| it closes its output but lives | `ServerLost`, started yes | at once | the process is replaced |
+| it dies at each call | `ServerLost` each time, in between `ServerLost` with started no | at once | restarts with backoff; other servers are not blocked |
+| it is SIGSTOPped, or hangs | `DeadlineExceeded`, started yes or unknown | at the timeout | pinged, and replaced after 10 s without a message |
+| it responds after the deadline | `DeadlineExceeded`, started yes or unknown | at the timeout | the late response is dropped |
+| it responds twice | the first response | at once | the second is dropped |
+| it floods stdout with other text than JSON-RPC | the result | when it arrives | the lines are counted and dropped |
+| it floods stderr | the result | when it arrives | the last 100 lines are kept |
+| it responds with a line of more than 32 MiB | `ResultTooLarge`, started yes | at once | the same process continues |
+| a result of more than 16 MiB, its artifacts not counted | `ResultTooLarge`, started yes | at once | the same process continues |
+| a result that is not UTF-8 | `ServerError`, started yes | at once | the same process continues |
+| it closes its output but stays alive | `ServerLost`, started yes | at once | the process is replaced |
 | it does not read its input | `DeadlineExceeded`, started yes or unknown | at the timeout | as for a hang |
-| it ends after `initialize`, or never answers that | `ServerNotReady` with the reason | at its start | tried again, paced |
-| its worker is SIGKILLed | `FateUnknown`; idempotent tools are called once more elsewhere | at once | another worker answers |
-| the control plane is SIGKILLed | nothing | - | calls and leases go on |
+| it ends after `initialize`, or never answers that | `ServerNotReady` with the reason | at its start | retried with backoff |
+| its worker is SIGKILLed | `FateUnknown`; idempotent tools are retried on another worker | at once | another worker answers |
+| the control plane is SIGKILLed | nothing | - | calls and leases continue |
 """  # noqa: E501 - a table's rows
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from leaseway.sdk import (
 from leaseway.wire.bounds import MAX_RESULT
 
 AT_ONCE = 30.0
-"""Seconds that anything may take that needs no waiting; a busy machine needs some of them."""
+"""Limit in seconds for anything that does not wait, on a busy machine."""
 
 MODES = (
     "dies",
@@ -72,17 +72,17 @@ MODES = (
 
 
 def faulty(mode: str, *args: str, **settings: Any) -> dict[str, object]:
-    """Return the entry of a shared server that misbehaves in one way, its tools prefixed by it."""
+    """Return the entry of a shared server with one fault, which is the prefix of its tools."""
     settings = {"truely-stateless": True, "restart": {"initial": 0.05, "max": 0.5}, **settings}
     return python_server("faults.py", mode, *args, transform=[{"prefix": f"{mode}_"}], **settings)
 
 
 def leased(mode: str, *args: str) -> dict[str, object]:
-    """Return the entry of one that each session has for itself."""
+    """Return the entry of a leased server."""
     return {**python_server("faults.py", mode, *args), "transform": [{"prefix": "leased_"}]}
 
 
-async def begin(
+async def start_call(
     caller: AsyncClient | AsyncSession, tool: str, **options: Any
 ) -> asyncio.Task[ToolResult]:
     """Start a call and wait until its server has read it."""
@@ -96,7 +96,7 @@ async def begin(
 
 @dataclass
 class Site:
-    """A running system with one server for each fault, and one that is called all the while."""
+    """A running system with one server per fault, and a neighbour that is called all the time."""
 
     system: System
     client: AsyncClient
@@ -109,7 +109,7 @@ class Site:
         return self.system.workers["worker-1"].process.pid
 
     async def call_neighbour(self) -> None:
-        """Call a server that has nothing to do with the fault, over and over."""
+        """Call a server without faults repeatedly."""
         while True:
             begun = time.monotonic()
             try:
@@ -124,30 +124,30 @@ class Site:
     async def pid(self, server: str) -> int:
         return int((await self.client.call_tool(f"{server}_pid", timeout=AT_ONCE)).text)
 
-    async def is_back(self, server: str) -> bool:
-        """Say whether a server answers; calls while it is starting wait for it."""
+    async def responds(self, server: str) -> bool:
+        """Return whether a server responds; calls during its start wait."""
         try:
             return (await self.client.call_tool(f"{server}_echo", {"text": "!"})).text == "!"
         except ServerLost:
             return False
 
-    async def census(self) -> dict[str, int]:
-        """Ask the worker what it is busy with, and count the processes below it."""
+    async def counts(self) -> dict[str, int]:
+        """Return the resources of the worker and the number of processes below it."""
         part = self.system.workers["worker-1"]
-        seen = len(self._said(part.log))
+        seen = len(self._reports(part.log))
         os.kill(self.worker, signal.SIGUSR1)
-        await eventually(lambda: len(self._said(part.log)) > seen)
-        counts = re.findall(r"(\w+)=(\d+)", self._said(part.log)[-1])
+        await eventually(lambda: len(self._reports(part.log)) > seen)
+        counts = re.findall(r"(\w+)=(\d+)", self._reports(part.log)[-1])
         below = len(descendants(self.worker))
         return {"processes": below, **{name: int(count) for name, count in counts}}
 
     @staticmethod
-    def _said(log: list[str]) -> list[str]:
+    def _reports(log: list[str]) -> list[str]:
         return [line for line in log if "Now: " in line]
 
-    async def is_as(self, before: Mapping[str, int]) -> bool:
-        """Say whether the worker holds no more than it did: processes, calls, tasks, threads."""
-        now = await self.census()
+    async def has_settled(self, before: Mapping[str, int]) -> bool:
+        """Return whether the worker has no more processes, calls, tasks and threads than before."""
+        now = await self.counts()
         now["threads"] -= MORE_THREADS
         return all(now[name] <= count for name, count in before.items())
 
@@ -162,21 +162,21 @@ async def site(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
     before = descendants(os.getpid()).keys()
     async with running(tmp_path_factory.mktemp("faults"), servers) as (system, client):
         yield Site(system, client)
-        # A worker with a call in flight would drain for longer.
+        # A call in flight would delay the drain.
         async with asyncio.timeout(BOUND):
             assert await system.workers["worker-1"].end() == 0
     await eventually(lambda: descendants(os.getpid()).keys() <= before)
 
 
 @pytest.fixture(autouse=True)
-async def _others_are_spared(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """Hold each fault to leaving others alone and to leaving no process behind."""
+async def _check_neighbour(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """Check that each fault affects no other server and leaks nothing."""
     if "site" not in request.fixturenames:
         yield
         return
     site: Site = request.getfixturevalue("site")
     await site.client.call_tool("neighbour_echo")
-    before = await site.census()
+    before = await site.counts()
     assert before["calls"] == 0
     site.slowest, site.answers = 0.0, 0
     neighbour = asyncio.create_task(site.call_neighbour())
@@ -185,21 +185,21 @@ async def _others_are_spared(request: pytest.FixtureRequest) -> AsyncIterator[No
     neighbour.cancel()
     assert site.failed == []
     assert site.slowest < AT_ONCE
-    await eventually(lambda: site.is_as(before))
+    await eventually(lambda: site.has_settled(before))
 
 
 @dataclass
 class Case:
-    """What a caller sees of a fault.
+    """A fault and the outcome of its call.
 
     Attributes:
         mode: The fault.
-        error: The exception's class, or None where there is a result.
-        says: What its message, or the result's text, holds.
+        error: The exception's class, or None for a result.
+        says: A part of the message, or the text of the result.
         arguments: The call's arguments.
         timeout: The call's timeout.
-        started: The fates that the error may tell.
-        survives: Whether the process goes on.
+        started: The allowed values of the error's `started`.
+        survives: Whether the process survives.
     """
 
     mode: str
@@ -212,7 +212,7 @@ class Case:
 
 
 FATES = ("yes", "unknown")
-"""Of a call whose timeout passed: the worker and the client both watch it, and one is first."""
+"""Of a call that timed out: either the worker or the client notices first."""
 
 CASES = [
     Case("dies", ServerLost, "exited with status 3; it wrote last: last words"),
@@ -229,9 +229,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.mode)
-async def test_a_fault_ends_its_own_call_with_a_reason_and_nothing_else(
-    site: Site, case: Case
-) -> None:
+async def test_a_fault_fails_only_its_own_call_with_a_reason(site: Site, case: Case) -> None:
     pid = await site.pid(case.mode)
     begun = time.monotonic()
     call = site.client.call_tool(f"{case.mode}_fault", case.arguments, timeout=case.timeout)
@@ -243,27 +241,27 @@ async def test_a_fault_ends_its_own_call_with_a_reason_and_nothing_else(
         assert case.says in caught.value.message
         assert caught.value.started in case.started
         assert time.monotonic() - begun < AT_ONCE
-    await eventually(lambda: site.is_back(case.mode), within=AT_ONCE)
+    await eventually(lambda: site.responds(case.mode), within=AT_ONCE)
     assert (await site.pid(case.mode) == pid) is case.survives
 
 
-async def test_what_a_dead_server_says_last_is_in_the_error(site: Site) -> None:
-    await eventually(lambda: site.is_back("dies"), within=AT_ONCE)
+async def test_the_error_has_the_exit_status_and_last_stderr_of_a_dead_server(site: Site) -> None:
+    await eventually(lambda: site.responds("dies"), within=AT_ONCE)
     with pytest.raises(ServerLost) as caught:
         await site.client.call_tool("dies_fault")
     assert caught.value.exit_status == 3
     assert caught.value.stderr == "last words"
-    await eventually(lambda: site.is_back("dies"), within=AT_ONCE)
+    await eventually(lambda: site.responds("dies"), within=AT_ONCE)
 
 
-async def test_the_last_lines_of_a_flood_are_kept_and_no_more(site: Site) -> None:
+async def test_only_the_last_lines_of_a_flood_are_kept(site: Site) -> None:
     await site.client.call_tool("floods_stderr_fault")
     (log,) = await site.client.logs("floods_stderr", 1000)
     assert len(log.lines) == 100
     assert all(set(line) == {"f"} for line in log.lines)
 
 
-async def test_a_server_that_dies_at_each_call_never_hangs_its_callers(site: Site) -> None:
+async def test_calls_of_a_server_that_dies_at_each_call_never_hang(site: Site) -> None:
     begun = time.monotonic()
     fates = []
     for _ in range(8):
@@ -272,12 +270,12 @@ async def test_a_server_that_dies_at_each_call_never_hangs_its_callers(site: Sit
         fates.append(caught.value.started)
     assert "yes" in fates
     assert time.monotonic() - begun < 8 * AT_ONCE
-    await eventually(lambda: site.is_back("dies"))
+    await eventually(lambda: site.responds("dies"))
 
 
 async def test_a_killed_server_fails_its_calls_and_is_replaced(site: Site) -> None:
     pid = await site.pid("plain")
-    calls = [await begin(site.client, "plain_hold") for _ in range(20)]
+    calls = [await start_call(site.client, "plain_hold") for _ in range(20)]
     os.kill(pid, signal.SIGKILL)
     async with asyncio.timeout(AT_ONCE):
         ends = await asyncio.gather(*calls, return_exceptions=True)
@@ -285,14 +283,14 @@ async def test_a_killed_server_fails_its_calls_and_is_replaced(site: Site) -> No
         assert isinstance(end, ServerLost)
         assert (end.exit_status, end.started) == (-signal.SIGKILL, "yes")
         assert "SIGKILL" in end.message
-    await eventually(lambda: site.is_back("plain"), within=AT_ONCE)
+    await eventually(lambda: site.responds("plain"), within=AT_ONCE)
     assert await site.pid("plain") != pid
 
 
-async def test_a_killed_leased_server_loses_its_lease_for_good(site: Site) -> None:
+async def test_a_lease_of_a_killed_server_is_lost_until_the_next_acquire(site: Site) -> None:
     async with site.client.session("dialog") as session:
         pid = int((await session.call_tool("leased_pid")).text)
-        call = await begin(session, "leased_hold")
+        call = await start_call(session, "leased_hold")
         os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(AT_ONCE):
             with pytest.raises(ServerLost) as caught:
@@ -306,9 +304,7 @@ async def test_a_killed_leased_server_loses_its_lease_for_good(site: Site) -> No
 
 
 @pytest.mark.parametrize("mode", ["plain", "stops_reading"])
-async def test_a_server_that_hangs_costs_its_callers_their_timeout_and_is_replaced(
-    site: Site, mode: str
-) -> None:
+async def test_calls_of_a_hanging_server_time_out_and_it_is_replaced(site: Site, mode: str) -> None:
     pid = await site.pid(mode)
     if mode == "plain":
         os.kill(pid, signal.SIGSTOP)
@@ -318,12 +314,12 @@ async def test_a_server_that_hangs_costs_its_callers_their_timeout_and_is_replac
         await site.client.call_tool(tool, timeout=1.5)
     assert 1.49 <= time.monotonic() - begun < AT_ONCE
     assert caught.value.started in FATES
-    # Nothing came since the call was made: it is asked, and given up 10 s later.
+    # It is pinged without a message since the call, and replaced 10 s later.
     await eventually(lambda: not Path(f"/proc/{pid}").exists())
-    await eventually(lambda: site.is_back(mode), within=AT_ONCE)
+    await eventually(lambda: site.responds(mode), within=AT_ONCE)
 
 
-async def test_a_server_that_never_comes_up_says_why_and_spares_the_rest(tmp_path: Path) -> None:
+async def test_the_error_of_a_server_that_never_starts_has_the_reason(tmp_path: Path) -> None:
     servers = {
         "exits": faulty("exits"),
         "mute": faulty("mute", startup_timeout=1.5),
@@ -332,8 +328,8 @@ async def test_a_server_that_never_comes_up_says_why_and_spares_the_rest(tmp_pat
     async with running(tmp_path, servers) as (_, client):
         begun = time.monotonic()
         assert (await client.call_tool("plain_echo", {"text": "x"})).text == "x"
-        for server, why in (("exits", "no licence found"), ("mute", "1.5 s")):
-            with pytest.raises(ServerNotReady, match=why) as caught:
+        for server, reason in (("exits", "no licence found"), ("mute", "1.5 s")):
+            with pytest.raises(ServerNotReady, match=reason) as caught:
                 await client.call_tool(f"{server}:echo", timeout=AT_ONCE)
             assert caught.value.started == "no"
         assert time.monotonic() - begun < 3 * AT_ONCE
@@ -342,7 +338,7 @@ async def test_a_server_that_never_comes_up_says_why_and_spares_the_rest(tmp_pat
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_the_loss_of_a_worker_is_told_or_made_good_by_what_the_tool_allows(
+async def test_calls_of_a_lost_worker_are_retried_only_if_the_tool_is_idempotent(
     tmp_path: Path,
 ) -> None:
     marks = {name: tmp_path / name for name in ("once", "once_safe")}
@@ -351,7 +347,7 @@ async def test_the_loss_of_a_worker_is_told_or_made_good_by_what_the_tool_allows
         for name, mark in marks.items()
     }
     async with running(tmp_path, servers, workers=3) as (system, client):
-        call = await begin(client, "once_once")
+        call = await start_call(client, "once_once")
         assert marks["once"].exists()
         await kill_the_busy_worker(system, client)
         async with asyncio.timeout(AT_ONCE):
@@ -359,7 +355,7 @@ async def test_the_loss_of_a_worker_is_told_or_made_good_by_what_the_tool_allows
                 await call
             assert caught.value.started == "unknown"
             assert (await client.call_tool("once_once")).text == "repeated"
-        call = await begin(client, "once_safe_once_safe")
+        call = await start_call(client, "once_safe_once_safe")
         assert marks["once_safe"].exists()
         await kill_the_busy_worker(system, client)
         async with asyncio.timeout(AT_ONCE):
@@ -367,7 +363,7 @@ async def test_the_loss_of_a_worker_is_told_or_made_good_by_what_the_tool_allows
 
 
 async def kill_the_busy_worker(system: System, client: AsyncClient) -> None:
-    """SIGKILL the worker that the client's only call in flight is on."""
+    """Kill the worker of the client's only call in flight."""
     assert client._open_runtime is not None
     links = client._open_runtime.pool._links.items()
     (busy,) = [worker.id for worker, link in links if link.load]
@@ -375,7 +371,7 @@ async def kill_the_busy_worker(system: System, client: AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_the_loss_of_the_control_plane_goes_unnoticed_by_calls(tmp_path: Path) -> None:
+async def test_the_loss_of_the_control_plane_affects_no_call(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     servers = {
         "plain": faulty("plain", str(mark)),
@@ -385,7 +381,7 @@ async def test_the_loss_of_the_control_plane_goes_unnoticed_by_calls(tmp_path: P
         session = client.session("dialog")
         pid = (await session.call_tool("leased_pid")).text
         await client.call_tool("plain_echo")
-        calls = [await begin(client, "plain_wait"), await begin(session, "leased_wait")]
+        calls = [await start_call(client, "plain_wait"), await start_call(session, "leased_wait")]
         assert system.control_plane is not None
         await system.control_plane.end(signal.SIGKILL)
         mark.touch()

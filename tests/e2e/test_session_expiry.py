@@ -1,4 +1,4 @@
-"""A server over HTTP forgets the MCP session that a lease is on: its holder hears of it."""
+"""A server over HTTP forgets the MCP session of a lease: the lease is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.e2e.test_cancellation import http_server
 from leaseway.sdk import LeaseLost
 
 
-async def test_a_lease_on_a_forgotten_session_is_lost_with_the_reason_in_words(
+async def test_a_lease_of_a_forgotten_session_is_lost_with_a_reason(
     tmp_path: Path,
 ) -> None:
     async with http_server("--legacy") as address:
@@ -24,7 +24,7 @@ async def test_a_lease_on_a_forgotten_session_is_lost_with_the_reason_in_words(
                 pass
             with pytest.raises(LeaseLost, match="no longer knows its MCP session"):
                 await session.call_tool("echo", {"text": "after"})
-            with pytest.raises(LeaseLost):  # nothing is acquired behind the holder's back
+            with pytest.raises(LeaseLost):  # no new lease is acquired implicitly
                 await session.call_tool("echo", {"text": "after"})
             await session.acquire("remote")
             assert (await session.call_tool("echo", {"text": "anew"})).text == "anew"

@@ -1,4 +1,4 @@
-"""A worker, or the control plane, that stands still and goes on later."""
+"""A worker or the control plane is stopped by SIGSTOP and continued later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def servers_of(part: Part) -> int:
 @pytest.mark.soak
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("leak_guard")
-async def test_no_lease_lives_twice_after_a_worker_stood_still_until_it_was_lost(
+async def test_a_lease_is_never_held_twice_after_a_stopped_worker_was_lost(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, SERVERS, workers=2) as (system, client):
@@ -37,12 +37,12 @@ async def test_no_lease_lives_twice_after_a_worker_stood_still_until_it_was_lost
         with pytest.raises((DeadlineExceeded, FateUnknown)):
             await session.call_tool("counter_next", timeout=2)
 
-        async def forgotten() -> bool:
+        async def is_lost() -> bool:
             states = {worker.id: worker.state for worker in await client.workers()}
             reasons = {problem.reason for problem in await client.problems()}
             return states[first.worker] == "lost" and "WORKER_LOST" in reasons
 
-        await eventually(forgotten, within=90)
+        await eventually(is_lost, within=90)
         with pytest.raises((LeaseError, FateUnknown, DeadlineExceeded)):
             await session.call_tool("counter_next", timeout=5)
         second = await session.acquire("counter", ttl=60)
@@ -58,17 +58,17 @@ async def test_no_lease_lives_twice_after_a_worker_stood_still_until_it_was_lost
             return back and len(held) == 1 and processes == 1
 
         await eventually(settled, within=90)
-        # The later one stands: whoever held the earlier one was told that it is lost.
+        # The later lease stays: the holder of the earlier one was notified of its loss.
         assert [lease.id for lease in await client.leases()] == [second.id]
         assert (await session.call_tool("counter_next")).text == "2"
         assert (await session.acquire("counter", ttl=60)).id == second.id
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_leases_and_calls_go_on_while_the_control_plane_stands_still(tmp_path: Path) -> None:
+async def test_leases_and_calls_continue_while_the_control_plane_is_stopped(tmp_path: Path) -> None:
     async with running(tmp_path, SERVERS) as (system, client):
         session = client.session("dialog")
-        ttl = 10.0  # a machine that gives this process no time for some seconds ends no lease
+        ttl = 10.0  # long enough that a busy machine ends no lease
         await session.acquire("counter", ttl=ttl)
         assert (await session.call_tool("counter_next")).text == "1"
         assert system.control_plane is not None
@@ -79,19 +79,19 @@ async def test_leases_and_calls_go_on_while_the_control_plane_stands_still(tmp_p
                 number += 1
                 result = await session.call_tool("counter_next", timeout=60)
                 assert result.text == str(number)
-                await asyncio.sleep(0.1)  # in all longer than its time to live, in real time
+                await asyncio.sleep(0.1)  # in total longer than the ttl, in real time
         finally:
             system.control_plane.process.send_signal(signal.SIGCONT)
 
-        async def known() -> bool:
+        async def is_listed() -> bool:
             return len(await client.leases()) == 1
 
-        await eventually(known)
+        await eventually(is_listed)
         assert (await session.call_tool("counter_next")).text == str(number + 1)
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_calls_leave_a_worker_that_stands_still(tmp_path: Path) -> None:
+async def test_calls_avoid_a_stopped_worker(tmp_path: Path) -> None:
     async with running(tmp_path, SHARED, workers=2) as (system, client):
 
         async def both_serve() -> bool:
@@ -105,7 +105,7 @@ async def test_calls_leave_a_worker_that_stands_still(tmp_path: Path) -> None:
         await client.call_tool("c_next")
         stopped = system.workers["worker-1"]
         stopped.process.send_signal(signal.SIGSTOP)
-        answered = late = 0  # one after the other, where equal workers would take turns
+        answered = late = 0  # sequential calls, which would alternate between equal workers
         try:
             async with asyncio.timeout(BOUND):
                 while answered < 6:
@@ -121,7 +121,7 @@ async def test_calls_leave_a_worker_that_stands_still(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_worker_that_stands_still_is_lost_by_name_and_comes_back(tmp_path: Path) -> None:
+async def test_a_stopped_worker_is_reported_as_lost_and_rejoins(tmp_path: Path) -> None:
     async with running(tmp_path, SHARED, workers=2) as (system, client):
         stopped = system.workers["worker-1"]
         stopped.process.send_signal(signal.SIGSTOP)
@@ -135,7 +135,7 @@ async def test_a_worker_that_stands_still_is_lost_by_name_and_comes_back(tmp_pat
             problems = await client.problems()
             return "worker-1" in {one.worker for one in problems if one.reason == "WORKER_LOST"}
 
-        async def mended() -> bool:
+        async def is_fixed() -> bool:
             return not await client.problems()
 
         try:
@@ -144,11 +144,11 @@ async def test_a_worker_that_stands_still_is_lost_by_name_and_comes_back(tmp_pat
             await eventually(named, within=20)
         finally:
             stopped.process.send_signal(signal.SIGCONT)
-        await eventually(mended)
+        await eventually(is_fixed)
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_acquiring_ends_soon_after_its_wait_where_the_control_plane_stands_still(
+async def test_acquire_fails_soon_after_its_wait_while_the_control_plane_is_stopped(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, SERVERS) as (system, client):

@@ -1,8 +1,7 @@
-"""Layers in a running system: each tenant sees and gets what its domain says."""
+"""Configuration layers in a running system: each tenant gets the servers of its domain."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.conftest import BOUND
-from tests.e2e.system import LEASEWAY, System, eventually, free_port, python_server
+from tests.e2e.forking import run_leaseway
+from tests.e2e.system import System, eventually, free_port, python_server
 
 from leaseway.sdk import AsyncClient, ToolNotFound
 
@@ -45,7 +44,7 @@ class Layered(System):
 
     @property
     def words(self) -> tuple[str, str]:
-        """What `--config` says."""
+        """The values of `--config`."""
         return f"system={self.config}", f"domain={self.config.parent / 'tenants'}"
 
     def write_domain(self, tenant: str, servers: object) -> None:
@@ -67,17 +66,8 @@ async def layered(folder: Path) -> AsyncIterator[Layered]:
 
 
 async def command(system: System, *words: str) -> tuple[int, str]:
-    process = await asyncio.create_subprocess_exec(
-        *LEASEWAY,
-        *words,
-        *("--address", system.address),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    async with asyncio.timeout(BOUND):
-        out, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, out.decode()
+    done = await run_leaseway(*words, "--address", system.address)
+    return done.status, done.stdout + done.stderr
 
 
 async def names(client: AsyncClient) -> set[str]:
@@ -90,7 +80,7 @@ async def who(client: AsyncClient, tool: str) -> tuple[str, str]:
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_two_tenants_see_their_own_tools_and_get_their_own_values(tmp_path: Path) -> None:
+async def test_two_tenants_get_their_own_tools_and_variables(tmp_path: Path) -> None:
     async with (
         layered(tmp_path) as system,
         AsyncClient(system.address, tenant="acme") as acme,
@@ -116,7 +106,7 @@ async def test_two_tenants_see_their_own_tools_and_get_their_own_values(tmp_path
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_domain_is_reloaded_and_diff_says_so_before(tmp_path: Path) -> None:
+async def test_diff_shows_the_changes_of_a_domain_before_its_reload(tmp_path: Path) -> None:
     async with (
         layered(tmp_path) as system,
         AsyncClient(system.address, tenant="acme") as acme,
@@ -150,17 +140,17 @@ async def test_a_domain_is_reloaded_and_diff_says_so_before(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_tenant_whose_override_breaks_keeps_what_it_had(tmp_path: Path) -> None:
+async def test_a_tenant_with_an_invalid_override_keeps_its_previous_servers(tmp_path: Path) -> None:
     async with (
         layered(tmp_path) as system,
         AsyncClient(system.address, tenant="acme") as acme,
     ):
         system.write_domain("acme", {"echo": {"call_timeout": "soon"}, "other": {"command": "x"}})
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             return {"echo", "other"} <= {one.server_id for one in await acme.problems()}
 
-        await eventually(told)
+        await eventually(is_reported)
         assert await who(acme, "acme_env") == ("acme", "same")
         assert "other_env" not in await names(acme)
         assert system.control_plane is not None
@@ -172,7 +162,7 @@ async def test_a_tenant_whose_override_breaks_keeps_what_it_had(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_tenant_never_gets_the_common_server_in_place_of_its_own(tmp_path: Path) -> None:
+async def test_a_tenant_whose_override_fails_does_not_get_the_common_server(tmp_path: Path) -> None:
     async with (
         layered(tmp_path) as system,
         AsyncClient(system.address, tenant="initech") as initech,
@@ -182,10 +172,10 @@ async def test_a_tenant_never_gets_the_common_server_in_place_of_its_own(tmp_pat
         only = {"tools": {"blacklist": ["env"]}}
         system.write_domain("initech", {"echo": only | {"args": ["no_such_program.py"]}})
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             return "initech" in {one.tenant for one in await other.problems()}
 
-        await eventually(told)
+        await eventually(is_reported)
         assert not {"env", "echo"} & await names(initech)
         assert {one.id: one.state for one in await initech.servers()}["echo"] == "failed"
         assert {"env", "echo"} <= await names(other)

@@ -1,4 +1,4 @@
-"""One trace, from the caller to the MCP server's own spans, and from an edit to each apply."""
+"""One trace from the caller to the spans of the server, and from an edit to each apply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ON_WORKER = {"leaseway.apply", "leaseway.probe"}
 
 @pytest.fixture
 def own_spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """Collect this process's spans, for one test only: other tests have no provider."""
+    """Collect the spans of this process, for one test."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -44,7 +44,7 @@ def chain(spans: list[SpanRecord], leaf: SpanRecord) -> list[SpanRecord]:
     return found
 
 
-async def test_a_call_is_one_trace_from_the_sdk_to_the_servers_own_span(
+async def test_a_call_is_one_trace_from_the_sdk_to_the_span_of_the_server(
     tmp_path: Path, own_spans: InMemorySpanExporter
 ) -> None:
     path = tmp_path / "spans.jsonl"
@@ -62,7 +62,7 @@ async def test_a_call_is_one_trace_from_the_sdk_to_the_servers_own_span(
                 trace_id = f"{sdk.context.trace_id:032x}"
                 return [span for span in read_spans(path) if span.trace_id == trace_id]
 
-            await eventually(arrived)  # here: a process that ends does not wait long to send
+            await eventually(arrived)  # before the end: an ending process has little time to export
     spans = of_trace()
     leaf = next(s for s in spans if s.service == "leaseway-kit")
     names = [(span.service, span.kind) for span in chain(spans, leaf)]
@@ -80,7 +80,7 @@ async def test_a_call_is_one_trace_from_the_sdk_to_the_servers_own_span(
     assert not any("UTC" in json.dumps(span.attributes) for span in spans)
 
 
-async def test_a_rest_server_gets_the_trace_of_its_caller_in_headers(
+async def test_a_rest_api_gets_the_trace_of_the_caller_in_headers(
     tmp_path: Path, own_spans: InMemorySpanExporter
 ) -> None:
     path = tmp_path / "spans.jsonl"
@@ -101,7 +101,7 @@ async def test_a_rest_server_gets_the_trace_of_its_caller_in_headers(
             def spans() -> list[SpanRecord]:
                 return [span for span in read_spans(path) if span.trace_id == trace_id]
 
-            await eventually(lambda: len(spans()) == len(CHAIN) - 1)  # the API has no span itself
+            await eventually(lambda: len(spans()) == len(CHAIN) - 1)  # the API has no span
     version, trace_of_request, parent, flags = api.last.headers["traceparent"].split("-")
     assert (version, trace_of_request) == ("00", trace_id)
     assert int(flags, 16) & 1
@@ -116,7 +116,7 @@ async def test_a_reload_is_one_trace_from_the_file_to_the_workers_apply(tmp_path
         entry = python_server("echo_raw.py", **{"truely-stateless": True})
         environment = {**otlp_environment(collector.endpoint), "OTEL_BSP_SCHEDULE_DELAY": "100"}
         async with running(tmp_path, {"one": entry}, environment=environment):
-            # Its first load is a reload like any other.
+            # The first load is traced like a reload.
             await eventually(lambda: names_of_reload(path, "leaseway-control-plane") >= RELOAD)
             await eventually(lambda: names_of_reload(path, "leaseway-worker") >= ON_WORKER)
 
@@ -132,7 +132,7 @@ def names_of_reload(path: Path, service: str) -> set[str]:
     }
 
 
-async def test_a_foreign_server_gets_the_callers_trace_context(tmp_path: Path) -> None:
+async def test_a_server_gets_the_trace_context_of_the_caller(tmp_path: Path) -> None:
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     log = tmp_path / "messages"
     servers = {"raw": python_server("echo_raw.py", "--log", str(log), **{"truely-stateless": True})}

@@ -1,4 +1,4 @@
-"""Whole systems with servers over event streams, websockets and transports of other packages."""
+"""Servers over event streams, websockets and transports of other packages in a whole system."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.e2e.test_real_servers import PREFIX, http_server
 from leaseway.sdk import AsyncClient, LeaseLost, LeasewayError, ServerLost
 
 SCRIPT = str(SERVERS / "script_server.py")
-WHERE = {"sse": "http://127.0.0.1:{}/sse", "websocket": "ws://127.0.0.1:{}/ws"}
+URLS = {"sse": "http://127.0.0.1:{}/sse", "websocket": "ws://127.0.0.1:{}/ws"}
 
 
 def at(transport: str, port: int, **settings: object) -> dict[str, object]:
-    return {"transport": transport, "url": WHERE[transport].format(port), **settings}
+    return {"transport": transport, "url": URLS[transport].format(port), **settings}
 
 
 async def echoes(client: AsyncClient, server: str) -> bool:
@@ -34,7 +34,7 @@ async def echoes(client: AsyncClient, server: str) -> bool:
 
 @pytest.mark.parametrize("transport", ["sse", "websocket"])
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_server_that_was_restarted_is_reached_again(tmp_path: Path, transport: str) -> None:
+async def test_a_restarted_server_is_reconnected(tmp_path: Path, transport: str) -> None:
     port = free_port()
     shared = at(transport, port, transform=PREFIX, restart={"initial": "50ms", "max": "500ms"})
     servers = {
@@ -56,7 +56,7 @@ async def test_a_server_that_was_restarted_is_reached_again(tmp_path: Path, tran
 
 
 @pytest.mark.usefixtures("leak_guard")
-async def test_a_transport_of_another_package_runs_in_a_worker_and_a_broken_one_hurts_nobody(
+async def test_a_transport_of_another_package_works_and_a_broken_one_is_a_problem(
     tmp_path: Path,
 ) -> None:
     install_carriers(tmp_path / "installed")

@@ -1,4 +1,4 @@
-"""Warm spares, idle times and circuits with real processes."""
+"""Warm spares, idle timeouts and circuit breakers with real processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("leak_guard")
 
 
 def shell(script: str, **settings: object) -> dict[str, object]:
-    """Return the entry of a counter that a shell starts after having run a script."""
+    """Return the entry of a counter that a shell starts after a script."""
     command = f"{script}; exec {sys.executable} {SERVERS / 'counter.py'}"
     return {"transport": "stdio", "command": "sh", "args": ["-c", command], **settings}
 
@@ -25,7 +25,7 @@ async def instances(client: AsyncClient, state: str, role: str) -> list[Instance
     return [one for one in server.instances if (one.state, one.role) == (state, role)]
 
 
-async def test_a_lease_of_a_slow_server_takes_a_warm_spare_and_waits_for_no_process(
+async def test_a_lease_of_a_slow_server_uses_a_warm_spare(
     tmp_path: Path,
 ) -> None:
     closed = tmp_path / "closed"
@@ -39,7 +39,7 @@ async def test_a_lease_of_a_slow_server_takes_a_warm_spare_and_waits_for_no_proc
 
         await eventually(two_spares)
         ready = {one.pid for one in await instances(client, "ready", "spare")}
-        closed.touch()  # no other one comes up from now on
+        closed.touch()  # no other process starts from now on
         for number in range(2):
             session = client.session(f"s{number}")
             await session.acquire("counter")
@@ -47,10 +47,10 @@ async def test_a_lease_of_a_slow_server_takes_a_warm_spare_and_waits_for_no_proc
             assert (await session.call_tool("next")).text == "1"
         assert used == ready
         closed.unlink()
-        await eventually(two_spares)  # others
+        await eventually(two_spares)  # new ones
 
 
-async def test_an_idle_process_ends_and_the_next_call_starts_another(tmp_path: Path) -> None:
+async def test_an_idle_process_is_stopped_and_the_next_call_starts_another(tmp_path: Path) -> None:
     settings = {"truely-stateless": True, "idle_timeout": "300ms"}
     async with running(tmp_path, {"counter": python_server("counter.py", **settings)}) as (
         _,
@@ -58,16 +58,16 @@ async def test_an_idle_process_ends_and_the_next_call_starts_another(tmp_path: P
     ):
         first = int((await client.call_tool("pid")).text)
 
-        async def rests() -> bool:
+        async def is_idle() -> bool:
             return bool(await instances(client, "idle", "shared"))
 
-        await eventually(rests)
-        await eventually(lambda: not _lives(first))
+        await eventually(is_idle)
+        await eventually(lambda: not _is_alive(first))
         assert not await client.problems()
         assert int((await client.call_tool("pid")).text) != first
 
 
-async def test_acquires_of_a_server_that_does_not_start_any_more_start_six_processes_at_most(
+async def test_acquires_of_a_server_that_no_longer_starts_start_at_most_six_processes(
     tmp_path: Path,
 ) -> None:
     log, broken = tmp_path / "starts", tmp_path / "broken"
@@ -86,14 +86,14 @@ async def test_acquires_of_a_server_that_does_not_start_any_more_start_six_proce
         assert isinstance(refusals[-1], ServerNotReady)
         assert "no licence" in str(refusals[-1])
 
-        async def shown() -> bool:
+        async def is_open() -> bool:
             waits = await instances(client, "backoff", "spare")
             return [(one.circuit, one.failures >= 5) for one in waits] == [("open", True)]
 
-        await eventually(shown)
+        await eventually(is_open)
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

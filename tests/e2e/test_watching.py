@@ -1,4 +1,4 @@
-"""Those who watch tools see each change of the configuration, and nothing of a restart."""
+"""Tool watches report each change of the configuration, and no restart."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.conftest import BOUND
 from tests.e2e.system import python_server, running
 
 from leaseway.sdk import AsyncToolWatch, project_tools
 
 pytestmark = pytest.mark.usefixtures("leak_guard")
 
-BOUND = 60.0
 ONE = {"one": python_server("counter.py", transform=[{"prefix": "one_"}])}
 TWO = {"two": python_server("counter.py", transform=[{"prefix": "two_"}])}
 
@@ -23,7 +23,7 @@ def owners(tools: object) -> set[str]:
 
 
 async def until_owned(watch: AsyncToolWatch, servers: set[str]) -> int:
-    """Read lists until one is of these servers and complete; return how many came before."""
+    """Read lists until one has exactly these servers; return the number of lists before it."""
     async with asyncio.timeout(BOUND):
         before = 0
         async for tools in watch:
@@ -33,7 +33,7 @@ async def until_owned(watch: AsyncToolWatch, servers: set[str]) -> int:
     raise AssertionError("The watch has ended.")
 
 
-async def test_a_watch_follows_the_configuration_over_restarts_of_the_control_plane(
+async def test_a_watch_reports_changes_of_the_configuration_across_restarts(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, ONE) as (system, client):
@@ -49,19 +49,19 @@ async def test_a_watch_follows_the_configuration_over_restarts_of_the_control_pl
             await system.ready()
         assert not following.done()
         system.write(TWO)
-        assert await following == 0  # nothing of the restarts, nor anything in between
+        assert await following == 0  # no list from the restarts
         await client.close()
         assert [tools async for tools in watch] == []
 
 
-async def test_a_refusal_of_a_provider_is_a_problem_that_operators_see(tmp_path: Path) -> None:
+async def test_a_rejection_by_a_provider_is_a_problem(tmp_path: Path) -> None:
     async with running(tmp_path, ONE) as (_, client):
         tools = await client.list_tools(["one"])
         offered, problems = project_tools("openai", tools)
         assert (len(offered), problems) == (len(tools), [])
-        said = "Invalid schema for function 'one_add': no such keyword"
+        message = "Invalid schema for function 'one_add': no such keyword"
         for _ in range(2):
-            await client.report_refusal("openai", said, offered=tools, session="chat-7")
+            await client.report_refusal("openai", message, offered=tools, session="chat-7")
         (problem,) = [one for one in await client.problems() if one.scope == "client"]
     assert (problem.reason, problem.server_id, problem.count) == ("PROVIDER_REFUSED", "one", 2)
-    assert all(part in problem.message for part in ("openai", "chat-7", "one_add", said))
+    assert all(part in problem.message for part in ("openai", "chat-7", "one_add", message))
