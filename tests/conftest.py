@@ -1,4 +1,4 @@
-"""What tests everywhere rely on: the loop, servers that others wrote, and no process left over."""
+"""Fixtures for all tests: the event loop, third-party servers, and a check for leaked processes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ pytest_plugins = ["tests.stalls"]
 ROOT = Path(__file__).resolve().parents[1]
 ServerCommand = Callable[[str], list[str]]
 BOUND = 60.0
-"""Seconds for what must come, however slow and busy the machine: only a fault takes as long."""
+"""Timeout in seconds of waits, long enough for a slow and busy machine."""
 
-# The same examples at every run, and none too slow for a busy machine: what fails in continuous
-# integration fails here too. `--hypothesis-profile default` tries others.
+# The same examples in every run, without deadlines: failures in continuous integration are
+# reproducible. `--hypothesis-profile default` generates others.
 settings.load_profile("ci")
 
-# A shell may have it ignored in what it runs in the background, and all children inherit that.
+# A shell may ignore SIGINT for background processes, and all children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Run every async test on asyncio: grpc.aio knows no other loop."""
+    """Run every async test on asyncio: grpc.aio supports no other loop."""
     return "asyncio"
 
 
@@ -39,13 +39,13 @@ def anyio_backend() -> str:
 async def one_loop(anyio_backend: str) -> None:
     """Keep one event loop for all tests.
 
-    grpc.aio has one completion queue a process: what ends on it after its loop was closed raises
-    in whatever loop runs by then. A session's fixture keeps the loop as long as the session.
+    grpc.aio has one completion queue per process: calls that end on it after their loop was closed
+    raise in the next loop. A session fixture keeps the loop as long as the session.
     """
 
 
 def absent(kind: str, reason: str) -> None:
-    """Skip a test whose servers are absent, or fail it where LEASEWAY_REQUIRE names them."""
+    """Skip a test whose servers are missing, or fail it if LEASEWAY_REQUIRE names them."""
     required = os.environ.get("LEASEWAY_REQUIRE", "").split(",")
     if kind in [name.strip() for name in required]:
         pytest.fail(f"LEASEWAY_REQUIRE={kind}, but {reason}")
@@ -71,7 +71,7 @@ def npm_server() -> ServerCommand:
 
 @pytest.fixture(scope="session")
 def conformance_folder() -> Path:
-    """Return where the official conformance suite and foreign MCP clients are installed."""
+    """Return the folder of the official conformance suite and third-party MCP clients."""
     folder = Path(os.environ.get("LEASEWAY_CONFORMANCE") or ROOT / ".build" / "conformance")
     if not (folder / "stamp").exists():
         absent("conformance", f"{folder} is not complete; run `make conformance-suite`.")
@@ -106,15 +106,15 @@ def chromium() -> str:
 
 @pytest.fixture
 def bwrap() -> None:
-    """Need bubblewrap, and a machine on which it can make a sandbox."""
+    """Require bubblewrap, and a machine on which it can create a sandbox."""
     program = shutil.which("bwrap")
     if program is None:
         absent("bwrap", "bubblewrap is not installed (apt-get install bubblewrap).")
         return
-    trial = [program, "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
-    outcome = subprocess.run(trial, capture_output=True, check=False, text=True)
+    check = [program, "--unshare-pid", "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    outcome = subprocess.run(check, capture_output=True, check=False, text=True)
     if outcome.returncode:
-        pytest.skip(f"No sandbox can be made on this machine: {outcome.stderr.strip()}")
+        pytest.skip(f"bubblewrap cannot create a sandbox on this machine: {outcome.stderr.strip()}")
 
 
 def descendants(pid: int) -> dict[int, str]:
@@ -144,13 +144,13 @@ def _command_line(pid: int) -> str:
 
 @pytest.fixture
 def leak_guard() -> Iterator[None]:
-    """Fail a test that leaves child processes of this one behind; give them time to go."""
+    """Fail a test whose child processes do not exit."""
     if not sys.platform.startswith("linux"):
         pytest.skip("Child processes are read from /proc.")
     before = descendants(os.getpid())
     yield
     deadline = time.monotonic() + BOUND
-    while left := {p: c for p, c in descendants(os.getpid()).items() if p not in before}:
+    while remaining := {p: c for p, c in descendants(os.getpid()).items() if p not in before}:
         if time.monotonic() > deadline:
-            pytest.fail(f"Processes are left over: {left}")
+            pytest.fail(f"These processes have not exited: {remaining}")
         os.sched_yield()

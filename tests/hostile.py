@@ -1,4 +1,4 @@
-"""Requests of a caller that means harm, made from the descriptors of services."""
+"""Requests of a malicious caller, built from the descriptors of services."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def request_of(method: Any) -> Any:
 
 
 def hostile(method: Any, text: str, **known: str) -> Any:
-    """Return a request with one text and the largest number wherever they fit.
+    """Return a request with a text in all string fields and the largest value in all number fields.
 
     Args:
         method: The RPC.
         text: The text.
-        known: What the fields of some names have instead, so that the request gets further.
+        known: Values of some fields by name, so that the request passes the first checks.
     """
     request = request_of(method)
     _fill(request, text, known)
@@ -62,7 +62,7 @@ def _fill(message: Any, text: str, known: Mapping[str, str]) -> None:
 
 
 def _is_filled(field: Any) -> bool:
-    """Return whether a message in a request gets such values; a strange version is told at once."""
+    """Return whether to fill a nested message; an unknown client version is rejected at once."""
     kind = field.message_type
     own = kind.file.package == "leaseway.v1" or kind.full_name == "google.protobuf.Duration"
     return own and not kind.GetOptions().map_entry and field.name != "client"

@@ -15,26 +15,26 @@ from leaseway.telemetry.diagnostics import STALLS_VARIABLE
 
 _SHOWN = 5
 _LONG = 0.1
-"""Seconds that no loop should stand still by its own work."""
+"""Limit in seconds of a stall that the loop's own work causes."""
 _BUSY = 0.25
-"""Which part of a stall is the loop's own work, at least, where it did not wait for the machine."""
+"""Minimum busy share of a stall that counts as the loop's own work."""
 _KNOWN = {
-    "lines.py": "a line of up to 32 MiB from a server is made whole",
+    "lines.py": "a line of up to 32 MiB from a server is assembled",
     "_spare_collections": "the one collection, 10 s after the start",
     "_bootstrap": "an import at the start",
 }
-"""Own work that may take longer on a loaded machine: a word of its place, and what it is."""
+"""Work that may take longer on a loaded machine: a part of its stack, and a description."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have every process that the tests start keep its longest stall in one folder."""
+    """Make every process that the tests start record its longest stall in one folder."""
     if STALLS_VARIABLE not in os.environ:
         os.environ[STALLS_VARIABLE] = tempfile.mkdtemp(prefix="stalls-")
         config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(STALLS_VARIABLE)))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the longest of each kind of process; those of this one are the tests' own."""
+    """Print the longest stalls of each kind of process, without the test processes."""
     found: list[dict[str, Any]] = []
     for path in Path(os.environ.get(STALLS_VARIABLE, "")).glob("leaseway-*.json"):
         try:
@@ -62,7 +62,7 @@ _length = {
 
 
 def _line(kind: str, stall: dict[str, Any]) -> str:
-    where = " > ".join(stall["stack"]) or "not looked at"
+    where = " > ".join(stall["stack"]) or "no stack"
     return (
         f"  {kind}: {1000 * stall['seconds']:.0f} ms, {1000 * stall['busy']:.0f} ms of them busy,"
         f" {stall['age']:.1f} s after its start{_exception(stall, where)}: {where}"
@@ -73,6 +73,6 @@ def _exception(stall: dict[str, Any], where: str) -> str:
     if stall["seconds"] <= _LONG:
         return ""
     if stall["busy"] < _BUSY * stall["seconds"]:
-        return " (stopped by a test, or waited for the machine)"
+        return " (stopped by a test, or the machine was busy)"
     known = (what for word, what in _KNOWN.items() if word in where)
-    return f" ({next(known, 'TOO LONG, of no known cause')})"
+    return f" ({next(known, 'TOO LONG, unknown cause')})"

@@ -1,4 +1,4 @@
-"""Every bound of what one caller may take: each gives its error, and is counted by name and scope.
+"""Every limit of a caller: each gives its error, and is counted by name and scope.
 
 A row for each bound says how a caller gets there; the table of docs/security.md has the same rows.
 """
@@ -54,7 +54,7 @@ RARELY: Final = Rate(1, 3600.0)
 
 @dataclass
 class Worker:
-    """A worker that is measured, and two connections of one caller to it."""
+    """A worker with metrics, and two connections of one caller to it."""
 
     bench: Bench
     meter: Meter
@@ -67,7 +67,7 @@ class Worker:
         return self.bench.servers.opened[0]
 
     async def holding(self, **fields: Any) -> None:
-        """Serve one server, which answers nothing by itself."""
+        """Serve one server, which never answers."""
         await self.bench.serve("time", **fields)
         await self.bench.until(lambda: self.bench.servers.opened)
         self.bench.servers.holds = True
@@ -88,7 +88,7 @@ class Worker:
 
 @dataclass
 class Plane:
-    """A control plane that is measured."""
+    """A control plane with metrics."""
 
     running: Running
     meter: Meter
@@ -101,7 +101,7 @@ def _arguments() -> Struct:
 
 
 async def refusal(answer: Awaitable[Any]) -> Fault:
-    """Return the fault that a request ends with."""
+    """Return the fault of a request."""
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await asyncio.wait_for(answer, BOUND)
     fault = fault_from_rpc_error(error.value)
@@ -147,7 +147,7 @@ async def too_many_calls_on_a_stream(house: Worker) -> Fault:
 
 
 async def too_many_calls(house: Worker) -> Fault:
-    """On a stream and without one; of a tenant also on two connections."""
+    """Calls on a stream and without one; for the tenant also on two connections."""
     await house.holding()
     first = asyncio.ensure_future(house.unary(1 if house.metadata else 0))
     await house.bench.until(lambda: len(house.instance.calls) == 1)
@@ -202,7 +202,7 @@ async def too_much_held(house: Worker) -> Fault:
     stream = house.stream()
     await asyncio.wait_for(stream.read(), BOUND)
     (open_stream,) = house.bench.worker.execution._exchanges._streams
-    # Its caller may see another status, as its writes race with the end.
+    # The caller may get another status, as its writes race with the end.
     with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         await stream.write(chunk(1, 2 * bounds.KIB))
     await house.bench.until(lambda: open_stream._replies.fault is not None)
@@ -210,7 +210,7 @@ async def too_much_held(house: Worker) -> Fault:
 
 
 async def too_many_parked(house: Worker, *, connection: int, tenant: str) -> Fault:
-    """A second call of another connection or of another tenant, so that one bound is reached."""
+    """A second call from another connection or tenant, which reaches one of the limits."""
     await house.holding()
     first = asyncio.ensure_future(house.unary(answers=[ELICIT], tenant="acme"))
     await house.bench.until(lambda: len(house.instance.calls) == 1)
@@ -304,7 +304,7 @@ async def places_without_room(plane: Plane, *, wait: bool) -> Fault:
             wanted.wait.FromSeconds(int(BOUND) if wait else 0)
             return wanted
 
-        for number in range(4):  # as many as the worker takes
+        for number in range(4):  # as many as the worker accepts
             await place(request(f"s{number}"))
         waiting = []
         if wait:
@@ -372,7 +372,7 @@ ON_WORKER: Final[list[tuple[str, str, dict[str, int], Callable[[Worker], Awaitab
         partial(too_many_by_policy, rate=RARELY, risks=(("echo", "external"),)),
     ),
 ]
-"""Its name, whose it is, what makes it small, and how to get there."""
+"""Limit, scope, the setting that lowers it, and the function that reaches it."""
 
 ON_CONTROL_PLANE: Final[
     list[tuple[str, str, dict[str, int], Callable[[Plane], Awaitable[Fault]]]]
@@ -407,7 +407,7 @@ REASONS: Final = {
     "limits.calls": Reason.RATE_LIMITED,
     "limits.external": Reason.RATE_LIMITED,
 }
-"""Of all others it is OVERLOADED."""
+"""The reason of a fault by limit; OVERLOADED for all others."""
 
 KEYED: Final = {
     ("streams", "tenant"),
@@ -415,11 +415,11 @@ KEYED: Final = {
     ("chunks", "tenant"),
     ("held", "tenant"),
 }
-"""Bounds of a tenant that count only with its credential."""
+"""Limits of a tenant that count only with its credential."""
 
 
 def check(fault: Fault, limit: str, scope: str, meter: Meter) -> None:
-    """Check that a fault names the bound, and that it was counted once."""
+    """Check that a fault names the limit and was counted once."""
     assert fault.reason is REASONS.get(limit, Reason.OVERLOADED), fault
     assert (fault.metadata["limit"], fault.metadata["scope"]) == (limit, scope)
     [family] = [each for each in meter.collect() if each.name == "leaseway.limits.reached"]
@@ -430,7 +430,7 @@ def check(fault: Fault, limit: str, scope: str, meter: Meter) -> None:
 @pytest.mark.parametrize(
     ("limit", "scope", "small", "drive"), ON_WORKER, ids=[f"{e[0]}-{e[1]}" for e in ON_WORKER]
 )
-async def test_a_bound_of_a_worker_gives_its_error_and_is_counted(
+async def test_a_limit_of_a_worker_gives_its_error_and_is_counted(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     limit: str,
@@ -472,7 +472,7 @@ async def test_a_bound_of_a_worker_gives_its_error_and_is_counted(
     ON_CONTROL_PLANE,
     ids=[f"{e[0]}-{e[1]}-{number}" for number, e in enumerate(ON_CONTROL_PLANE)],
 )
-async def test_a_bound_of_a_control_plane_gives_its_error_and_is_counted(
+async def test_a_limit_of_a_control_plane_gives_its_error_and_is_counted(
     monkeypatch: pytest.MonkeyPatch,
     limit: str,
     scope: str,
@@ -487,7 +487,7 @@ async def test_a_bound_of_a_control_plane_gives_its_error_and_is_counted(
         check(await drive(Plane(running, meter)), limit, scope, meter)
 
 
-def test_the_table_of_bounds_is_that_of_the_documentation() -> None:
+def test_the_table_of_limits_matches_the_documentation() -> None:
     rows = re.findall(
         r"^\|.*\| `([a-z_.]+)`, `?([a-z` ,]+)`? \|$", SECURITY.read_text(), re.MULTILINE
     )
@@ -497,12 +497,12 @@ def test_the_table_of_bounds_is_that_of_the_documentation() -> None:
     assert documented == {row[:2] for row in (*ON_WORKER, *ON_CONTROL_PLANE)}
 
 
-def test_a_size_that_an_answer_exceeds_is_no_bound_of_a_caller() -> None:
+def test_the_size_limit_of_results_is_not_a_limit_of_callers() -> None:
     assert reached_limit({"server": "a", "limit": "16777216"}) is None
     assert reached_limit(limit_metadata("streams", "tenant")) == ("streams", "tenant")
 
 
-def test_what_is_given_back_is_free_for_others() -> None:
+def test_released_quota_is_available_to_others() -> None:
     in_use = UsageCounter("things", "things", lambda: 2, lambda: 3, "Wait.")
     in_use.acquire("c1", "acme")
     in_use.acquire("c1", "acme")

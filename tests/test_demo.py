@@ -1,4 +1,4 @@
-"""`make demo`: it shows what it promises, and nothing is left of it."""
+"""`make demo` prints real calls and one trace, and leaves no process behind."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ async def ask(url: str, key: str, method: str = "GET", **params: str) -> tuple[i
         return answer.status, await answer.text(errors="replace")
 
 
-def test_every_listener_and_every_place_that_serves_http_is_in_the_table() -> None:
+def test_every_http_listener_and_server_is_in_the_table() -> None:
     listeners, serving = set(), set()
     for root in leaseway.__path__:
         for path in Path(root).rglob("*.py"):
@@ -89,7 +89,7 @@ def test_every_listener_and_every_place_that_serves_http_is_in_the_table() -> No
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/", "/metrics/other"])
-async def test_metrics_are_for_those_who_see_everything(
+async def test_metrics_require_a_role_that_sees_all_tenants(
     keys: dict[str, str], tmp_path: Path, path: str
 ) -> None:
     admit = authenticator_for(None, keys=tmp_path / "keys.json").for_role(*SEES_ALL)
@@ -99,8 +99,8 @@ async def test_metrics_are_for_those_who_see_everything(
         found = {}
         for name, key in keys.items():
             url = f"http://127.0.0.1:{listener.endpoint.port}{path}"
-            found[name], told = await ask(url, key)
-            assert ("up 1" in told) == (found[name] == 200)
+            found[name], body = await ask(url, key)
+            assert ("up 1" in body) == (found[name] == 200)
     finally:
         server.close()
     seen = 200 if path == "/metrics" else 404
@@ -109,7 +109,7 @@ async def test_metrics_are_for_those_who_see_everything(
 
 
 class Routed(ArtifactsListener):
-    """Notes the routes of what it serves."""
+    """Records the routes of served applications."""
 
     routes: tuple[tuple[str, str], ...] = ()
 
@@ -126,7 +126,7 @@ class Routed(ArtifactsListener):
 
 
 async def kept(bench: Bench) -> str:
-    """Have a call of `acme` return an image; return its reference."""
+    """Call a tool as `acme` that returns an image; return its reference."""
     await bench.serve("shots")
     bench.servers.holds = True
     image = {"type": "image", "mimeType": "image/png", "data": base64.b64encode(b"x" * 99).decode()}
@@ -138,7 +138,7 @@ async def kept(bench: Bench) -> str:
     return str(json.loads(caller.payloads[call_id])["content"][0]["artifact"])
 
 
-async def test_an_artifact_is_for_its_tenant_and_nobody_else_learns_of_it(
+async def test_an_artifact_is_not_found_for_other_tenants(
     keys: dict[str, str], tmp_path: Path
 ) -> None:
     admit = authenticator_for(None, keys=tmp_path / "keys.json").for_role(Role.CALLER)
@@ -155,7 +155,7 @@ async def test_an_artifact_is_for_its_tenant_and_nobody_else_learns_of_it(
                         await ask(f"{base}/{ref}", key, method, session="s1")
                         for ref in (there, never)
                     ]
-                    if name != "acme":  # the same of what is there as of what never was
+                    if name != "acme":  # the same for existing and unknown artifacts
                         told = at[0], at[1].replace("shots", "shoes")
                         assert told == nowhere, name
                     found[method, name] = at[0]
@@ -172,7 +172,7 @@ PATH: Final = "/artifacts/{rest}"
 CLOSED: Final = ("/", "/mcp", "/mcp/files", "/mcp/absent", "/metrics", "/healthz/x", "/console")
 
 
-async def test_a_front_answers_callers_and_says_to_others_only_that_it_is_there(
+async def test_a_front_serves_callers_and_rejects_other_credentials_alike(
     keys: dict[str, str], tmp_path: Path
 ) -> None:
     made: Any = FakeFront
@@ -180,15 +180,15 @@ async def test_a_front_answers_callers_and_says_to_others_only_that_it_is_there(
     async with served(callers) as url:
         for name, key in keys.items():
             assert await ask(f"{url}/healthz", key) == (200, "ok\n")
-            told = {
+            responses = {
                 await ask(f"{url}{path}", key, method)
                 for path in (*CLOSED, "/.well-known/oauth-protected-resource/mcp")
                 for method in ("GET", "POST")
             }
-            assert len(told) == 1  # whatever is asked for
-            status, text = told.pop()
+            assert len(responses) == 1  # the same for all paths
+            status, text = responses.pop()
             if name in ("acme", "rival"):
-                assert (status, text) == (200, f"{name}/mcp")  # its own front answers
+                assert (status, text) == (200, f"{name}/mcp")  # the inner application answers
             else:
                 assert status == (401 if name in BAD else 403), name
                 assert "acme" not in text

@@ -40,8 +40,8 @@ def _python(code: str) -> str:
 
 
 @pytest.mark.parametrize("root", ROOTS)
-def test_no_root_turns_the_namespace_into_a_package(root: str) -> None:
-    # One __init__.py there would hide the other two roots at run time, and no type check sees it.
+def test_no_root_has_an_init_file_in_the_namespace(root: str) -> None:
+    # An __init__.py there would hide the other two roots at run time; type checks do not detect it.
     assert (REPOSITORY / root / "leaseway").is_dir()
     assert not (REPOSITORY / root / "leaseway" / "__init__.py").exists()
 
@@ -67,7 +67,7 @@ def test_the_namespace_runs_as_the_command(tmp_path: Path) -> None:
     assert said[0].startswith("Usage: leaseway ")
 
 
-def test_importing_the_sdk_loads_neither_plane_nor_what_they_need() -> None:
+def test_importing_the_sdk_imports_neither_planes_nor_their_dependencies() -> None:
     unwanted = [
         "leaseway.control_plane",
         "leaseway.data_plane",
@@ -87,7 +87,7 @@ def test_importing_the_sdk_loads_neither_plane_nor_what_they_need() -> None:
     assert _python(code) == "[]"
 
 
-def test_the_sdk_needs_only_four_packages() -> None:
+def test_the_sdk_imports_only_four_packages() -> None:
     names = {line.split(">")[0] for line in PROJECT["project"]["dependencies"]}
     assert names == {
         "grpcio",
@@ -97,7 +97,7 @@ def test_the_sdk_needs_only_four_packages() -> None:
     }
 
 
-def test_generated_code_runs_on_the_oldest_runtime_that_is_promised() -> None:
+def test_generated_code_runs_on_the_oldest_supported_runtime() -> None:
     code = (REPOSITORY / "sdk/leaseway/v1/catalog_pb2_grpc.py").read_text()
     generated = code.partition("GRPC_GENERATED_VERSION = '")[2].partition("'")[0]
     [promised] = [d for d in PROJECT["project"]["dependencies"] if d.startswith("grpcio>=")]
@@ -129,7 +129,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return zipfile.ZipFile(path).namelist()
 
 
-def test_the_wheel_holds_all_three_roots(wheel: list[str]) -> None:
+def test_the_wheel_contains_all_three_roots(wheel: list[str]) -> None:
     for name in (
         "leaseway/__main__.py",
         "leaseway/v1/catalog_pb2.py",
@@ -147,7 +147,7 @@ def test_every_part_of_the_wheel_is_typed(wheel: list[str]) -> None:
     assert {f"leaseway/{name}/py.typed" for name in PACKAGES} <= set(wheel)
 
 
-def test_the_wheel_holds_nothing_else(wheel: list[str]) -> None:
+def test_the_wheel_contains_only_the_package(wheel: list[str]) -> None:
     tops = {name.split("/")[0] for name in wheel}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"leaseway"}
     assert "leaseway/__init__.py" not in wheel
@@ -155,7 +155,7 @@ def test_the_wheel_holds_nothing_else(wheel: list[str]) -> None:
 
 
 def _is_test(name: str) -> bool:
-    """Say whether a file is one of Leaseway's own tests; `leaseway.sdk.testing` is for users'."""
+    """Return whether a file is a test of Leaseway; `leaseway.sdk.testing` is for users."""
     ours = ("leaseway/sdk/testing/", "leaseway/data_plane/testing/")
     return "test" in name.lower() and not name.startswith(ours)
 
@@ -188,9 +188,9 @@ def test_the_import_rules_name_real_modules() -> None:
             for root in ROOTS
             if (REPOSITORY / root / path).is_dir() or (REPOSITORY / root / f"{path}.py").is_file()
         ]
-        assert found, f"An import rule speaks of {module}, which does not exist."
+        assert found, f"An import rule names {module}, which does not exist."
 
 
-def test_the_version_is_said_once() -> None:
+def test_the_changelog_has_the_version_of_the_project() -> None:
     changelog = (REPOSITORY / "CHANGELOG.md").read_text()
     assert f"## {PROJECT['project']['version']}" in changelog

@@ -1,4 +1,4 @@
-"""Private parts of other packages that the product reads, and what breaks when they move."""
+"""Private parts of other packages that the product uses, and what breaks if they change."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from leaseway.telemetry.otlp_encoding import OtlpSpanExporter
 
 
-def test_the_end_of_a_call_of_grpc_has_the_name_that_closing_waits_for() -> None:
-    # Else `sdk.runtime` waits for nothing, and the next event loop gets errors of the last one.
+def test_the_grpc_coroutine_that_closing_waits_for_has_its_name() -> None:
+    # Otherwise `sdk.runtime` does not wait, and the next event loop gets errors of the last one.
     coroutine = cygrpc._AioCall._handle_status_once_received
     assert coroutine.__qualname__ == "_AioCall._handle_status_once_received"
 
@@ -30,8 +30,8 @@ print(trace._TRACER_PROVIDER is provider)
 """
 
 
-def test_a_provider_that_is_set_is_where_each_call_looks_for_it() -> None:
-    # Else `sdk.calls.tracing` makes no spans for providers that come after the first call.
+def test_a_tracer_provider_is_set_where_each_call_reads_it() -> None:
+    # Otherwise `sdk.calls.tracing` creates no spans for providers set after the first call.
     done = subprocess.run(
         [sys.executable, "-c", PROVIDERS], capture_output=True, text=True, check=True, timeout=60
     )
@@ -40,8 +40,8 @@ def test_a_provider_that_is_set_is_where_each_call_looks_for_it() -> None:
     assert found == "True"
 
 
-def test_the_standard_exporter_encodes_by_the_method_that_the_faster_one_replaces() -> None:
-    # Else `telemetry.otlp_encoding` is never asked, and traces cost twice as much.
+def test_the_standard_exporter_encodes_by_the_method_that_ours_replaces() -> None:
+    # Otherwise `telemetry.otlp_encoding` is unused, and traces cost twice as much.
     asked: list[int] = []
 
     class Exporter(OTLPSpanExporter):
@@ -62,8 +62,8 @@ def test_the_standard_exporter_encodes_by_the_method_that_the_faster_one_replace
     assert asked == [1]
 
 
-def test_the_exporter_of_log_records_is_where_logs_over_otlp_look_for_it() -> None:
-    # Else `telemetry.logs_otlp` fails at the start of whoever sets an endpoint for logs.
+def test_the_exporter_of_log_records_is_where_logs_over_otlp_import_it() -> None:
+    # Otherwise `telemetry.logs_otlp` fails at the start if an endpoint for logs is set.
     from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter
 

@@ -28,14 +28,14 @@ def _blocks(language: str, page: str = README) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    # As in an activated environment: `python` and `leaseway` are this interpreter's.
+    # Like an activated environment: `python` and `leaseway` are those of this interpreter.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path}
 
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """Run the quick start; give its folder and address."""
+    """Run the quick start; yield its folder and address."""
     folder = tmp_path_factory.mktemp("quick-start")
     (folder / ".minds").mkdir()
     [config] = _blocks("yaml")
@@ -67,7 +67,7 @@ def _run(words: list[str], folder: Path, address: str) -> subprocess.CompletedPr
     )
 
 
-def test_the_configuration_is_good(system: tuple[Path, str]) -> None:
+def test_the_configuration_is_valid(system: tuple[Path, str]) -> None:
     folder, address = system
     done = _run(["leaseway", "check", ".minds/mcp.yaml"], folder, address)
     assert (done.returncode, done.stdout) == (0, "")
@@ -98,19 +98,19 @@ def test_each_program_of_the_sdk_page_runs(program: str, system: tuple[Path, str
     assert done.returncode == 0, done.stderr
 
 
-def test_each_command_that_is_spoken_of_exists() -> None:
-    spoken = set(re.findall(r"leaseway ([a-z-]+)", "\n".join([*_blocks("sh"), README])))
-    assert spoken - {"is", "runs"} <= set(COMMANDS)
+def test_each_mentioned_command_exists() -> None:
+    mentioned = set(re.findall(r"leaseway ([a-z-]+)", "\n".join([*_blocks("sh"), README])))
+    assert mentioned - {"is", "runs"} <= set(COMMANDS)
     assert set(COMMANDS) <= set(re.findall(r"[a-z-]+", CLI_PAGE))
 
 
 @pytest.mark.parametrize("page", [Path("README.md"), Path("CONTRIBUTING.md"), *PAGES], ids=str)
-def test_each_file_that_is_linked_exists(page: Path) -> None:
+def test_each_linked_file_exists(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (REPOSITORY / page).read_text()):
         assert (REPOSITORY / page.parent / target).exists(), f"{page}: {target}"
 
 
-def test_every_file_that_is_named_on_the_way_through_the_house_exists() -> None:
+def test_every_file_that_contributing_names_exists() -> None:
     named = re.findall(r"`([a-z_/]+\.py)`", (REPOSITORY / "CONTRIBUTING.md").read_text())
     files = [
         path.relative_to(REPOSITORY).as_posix()
@@ -122,7 +122,7 @@ def test_every_file_that_is_named_on_the_way_through_the_house_exists() -> None:
         assert any(file.endswith(f"/{name}") or file == name for file in files), name
 
 
-def test_the_page_on_configuration_has_every_key_of_a_server() -> None:
+def test_the_configuration_page_has_every_key_of_a_server() -> None:
     page = (REPOSITORY / "docs" / "configuration.md").read_text()
     keys = native_schema()["$defs"]["server"]["properties"]
     assert [key for key in keys if f"`{key}`" not in page] == []

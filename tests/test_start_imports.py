@@ -1,4 +1,4 @@
-"""What the start of a part of Leaseway loads: heavy packages cost each start time and memory."""
+"""Heavy packages that the start of each part of Leaseway imports, as they cost time and memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _HEAVY = (
         ("leaseway.cli.main", []),
         ("leaseway.sdk", ["grpc"]),
         ("leaseway.control_plane.app", ["cryptography", "grpc", "jinja2", "yaml"]),
-        # A worker loads `mcp` in a thread once it has joined: it takes as long as all else.
+        # A worker imports `mcp` in a thread after it has joined: it takes as long as all others.
         ("leaseway.data_plane.app", ["aiohttp", "cryptography", "grpc", "jinja2"]),
     ],
 )
-def test_a_start_loads_no_heavy_package_but_these(module: str, loads: list[str]) -> None:
+def test_a_start_imports_only_these_heavy_packages(module: str, loads: list[str]) -> None:
     look = f"print(json.dumps([name for name in {_HEAVY!r} if name in sys.modules]))"
     code = f"import json, sys, {module}; {look}"
 
@@ -33,7 +33,7 @@ def test_a_start_loads_no_heavy_package_but_these(module: str, loads: list[str])
     assert json.loads(made.stdout) == loads
 
 
-def test_the_loop_turns_while_a_worker_loads_what_speaks_mcp() -> None:
+def test_the_loop_runs_while_a_worker_imports_mcp() -> None:
     code = """
 import asyncio, sys
 from leaseway.data_plane.mcp.instance import load
@@ -52,4 +52,4 @@ asyncio.run(main())
 
     turns, is_loaded = made.stdout.split()
     assert is_loaded == "True"
-    assert int(turns) > 5  # it would be one where the loop waited for it
+    assert int(turns) > 5  # 1 if the import blocked the loop

@@ -1,4 +1,4 @@
-"""A tenant with a good credential and no grant: each RPC answers as if nothing were there.
+"""A tenant with a valid credential and no grant: each RPC answers as if nothing existed.
 
 One row for each RPC that a caller may send, made from the table of roles, so that a new one without
 a row fails. A row asks for what another tenant has, and for what nobody has, under names of one
@@ -45,14 +45,14 @@ ONLY_ACME: Final = ServerPolicy(grants={"acme": Grant()})
 
 @dataclass(frozen=True)
 class Names:
-    """What is asked for: what another tenant has, or what nobody has."""
+    """Names in a request: those of another tenant, or unknown ones."""
 
     server: str
     lease: str
     artifact: str
 
     def hidden_in(self, told: str) -> str:
-        """Return what was told without these names."""
+        """Return a response without these names."""
         for name in (self.artifact, self.lease, self.server):
             told = told.replace(name, "NAME")
         return told
@@ -119,7 +119,7 @@ ON_WORKER: Final[dict[str, Row]] = {
 }
 
 
-def test_every_rpc_that_a_caller_may_send_has_a_row() -> None:
+def test_every_rpc_of_callers_has_a_row() -> None:
     may = {full.removeprefix("/leaseway.v1.") for full in METHODS if Role.CALLER in roles_of(full)}
     assert {*ON_CONTROL_PLANE, *ON_WORKER} == may
 
@@ -129,7 +129,7 @@ def roles_of(full: str) -> frozenset[Role]:
 
 
 async def answer(channel: Any, rpc: str, request: Any, key: str | None = None) -> str:
-    """Send an RPC; return what is told as one text: of an endless stream, its first message."""
+    """Send an RPC; return its response as one text: of an endless stream, the first message."""
     full = f"/leaseway.v1.{rpc}"
     method = METHODS[full]
     codec: dict[str, Any] = {
@@ -162,7 +162,7 @@ async def answer(channel: Any, rpc: str, request: Any, key: str | None = None) -
 async def compare(
     channel: Any, rows: dict[str, Row], there: Names, never: Names, key: str | None = None
 ) -> None:
-    """Hold each row to telling the same of what is there as of what never was."""
+    """Check that each row responds alike to existing and unknown names."""
     for rpc, row in rows.items():
         about, about_none = row(there), row(never)
         told = await answer(channel, rpc, about, key)
@@ -175,7 +175,7 @@ async def compare(
 
 
 async def serve_hidden(running: Running, fake: Any) -> None:
-    """Have a worker serve what `acme` alone is granted, and hold a lease of it."""
+    """Run a worker with a server that only `acme` is granted, and a lease of it."""
     running.load(replace(spec(THERE, shared=False), policy=ONLY_ACME))
     await fake.serve("open")
     await fake.apply_until(THERE)
@@ -185,7 +185,7 @@ async def serve_hidden(running: Running, fake: Any) -> None:
     await running.until(lambda state: ITS_LEASE in state.placements.leases)
 
 
-async def test_a_control_plane_tells_nothing_of_what_is_not_granted() -> None:
+async def test_a_control_plane_reveals_nothing_that_is_not_granted() -> None:
     async with plane_serving() as running, worker(running.address) as fake:
         await serve_hidden(running, fake)
         granted = catalog_pb2.ListToolsRequest(tenant="acme", servers=[THERE])
@@ -199,7 +199,7 @@ async def test_a_control_plane_tells_nothing_of_what_is_not_granted() -> None:
 
 
 async def artifact_of(bench: Bench, key: str) -> str:
-    """Have a call of `acme` return an image; return its reference."""
+    """Call a tool as `acme` that returns an image; return its reference."""
     image = {"type": "image", "mimeType": "image/png", "data": base64.b64encode(b"x" * 99).decode()}
     request = execution_pb2.CallToolRequest(session="s", server_id=THERE, tool="echo")
     request.arguments.update({"text": "hi"})
@@ -217,7 +217,7 @@ def another(name: str, ending: int = 0) -> str:
     return f"{name[:place]}{'0' if name[place] != '0' else '1'}{name[place + 1 :]}"
 
 
-async def test_a_worker_tells_nothing_of_what_is_not_granted(tmp_path: Path) -> None:
+async def test_a_worker_reveals_nothing_that_is_not_granted(tmp_path: Path) -> None:
     keys = {}
     for tenant in ("acme", POOR):
         keys[tenant], record = make_key(roles=[Role.CALLER], tenant=tenant, agent=None, now=0.0)
