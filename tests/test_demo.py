@@ -21,10 +21,10 @@ def test_the_demo_makes_real_calls_and_shows_one_trace() -> None:
     for sentence in (
         "clock_current_time   shared",
         "files_read_file      leased",
-        "the call took lease",
+        "the call acquired lease",
         "'Hello from a leased server.'",
         "more_current_time(timezone='Asia/Tokyo') ->",
-        "Everything is stopped.",
+        "The system is stopped.",
     ):
         assert sentence in shown
     tree = shown.partition("\ntrace ")[2].splitlines()[1:6]

@@ -1,12 +1,11 @@
-"""Print rooms, floors, arrows and circles of each folder, measured from the imports.
+"""Print the modules, levels, imports and import cycles of each folder.
 
-A room is a module or a package directly in a folder; an arrow is an import from one room to
-another; floors are the length of the longest chain of arrows; a circle is a set of rooms that
-import one another. Exits with 1 where a folder has a circle, or more than 14 rooms without a reason
-in `REASONS`.
+Counted are the modules and packages directly in a folder, and the imports between two of them.
+Levels are the length of the longest chain of imports. Exits with 1 if a folder has an import cycle,
+or more than 14 modules without a reason in `REASONS`.
 
-    python tools/rooms.py            one line a folder
-    python tools/rooms.py FOLDER     the arrows of one folder, such as leaseway.data_plane
+    python tools/rooms.py            one line per folder
+    python tools/rooms.py FOLDER     the imports in one folder, such as leaseway.data_plane
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOTS = ("sdk", "control_plane", "data_plane")
-MOST_ROOMS = 14
-# A folder may have more rooms than that only with the reason here.
+MAX_MODULES = 14
+# A folder with more modules needs a reason here.
 REASONS = {
     "leaseway.data_plane": "the folders of a worker, with the kit and its own processes",
     "leaseway": "the packages of the product, one contract over all",
@@ -28,7 +27,7 @@ REASONS = {
 
 
 def modules() -> dict[str, Path]:
-    """Return every module of the product by its dotted name, generated ones left out."""
+    """Return every module of the product by its dotted name, except generated ones."""
     found = {}
     for root in ROOTS:
         base = REPOSITORY / root
@@ -41,7 +40,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(path: Path, known: dict[str, Path]) -> set[str]:
-    """Return the product's modules that one module imports, at any depth of its code."""
+    """Return the product's modules that a module imports anywhere in its code."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -53,9 +52,9 @@ def imports(path: Path, known: dict[str, Path]) -> set[str]:
     return {name for name in found if name in known}
 
 
-def arrows_by_folder(known: dict[str, Path]) -> dict[str, set[tuple[str, str]]]:
-    """Return, for each folder, the imports between two of its rooms."""
-    arrows: dict[str, set[tuple[str, str]]] = defaultdict(set)
+def imports_by_folder(known: dict[str, Path]) -> dict[str, set[tuple[str, str]]]:
+    """Return, for each folder, the imports between two of its modules."""
+    edges: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for name, path in known.items():
         for target in imports(path, known):
             source_parts, target_parts = name.split("."), target.split(".")
@@ -67,24 +66,24 @@ def arrows_by_folder(known: dict[str, Path]) -> dict[str, set[tuple[str, str]]]:
                 depth += 1
             if depth < len(source_parts) and depth < len(target_parts):
                 folder = ".".join(source_parts[:depth])
-                arrows[folder].add((source_parts[depth], target_parts[depth]))
-    return arrows
+                edges[folder].add((source_parts[depth], target_parts[depth]))
+    return edges
 
 
-def rooms_by_folder(known: dict[str, Path]) -> dict[str, set[str]]:
-    """Return the names of the rooms of each folder."""
-    rooms: dict[str, set[str]] = defaultdict(set)
+def modules_by_folder(known: dict[str, Path]) -> dict[str, set[str]]:
+    """Return the names of the modules of each folder."""
+    nodes: dict[str, set[str]] = defaultdict(set)
     for name in known:
         parts = name.split(".")
         for depth in range(1, len(parts)):
-            rooms[".".join(parts[:depth])].add(parts[depth])
-    return rooms
+            nodes[".".join(parts[:depth])].add(parts[depth])
+    return nodes
 
 
-def circles(rooms: set[str], arrows: set[tuple[str, str]]) -> list[set[str]]:
-    """Return the sets of rooms that import one another."""
+def cycles(nodes: set[str], edges: set[tuple[str, str]]) -> list[set[str]]:
+    """Return the sets of modules that import one another."""
     targets: dict[str, set[str]] = defaultdict(set)
-    for source, target in arrows:
+    for source, target in edges:
         targets[source].add(target)
 
     def reach(start: str) -> set[str]:
@@ -96,46 +95,46 @@ def circles(rooms: set[str], arrows: set[tuple[str, str]]) -> list[set[str]]:
                 rest.append(target)
         return seen
 
-    reached = {room: reach(room) for room in rooms}
+    reached = {node: reach(node) for node in nodes}
     found: list[set[str]] = []
-    for room in sorted(rooms):
-        if room in reached[room] and not any(room in circle for circle in found):
-            found.append({other for other in reached[room] if room in reached[other]})
+    for node in sorted(nodes):
+        if node in reached[node] and not any(node in cycle for cycle in found):
+            found.append({other for other in reached[node] if node in reached[other]})
     return found
 
 
-def floors(rooms: set[str], arrows: set[tuple[str, str]]) -> int:
-    """Return the length of the longest chain of rooms; the folder has no circle."""
+def levels(nodes: set[str], edges: set[tuple[str, str]]) -> int:
+    """Return the length of the longest chain of imports, in a folder without cycles."""
     targets: dict[str, set[str]] = defaultdict(set)
-    for source, target in arrows:
+    for source, target in edges:
         targets[source].add(target)
 
     @cache
-    def height(room: str) -> int:
-        return 1 + max((height(target) for target in targets[room]), default=0)
+    def height(node: str) -> int:
+        return 1 + max((height(target) for target in targets[node]), default=0)
 
-    return max(map(height, rooms))
+    return max(map(height, nodes))
 
 
 def main() -> int:
-    """Print the table, or one folder's arrows; return the exit status."""
+    """Print the table, or one folder's imports; return the exit status."""
     known = modules()
-    arrows, rooms = arrows_by_folder(known), rooms_by_folder(known)
+    edges, nodes = imports_by_folder(known), modules_by_folder(known)
     if len(sys.argv) > 1:
-        for source, target in sorted(arrows[sys.argv[1]]):
+        for source, target in sorted(edges[sys.argv[1]]):
             print(f"{source} -> {target}")
         return 0
     status = 0
-    print(f"{'folder':<48}{'rooms':>6}{'floors':>7}{'arrows':>7}")
-    for folder in sorted(rooms):
-        found = circles(rooms[folder], arrows[folder])
-        height = "-" if found else floors(rooms[folder], arrows[folder])
-        print(f"{folder:<48}{len(rooms[folder]):>6}{height:>7}{len(arrows[folder]):>7}")
-        for circle in found:
-            print(f"  circle: {', '.join(sorted(circle))}")
+    print(f"{'folder':<48}{'modules':>8}{'levels':>7}{'imports':>8}")
+    for folder in sorted(nodes):
+        found = cycles(nodes[folder], edges[folder])
+        height = "-" if found else levels(nodes[folder], edges[folder])
+        print(f"{folder:<48}{len(nodes[folder]):>8}{height:>7}{len(edges[folder]):>8}")
+        for cycle in found:
+            print(f"  import cycle: {', '.join(sorted(cycle))}")
             status = 1
-        if len(rooms[folder]) > MOST_ROOMS and folder not in REASONS:
-            print(f"  {len(rooms[folder])} rooms, and no reason in tools/rooms.py")
+        if len(nodes[folder]) > MAX_MODULES and folder not in REASONS:
+            print(f"  {len(nodes[folder])} modules: split it, or give a reason in tools/rooms.py")
             status = 1
     print(f"{len(known)} files")
     return status

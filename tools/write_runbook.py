@@ -1,4 +1,4 @@
-"""Writes docs/runbook.md from the entries of `leaseway.runbook`."""
+"""Write docs/runbook.md from the entries of `leaseway.runbook`."""
 
 from __future__ import annotations
 

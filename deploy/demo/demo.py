@@ -1,7 +1,7 @@
-"""`make demo`: a whole system on this machine, used through the SDK, with one call's trace.
+"""`make demo`: run a whole system on this machine, use it with the SDK, and show a trace.
 
-Starts `leaseway up` in a temporary folder, lists and calls tools, takes a lease, edits the
-configuration while everything runs, prints what happened, and stops what it started.
+Starts `leaseway up` in a temporary folder, lists and calls tools, uses a lease, adds a server while
+the system runs, prints the trace of a call, and stops the system.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from leaseway.telemetry.trace_file import format_tree, read_spans
 from leaseway.telemetry.tracing import Telemetry, configure_telemetry, traceparent_of, tracer
 
 HERE = Path(__file__).resolve().parent
-PATIENCE = 60.0
-"""Seconds that any one step may take."""
+TIMEOUT = 60.0
+"""Limit of each step, in seconds."""
 
 MORE = """
   more:
-    description: Added while everything ran.
+    description: Added while the system runs.
     truely-stateless: true
     transport: stdio
     command: ${DEMO_PYTHON}
@@ -36,17 +36,17 @@ MORE = """
 
 
 class DemoFailed(Exception):
-    """The demo did not show what it should; the message says what was missing."""
+    """A step of the demo had an unexpected result."""
 
 
 def say(text: str = "") -> None:
-    """Print a line at once: the next step may take a second."""
+    """Print a line and flush it, because the next step may take time."""
     print(text, flush=True)
 
 
 @asynccontextmanager
 async def system(folder: Path) -> AsyncIterator[tuple[str, dict[str, str]]]:
-    """Run `leaseway up` in a folder; give its address and the variables that send it spans."""
+    """Run `leaseway up` in a folder; yield its address and the variables to export spans to it."""
     environment = {**os.environ, "DEMO_PYTHON": sys.executable, "DEMO_FILES": str(folder / "files")}
     words = ["up", "--config", "mcp.yaml", "--listen", "127.0.0.1:0"]
     words += ["--trace-file", "trace.jsonl", "--log-file", "leaseway.log"]
@@ -61,23 +61,25 @@ async def system(folder: Path) -> AsyncIterator[tuple[str, dict[str, str]]]:
     assert up.stdout is not None
     assert up.stderr is not None
     try:
-        async with asyncio.timeout(PATIENCE):
-            told = (await up.stderr.readline()).decode()
+        async with asyncio.timeout(TIMEOUT):
+            notice = (await up.stderr.readline()).decode()
             ready = (await up.stdout.readline()).decode()
         if not ready.startswith("ready "):
-            raise DemoFailed(f"The system did not start: {told}{(await up.stderr.read()).decode()}")
+            raise DemoFailed(
+                f"The system did not start: {notice}{(await up.stderr.read()).decode()}"
+            )
         say(f"  {ready.strip()}")
-        settings = (word.partition("=") for word in told.split() if word.startswith("OTEL_"))
+        settings = (word.partition("=") for word in notice.split() if word.startswith("OTEL_"))
         yield ready.split()[1], {name: text for name, _, text in settings}
     finally:
         if up.returncode is None:
             up.terminate()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await up.communicate()
 
 
 def export_spans(settings: dict[str, str]) -> Telemetry:
-    """Send this process's spans to the system's collector, as a service of yours would."""
+    """Export this process's spans to the system's collector."""
     os.environ.update(settings)
     return configure_telemetry("demo")
 
@@ -95,37 +97,37 @@ async def list_and_call(client: AsyncClient) -> str:
         kind = "shared" if tool.shared else "leased"
         say(f"  {tool.name:<20} {kind:<7} {first_sentence(tool.description)}")
     with tracer("demo").start_as_current_span("demo: what time is it?") as span:
-        result = await client.call_tool("clock_current_time", {"timezone": "UTC"}, timeout=PATIENCE)
+        result = await client.call_tool("clock_current_time", {"timezone": "UTC"}, timeout=TIMEOUT)
         trace_id = traceparent_of(span).split("-")[1]
     say("\nclock_current_time(timezone='UTC'), on the process that all callers share:")
     say(f"  {result.text}")
     if result.is_error:
-        raise DemoFailed("The clock says that it failed.")
+        raise DemoFailed("The clock returned an error.")
     return trace_id
 
 
 async def use_a_lease(client: AsyncClient) -> None:
-    """Call a leased server in a session, then give the lease back."""
-    say("\nIn the session 'dialog-42', which leases a file server of its own:")
+    """Call a leased server in a session, then release the lease."""
+    say("\nIn the session 'dialog-42', which leases its own file server:")
     async with client.session("dialog-42") as session:
-        listed = await session.call_tool("files_list_files", {}, timeout=PATIENCE)
+        listed = await session.call_tool("files_list_files", {}, timeout=TIMEOUT)
         say(f"  files_list_files() -> {listed.structured}")
         if listed.new_lease is None:
-            raise DemoFailed("The first call of the session took no lease.")
+            raise DemoFailed("The first call of the session acquired no lease.")
         lease = listed.new_lease
-        say(f"  the call took lease {lease.id} on {lease.worker}, for {lease.ttl:.0f} s")
-        read = await session.call_tool("files:read_file", {"path": "hello.txt"}, timeout=PATIENCE)
+        say(f"  the call acquired lease {lease.id} on {lease.worker}, for {lease.ttl:.0f} s")
+        read = await session.call_tool("files:read_file", {"path": "hello.txt"}, timeout=TIMEOUT)
         say(f"  files:read_file(path='hello.txt') -> {read.text!r}")
         held = await client.leases()
-        say(f"  leases held: {', '.join(f'{one.session}/{one.server_id}' for one in held)}")
-    say("  left the session: its lease is released")
+        say(f"  leases held: {', '.join(f'{lease.session}/{lease.server_id}' for lease in held)}")
+    say("  the session is closed: its lease is released")
 
 
 async def reload(client: AsyncClient, config: Path) -> None:
     """Add a server to the configuration and wait for its tool."""
-    say("\nAdding the server 'more' to mcp.yaml, with everything running:")
+    say("\nAdding the server 'more' to mcp.yaml while the system runs:")
     config.write_text(config.read_text() + MORE)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while "more_current_time" not in {tool.name for tool in await client.list_tools()}:
             await asyncio.sleep(0.1)
     result = await client.call_tool("more_current_time", {"timezone": "Asia/Tokyo"})
@@ -133,9 +135,9 @@ async def reload(client: AsyncClient, config: Path) -> None:
 
 
 async def show_trace(path: Path, trace_id: str) -> None:
-    """Print the trace of the first call, once the last of its processes has sent its spans."""
-    say("\nThat first call, as the processes on its way saw it:")
-    async with asyncio.timeout(PATIENCE):
+    """Print the trace of the first call, when all of its processes have exported their spans."""
+    say("\nThe trace of the first call, across all processes:")
+    async with asyncio.timeout(TIMEOUT):
         while True:
             spans = [span for span in read_spans(path) if span.trace_id == trace_id]
             if {"demo", "leaseway-worker", "leaseway-kit"} <= {span.service for span in spans}:
@@ -145,7 +147,7 @@ async def show_trace(path: Path, trace_id: str) -> None:
 
 
 async def demo(folder: Path) -> None:
-    """Run every step in a folder of its own."""
+    """Run all steps in a folder."""
     (folder / "files").mkdir()
     (folder / "files" / "hello.txt").write_text("Hello from a leased server.")
     shutil.copy(HERE / "mcp.yaml", folder / "mcp.yaml")
@@ -157,7 +159,7 @@ async def demo(folder: Path) -> None:
             await reload(client, folder / "mcp.yaml")
         await asyncio.to_thread(telemetry.shutdown)
         await show_trace(folder / "trace.jsonl", trace_id)
-    say("\nEverything is stopped.")
+    say("\nThe system is stopped.")
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
-"""Writes the Grafana dashboards beside it, from a list of panels each.
+"""Write the Grafana dashboards to `dashboards/`, from lists of panels.
 
     python deploy/observability/dashboards.py
 
-Grafana imports the files as they are; each asks for its Prometheus data source.
+Grafana can import the files; it asks for the Prometheus data source.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SPANS: Final = "traces_span_metrics"
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: a title, its expressions with their legends, a unit, and whether it is a number."""
+    """A panel: its title, its queries with their legends, its unit, and its type in Grafana."""
 
     title: str
     queries: Sequence[tuple[str, str]]
@@ -32,7 +32,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """One file: its name, title, panels, and the label that a reader chooses a value of."""
+    """A dashboard file; the reader selects a value of the variable."""
 
     name: str
     title: str

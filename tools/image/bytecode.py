@@ -1,4 +1,4 @@
-"""Compile what Leaseway can import, and nothing else: half of what its packages hold is never read.
+"""Compile only the modules that Leaseway can import: half of its packages' modules are unused.
 
 Standard library only; run by the interpreter of the environment.
 
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def wanted(package: Path) -> Iterator[str]:
+def importable_modules(package: Path) -> Iterator[str]:
     """Yield the modules of Leaseway, and those that they import anywhere in their code."""
     for path in sorted(package.rglob("*.py")):
         name = ".".join(path.relative_to(package.parent).with_suffix("").parts)
@@ -30,11 +30,11 @@ def wanted(package: Path) -> Iterator[str]:
 
 
 def main(environment: str) -> None:
-    """Import all of it, then write the bytecode of each module that came along."""
+    """Import these modules, then compile every module that has been loaded."""
     (site,) = Path(environment).glob("lib/python*/site-packages")
-    for name in dict.fromkeys(wanted(site / "leaseway")):
+    for name in dict.fromkeys(importable_modules(site / "leaseway")):
         if name.rpartition(".")[2] != "__main__":
-            with contextlib.suppress(Exception, SystemExit):  # a name in it, an optional package
+            with contextlib.suppress(Exception, SystemExit):  # not a module, or an optional package
                 importlib.import_module(name)
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     for file in sorted(each for each in files if each and each.endswith(".py")):

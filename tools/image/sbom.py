@@ -1,4 +1,4 @@
-"""Write what a virtual environment holds as a CycloneDX bill of materials. Standard library only.
+"""Write a CycloneDX bill of materials of a virtual environment. Standard library only.
 
 python3 sbom.py ENVIRONMENT FILE
 """

