@@ -1,4 +1,4 @@
-"""A runner for the command, with logging put back afterwards."""
+"""The fixture that runs the command. It restores the logging configuration."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _restored_logging() -> Iterator[None]:
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run the command in this process: `run("servers", "--json", input=None)`.
 
-    What asks a control plane does so from memory (`tests.cli.memory`), never over gRPC: that has
-    one queue a process, and what is left in it at the end of a command's loop would be another's.
+    Commands use a fake client (`tests.cli.memory`), never gRPC: it has one queue per process, whose
+    rest at the end of a command's loop would be processed by the next command.
     """
     for name in ("LEASEWAY_ADDRESS", "LEASEWAY_KEY", "LEASEWAY_WORKER_KEY"):
         monkeypatch.setenv(name, "")  # so that what `up` sets is gone after the test

@@ -1,4 +1,4 @@
-"""The root command: help, unknown words, and errors as sentences."""
+"""The root command: help, unknown commands and error messages."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ def test_the_commands_are_these() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(run: Run, name: str) -> None:
+def test_every_command_has_help(run: Run, name: str) -> None:
     done = run(name, "--help")
     assert done.exit_code == 0
     assert f"Usage: leaseway {name}" in done.stdout
 
 
-def test_an_unknown_command_names_the_nearest(run: Run) -> None:
+def test_an_unknown_command_suggests_the_nearest(run: Run) -> None:
     done = run("sevrers")
     assert done.exit_code == 2
     assert done.stderr == ("leaseway: There is no command 'sevrers'. Did you mean 'servers'?\n")
 
 
-def test_a_word_like_no_command_points_at_help(run: Run) -> None:
+def test_an_unknown_command_without_a_similar_one_points_to_help(run: Run) -> None:
     done = run("qqqq")
     assert done.exit_code == 2
     assert done.stderr == "leaseway: There is no command 'qqqq'. See: leaseway --help\n"
@@ -87,19 +87,19 @@ def test_an_unknown_option_is_a_usage_error_in_one_line(run: Run) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_bad_address_is_a_usage_error_that_says_how_to_write_one(run: Run) -> None:
+def test_a_bad_address_is_a_usage_error_with_the_format(run: Run) -> None:
     done = run("servers", "--address", "nowhere")
     assert done.exit_code == 2
     assert "HOST:PORT" in done.stderr
 
 
-def test_the_version_option_prints_it(run: Run) -> None:
+def test_the_version_option_prints_the_version(run: Run) -> None:
     done = run("--version")
     assert done.exit_code == 0
     assert done.stdout.startswith("leaseway ")
 
 
-def test_a_fault_of_ours_is_a_sentence_and_never_a_traceback(
+def test_an_internal_error_is_a_sentence_without_a_traceback(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @click.command()
@@ -114,7 +114,9 @@ def test_a_fault_of_ours_is_a_sentence_and_never_a_traceback(
     assert "Traceback" not in done.output
 
 
-def test_a_missing_package_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_with_the_command_to_install_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "leaseway.control_plane.app", None)
     done = run("control-plane", "--listen", "127.0.0.1:0")
     assert done.exit_code == 1
@@ -122,13 +124,13 @@ def test_a_missing_package_says_what_to_install(run: Run, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_name_our_variable(run: Run, shell: str) -> None:
+def test_completion_scripts_use_the_completion_variable(run: Run, shell: str) -> None:
     done = run("completion", shell)
     assert done.exit_code == 0
     assert f"_LEASEWAY_COMPLETE={shell}_complete" in done.stdout
 
 
-def test_a_shell_that_asks_gets_our_commands() -> None:
+def test_shell_completion_returns_matching_commands() -> None:
     environment = {
         **os.environ,
         "_LEASEWAY_COMPLETE": "bash_complete",
@@ -146,7 +148,7 @@ def test_a_shell_that_asks_gets_our_commands() -> None:
     assert set(done.stdout.split()) == {"plain,worker", "plain,workers"}
 
 
-def test_a_reader_that_has_gone_ends_the_command_in_silence() -> None:
+def test_a_closed_pipe_on_stdout_ends_the_command_silently() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "leaseway.cli.main", "completion", "bash"],
         stdout=subprocess.PIPE,
@@ -161,7 +163,7 @@ def test_a_reader_that_has_gone_ends_the_command_in_silence() -> None:
     assert process.wait(timeout=60) == 1
 
 
-def test_a_stdout_that_is_closed_from_the_start_is_no_failure(tmp_path: Path) -> None:
+def test_a_closed_stdout_is_not_an_error(tmp_path: Path) -> None:
     config = tmp_path / "mcp.yaml"
     config.write_text("version: 1\nservers:\n  a: {transport: stdio, command: serve}\n")
     words = [sys.executable, "-m", "leaseway.cli.main", "config", "--config", str(config)]
@@ -190,31 +192,31 @@ def test_listing_help_loads_neither_a_plane_nor_grpc() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_help_for_nothing_at_all_is_a_usage_error_without_our_name_before_it(run: Run) -> None:
+def test_no_arguments_is_a_usage_error_that_prints_the_help(run: Run) -> None:
     for words in ((), ("lease",), ("vault",)):
         done = run(*words)
         assert (done.exit_code, done.stdout) == (2, "")
         assert done.stderr.startswith("Usage: leaseway")
 
 
-def test_no_summary_of_a_command_is_cut(run: Run) -> None:
+def test_no_summary_of_a_command_is_truncated(run: Run) -> None:
     for words in ((), ("lease",), ("vault",), ("worker",)):
         assert "..." not in run(*words, "--help").stdout.partition("Commands:")[2]
 
 
-def test_an_option_of_a_command_before_its_name_is_told_its_place(run: Run) -> None:
+def test_a_command_option_before_the_command_name_is_a_usage_error(run: Run) -> None:
     done = run("--json", "tools")
     assert done.exit_code == 2
     assert done.stderr.endswith("Options of a command come after its name.\n")
     assert "come after" not in run("tools", "--jsn").stderr
 
 
-def test_a_command_that_takes_files_says_so_to_who_gives_config(run: Run) -> None:
+def test_config_option_of_a_command_with_a_file_argument_suggests_the_argument(run: Run) -> None:
     assert run("check", "--config", "a.yaml").stderr.endswith(" check FILE\n")
 
 
 @pytest.mark.parametrize("command", ["up", "control-plane", "config"])
-def test_a_file_without_its_option_is_told_of_it(run: Run, command: str) -> None:
+def test_a_file_without_the_config_option_suggests_the_option(run: Run, command: str) -> None:
     done = run(command, "mcp.yaml")
     assert done.exit_code == 2
     assert f"leaseway {command} --config mcp.yaml" in done.stderr
@@ -228,13 +230,15 @@ def test_a_file_without_its_option_is_told_of_it(run: Run, command: str) -> None
         (("mcp-front", "--public-url", "https://[x"), "name a host"),
     ],
 )
-def test_a_public_url_is_one_and_has_a_front(run: Run, words: tuple[str, ...], said: str) -> None:
+def test_a_public_url_must_be_valid_and_needs_a_front(
+    run: Run, words: tuple[str, ...], said: str
+) -> None:
     done = run(*words)
     assert done.exit_code == 2
     assert said in done.stderr
 
 
-def test_the_package_runs_as_the_command_does() -> None:
+def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "leaseway.cli", "--version"],
         capture_output=True,
@@ -245,7 +249,7 @@ def test_the_package_runs_as_the_command_does() -> None:
     assert done.stdout.startswith("leaseway ")
 
 
-def test_a_full_disk_under_stdout_is_a_sentence() -> None:
+def test_a_full_disk_is_an_error_message() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "leaseway.cli", "--help"],
@@ -259,7 +263,7 @@ def test_a_full_disk_under_stdout_is_a_sentence() -> None:
     assert done.stderr == "leaseway: Can't write the output: No space left on device.\n"
 
 
-def test_a_character_that_the_output_lacks_is_escaped() -> None:
+def test_a_character_that_the_encoding_lacks_is_escaped() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "leaseway.cli", "call", "--timeout", "€"],
         capture_output=True,
@@ -272,20 +276,20 @@ def test_a_character_that_the_output_lacks_is_escaped() -> None:
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
-def test_a_time_is_a_number_of_seconds_above_0(run: Run, seconds: str) -> None:
+def test_a_timeout_must_be_a_positive_number(run: Run, seconds: str) -> None:
     done = run("wait", "--timeout", seconds)
     assert done.exit_code == 2
     assert f"'{seconds}' is not a number of seconds above 0." in done.stderr
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 129])
-def test_a_workers_name_is_one_word(run: Run, name: str) -> None:
+def test_an_invalid_worker_id_is_a_usage_error(run: Run, name: str) -> None:
     done = run("worker", "--id", name)
     assert done.exit_code == 2
     assert "'--id'" in done.stderr
 
 
-def test_a_word_for_a_command_of_another_name_is_told_that_name(run: Run) -> None:
+def test_common_words_for_commands_suggest_the_command(run: Run) -> None:
     assert "Did you mean 'worker drain'?" in run("drain", "w1").stderr
     assert "Did you mean 'lease revoke'?" in run("revoke").stderr
     assert "Did you mean '--help'?" in run("help").stderr

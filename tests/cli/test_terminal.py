@@ -1,4 +1,4 @@
-"""What others wrote steers no terminal, whichever command prints it."""
+"""No command prints control characters that servers or files contain."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PAYLOAD = json.dumps(
 
 
 def poisoned(kind: Any) -> Any:
-    """Return a value of a type with poison wherever it holds text."""
+    """Return a value of a type, with poison for every text."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is str or kind is Any:
         return POISON
@@ -79,7 +79,7 @@ def poisoned(kind: Any) -> Any:
 
 
 class PoisonedArtifact:
-    """The bytes of an artifact of a type that a server has made up."""
+    """An artifact whose MIME type is poison."""
 
     mime_type = POISON
 
@@ -94,11 +94,11 @@ class PoisonedArtifact:
 
 
 class PoisonedClient(FakeClient):
-    """Answers whatever it is asked with poison, as the types of the SDK's client say.
+    """Returns poison in every response, according to the types of the SDK's client.
 
     Attributes:
-        error: What it raises instead.
-        looks: How often it is asked for the same before whoever asks is interrupted.
+        error: The error to raise instead.
+        looks: After this number of equal requests the command is interrupted.
     """
 
     error: LeasewayError | None = None
@@ -134,7 +134,7 @@ class PoisonedClient(FakeClient):
 
 
 def _patched(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have one of the functions that ask for what goes on answer with poison."""
+    """Make one of the `observe` functions return poison."""
     returned = typing.get_type_hints(getattr(observe, name))["return"]
     if typing.get_origin(returned) is not None and "Iterator" in str(returned):
 
@@ -205,7 +205,7 @@ OTHERS: Mapping[str, str] = {
     "vault rotate": _OWN,
     "completion": _OWN,
 }
-"""The commands that ask nobody."""
+"""The commands that make no requests."""
 
 
 def _leaves() -> Iterator[tuple[str, click.Command]]:
@@ -223,7 +223,7 @@ LEAVES = dict(_leaves())
 
 
 def clean(result: Result) -> str:
-    """Return what a command printed, once nothing in it steers a terminal."""
+    """Return the output of a command, after a check for control characters."""
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     for told in (result.stdout, result.stderr):
         found = STEERING.search(told)
@@ -232,7 +232,7 @@ def clean(result: Result) -> str:
     return result.stdout + result.stderr
 
 
-def test_every_command_has_a_row() -> None:
+def test_every_command_is_tested() -> None:
     assert set(ASKING) | set(OTHERS) == set(LEAVES)
 
 
@@ -246,7 +246,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "words", "form"), CASES, ids=str)
-def test_nothing_raw_reaches_the_terminal_of_a_command_that_asks(
+def test_output_of_client_commands_has_no_control_characters(
     run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -267,7 +267,7 @@ def test_nothing_raw_reaches_the_terminal_of_a_command_that_asks(
     clean(result)
 
 
-def test_nothing_raw_reaches_the_screen_that_top_draws() -> None:
+def test_the_screen_of_top_has_no_control_characters() -> None:
     view = TrafficView("calls", 1.0, 1, 10)
     view._before = view._after = poisoned(observe.TrafficReport)
     screen = io.StringIO()
@@ -277,7 +277,7 @@ def test_nothing_raw_reaches_the_screen_that_top_draws() -> None:
     assert STEERING.search(told) is None
 
 
-def test_nothing_raw_of_a_file_reaches_the_terminal(
+def test_output_of_file_commands_has_no_control_characters(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_client(monkeypatch, PoisonedClient())

@@ -1,4 +1,4 @@
-"""A tool's arguments as they are written on a command line."""
+"""Parsing a tool's arguments from a command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_no_words_are_no_arguments() -> None:
     assert parse_arguments([]) == {}
 
 
-def test_one_json_object_is_taken_as_it_is() -> None:
+def test_one_json_object_is_used_unchanged() -> None:
     assert parse_arguments(['{"a": {"b": [1, null]}}']) == {"a": {"b": [1, None]}}
 
 
@@ -36,7 +36,7 @@ def test_one_json_object_is_taken_as_it_is() -> None:
         ("k=" + "[" * 100_000, "[" * 100_000),
     ],
 )
-def test_a_value_is_json_where_it_parses_and_text_elsewhere(word: str, value: object) -> None:
+def test_a_value_is_json_if_it_parses_else_text(word: str, value: object) -> None:
     assert parse_arguments([word]) == {"k": value}
 
 
@@ -54,13 +54,13 @@ def test_a_dash_reads_stdin() -> None:
         (["{" + '"a":{' * 50_000], "nested too deeply"),
     ],
 )
-def test_what_cannot_be_read_is_said_with_what_to_write(words: list[str], message: str) -> None:
+def test_invalid_arguments_are_an_error(words: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_arguments(words)
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "3", "{"])
-def test_stdin_must_hold_an_object(text: str) -> None:
+def test_stdin_must_contain_an_object(text: str) -> None:
     with pytest.raises(ValueError, match="The JSON of stdin"):
         parse_arguments(["-"], stdin=text)
 
@@ -72,29 +72,29 @@ def test_messages_never_repeat_values() -> None:
         assert "hunter2" not in str(caught.value)
 
 
-def test_texts_stay_texts_whatever_they_look_like() -> None:
+def test_parse_texts_keeps_all_values_as_strings() -> None:
     assert parse_texts(["n=5", "j={}", "e="]) == {"n": "5", "j": "{}", "e": ""}
 
 
 @pytest.mark.parametrize("words", [["loose"], ["=v"], ["k=secret", "k=secret"]])
-def test_what_gives_no_texts_is_refused_without_repeating_values(words: list[str]) -> None:
+def test_invalid_texts_are_rejected_without_repeating_values(words: list[str]) -> None:
     with pytest.raises(ValueError) as caught:
         parse_texts(words)
     assert "secret" not in str(caught.value)
 
 
-def test_bytes_that_the_locale_hides_are_read_as_utf8() -> None:
+def test_undecoded_bytes_are_decoded_as_utf8() -> None:
     hidden = "name=é".encode().decode("ascii", "surrogateescape")
     assert parse_arguments([hidden]) == {"name": "é"}
     assert parse_texts([hidden]) == {"name": "é"}
 
 
-def test_bytes_that_are_no_utf8_are_a_sentence() -> None:
+def test_bytes_that_are_not_utf8_are_an_error() -> None:
     with pytest.raises(ValueError, match="not UTF-8"):
         parse_arguments([b"name=\xff".decode("utf-8", "surrogateescape")])
 
 
-def test_a_value_stays_a_text_where_the_schema_wants_a_text() -> None:
+def test_a_value_stays_a_string_if_the_schema_has_a_string() -> None:
     words = ["zip=01234", "id=7", "flag=true", "n=7", "any=7", "unknown=7"]
     schema = {
         "properties": {
@@ -110,12 +110,12 @@ def test_a_value_stays_a_text_where_the_schema_wants_a_text() -> None:
 
 
 @pytest.mark.parametrize("schema", [{}, {"properties": None}, {"properties": []}])
-def test_a_schema_that_names_no_property_changes_no_value(schema: dict[str, object]) -> None:
+def test_a_schema_without_properties_changes_no_value(schema: dict[str, object]) -> None:
     assert keep_texts(["k=7"], {"k": 7}, schema) == {"k": 7}
 
 
 @pytest.mark.parametrize(
     ("words", "pairs"), [(["a=1"], True), (["-"], False), (['{"a": 1}'], False), (["-", "a"], True)]
 )
-def test_one_object_or_a_dash_are_no_pairs(words: list[str], pairs: bool) -> None:
+def test_an_object_or_a_dash_is_not_a_list_of_pairs(words: list[str], pairs: bool) -> None:
     assert are_pairs(words) is pairs

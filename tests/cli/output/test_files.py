@@ -1,4 +1,4 @@
-"""`--output` and `leaseway artifact`, against a client that answers from memory."""
+"""`--output` and `leaseway artifact`, with a fake client."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Artifact:
 
 
 class _Client(FakeClient):
-    """Answers as told and remembers what it was asked."""
+    """Returns fixed responses, and records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -74,7 +74,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> _Client:
     return install_client(monkeypatch, _Client())
 
 
-def test_a_calls_picture_goes_to_a_file_and_its_text_to_stdout(
+def test_an_image_is_written_to_a_file_and_text_to_stdout(
     run: Run, client: _Client, tmp_path: Path
 ) -> None:
     file = tmp_path / "shot.png"
@@ -103,7 +103,7 @@ def test_json_of_a_call_without_a_session_has_media_in_place(
     assert (tmp_path / "a.png").read_bytes() == RED
 
 
-def test_a_folder_takes_all_media_and_embedded_files_and_keeps_what_it_has(
+def test_media_and_embedded_files_become_new_files_in_a_folder(
     run: Run, client: _Client, tmp_path: Path
 ) -> None:
     blob = base64.b64encode(b"zip").decode()
@@ -118,7 +118,7 @@ def test_a_folder_takes_all_media_and_embedded_files_and_keeps_what_it_has(
     }
 
 
-def test_what_one_file_cannot_take_is_written_beside_it(
+def test_further_media_are_written_beside_the_file(
     run: Run, client: _Client, tmp_path: Path
 ) -> None:
     client.content = [PICTURE, PICTURE, _inline("audio", "audio/wav", SOUND)]
@@ -126,7 +126,7 @@ def test_what_one_file_cannot_take_is_written_beside_it(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a-2.png", "a.png", "a.wav"]
 
 
-def test_a_file_that_is_there_is_refused_before_the_call_unless_forced(
+def test_an_existing_file_is_rejected_before_the_call_without_force(
     run: Run, client: _Client, tmp_path: Path
 ) -> None:
     file = tmp_path / "a.png"
@@ -149,7 +149,7 @@ def test_a_file_that_is_there_is_refused_before_the_call_unless_forced(
         (["--output", "-", "--json"], 2, "both write to stdout"),
     ],
 )
-def test_an_output_that_cannot_work_is_refused_before_the_call(
+def test_an_unusable_output_is_rejected_before_the_call(
     run: Run,
     client: _Client,
     tmp_path: Path,
@@ -175,7 +175,7 @@ def test_stdout_takes_the_bytes_of_one_and_the_text_goes_aside(run: Run, client:
     assert "There are 2 images" in done.stderr
 
 
-def test_a_result_without_media_is_a_failure_only_where_they_were_wanted(
+def test_a_result_without_media_is_a_failure_only_with_output(
     run: Run, client: _Client, tmp_path: Path
 ) -> None:
     client.content = [TEXT, {"type": "image", "mimeType": "image/png", "data": "no base64!"}]
@@ -197,7 +197,7 @@ def test_a_call_in_a_session_says_how_to_get_its_artifacts(run: Run, client: _Cl
     assert link == "[resource_link n x://a b; leaseway resource 'x://a b' reads it]"
 
 
-def test_an_artifact_goes_to_a_file_a_folder_or_a_pipe(
+def test_an_artifact_is_written_to_a_file_a_folder_or_a_pipe(
     run: Run, client: _Client, tmp_path: Path
 ) -> None:
     words = ("artifact", REF, "--session", "s1")
@@ -215,13 +215,13 @@ def test_an_artifact_needs_its_session(run: Run, client: _Client) -> None:
     assert "--session" in done.stderr
 
 
-def test_an_artifact_that_is_gone_writes_nothing(run: Run, client: _Client, tmp_path: Path) -> None:
+def test_a_lost_artifact_writes_no_file(run: Run, client: _Client, tmp_path: Path) -> None:
     done = run("artifact", "gone", "--session", "s1", "--output", str(tmp_path / "a.png"))
     assert (done.exit_code, done.stderr) == (1, "leaseway: There is no such artifact.\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_resource_is_not_written_over_what_is_there(
+def test_a_resource_does_not_replace_a_file_without_force(
     run: Run, client: _Client, tmp_path: Path
 ) -> None:
     client.contents = [{"uri": "x://h/notes.md", "text": "é"}]
@@ -232,7 +232,9 @@ def test_a_resource_is_not_written_over_what_is_there(
     assert run(*words[:3], "-").stdout_bytes == "é".encode()
 
 
-def test_a_folder_takes_each_part_of_a_resource(run: Run, client: _Client, tmp_path: Path) -> None:
+def test_each_part_of_a_resource_becomes_a_file_in_a_folder(
+    run: Run, client: _Client, tmp_path: Path
+) -> None:
     client.contents = [{"uri": "x://h/a.md", "text": "a"}, {"uri": "x://h/b.bin", "blob": "AP8K"}]
     assert run("resource", "x://h/", "--output", str(tmp_path)).exit_code == 0
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
@@ -245,7 +247,7 @@ def test_a_folder_takes_each_part_of_a_resource(run: Run, client: _Client, tmp_p
     assert "is neither text nor base64" in done.stderr
 
 
-def test_a_disk_that_is_full_leaves_no_half_of_a_file(run: Run, client: _Client) -> None:
+def test_a_full_disk_is_an_error_message(run: Run, client: _Client) -> None:
     done = run("call", "shot", "--output", "/dev/full")
     assert done.exit_code == 1
     assert done.stderr.endswith("leaseway: /dev/full can't be written: No space left on device.\n")
@@ -261,6 +263,6 @@ def test_a_disk_that_is_full_leaves_no_half_of_a_file(run: Run, client: _Client)
         ("x" * 300, "x" * 100),
     ],
 )
-def test_a_files_name_is_harmless_whatever_a_server_says(name: str, safe: str) -> None:
+def test_file_names_from_servers_are_sanitized(name: str, safe: str) -> None:
     assert file_name(name) == safe
     assert file_name(name, "png") == f"{safe}.png"

@@ -1,4 +1,4 @@
-"""What `leaseway servers` says of instances."""
+"""The instances in the output of `leaseway servers`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def told(*instances: InstanceInfo, now: datetime = NOW) -> str:
     return summary(replace(SERVER, instances=instances), now)
 
 
-def test_instances_are_counted_by_what_they_do() -> None:
+def test_instances_are_counted_by_role_or_state() -> None:
     assert told() == ""
     assert told(READY, replace(READY, worker="w2")) == "2 ready"
     assert told(LEASED, LEASED, SPARE, replace(SPARE, state="starting")) == (
@@ -43,7 +43,7 @@ def test_instances_are_counted_by_what_they_do() -> None:
     assert told(replace(LEASED, state="disconnected")) == "1 disconnected"
 
 
-def test_a_server_that_does_not_start_says_how_often_it_failed_and_when_it_is_tried() -> None:
+def test_backoff_shows_failures_and_the_next_try() -> None:
     assert told(BROKEN) == "backoff on w1 (6 failures in a row, next try in 2.5 s)"
     later = NOW + timedelta(seconds=3)
     assert told(replace(BROKEN, failures=1), now=later) == (
@@ -59,7 +59,7 @@ def test_each_instance_has_a_row() -> None:
     assert second[-3:] == (6, "open", "next try in 2.5 s")
 
 
-def test_a_server_that_never_came_up_says_how_often_it_was_tried_and_when_again() -> None:
+def test_a_failed_server_shows_failures_and_the_next_try() -> None:
     assert summary(DOWN, NOW) == "not up (6 failures in a row, next try in 3.6 s)"
     trying = replace(DOWN, failures=1, next_try_at=None)
     assert summary(trying, NOW) == "not up (1 failure, a try is in progress)"
@@ -70,7 +70,7 @@ def test_a_server_that_never_came_up_says_how_often_it_was_tried_and_when_again(
     assert [cell for cell in row if cell is not None] == ["db", "not up", 6, "next try in 3.6 s"]
 
 
-def test_a_server_whose_newest_configuration_fails_shows_it_beside_what_runs() -> None:
+def test_a_failed_configuration_is_shown_with_running_instances() -> None:
     degraded = replace(DOWN, state="degraded", instances=(READY,))
     assert summary(degraded, NOW) == (
         "1 ready, newest configuration not up (6 failures in a row, next try in 3.6 s)"

@@ -48,17 +48,17 @@ def test_a_piped_table_is_neither_wrapped_nor_cut(capsys: pytest.CaptureFixture[
     ]
 
 
-def test_line_breaks_in_a_cell_stay_in_its_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_breaks_in_a_cell_become_spaces(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("A",), [("one\ntwo",)], "Nothing.")
     assert capsys.readouterr().out == "A\none two\n"
 
 
-def test_a_cell_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_a_cell_become_spaces(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["NAME"], [["a\x1b]0;title\x07b\x9bc\u202ed"]], "none")
     assert capsys.readouterr().out == "NAME\na ]0;title b c d\n"
 
 
-def test_an_empty_table_says_so_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_table_prints_a_sentence_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("A",), [], "Nothing.")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "Nothing.\n")
@@ -94,7 +94,7 @@ def test_a_terminal_that_is_wide_enough_shows_each_column(
     assert row.rstrip().endswith("than the others.")
 
 
-def test_a_narrow_terminal_loses_columns_that_say_nothing_and_wraps_the_wide_ones(
+def test_a_narrow_terminal_omits_blank_columns_and_wraps_wide_ones(
     capsys: pytest.CaptureFixture[str], terminal: Callable[[int], None]
 ) -> None:
     terminal(44)
@@ -138,7 +138,7 @@ def test_a_terminal_gets_a_drawn_table_without_markup(
     assert "NAME" in out
 
 
-def test_what_would_steer_a_terminal_is_visible_in_a_text() -> None:
+def test_control_characters_in_a_text_are_escaped() -> None:
     assert visible("a\x1b]0;t\x07\x9b2J\u202eb\rc") == r"a\x1b]0;t\x07\x9b2J\u202eb\x0dc"
     plain_text = "ä\tb\r\nc\n\u05d0 \U0001f469\u200d\U0001f680"
     assert visible(plain_text) == plain_text
@@ -146,7 +146,7 @@ def test_what_would_steer_a_terminal_is_visible_in_a_text() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(text=st.text())
-def test_no_text_and_no_json_steers_a_terminal(text: str) -> None:
+def test_no_text_or_json_has_control_characters(text: str) -> None:
     out = io.StringIO()
     with redirect_stdout(out):
         print_json({"said": text})

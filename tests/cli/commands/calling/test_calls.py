@@ -1,4 +1,4 @@
-"""`leaseway call`, against a client that answers from memory."""
+"""`leaseway call`, with a fake client."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def test_a_call_prints_the_text_of_its_result(run: Run, client: MemoryClient) ->
     assert client.closed
 
 
-def test_progress_and_the_servers_logs_go_to_stderr_as_plain_lines(
-    run: Run, client: MemoryClient
-) -> None:
+def test_progress_and_server_logs_are_printed_to_stderr(run: Run, client: MemoryClient) -> None:
     done = run("call", "t", "--progress", "--server-log", "warning")
     assert done.stdout == "noon\n"
     assert done.stderr.splitlines() == [
@@ -64,18 +62,18 @@ def test_stdin_is_read_up_to_the_bound_of_arguments(run: Run, client: MemoryClie
     assert str(bounds.MAX_ARGUMENTS) in done.stderr
 
 
-def test_a_misspelled_option_is_no_argument(run: Run, client: MemoryClient) -> None:
+def test_a_misspelled_option_is_a_usage_error(run: Run, client: MemoryClient) -> None:
     done = run("call", "t", "--timeot=5")
     assert done.exit_code == 2
     assert "--timeout" in done.stderr
 
 
-def test_a_negative_number_is_a_value_and_no_option(run: Run, client: MemoryClient) -> None:
+def test_a_negative_number_is_a_value(run: Run, client: MemoryClient) -> None:
     run("call", "t", "n=-3")
     assert client.asked[-1] == ("call_tool", "t", {"n": -3}, None)
 
 
-def test_a_number_is_a_text_where_the_tool_wants_a_text(run: Run, client: MemoryClient) -> None:
+def test_a_number_is_a_string_if_the_schema_has_a_string(run: Run, client: MemoryClient) -> None:
     run("call", "t", "zip=01234", "n=7")
     run("call", "t", "zip=7", "n=7")
     asked = [("describe_tool", "t"), ("call_tool", "t", {"zip": "01234", "n": 7}, None)]
@@ -83,14 +81,14 @@ def test_a_number_is_a_text_where_the_tool_wants_a_text(run: Run, client: Memory
     assert client.asked[3] == ("call_tool", "t", {"zip": "7", "n": 7}, None)
 
 
-def test_the_schema_is_not_asked_for_where_all_values_are_texts(
+def test_the_schema_is_not_fetched_if_all_values_are_strings(
     run: Run, client: MemoryClient
 ) -> None:
     run("call", "t", "zone=UTC")
     assert client.asked == [("call_tool", "t", {"zone": "UTC"}, None)]
 
 
-def test_a_call_in_a_session_leaves_its_lease(run: Run, client: MemoryClient) -> None:
+def test_a_call_in_a_session_keeps_its_lease(run: Run, client: MemoryClient) -> None:
     done = run("call", "time_now", "--session", "dialog-42")
     assert done.exit_code == 0
     assert client.asked[0] == ("session", "dialog-42")
@@ -102,14 +100,14 @@ def test_the_raw_result_is_json_with_unknown_members(run: Run, client: MemoryCli
     assert json.loads(run("call", "t", "--json").stdout) == {"content": [], "novel": {"x": 1}}
 
 
-def test_a_tool_that_says_it_failed_gives_exit_status_1(run: Run, client: MemoryClient) -> None:
+def test_an_error_of_the_tool_is_exit_status_1(run: Run, client: MemoryClient) -> None:
     client.is_error = True
     done = run("call", "time_now")
     assert (done.exit_code, done.stdout) == (1, "noon\n")
     assert done.stderr == "leaseway: The tool returned an error.\n"
 
 
-def test_other_content_is_a_note_on_stderr(run: Run, client: MemoryClient) -> None:
+def test_content_that_is_not_text_is_described_on_stderr(run: Run, client: MemoryClient) -> None:
     client.payload = (
         b'{"content": [{"type": "image", "mimeType": "image/png", "data": "AAAA"},'
         b' {"type": "resource", "resource": {"uri": "file:///a"}}]}'
@@ -122,7 +120,7 @@ def test_other_content_is_a_note_on_stderr(run: Run, client: MemoryClient) -> No
     ]
 
 
-def test_content_that_is_no_item_is_a_note_too(run: Run, client: MemoryClient) -> None:
+def test_invalid_content_is_described_as_unknown(run: Run, client: MemoryClient) -> None:
     client.payload = b'{"content": [null, "x", [{}], {"type": "text", "text": "seen"}]}'
     done = run("call", "t")
     assert (done.exit_code, done.stdout) == (0, "seen\n")
@@ -135,7 +133,7 @@ def test_a_structured_result_without_content_is_printed(run: Run, client: Memory
 
 
 @pytest.mark.parametrize("words", [["loose"], ["{1}"], ["a=1", "a=2"], ["--timeout", "0"]])
-def test_arguments_that_make_no_sense_are_usage_errors(
+def test_invalid_arguments_are_usage_errors(
     run: Run, client: MemoryClient, words: list[str]
 ) -> None:
     done = run("call", "t", *words)
@@ -144,7 +142,7 @@ def test_arguments_that_make_no_sense_are_usage_errors(
     assert client.asked == []
 
 
-def test_rejected_arguments_name_each_violation(run: Run, client: MemoryClient) -> None:
+def test_rejected_arguments_list_each_violation(run: Run, client: MemoryClient) -> None:
     client.error = InvalidArguments(
         "They do not fit.", violations=[Violation("a.b", "must be text"), Violation("", "lacks c")]
     )
@@ -153,19 +151,19 @@ def test_rejected_arguments_name_each_violation(run: Run, client: MemoryClient) 
     assert done.stderr == "leaseway: They do not fit. a.b: must be text; arguments: lacks c.\n"
 
 
-def test_a_refusal_is_exit_status_1_and_its_sentence(run: Run, client: MemoryClient) -> None:
+def test_an_error_prints_its_message_with_exit_status_1(run: Run, client: MemoryClient) -> None:
     client.error = ToolNotFound("There is no tool 'x'. Nearest: time_now.")
     done = run("call", "x")
     assert done.exit_code == 1
     assert done.stderr == "leaseway: There is no tool 'x'. Nearest: time_now.\n"
 
 
-def test_an_errors_text_cannot_steer_the_terminal(run: Run, client: MemoryClient) -> None:
+def test_control_characters_in_an_error_are_removed(run: Run, client: MemoryClient) -> None:
     client.error = ServerError("It failed: \x1b]0;title\x07.\nSecond line.")
     assert run("call", "x").stderr == "leaseway: It failed:  ]0;title .\nSecond line.\n"
 
 
-def test_a_results_text_cannot_steer_the_terminal(run: Run, client: MemoryClient) -> None:
+def test_control_characters_in_a_result_are_escaped(run: Run, client: MemoryClient) -> None:
     said = {"content": [{"type": "text", "text": "a\x1b[2Jb\nc\u202e"}]}
     client.payload = json.dumps(said).encode()
     assert run("call", "t").stdout == "a\\x1b[2Jb\nc\\u202e\n"

@@ -1,4 +1,4 @@
-"""Prompts and resources on the command line, against a client that answers from memory."""
+"""`leaseway prompts`, `prompt`, `resources` and `resource`, with a fake client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SERVER = ServerInfo("w", "", "ready", "stdio", True, 1, "", "", "", "l1", "e1", 
 
 
 class _Client(FakeClient):
-    """Answers as told and remembers what it was asked."""
+    """Returns fixed responses, and records its requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -80,7 +80,7 @@ def test_prompts_are_listed_with_their_arguments(run: Run, client: _Client) -> N
     assert row.split() == ["w_ask", "w:ask", "city*,", "unit", "shared", "Asks."]
 
 
-def test_prompts_for_programs_say_everything(run: Run, client: _Client) -> None:
+def test_prompts_as_json_have_all_fields(run: Run, client: _Client) -> None:
     [prompt] = json.loads(run("prompts", "w", "--json").stdout)
     assert prompt["qualified_name"] == "w:ask"
     assert prompt["arguments"][0] == {
@@ -92,7 +92,7 @@ def test_prompts_for_programs_say_everything(run: Run, client: _Client) -> None:
     assert prompt["extra"] == {"icons": []}
 
 
-def test_resources_come_before_templates_which_are_marked(run: Run, client: _Client) -> None:
+def test_resources_are_listed_before_templates(run: Run, client: _Client) -> None:
     _, resource, template = run("resources").stdout.splitlines()
     assert resource.split()[:5] == ["w", "file:///a.txt", "resource", "a", "text/plain"]
     assert template.split()[:5] == ["w", "file:///{path}", "template", "any", "-"]
@@ -105,7 +105,7 @@ def test_resources_come_before_templates_which_are_marked(run: Run, client: _Cli
 
 
 @pytest.mark.parametrize("command", ["prompts", "resources"])
-def test_an_unknown_server_is_an_error_that_names_the_nearest(
+def test_an_unknown_server_is_an_error_with_similar_ids(
     run: Run, client: _Client, command: str
 ) -> None:
     done = run(command, "ww")
@@ -114,16 +114,14 @@ def test_an_unknown_server_is_an_error_that_names_the_nearest(
 
 
 @pytest.mark.parametrize("command", ["prompts", "resources"])
-def test_servers_that_still_start_are_named_on_stderr(
+def test_servers_that_still_start_are_listed_on_stderr(
     run: Run, client: _Client, command: str
 ) -> None:
     client.pending = ("slow",)
     assert run(command, "--json").stderr == "leaseway: Still starting: slow.\n"
 
 
-def test_a_prompt_is_got_with_texts_and_printed_message_by_message(
-    run: Run, client: _Client
-) -> None:
+def test_a_prompt_prints_each_message(run: Run, client: _Client) -> None:
     client.prompt = {
         "messages": [
             {"role": "user", "content": {"type": "text", "text": "Weather?"}},
@@ -141,13 +139,13 @@ def test_a_prompt_is_got_with_texts_and_printed_message_by_message(
     assert json.loads(run("prompt", "w_ask", "--json").stdout) == client.prompt
 
 
-def test_a_prompt_in_a_session_leaves_its_lease(run: Run, client: _Client) -> None:
+def test_a_prompt_in_a_session_keeps_its_lease(run: Run, client: _Client) -> None:
     run("prompt", "w_ask", "--session", "dialog-42")
     assert client.asked[0] == ("session", "dialog-42")
     assert not client.closed
 
 
-def test_a_prompts_loose_word_is_a_usage_error(run: Run, client: _Client) -> None:
+def test_a_prompt_argument_without_a_key_is_a_usage_error(run: Run, client: _Client) -> None:
     done = run("prompt", "w_ask", "Rome")
     assert done.exit_code == 2
     assert "key=value" in done.stderr
@@ -160,7 +158,7 @@ def test_a_resources_text_is_printed(run: Run, client: _Client) -> None:
     assert client.asked[0] == ("file:///a.txt", {"server": "w", "timeout": None})
 
 
-def test_a_resources_bytes_go_to_a_pipe_or_a_file_as_they_are(
+def test_bytes_of_a_resource_are_written_unchanged(
     run: Run, client: _Client, tmp_path: Path
 ) -> None:
     client.contents = [{"uri": "x", "mimeType": "image/png", "blob": "AP8K"}]
@@ -171,7 +169,7 @@ def test_a_resources_bytes_go_to_a_pipe_or_a_file_as_they_are(
     assert file.read_bytes() == b"\x00\xff\n"
 
 
-def test_a_text_goes_to_a_file_without_another_line_break(
+def test_text_is_written_to_a_file_without_a_newline(
     run: Run, client: _Client, tmp_path: Path
 ) -> None:
     client.contents = [{"uri": "x", "text": "é"}]
@@ -180,7 +178,9 @@ def test_a_text_goes_to_a_file_without_another_line_break(
     assert file.read_bytes() == "é".encode()
 
 
-def test_several_parts_do_not_go_to_one_file(run: Run, client: _Client, tmp_path: Path) -> None:
+def test_several_parts_cannot_be_written_to_one_file(
+    run: Run, client: _Client, tmp_path: Path
+) -> None:
     client.contents = [{"uri": "x", "text": "a"}, {"uri": "y", "text": "b"}]
     done = run("resource", "x", "--output", str(tmp_path / "x"))
     assert done.exit_code == 1
@@ -188,7 +188,7 @@ def test_several_parts_do_not_go_to_one_file(run: Run, client: _Client, tmp_path
     assert not (tmp_path / "x").exists()
 
 
-def test_a_file_that_cannot_be_written_is_a_sentence(
+def test_a_file_that_cannot_be_written_is_an_error(
     run: Run, client: _Client, tmp_path: Path
 ) -> None:
     client.contents = [{"uri": "x", "text": "a"}]
@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_written_is_a_sentence(
     assert "can't be written: No such file or directory." in done.stderr
 
 
-def test_what_a_server_wrote_cannot_steer_the_terminal(
+def test_control_characters_of_a_server_are_escaped(
     run: Run, client: _Client, tmp_path: Path
 ) -> None:
     client.contents = [{"uri": "x", "text": "a\x1b[2Jb\nc"}]

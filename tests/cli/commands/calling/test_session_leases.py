@@ -1,4 +1,4 @@
-"""What a command says of the lease of its session."""
+"""The report of a new lease of a session."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BEGAN = (
 )
 
 
-def test_a_new_lease_is_said_with_how_the_one_before_it_ended(
+def test_a_new_lease_is_reported_with_the_end_of_the_previous_lease(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     events = [
@@ -61,14 +61,14 @@ def test_a_new_lease_is_said_with_how_the_one_before_it_ended(
 
 
 @pytest.mark.parametrize("events", [[], ControlPlaneUnavailable("It is gone.")])
-def test_where_nothing_is_known_of_a_lease_before_only_the_new_one_is_said(
+def test_without_events_only_the_new_lease_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], events: Any
 ) -> None:
     assert told(monkeypatch, capsys, events) == [BEGAN]
 
 
 @pytest.mark.parametrize(("session", "lease"), [(None, LEASE), ("k", None)])
-def test_nothing_is_said_outside_of_a_session_and_of_a_lease_that_was_held(
+def test_no_report_without_a_session_or_a_new_lease(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     session: str | None,

@@ -1,4 +1,4 @@
-"""`leaseway check`: every issue with its place, and the exit status."""
+"""`leaseway check`: its output and exit status."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "mcp.yaml"
 
 
-def test_a_good_file_says_so(run: Run, path: Path) -> None:
+def test_a_file_without_mistakes(run: Run, path: Path) -> None:
     path.write_text(GOOD)
     done = run("check", str(path))
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr == f"{path}: no mistakes.\n"
 
 
-def test_errors_are_printed_with_their_place_and_give_1(run: Run, path: Path) -> None:
+def test_errors_are_printed_with_their_place_and_exit_with_1(run: Run, path: Path) -> None:
     path.write_text(GOOD.replace("command", "comand"))
     done = run("check", str(path))
     assert done.exit_code == 1
@@ -35,7 +35,7 @@ def test_errors_are_printed_with_their_place_and_give_1(run: Run, path: Path) ->
     assert "command" in done.stdout
 
 
-def test_warnings_alone_give_0(run: Run, path: Path) -> None:
+def test_warnings_exit_with_0(run: Run, path: Path) -> None:
     path.write_text(GOOD.replace("python3", "no-such-command-anywhere"))
     done = run("check", str(path))
     assert done.exit_code == 0
@@ -43,7 +43,7 @@ def test_warnings_alone_give_0(run: Run, path: Path) -> None:
     assert "0 errors, 1 warning." in done.stderr
 
 
-def test_programs_get_an_array(run: Run, path: Path) -> None:
+def test_issues_as_json_are_an_array(run: Run, path: Path) -> None:
     path.write_text(GOOD.replace("command", "comand"))
     issues = json.loads(run("check", str(path), "--json").stdout)
     keys = {"file", "line", "column", "key", "severity", "reason", "message"}
@@ -52,7 +52,7 @@ def test_programs_get_an_array(run: Run, path: Path) -> None:
     assert json.loads(run("check", str(path), "--json").stdout) == []
 
 
-def test_who_has_no_configuration_yet_is_told_how_to_begin(
+def test_a_missing_default_file_points_to_the_quick_start(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -75,9 +75,7 @@ def test_a_missing_file_is_a_usage_error(run: Run, path: Path) -> None:
         (["--schema", "a.yaml"], "remove PATH"),
     ],
 )
-def test_a_path_that_makes_no_sense_is_told_what_may_be_meant(
-    run: Run, words: list[str], why: str
-) -> None:
+def test_an_invalid_path_suggests_a_valid_one(run: Run, words: list[str], why: str) -> None:
     done = run("check", *words)
     assert done.exit_code == 2
     assert why in done.stderr

@@ -1,4 +1,4 @@
-"""`config`, `diff`, `import` and `check` over layers and other clients' files."""
+"""`config`, `diff`, `import` and `check` with layers and files of other clients."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_each_variant_has_the_change_that_a_reload_makes() -> None:
     assert all(bool(one.effect) == (one.change != "same") for one in changes)
 
 
-def test_a_launch_that_is_in_force_but_does_not_come_up_is_no_change() -> None:
+def test_a_loaded_launch_that_failed_to_start_is_no_change() -> None:
     parsed = parse_config([Layer("native", "a.yaml", SYSTEM)])
     wanted = info("launched", "y").launch_hash
     serving = replace(info("launched"), state="degraded", wanted_launch_hash=wanted)
@@ -81,7 +81,7 @@ def test_a_launch_that_is_in_force_but_does_not_come_up_is_no_change() -> None:
     assert launched.change == "exposure", "what is tried is taken back; no process is touched"
 
 
-def test_a_tenant_that_loses_its_variant_gets_the_common_one() -> None:
+def test_a_tenant_without_its_variant_uses_the_common_variant() -> None:
     parsed = parse_config([Layer("system", "s.yaml", SYSTEM)])
     changes = changes_to([info("kept", tenant="acme"), info("gone", tenant="acme")], parsed)
     effects = {one.server: one.effect for one in changes if one.tenant}
@@ -89,7 +89,7 @@ def test_a_tenant_that_loses_its_variant_gets_the_common_one() -> None:
     assert "rejected at once" in effects["gone"]
 
 
-def test_an_entry_with_an_error_stays_as_it_is_only_where_there_is_something() -> None:
+def test_an_entry_with_an_error_keeps_a_running_server() -> None:
     layers = [Layer("system", "s.yaml", SYSTEM), Layer("domain", "d.yaml", DOMAIN, "acme")]
     parsed = parse_config(layers)
     (bad,) = [one for one in changes_to([info("bad")], parsed) if one.server == "bad"]
@@ -127,7 +127,7 @@ def test_diff_of_a_broken_file_gives_1_and_of_an_unreachable_system_3(
     assert run("diff", str(path)).exit_code == 3
 
 
-def test_config_tells_where_each_value_is_from(run: Run, tmp_path: Path) -> None:
+def test_config_prints_the_source_of_each_value(run: Run, tmp_path: Path) -> None:
     system, domain = tmp_path / "s.yaml", tmp_path / "d.yaml"
     system.write_text(
         SYSTEM.replace("comand", "command").replace("command: x", "command: x, env: { A: a }", 1)
@@ -161,7 +161,7 @@ def test_config_of_an_entry_with_an_error_prints_the_rest_and_gives_1(
     assert "kept" in done.stdout
 
 
-def test_config_of_a_broken_file_says_what_is_wrong(run: Run, tmp_path: Path) -> None:
+def test_config_of_a_broken_file_prints_the_error(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "mcp.yaml"
     path.write_text("servers: {}\n")
     done = run("config", "--config", str(path))
@@ -170,14 +170,14 @@ def test_config_of_a_broken_file_says_what_is_wrong(run: Run, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("command", ["config", "check", "up", "control-plane"])
-def test_layers_that_do_not_fit_are_a_usage_error(run: Run, command: str) -> None:
+def test_conflicting_layers_are_a_usage_error(run: Run, command: str) -> None:
     option = [] if command == "check" else ["--config"]
     done = run(command, *option, "domain=acme:nowhere.yaml")
     assert done.exit_code == 2
     assert "needs a system layer" in done.stderr
 
 
-def test_check_takes_layers_and_other_clients_files(run: Run) -> None:
+def test_check_accepts_layers_and_files_of_other_clients(run: Run) -> None:
     system, tenants = CORPUS / "layers" / "system.yaml", CORPUS / "layers" / "tenants"
     done = run("check", f"system={system}", f"domain={tenants}")
     assert done.exit_code == 1
@@ -193,7 +193,7 @@ def test_check_prints_the_schema(run: Run) -> None:
     assert json.loads(done.stdout)["required"] == ["version", "servers"]
 
 
-def test_import_writes_a_native_file_that_checks_clean(run: Run, tmp_path: Path) -> None:
+def test_import_writes_a_valid_native_file(run: Run, tmp_path: Path) -> None:
     source = str(CORPUS / "cursor" / "mcp.json")
     printed = run("import", source)
     assert printed.exit_code == 0
@@ -207,5 +207,5 @@ def test_import_writes_a_native_file_that_checks_clean(run: Run, tmp_path: Path)
     assert "already exists" in again.stderr
 
 
-def test_import_of_a_file_that_is_not_there_is_a_usage_error(run: Run, tmp_path: Path) -> None:
+def test_import_of_a_missing_file_is_a_usage_error(run: Run, tmp_path: Path) -> None:
     assert run("import", str(tmp_path / "none.json")).exit_code == 2

@@ -1,4 +1,4 @@
-"""`leaseway new server`: what it writes works, and it replaces nothing unasked."""
+"""`leaseway new server`: the written files work, and it overwrites no file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from leaseway.control_plane.config.formats.detection import parse_text
 Run = Callable[..., Result]
 
 
-def test_what_it_writes_passes_its_own_test(run: Run, tmp_path: Path) -> None:
+def test_the_written_server_passes_its_test(run: Run, tmp_path: Path) -> None:
     done = run("new", "server", "weather-station", "-C", str(tmp_path / "made"))
     assert done.exit_code == 0, done.stderr
     assert {path.name for path in (tmp_path / "made").iterdir()} == {
@@ -34,7 +34,7 @@ def test_what_it_writes_passes_its_own_test(run: Run, tmp_path: Path) -> None:
     assert "3 passed" in tried.stdout, tried.stdout + tried.stderr
 
 
-def test_the_entry_that_it_prints_is_good(run: Run, tmp_path: Path) -> None:
+def test_the_printed_entry_is_valid(run: Run, tmp_path: Path) -> None:
     done = run("new", "server", "weather-station", "-C", str(tmp_path))
     parsed = parse_text(f"version: 1\nservers:\n{done.stdout}", "mcp.yaml")
     assert parsed.issues == ()
@@ -43,7 +43,7 @@ def test_the_entry_that_it_prints_is_good(run: Run, tmp_path: Path) -> None:
     assert "PYTHONPATH" in done.stderr
 
 
-def test_a_file_that_exists_is_replaced_only_by_force(run: Run, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_force(run: Run, tmp_path: Path) -> None:
     mine = tmp_path / "test_weather.py"
     mine.write_text("mine")
     done = run("new", "server", "weather", "-C", str(tmp_path))
@@ -55,7 +55,7 @@ def test_a_file_that_exists_is_replaced_only_by_force(run: Run, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["1st", "class", "a b", "../up", "", "ä", "a.b"])
-def test_what_no_module_can_be_called_is_refused(run: Run, tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_not_a_module_name_is_rejected(run: Run, tmp_path: Path, name: str) -> None:
     done = run("new", "server", "-C", str(tmp_path), "--", name)
     assert done.exit_code == 2
     assert "can't name a server and a Python module" in done.stderr
@@ -63,7 +63,7 @@ def test_what_no_module_can_be_called_is_refused(run: Run, tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("name", ["json", "mcp", "leaseway"])
-def test_a_name_that_a_module_has_already_is_refused(run: Run, tmp_path: Path, name: str) -> None:
+def test_the_name_of_an_existing_module_is_rejected(run: Run, tmp_path: Path, name: str) -> None:
     done = run("new", "server", name, "-C", str(tmp_path))
     assert done.exit_code == 2
     assert f"A Python module '{name}' already exists" in done.stderr

@@ -1,4 +1,4 @@
-"""`leaseway vault`: values go in by stdin or a hidden prompt, and never come out."""
+"""`leaseway vault`: values are read from stdin or a hidden prompt, and never printed."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_a_secret_is_set_listed_and_removed(run: Run, place: VaultPlace) -> None
     ("given", "kept"),
     [("a", "a"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), (" a ", " a "), ("a\nb", "a\nb")],
 )
-def test_one_line_end_is_not_part_of_the_value(
+def test_one_trailing_newline_is_not_part_of_the_value(
     run: Run, place: VaultPlace, given: str, kept: str
 ) -> None:
     assert run("vault", "set", "x", input=given).exit_code == 0
     assert read_vault(place)["x"].value == kept
 
 
-def test_a_value_on_the_command_line_is_refused_and_not_repeated(
+def test_a_value_on_the_command_line_is_rejected_and_not_printed(
     run: Run, place: VaultPlace
 ) -> None:
     done = run("vault", "set", "x", "hunter22")
@@ -81,7 +81,7 @@ def test_a_value_on_the_command_line_is_refused_and_not_repeated(
         ("a", b"\xff\xff", "not UTF-8"),
     ],
 )
-def test_what_is_no_secret_is_a_usage_error(
+def test_an_invalid_secret_is_a_usage_error(
     run: Run, place: VaultPlace, name: str, value: str | bytes, says: str
 ) -> None:
     done = run("vault", "set", name, input=value)
@@ -90,12 +90,12 @@ def test_what_is_no_secret_is_a_usage_error(
     assert not place.path.exists()
 
 
-def test_the_largest_value_goes_in_with_its_line_end(run: Run, place: VaultPlace) -> None:
+def test_the_largest_value_may_have_a_trailing_newline(run: Run, place: VaultPlace) -> None:
     assert run("vault", "set", "a", input="x" * MAX_VALUE + "\r\n").exit_code == 0
     assert read_vault(place)["a"].value == "x" * MAX_VALUE
 
 
-def test_what_is_wrong_with_the_vault_is_a_sentence(run: Run, place: VaultPlace) -> None:
+def test_an_unreadable_vault_is_an_error_message(run: Run, place: VaultPlace) -> None:
     assert run("vault", "rm", "nothing").exit_code == 1
     run("vault", "set", "a", input="1")
     wrong = run("vault", "list", env={"LEASEWAY_VAULT_KEY": KEY})
@@ -142,7 +142,7 @@ def test_rotating_from_and_to_the_environment(run: Run, place: VaultPlace) -> No
     assert run("vault", "list", env={"LEASEWAY_VAULT_KEY": f"new {KEY}"}).exit_code == 0
 
 
-def test_rotating_to_a_new_key_file_makes_it(run: Run, place: VaultPlace, tmp_path: Path) -> None:
+def test_rotating_to_a_new_key_file_creates_it(run: Run, place: VaultPlace, tmp_path: Path) -> None:
     run("vault", "set", "a", input="1", env={"LEASEWAY_VAULT_KEY": KEY})
     new = tmp_path / "new.key"
     done = run("vault", "rotate", "--new-key-file", str(new), env={"LEASEWAY_VAULT_KEY": KEY})
@@ -151,9 +151,7 @@ def test_rotating_to_a_new_key_file_makes_it(run: Run, place: VaultPlace, tmp_pa
     assert run("vault", "list", "--vault-key-file", str(new)).exit_code == 0
 
 
-def test_a_rotation_that_cannot_begin_makes_no_key(
-    run: Run, place: VaultPlace, tmp_path: Path
-) -> None:
+def test_a_failed_rotation_creates_no_key(run: Run, place: VaultPlace, tmp_path: Path) -> None:
     new = tmp_path / "new.key"
     assert run("vault", "rotate", "--new-key-file", str(new)).exit_code == 1
     run("vault", "set", "a", input="1", env={"LEASEWAY_VAULT_KEY": KEY})
@@ -162,7 +160,7 @@ def test_a_rotation_that_cannot_begin_makes_no_key(
     assert not new.exists()
 
 
-def test_up_tells_its_workers_where_the_vault_is(
+def test_up_passes_the_vault_options_to_its_workers(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[str]] = []
@@ -184,7 +182,7 @@ def test_up_tells_its_workers_where_the_vault_is(
     assert (short.exit_code, "fewer than 16" in short.stderr) == (2, True)
 
 
-def test_a_prompt_asks_twice_and_shows_nothing(place: VaultPlace, tmp_path: Path) -> None:
+def test_a_prompt_asks_twice_and_hides_the_value(place: VaultPlace, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "leaseway.cli.main", "vault", "set", "db"],

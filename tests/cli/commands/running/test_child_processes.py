@@ -1,4 +1,4 @@
-"""Child processes of `up`, shown with small programs in place of planes."""
+"""The child processes of `up`, with small programs instead of planes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_child_is_started_once_it_says_where_it_listens() -> None:
+async def test_a_child_is_started_when_it_has_printed_its_address() -> None:
     child = _child(SERVES)
     await child.start()
     assert child.address == "127.0.0.1:1"
@@ -49,13 +49,13 @@ async def test_a_child_is_started_once_it_says_where_it_listens() -> None:
     assert child.pid is None
 
 
-async def test_a_child_that_ends_at_once_fails_with_its_exit_status() -> None:
+async def test_a_child_that_exits_at_once_is_an_error_with_its_exit_status() -> None:
     with pytest.raises(CliFailure, match="exit status 5") as caught:
         await _child("raise SystemExit(5)").start()
     assert caught.value.status == 1
 
 
-async def test_a_child_that_does_not_say_where_its_pages_are_is_given_up(
+async def test_a_child_that_does_not_print_its_pages_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(children, "_READY_TIMEOUT", 0.5)
@@ -66,7 +66,7 @@ async def test_a_child_that_does_not_say_where_its_pages_are_is_given_up(
         await _until(lambda: child.pid is None)
 
 
-async def test_a_successor_that_hangs_at_its_start_is_tried_again(
+async def test_a_restarted_child_that_hangs_is_restarted_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     script = (
@@ -94,7 +94,7 @@ async def test_a_usage_error_at_the_start_keeps_its_exit_status() -> None:
     assert caught.value.status == 2
 
 
-async def test_a_child_that_dies_is_started_again_with_its_arguments() -> None:
+async def test_a_killed_child_is_restarted_with_its_arguments() -> None:
     child = _child(f"import sys; assert sys.argv[1] == '--x'; {SERVES}", "--x")
     await child.start()
     first = child.pid
@@ -109,7 +109,7 @@ async def test_a_child_that_dies_is_started_again_with_its_arguments() -> None:
     await child.stop()
 
 
-async def test_a_restart_that_fails_is_tried_again(tmp_path: Path) -> None:
+async def test_a_failed_restart_is_retried(tmp_path: Path) -> None:
     count = tmp_path / "count"
     script = (
         "import pathlib, sys; p = pathlib.Path(sys.argv[1])\n"
@@ -150,7 +150,7 @@ async def test_a_child_that_ignores_sigterm_is_killed_after_its_bound() -> None:
     assert child.pid is None
 
 
-async def test_killing_ends_a_stop_under_way() -> None:
+async def test_a_kill_ends_a_running_stop() -> None:
     child = _child(STUBBORN)
     await child.start()
     stopping = asyncio.create_task(child.stop(timeout=60))
@@ -161,7 +161,7 @@ async def test_killing_ends_a_stop_under_way() -> None:
     assert child.pid is None
 
 
-async def test_stopping_twice_or_before_a_start_is_harmless() -> None:
+async def test_stop_is_idempotent() -> None:
     child = _child(SERVES)
     await child.stop()
     await child.start()
@@ -169,7 +169,7 @@ async def test_stopping_twice_or_before_a_start_is_harmless() -> None:
     await child.stop()
 
 
-async def test_a_stop_ends_who_supervises() -> None:
+async def test_a_stop_ends_the_supervision() -> None:
     child = _child(SERVES)
     await child.start()
     supervising = asyncio.create_task(child.supervise())
@@ -179,7 +179,7 @@ async def test_a_stop_ends_who_supervises() -> None:
     assert child.pid is None
 
 
-async def test_a_stop_before_a_restart_is_not_followed_by_one(tmp_path: Path) -> None:
+async def test_a_stop_during_the_backoff_prevents_the_restart(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     script = f"import pathlib, sys; pathlib.Path(sys.argv[1]).open('a').write('x')\n{SERVES}"
     child = _child(script, str(starts), backoff=Backoff(initial=3600, maximum=3600))
@@ -192,7 +192,7 @@ async def test_a_stop_before_a_restart_is_not_followed_by_one(tmp_path: Path) ->
     assert starts.read_text() == "x"
 
 
-async def test_a_stop_while_a_successor_is_spawned_leaves_none() -> None:
+async def test_a_stop_while_a_child_is_spawned_leaves_no_process() -> None:
     starts = 0
     stops: list[asyncio.Task[None]] = []
 
@@ -214,7 +214,7 @@ async def test_a_stop_while_a_successor_is_spawned_leaves_none() -> None:
     assert len(stops) == 1
 
 
-async def test_a_stop_before_a_successor_is_ready_ends_it(tmp_path: Path) -> None:
+async def test_a_stop_before_a_restarted_child_is_ready_stops_it(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     script = (
         "import pathlib, signal, sys; p = pathlib.Path(sys.argv[1])\n"

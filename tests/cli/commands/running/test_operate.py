@@ -71,7 +71,7 @@ def test_a_revocation_that_is_not_confirmed_is_a_failure(run: Run, client: _Clie
     assert "has not confirmed" in done.stderr
 
 
-def test_an_unknown_lease_is_a_sentence(run: Run, client: _Client) -> None:
+def test_an_unknown_lease_is_an_error(run: Run, client: _Client) -> None:
     done = run("lease", "revoke", "L9")
     assert (done.exit_code, done.stderr) == (1, "leaseway: No worker holds lease 'L9'.\n")
 
@@ -82,7 +82,7 @@ def test_a_lease_is_revoked_by_its_session_and_server(run: Run, client: _Client)
     assert client.told == [("L1", "")]
 
 
-def test_a_session_without_such_a_lease_is_a_sentence(run: Run, client: _Client) -> None:
+def test_a_session_without_a_lease_of_the_server_is_an_error(run: Run, client: _Client) -> None:
     done = run("lease", "revoke", "--server", "desk", "--session", "other")
     assert (done.exit_code, client.told) == (1, [])
     assert "No worker has reported a lease of server 'desk' for session 'other'." in done.stderr
@@ -112,7 +112,9 @@ def test_a_drain_returns_at_once(run: Run, client: _Client) -> None:
 @pytest.mark.parametrize(
     "end", [[], [worker("lost")], [worker(run="run-2")], [worker(name="w1-2")]]
 )
-def test_a_drain_waits_for_the_end_of_this_run(run: Run, client: _Client, end: list[Any]) -> None:
+def test_a_drain_with_wait_returns_when_this_incarnation_has_exited(
+    run: Run, client: _Client, end: list[Any]
+) -> None:
     away = ControlPlaneUnavailable("Nobody answers.")
     client.looks = [[worker()], [worker("draining")], away, end]
     done = run("worker", "drain", "w1", "--wait")
@@ -120,13 +122,13 @@ def test_a_drain_waits_for_the_end_of_this_run(run: Run, client: _Client, end: l
     assert done.stdout.splitlines() == ["Worker w1 is draining.", "Worker w1 has exited."]
 
 
-def test_a_wait_for_a_drain_is_bounded(run: Run, client: _Client) -> None:
+def test_a_drain_with_wait_has_a_timeout(run: Run, client: _Client) -> None:
     done = run("worker", "drain", "w1", "--wait", "--timeout", "0.05")
     assert done.exit_code == 1
     assert "has not exited within 0.05 s" in done.stderr
 
 
-def test_an_unknown_worker_is_a_sentence_with_those_that_are_there(
+def test_an_unknown_worker_is_an_error_with_the_connected_workers(
     run: Run, client: _Client
 ) -> None:
     done = run("worker", "drain", "w9", "--wait")

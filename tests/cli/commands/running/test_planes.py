@@ -1,4 +1,4 @@
-"""`control-plane` and `worker`: what the options become, and how the processes end."""
+"""`control-plane` and `worker`: their options, and how the processes exit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Run = Callable[..., Result]
 
 
 class _Plane:
-    """Stands in for a plane's `run`: remembers its options and ends at once."""
+    """A fake of a plane's `run`: records its options and returns at once."""
 
     def __init__(self) -> None:
         self.options: Any = None
@@ -47,9 +47,7 @@ def plane(monkeypatch: pytest.MonkeyPatch) -> _Plane:
     return made
 
 
-def test_a_control_plane_gets_its_options_and_says_where_it_listens(
-    run: Run, plane: _Plane
-) -> None:
+def test_a_control_plane_gets_its_options_and_prints_its_address(run: Run, plane: _Plane) -> None:
     done = run(
         "control-plane", "--config", "x.yaml", "--listen", "127.0.0.1:0", "--expect-workers", "2"
     )
@@ -59,7 +57,7 @@ def test_a_control_plane_gets_its_options_and_says_where_it_listens(
     )
 
 
-def test_a_worker_gets_its_options_and_says_where_it_listens(run: Run, plane: _Plane) -> None:
+def test_a_worker_gets_its_options_and_prints_its_address(run: Run, plane: _Plane) -> None:
     done = run(
         *("worker", "--control-plane", "cp:1", "--listen", "0.0.0.0:0", "--advertise", "w1:0"),
         *("--id", "w1", "--capacity", "3", "--label", "zone=a", "--label", "gpu=x=y"),
@@ -79,12 +77,12 @@ def test_a_worker_gets_its_options_and_says_where_it_listens(run: Run, plane: _P
     )
 
 
-def test_a_plane_gives_its_exit_status(run: Run, plane: _Plane) -> None:
+def test_a_plane_returns_its_exit_status(run: Run, plane: _Plane) -> None:
     plane.status = 1
     assert run("worker", "--id", "w").exit_code == 1
 
 
-def test_an_address_that_cannot_be_used_is_a_sentence(run: Run, plane: _Plane) -> None:
+def test_an_unusable_address_is_an_error(run: Run, plane: _Plane) -> None:
     plane.error = OSError("Cannot listen on 127.0.0.1:1.")
     done = run("control-plane")
     assert done.exit_code == 1
@@ -92,7 +90,7 @@ def test_an_address_that_cannot_be_used_is_a_sentence(run: Run, plane: _Plane) -
 
 
 @pytest.mark.parametrize("command", ["control-plane", "worker", "up"])
-def test_listening_beyond_loopback_without_a_key_is_refused(
+def test_listening_beyond_loopback_without_a_key_is_rejected(
     run: Run, plane: _Plane, command: str
 ) -> None:
     done = run(command, "--listen", "0.0.0.0:0")
@@ -105,7 +103,7 @@ def test_listening_beyond_loopback_without_a_key_is_refused(
 @pytest.mark.parametrize(
     ("length", "address", "status"), [(15, "0.0.0.0", 2), (16, "0.0.0.0", 0), (1, "127.0.0.1", 0)]
 )
-def test_beyond_loopback_a_key_has_sixteen_characters_at_least(
+def test_beyond_loopback_a_key_needs_at_least_sixteen_characters(
     run: Run, plane: _Plane, variable: str, length: int, address: str, status: int
 ) -> None:
     environment = {"LEASEWAY_KEY": "k" * 16, variable: "s" * length}
@@ -116,7 +114,9 @@ def test_beyond_loopback_a_key_has_sixteen_characters_at_least(
 
 
 @pytest.mark.parametrize("command", ["control-plane", "worker"])
-def test_metrics_are_announced_after_the_address(run: Run, plane: _Plane, command: str) -> None:
+def test_the_metrics_url_is_printed_after_the_address(
+    run: Run, plane: _Plane, command: str
+) -> None:
     done = run(command, "--metrics", "127.0.0.1:0")
     assert done.exit_code == 0
     ready, metrics = done.stdout.splitlines()
@@ -135,13 +135,13 @@ def test_metrics_beyond_loopback_need_a_key(run: Run, plane: _Plane, command: st
     assert plane.options is None
 
 
-def test_metrics_ask_for_the_key_where_there_is_one(run: Run, plane: _Plane) -> None:
+def test_metrics_require_the_key_if_there_is_one(run: Run, plane: _Plane) -> None:
     done = run("worker", "--metrics", "0.0.0.0:0", env={"LEASEWAY_KEY": "a-key-of-16-characters"})
     assert done.exit_code == 0
     assert plane.options.metrics.admit is not None
 
 
-def test_a_taken_metrics_port_is_a_sentence(run: Run, plane: _Plane) -> None:
+def test_a_used_metrics_port_is_an_error(run: Run, plane: _Plane) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = run("control-plane", "--metrics", address)
@@ -156,7 +156,7 @@ def test_workers_need_metrics_ports_after_the_control_planes(run: Run, plane: _P
     assert "leaves no ports for 2 workers" in done.stderr
 
 
-def test_a_label_that_is_none_is_a_usage_error(run: Run, plane: _Plane) -> None:
+def test_an_invalid_label_is_a_usage_error(run: Run, plane: _Plane) -> None:
     done = run("worker", "--label", "loose")
     assert done.exit_code == 2
     assert "KEY=VALUE" in done.stderr
@@ -187,9 +187,7 @@ def _start(*words: str) -> subprocess.Popen[str]:
 
 @pytest.mark.usefixtures("leak_guard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_control_plane_ends_with_0_when_it_is_told_to(
-    config: Path, number: signal.Signals
-) -> None:
+def test_a_control_plane_exits_with_0_after_a_signal(config: Path, number: signal.Signals) -> None:
     process = _start("control-plane", "--config", str(config), "--listen", "127.0.0.1:0")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("ready 127.0.0.1:")
@@ -200,7 +198,7 @@ def test_a_control_plane_ends_with_0_when_it_is_told_to(
 
 
 @pytest.mark.usefixtures("leak_guard")
-def test_a_child_of_up_ends_when_its_stdin_closes(config: Path) -> None:
+def test_a_child_of_up_exits_when_its_stdin_closes(config: Path) -> None:
     process = _start(
         *("control-plane", "--config", str(config)),
         *("--listen", "127.0.0.1:0", "--exit-with-stdin"),
@@ -216,7 +214,7 @@ def test_a_child_of_up_ends_when_its_stdin_closes(config: Path) -> None:
 
 
 @pytest.mark.usefixtures("leak_guard")
-def test_a_taken_port_ends_the_command_with_a_sentence(config: Path) -> None:
+def test_a_used_port_is_an_error(config: Path) -> None:
     first = _start("control-plane", "--config", str(config), "--listen", "127.0.0.1:0")
     assert first.stdout is not None
     address = first.stdout.readline().split()[1]
@@ -229,9 +227,7 @@ def test_a_taken_port_ends_the_command_with_a_sentence(config: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_a_worker_is_told_what_to_keep_and_says_where_pages_find_it(
-    run: Run, plane: _Plane
-) -> None:
+def test_a_worker_gets_its_artifact_options_and_prints_the_url(run: Run, plane: _Plane) -> None:
     done = run(
         *("worker", "--artifacts", "/var/shots", "--artifact-age", "90"),
         *("--artifact-space", "512MiB", "--artifacts-http", "127.0.0.1:0"),
@@ -257,7 +253,7 @@ def test_the_space_of_artifacts_has_a_unit_or_is_in_bytes(
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "2 parsecs", "GiB", "1.5GiB", ""])
-def test_a_space_that_is_no_size_is_refused(run: Run, plane: _Plane, text: str) -> None:
+def test_an_invalid_size_is_rejected(run: Run, plane: _Plane, text: str) -> None:
     done = run("worker", "--artifact-space", text)
     assert done.exit_code == 2
     assert "512MiB" in done.stderr

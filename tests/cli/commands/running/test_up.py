@@ -86,7 +86,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             up.end()
 
 
-def test_it_serves_calls_once_it_says_ready(start: Start, config: Path) -> None:
+def test_it_serves_calls_when_it_has_printed_ready(start: Start, config: Path) -> None:
     up = start("--config", str(config), "--workers", "2")
     assert up.address
     done = up.run("call", "current_time", "timezone=UTC")
@@ -98,13 +98,13 @@ def test_it_serves_calls_once_it_says_ready(start: Start, config: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_all_of_it(start: Start, config: Path, number: signal.Signals) -> None:
+def test_a_signal_stops_all_processes(start: Start, config: Path, number: signal.Signals) -> None:
     up = start("--config", str(config))
     assert up.end(number) == 0
     assert "Traceback" not in up.err.read_text()
 
 
-def test_a_worker_that_dies_is_started_again(start: Start, config: Path) -> None:
+def test_a_killed_worker_is_restarted(start: Start, config: Path) -> None:
     up = start("--config", str(config))
     worker = next(pid for pid in _children(up.process.pid) if b"--capacity" in _command_line(pid))
     os.kill(worker, signal.SIGKILL)
@@ -114,7 +114,7 @@ def test_a_worker_that_dies_is_started_again(start: Start, config: Path) -> None
     assert "The worker worker-1 exited (SIGKILL)" in up.err.read_text()
 
 
-def test_problems_are_told_on_stderr(start: Start, config: Path) -> None:
+def test_problems_are_printed_to_stderr(start: Start, config: Path) -> None:
     config.write_text(
         config.read_text() + "  broken:\n    transport: stdio\n    command: /no/such/program\n"
     )
@@ -124,7 +124,7 @@ def test_problems_are_told_on_stderr(start: Start, config: Path) -> None:
     assert "broken" in up.err.read_text()
 
 
-def test_spans_of_all_processes_meet_in_the_trace_file(
+def test_the_trace_file_has_spans_of_all_processes(
     start: Start, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
@@ -160,7 +160,7 @@ def _services_of_the_call(trace: Path) -> set[str]:
     return {span.service for span in spans if span.trace_id in {s.trace_id for s in roots}}
 
 
-def test_a_file_that_is_not_there_is_said_and_taken_when_it_comes(
+def test_a_missing_file_is_reported_and_loaded_when_it_appears(
     start: Start, config: Path, tmp_path: Path
 ) -> None:
     late = tmp_path / "late.yaml"
@@ -187,7 +187,7 @@ def test_a_file_that_is_not_there_is_said_and_taken_when_it_comes(
         (["--trace-file", "/no/such/folder/trace"], "trace file /no/such/folder/trace"),
     ],
 )
-def test_what_makes_no_sense_is_a_usage_error(
+def test_an_invalid_option_is_a_usage_error(
     start: Start, config: Path, tmp_path: Path, words: list[str], message: str
 ) -> None:
     (tmp_path / ".minds").mkdir()
@@ -198,7 +198,7 @@ def test_what_makes_no_sense_is_a_usage_error(
     assert message in up.err.read_text()
 
 
-def test_a_taken_port_is_fatal_and_said(start: Start, config: Path) -> None:
+def test_a_used_port_is_fatal(start: Start, config: Path) -> None:
     first = start("--config", str(config))
     second = start("--config", str(config), "--listen", first.address)
     second.process.communicate(timeout=BOUND)

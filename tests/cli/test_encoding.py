@@ -1,4 +1,4 @@
-"""Words of a command line that are not UTF-8: refused, but where they are paths."""
+"""Arguments that are not UTF-8 are rejected, except paths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leaseway.sdk import ControlPlaneUnavailable
 
 Run = Callable[..., Result]
 
-NOBODY = ("--address", "127.0.0.1:1")
+UNUSED_ADDRESS = ("--address", "127.0.0.1:1")
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ NOBODY = ("--address", "127.0.0.1:1")
     ids=lambda words: " ".join(words).encode("ascii", "replace").decode(),
 )
 def test_words_that_are_not_utf8_are_a_usage_error(run: Run, words: tuple[str, ...]) -> None:
-    result = run(*NOBODY, *words)
+    result = run(*UNUSED_ADDRESS, *words)
     assert result.exit_code == USAGE
     assert result.stderr.startswith("leaseway: Invalid value for ")
     assert result.stderr.endswith(" It is not UTF-8.\n")

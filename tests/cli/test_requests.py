@@ -1,4 +1,4 @@
-"""Commands that ask a running system, against a client that answers from memory."""
+"""Commands that connect to a system, with a fake client."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> MemoryClient:
 
 
 @pytest.mark.parametrize("command", ["servers", "leases", "workers", "problems"])
-def test_each_listing_prints_a_row_an_item(run: Run, client: MemoryClient, command: str) -> None:
+def test_each_listing_prints_a_row_per_item(run: Run, client: MemoryClient, command: str) -> None:
     done = run(command)
     assert done.exit_code == 0
     header, row = done.stdout.splitlines()
@@ -46,7 +46,7 @@ def test_each_listing_prints_a_row_an_item(run: Run, client: MemoryClient, comma
         ("problems", {"reason": "EXITED", "last_seen": NOW.isoformat()}),
     ],
 )
-def test_each_listing_gives_programs_an_array(
+def test_each_listing_prints_a_json_array(
     run: Run, client: MemoryClient, command: str, item: dict[str, Any]
 ) -> None:
     [listed] = json.loads(run(command, "--json").stdout)
@@ -78,7 +78,7 @@ def test_tools_are_listed_with_both_names_and_their_first_line(
     ]
 
 
-def test_tools_for_programs_carry_their_schemas(run: Run, client: MemoryClient) -> None:
+def test_tools_as_json_have_schemas(run: Run, client: MemoryClient) -> None:
     [tool] = json.loads(run("tools", "--json").stdout)
     assert tool["qualified_name"] == "time:now"
     assert tool["input_schema"] == {}
@@ -86,7 +86,7 @@ def test_tools_for_programs_carry_their_schemas(run: Run, client: MemoryClient) 
     assert client.asked == [("list_tools", None)]
 
 
-def test_servers_that_still_start_are_named_on_stderr(run: Run, client: MemoryClient) -> None:
+def test_servers_that_still_start_are_listed_on_stderr(run: Run, client: MemoryClient) -> None:
     client.pending = ("slow",)
     done = run("tools", "--json")
     assert json.loads(done.stdout)
@@ -105,7 +105,7 @@ def test_an_unreachable_control_plane_is_exit_status_3(
     assert done.stderr == "leaseway: Nobody is there.\n"
 
 
-def test_a_process_that_reaches_nobody_says_so_and_nothing_else() -> None:
+def test_an_unreachable_control_plane_prints_one_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "leaseway.cli.main", "--address", "127.0.0.1:1", "tools"],
         capture_output=True,
@@ -124,7 +124,7 @@ def test_logs_are_printed_instance_by_instance(run: Run, client: MemoryClient) -
     assert done.stdout.splitlines() == ["== n1 on w1 (running, pid 42)", "first", "second"]
 
 
-def test_a_servers_stderr_cannot_steer_the_terminal(
+def test_control_characters_in_stderr_of_a_server_are_escaped(
     run: Run, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def steering(*_: object) -> list[InstanceLog]:
@@ -149,7 +149,7 @@ def test_wait_polls_until_ready(run: Run, client: MemoryClient) -> None:
         ({}, "leaseway problems"),
     ],
 )
-def test_wait_says_what_it_waited_for(
+def test_wait_reports_why_the_system_is_not_ready(
     run: Run, client: MemoryClient, changes: dict[str, Any], why: str
 ) -> None:
     client.statuses = [status_with(ready=False, **changes)]
@@ -159,7 +159,7 @@ def test_wait_says_what_it_waited_for(
 
 
 @pytest.mark.parametrize("words", [["--server", "time"], ["--strict"]])
-def test_wait_for_servers_goes_on_until_they_are_up(
+def test_wait_for_servers_continues_until_they_are_up(
     run: Run, client: MemoryClient, words: list[str]
 ) -> None:
     client.statuses = [status_with(servers=2, servers_up=1)]
@@ -172,14 +172,14 @@ def test_wait_for_servers_goes_on_until_they_are_up(
     assert "not up: time; see: leaseway problems" in done.stderr
 
 
-def test_wait_for_nobody_is_exit_status_3(run: Run, client: MemoryClient) -> None:
+def test_wait_without_a_control_plane_is_exit_status_3(run: Run, client: MemoryClient) -> None:
     client.error = ControlPlaneUnavailable("Nobody.")
     done = run("wait", "--timeout", "0.05")
     assert done.exit_code == 3
     assert "No control plane responded" in done.stderr
 
 
-def test_version_tells_of_both_sides(run: Run, client: MemoryClient) -> None:
+def test_version_prints_both_versions(run: Run, client: MemoryClient) -> None:
     facts = json.loads(run("version", "--json").stdout)
     assert facts["control_plane"]["package_version"] == "leaseway-python/9.9"
     assert facts["protocol_version"] == 1
@@ -193,9 +193,7 @@ def test_version_needs_no_control_plane(run: Run, client: MemoryClient) -> None:
     assert json.loads(run("version", "--json").stdout)["control_plane"] is None
 
 
-def test_version_says_so_where_a_control_plane_answers_and_the_key_is_missing(
-    run: Run, client: MemoryClient
-) -> None:
+def test_version_prints_the_error_of_a_missing_key(run: Run, client: MemoryClient) -> None:
     client.error = Unauthenticated("This address wants a key.")
     done = run("version")
     assert done.exit_code == 0
@@ -205,7 +203,7 @@ def test_version_says_so_where_a_control_plane_answers_and_the_key_is_missing(
 
 
 @pytest.mark.parametrize("words", [("tools", "tmie"), ("logs", "tmie")])
-def test_a_server_that_is_not_there_is_named_with_the_nearest_ones(
+def test_an_unknown_server_is_an_error_with_similar_ids(
     run: Run, client: MemoryClient, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
 ) -> None:
     async def nothing(server: str, lines: int) -> list[InstanceLog]:
