@@ -54,25 +54,24 @@ _OPTIONS: Final = {
         "--artifacts",
         "artifact_folder",
         type=click.Path(file_okay=False, path_type=Path),
-        help="A folder for images and sounds of results; else the system's temporary folder.",
+        help="A folder for artifacts (images and sounds of results); else the temporary folder.",
     ),
     "artifact_age": click.option(
         "--artifact-age",
         type=SECONDS,
         default=bounds.ARTIFACT_AGE,
-        show_default=f"{bounds.ARTIFACT_AGE:g}",
-        help="How long to keep each of them.",
+        help=f"How long to keep each artifact.  [default: {bounds.ARTIFACT_AGE:g}]",
     ),
     "artifact_space": click.option(
         "--artifact-space",
         type=_SizeType(),
         default=bounds.ARTIFACT_SPACE,
-        help="Limit of all of them on a worker; the oldest are deleted first.  [default: 2GiB]",
+        help="Size limit of a worker's artifacts; the oldest are deleted first.  [default: 2GiB]",
     ),
     "artifacts_http": click.option(
         "--artifacts-http",
         type=ENDPOINT,
-        help="Serve them to web pages at http://HOST:PORT/artifacts/; port 0 takes any free port.",
+        help="Serve artifacts at http://HOST:PORT/artifacts/; port 0 takes any free port.",
     ),
 }
 

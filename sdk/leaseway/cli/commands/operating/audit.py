@@ -74,22 +74,24 @@ def verify(folder: Path, as_json: bool) -> int:
     )
 )
 @_folder
-@click.option("--tenant")
-@click.option("--agent")
-@click.option("--session")
-@click.option("--server")
-@click.option("--tool")
+@click.option("--tenant", help="Only calls of this tenant.")
+@click.option("--agent", help="Only calls of this agent.")
+@click.option("--session", help="Only calls in this session.")
+@click.option("--server", help="Only calls of this server.")
+@click.option("--tool", help="Only calls of this tool.")
 @click.option(
     "--outcome", help="ok, tool_error, begun (no end recorded), or the reason of an error."
 )
-@click.option("--risk")
+@click.option("--risk", help="Only calls of tools with this risk.")
 @click.option("--trace", help="The id of a trace.")
 @click.option(
     "--since",
     metavar="WHEN",
     help="A time (2026-11-22T20:00:00Z), or a duration such as 30m, 2h, 7d.",
 )
-@click.option("--limit", type=click.IntRange(1), default=1_000, show_default=True)
+@click.option(
+    "--limit", type=click.IntRange(1), default=1_000, show_default=True, help="How many calls."
+)
 @json_option
 def query(folder: Path, since: str | None, limit: int, as_json: bool, **wanted: str | None) -> None:
     """List the calls that match all options, newest last."""
@@ -105,7 +107,9 @@ def query(folder: Path, since: str | None, limit: int, as_json: bool, **wanted: 
 
 @audit.command(epilog=examples("leaseway audit tail AUDIT --follow"))
 @_folder
-@click.option("--lines", "-n", type=click.IntRange(0), default=10, show_default=True)
+@click.option(
+    "--lines", "-n", type=click.IntRange(0), default=10, show_default=True, help="How many records."
+)
 @click.option("--follow", "-f", is_flag=True, help="Keep printing new records until Ctrl-C.")
 def tail(folder: Path, lines: int, follow: bool) -> None:
     """Print the newest records, one JSON object per line."""
@@ -219,7 +223,9 @@ def _what(record: dict[str, Any]) -> str:
         case "operator", action:
             return f"{action} {record.get('lease') or record.get('target')}, by {record.get('by')}"
         case "refused", _:
-            sender = f"{record.get('by', 'nobody known')} at {record.get('from', 'many places')}"
+            sender = (
+                f"{record.get('by', 'unknown caller')} at {record.get('from', 'many addresses')}"
+            )
             return f"{record.get('rpc', 'unknown RPCs')}, {record.get('times')} x, by {sender}"
         case _:
             return tool
