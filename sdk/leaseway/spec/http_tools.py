@@ -248,7 +248,7 @@ def _parameter_fault(tool: HttpTool, parameter: HttpParameter) -> str | None:
         return "has a parameter whose name is empty, too long or not printable"
     if parameter.position == "header":
         if not _TOKEN.fullmatch(name):
-            return f"has the header parameter {shown}, which is no name of a header"
+            return f"has the header parameter {shown}, which is not a valid header name"
         if name.lower() in _RESERVED_HEADERS:
             return f"has the header parameter {shown}, a header that Leaseway sets itself"
     if parameter.position == "body" and tool.method in READ_METHODS:
@@ -261,9 +261,11 @@ def _body_faults(tool: HttpTool) -> Iterator[ToolFault]:
     whole = [each for each in members if each.is_body]
     if whole and len(members) > 1:
         yield ToolFault(
-            "parameters", "has a parameter that is the whole body, and others beside it"
+            "parameters", "has a parameter that is the whole body, and other body parameters"
         )
     if tool.content_type and not _MEDIA_TYPE.fullmatch(tool.content_type):
-        yield ToolFault("content_type", "has a content_type that is none, such as application/json")
+        yield ToolFault(
+            "content_type", "has an invalid content_type; write one such as application/json"
+        )
     if tool.body in ("binary", "text") and members and not whole and len(members) != 1:
-        yield ToolFault("body", f"has 'body: {tool.body}', which takes one body parameter")
+        yield ToolFault("body", f"has 'body: {tool.body}', which needs exactly one body parameter")

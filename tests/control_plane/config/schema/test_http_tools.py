@@ -94,7 +94,7 @@ def test_members_of_an_object_say_themselves_that_they_are_required() -> None:
         ("name: t, method: GET, endpoint: /u, parameters: [{name: id, position: cookie}]",
          "parameters[0].position", "BAD_VALUE", "can't be 'cookie': use one of body, header, path"),
         ("name: t, method: GET, endpoint: /u, parameters: [{name: a b, position: header}]",
-         "parameters[0]", "BAD_HTTP_TOOL", "which is no name of a header"),
+         "parameters[0]", "BAD_HTTP_TOOL", "which is not a valid header name"),
         ("name: t, method: GET, endpoint: /u, parameters: [{name: Host, position: header}]",
          "parameters[0]", "BAD_HTTP_TOOL", "a header that Leaseway sets itself"),
         ("name: t, method: GET, endpoint: /u, parameters: [{name: x-key, position: header}]",
@@ -134,7 +134,7 @@ def test_members_of_an_object_say_themselves_that_they_are_required() -> None:
          "parameters[0].enum", "WRONG_TYPE", "must be a list"),
         ("name: t, method: GET", "endpoint", "MISSING_KEY", "needs 'endpoint'."),
         (("name: t, method: POST, endpoint: /u, body: binary,"
-         " parameters: [{name: a}, {name: b}]"), "body", "BAD_HTTP_TOOL", "takes one body"),
+         " parameters: [{name: a}, {name: b}]"), "body", "BAD_HTTP_TOOL", "needs exactly one body"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_tool_has_its_place_and_a_sentence(
