@@ -223,7 +223,7 @@ def test_a_file_without_the_config_option_suggests_the_option(run: Run, command:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("up", "--public-url", "https://mcp.example.com"), "add --mcp HOST:PORT"),
         (("mcp-front", "--public-url", "mcp.example.com"), "must begin with https:// or http://"),
@@ -231,11 +231,11 @@ def test_a_file_without_the_config_option_suggests_the_option(run: Run, command:
     ],
 )
 def test_a_public_url_must_be_valid_and_needs_a_front(
-    run: Run, words: tuple[str, ...], said: str
+    run: Run, words: tuple[str, ...], message: str
 ) -> None:
     done = run(*words)
     assert done.exit_code == 2
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_the_package_runs_as_a_module() -> None:

@@ -214,7 +214,7 @@ def test_an_unknown_server_is_an_error_with_similar_ids(
     done = run(*words)
     assert done.exit_code == 1
     assert done.stderr == "leaseway: There is no server 'tmie'. Did you mean time?\n"
-    client.listed["servers"] = [dataclasses.replace(SERVER, id="tmie")]  # it has said nothing
+    client.listed["servers"] = [dataclasses.replace(SERVER, id="tmie")]  # it has written nothing
     assert run(*words).exit_code == 0
 
 

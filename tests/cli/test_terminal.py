@@ -98,11 +98,11 @@ class PoisonedClient(FakeClient):
 
     Attributes:
         error: The error to raise instead.
-        looks: After this number of equal requests the command is interrupted.
+        max_requests: After this number of equal requests the command is interrupted.
     """
 
     error: LeasewayError | None = None
-    looks = 100
+    max_requests = 100
 
     def __init__(self) -> None:
         self._asked: dict[str, int] = {}
@@ -120,7 +120,7 @@ class PoisonedClient(FakeClient):
 
         async def answer(*_words: Any, **heard: Any) -> Any:
             self._asked[name] = self._asked.get(name, 0) + 1
-            if self._asked[name] > self.looks:
+            if self._asked[name] > self.max_requests:
                 raise KeyboardInterrupt
             if self.error is not None:
                 raise self.error
@@ -225,9 +225,9 @@ LEAVES = dict(_leaves())
 def clean(result: Result) -> str:
     """Return the output of a command, after a check for control characters."""
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    for told in (result.stdout, result.stderr):
-        found = STEERING.search(told)
-        assert found is None, f"{found!r} in {told!r}"
+    for text in (result.stdout, result.stderr):
+        found = STEERING.search(text)
+        assert found is None, f"{found!r} in {text!r}"
     assert "Error: " not in result.stderr, result.stderr
     return result.stdout + result.stderr
 
@@ -259,7 +259,7 @@ def test_output_of_client_commands_has_no_control_characters(
         _patched(each, monkeypatch)
     monkeypatch.setattr(watching, "_POLL", 0.0)
     if "--watch" in words:
-        client.looks = 3
+        client.max_requests = 3
     if form == "error":
         client.error = ServerError(f"It failed: {POISON}\nSecond {POISON}")
     given = [str(tmp_path / word) if word == "PATH" else word for word in words]
@@ -272,9 +272,9 @@ def test_the_screen_of_top_has_no_control_characters() -> None:
     view._before = view._after = poisoned(observe.TrafficReport)
     screen = io.StringIO()
     Console(file=screen, width=400, color_system=None).print(view._render())
-    told = screen.getvalue()
-    assert "no response from" in told
-    assert STEERING.search(told) is None
+    text = screen.getvalue()
+    assert "no response from" in text
+    assert STEERING.search(text) is None
 
 
 def test_output_of_file_commands_has_no_control_characters(
@@ -315,5 +315,5 @@ def test_output_of_file_commands_has_no_control_characters(
     assert set(rows) == {name for name, why in OTHERS.items() if why == _FILES}
     for name, cases in rows.items():
         for words in cases:
-            told = clean(run(*name.split(), *words))
-            assert told, f"{name} printed nothing"
+            text = clean(run(*name.split(), *words))
+            assert text, f"{name} printed nothing"

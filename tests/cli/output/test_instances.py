@@ -28,25 +28,25 @@ DOWN = replace(
 )
 
 
-def told(*instances: InstanceInfo, now: datetime = NOW) -> str:
-    """Return what the list says of a server with these instances."""
+def summary_of(*instances: InstanceInfo, now: datetime = NOW) -> str:
+    """Return the summary of a server with these instances."""
     return summary(replace(SERVER, instances=instances), now)
 
 
 def test_instances_are_counted_by_role_or_state() -> None:
-    assert told() == ""
-    assert told(READY, replace(READY, worker="w2")) == "2 ready"
-    assert told(LEASED, LEASED, SPARE, replace(SPARE, state="starting")) == (
+    assert summary_of() == ""
+    assert summary_of(READY, replace(READY, worker="w2")) == "2 ready"
+    assert summary_of(LEASED, LEASED, SPARE, replace(SPARE, state="starting")) == (
         "2 leased, 1 spare, 1 starting"
     )
-    assert told(replace(READY, state="idle", pid=None)) == "1 idle"
-    assert told(replace(LEASED, state="disconnected")) == "1 disconnected"
+    assert summary_of(replace(READY, state="idle", pid=None)) == "1 idle"
+    assert summary_of(replace(LEASED, state="disconnected")) == "1 disconnected"
 
 
 def test_backoff_shows_failures_and_the_next_try() -> None:
-    assert told(BROKEN) == "backoff on w1 (6 failures in a row, next try in 2.5 s)"
+    assert summary_of(BROKEN) == "backoff on w1 (6 failures in a row, next try in 2.5 s)"
     later = NOW + timedelta(seconds=3)
-    assert told(replace(BROKEN, failures=1), now=later) == (
+    assert summary_of(replace(BROKEN, failures=1), now=later) == (
         "backoff on w1 (1 failure, next try when it is needed)"
     )
 

@@ -66,7 +66,7 @@ def test_an_empty_table_prints_a_sentence_to_stderr(capsys: pytest.CaptureFixtur
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Have what is printed go to a terminal of so many columns."""
+    """Make stdout a terminal with a number of columns."""
 
     def narrow(columns: int) -> None:
         monkeypatch.setattr("sys.stdout.isatty", lambda: True)

@@ -164,6 +164,6 @@ def test_control_characters_in_an_error_are_removed(run: Run, client: MemoryClie
 
 
 def test_control_characters_in_a_result_are_escaped(run: Run, client: MemoryClient) -> None:
-    said = {"content": [{"type": "text", "text": "a\x1b[2Jb\nc\u202e"}]}
-    client.payload = json.dumps(said).encode()
+    result = {"content": [{"type": "text", "text": "a\x1b[2Jb\nc\u202e"}]}
+    client.payload = json.dumps(result).encode()
     assert run("call", "t").stdout == "a\\x1b[2Jb\nc\\u202e\n"

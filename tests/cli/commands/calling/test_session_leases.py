@@ -22,7 +22,7 @@ def event(lease_id: str, action: str, message: str, session: str = "k", tenant: 
     )
 
 
-def told(
+def reported(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     events: list[Any] | Exception,
@@ -40,7 +40,7 @@ def told(
     return capsys.readouterr().err.splitlines()
 
 
-BEGAN = (
+ACQUIRED = (
     "leaseway: Acquired lease i-2 of server 'files' for session 'k' on worker w1: the server has"
     " just been started."
 )
@@ -56,15 +56,15 @@ def test_a_new_lease_is_reported_with_the_end_of_the_previous_lease(
         event("i-8", "revoked", "of another session", session="other"),
         event("i-2", "granted", "Lease i-2 was granted."),
     ]
-    said = told(monkeypatch, capsys, events)
-    assert said == [BEGAN, f"leaseway: The session's previous lease had ended: {LOST}"]
+    report = reported(monkeypatch, capsys, events)
+    assert report == [ACQUIRED, f"leaseway: The session's previous lease had ended: {LOST}"]
 
 
 @pytest.mark.parametrize("events", [[], ControlPlaneUnavailable("It is gone.")])
 def test_without_events_only_the_new_lease_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], events: Any
 ) -> None:
-    assert told(monkeypatch, capsys, events) == [BEGAN]
+    assert reported(monkeypatch, capsys, events) == [ACQUIRED]
 
 
 @pytest.mark.parametrize(("session", "lease"), [(None, LEASE), ("k", None)])
@@ -74,4 +74,4 @@ def test_no_report_without_a_session_or_a_new_lease(
     session: str | None,
     lease: Any,
 ) -> None:
-    assert told(monkeypatch, capsys, [], session, lease) == []
+    assert reported(monkeypatch, capsys, [], session, lease) == []

@@ -21,12 +21,12 @@ def worker(state: str = "connected", run: str = "run-1", name: str = "w1") -> An
 
 
 class _Client(FakeClient):
-    """A system with one lease `L1` and the workers of one look after another."""
+    """A system with the lease `L1`, and the workers that each poll returns."""
 
     def __init__(self) -> None:
         self.confirms = True
-        self.looks: list[list[Any] | Exception] = [[worker()]]
-        self.told: list[tuple[str, ...]] = []
+        self.polls: list[list[Any] | Exception] = [[worker()]]
+        self.requests: list[tuple[str, ...]] = []
 
     async def find_lease(self, session: str, server: str) -> str | None:
         return "L1" if (session, server) == ("job", "desk") else None
@@ -34,20 +34,20 @@ class _Client(FakeClient):
     async def revoke_lease(self, lease_id: str, reason: str) -> bool:
         if lease_id != "L1":
             raise LeaseLost(f"No worker holds lease '{lease_id}'.")
-        self.told.append((lease_id, reason))
+        self.requests.append((lease_id, reason))
         return self.confirms
 
     async def workers(self) -> list[Any]:
-        look = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-        if isinstance(look, Exception):
-            raise look
-        return look
+        poll = self.polls.pop(0) if len(self.polls) > 1 else self.polls[0]
+        if isinstance(poll, Exception):
+            raise poll
+        return poll
 
     async def drain_worker(self, worker_id: str) -> None:
         if worker_id != "w1":
             message = f"No worker '{worker_id}' is connected. Connected are: w1."
             raise InvalidRequest(message)
-        self.told.append((worker_id,))
+        self.requests.append((worker_id,))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> _Client:
 def test_a_lease_is_revoked_with_a_reason(run: Run, client: _Client) -> None:
     done = run("lease", "revoke", "L1", "--reason", "it is stuck")
     assert (done.exit_code, done.stdout) == (0, "Lease L1 is revoked.\n")
-    assert client.told == [("L1", "it is stuck")]
+    assert client.requests == [("L1", "it is stuck")]
 
 
 def test_a_revocation_that_is_not_confirmed_is_a_failure(run: Run, client: _Client) -> None:
@@ -79,12 +79,12 @@ def test_an_unknown_lease_is_an_error(run: Run, client: _Client) -> None:
 def test_a_lease_is_revoked_by_its_session_and_server(run: Run, client: _Client) -> None:
     done = run("lease", "revoke", "--server", "desk", "--session", "job")
     assert (done.exit_code, done.stdout) == (0, "Lease L1 is revoked.\n")
-    assert client.told == [("L1", "")]
+    assert client.requests == [("L1", "")]
 
 
 def test_a_session_without_a_lease_of_the_server_is_an_error(run: Run, client: _Client) -> None:
     done = run("lease", "revoke", "--server", "desk", "--session", "other")
-    assert (done.exit_code, client.told) == (1, [])
+    assert (done.exit_code, client.requests) == (1, [])
     assert "No worker has reported a lease of server 'desk' for session 'other'." in done.stderr
 
 
@@ -99,14 +99,14 @@ def test_a_session_without_a_lease_of_the_server_is_an_error(run: Run, client: _
 )
 def test_a_lease_is_named_in_one_way(run: Run, client: _Client, named: list[str]) -> None:
     done = run("lease", "revoke", *named)
-    assert (done.exit_code, client.told) == (2, [])
+    assert (done.exit_code, client.requests) == (2, [])
     assert "by its id, or by --server and --session" in done.stderr
 
 
 def test_a_drain_returns_at_once(run: Run, client: _Client) -> None:
     done = run("worker", "drain", "w1")
     assert (done.exit_code, done.stdout) == (0, "Worker w1 is draining.\n")
-    assert client.told == [("w1",)]
+    assert client.requests == [("w1",)]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_drain_with_wait_returns_when_this_incarnation_has_exited(
     run: Run, client: _Client, end: list[Any]
 ) -> None:
     away = ControlPlaneUnavailable("Nobody answers.")
-    client.looks = [[worker()], [worker("draining")], away, end]
+    client.polls = [[worker()], [worker("draining")], away, end]
     done = run("worker", "drain", "w1", "--wait")
     assert done.exit_code == 0, done.stderr
     assert done.stdout.splitlines() == ["Worker w1 is draining.", "Worker w1 has exited."]
