@@ -39,6 +39,7 @@ MAX_IMAGE: Final = 1_024
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 InheritEnv = Literal["safe", "all", "none"]
+INHERIT_ENV: Final[tuple[InheritEnv, ...]] = ("safe", "all", "none")
 Start = Literal["eager", "lazy"]
 
 
@@ -265,11 +266,12 @@ class ServerSpec:
             "http_tools": [asdict(tool) for tool in self.http_tools],
             "follow_redirects": self.follow_redirects,
             "retries": self.retries,
-            **({"security": self._security_part()} if self.security else {}),
+            **(
+                {"security": {name: asdict(each) for name, each in self.security.items()}}
+                if self.security
+                else {}
+            ),
         }
-
-    def _security_part(self) -> dict[str, object]:
-        return {name: asdict(credential) for name, credential in self.security.items()}
 
     @cached_property
     def exposure_hash(self) -> str:
@@ -285,15 +287,13 @@ class ServerSpec:
                 "transforms": [asdict(transform) for transform in self.transforms],
                 # Only if set: a server without them keeps its previous hash, so that an upgrade
                 # does not send it again.
-                **{name: rules.as_data() for name, rules in self._other_filters() if rules},
+                **({"prompts": self.prompts.as_data()} if self.prompts else {}),
+                **({"resources": self.resources.as_data()} if self.resources else {}),
                 **({"policy": asdict(self.policy)} if self.policy else {}),
                 **({"worker_labels": dict(self.worker_labels)} if self.worker_labels else {}),
                 **({"max_calls": self.max_calls} if self.max_calls else {}),
             }
         )
-
-    def _other_filters(self) -> tuple[tuple[str, NameFilter], ...]:
-        return ("prompts", self.prompts), ("resources", self.resources)
 
     @cached_property
     def values(self) -> Mapping[str, Value]:

@@ -7,6 +7,7 @@ from typing import TypeVar
 from leaseway.spec.http_tools import BODIES, POSITIONS, STYLES, HttpParameter, HttpTool
 from leaseway.spec.model import (
     CREDENTIAL_KINDS,
+    INHERIT_ENV,
     NOTHING_BUILTIN,
     Builtin,
     Credential,
@@ -25,7 +26,6 @@ from leaseway.spec.policy import (
     ArgumentRule,
     Grant,
     Rate,
-    Risk,
     ServerPolicy,
     TenantLimits,
 )
@@ -131,11 +131,7 @@ def spec_from_proto(message: spec_pb2.ServerSpec) -> ServerSpec:
         headers={name: _value_from_proto(value) for name, value in message.headers.items()},
         session_id=message.session_id,
         protocol=message.protocol or "auto",
-        inherit_env="all"
-        if message.inherit_env == "all"
-        else "none"
-        if message.inherit_env == "none"
-        else "safe",
+        inherit_env=_known(message.inherit_env, INHERIT_ENV, "safe"),
         limits=Limits(
             memory_bytes=message.limits.memory_bytes or None,
             cpu_cores=message.limits.cpu_cores or None,
@@ -272,27 +268,12 @@ def _seconds_or(message: spec_pb2.ServerSpec, field: str, default: float) -> flo
 
 
 def _value_to_proto(value: Value) -> spec_pb2.Value:
-    match value.kind:
-        case "literal":
-            return spec_pb2.Value(literal=value.text)
-        case "env":
-            return spec_pb2.Value(env=value.text)
-        case "secret":
-            return spec_pb2.Value(secret=value.text)
-        case "file":
-            return spec_pb2.Value(file=value.text)
+    return spec_pb2.Value(**{value.kind: value.text})
 
 
 def _value_from_proto(message: spec_pb2.Value) -> Value:
-    match message.WhichOneof("kind"):
-        case "env":
-            return Value("env", message.env)
-        case "secret":
-            return Value("secret", message.secret)
-        case "file":
-            return Value("file", message.file)
-        case _:
-            return Value("literal", message.literal)
+    kind = message.WhichOneof("kind") or "literal"
+    return Value(kind, getattr(message, kind))
 
 
 def filter_to_proto(rules: NameFilter) -> sync_pb2.NameFilter:
@@ -359,7 +340,10 @@ def policy_from_proto(message: spec_pb2.ServerPolicy) -> ServerPolicy:
             )
             for tenant, limits in message.limits.items()
         },
-        risks=tuple((each.pattern, _risk(each.risk)) for each in message.risks),
+        # The risk of a newer version is treated as the strictest known one.
+        risks=tuple(
+            (each.pattern, _known(each.risk, RISKS, "financial")) for each in message.risks
+        ),
         rate=_rate_from_proto(message.rate),
         rules=tuple(ArgumentRule(rule.expression, tuple(rule.tools)) for rule in message.rules),
         permissions=_permissions_from_proto(message.permissions),
@@ -392,13 +376,6 @@ def _grant_from_proto(message: spec_pb2.TenantGrant) -> Grant:
     }
     permissions = _permissions_from_proto(message.permissions)
     return Grant(_patterns_from_proto(message.tools), agents, permissions)
-
-
-def _risk(word: str) -> Risk:
-    for risk in RISKS:
-        if risk == word:
-            return risk
-    return "financial"  # a newer release's word: the strictest that this one knows
 
 
 def _patterns_to_proto(names: NameFilter) -> spec_pb2.NamePatterns:
