@@ -163,7 +163,7 @@ async def test_a_page_being_rendered_counts_towards_the_limit(
         assert (await first)[0] == 200
 
 
-async def test_a_truncated_request_is_a_bad_request() -> None:
+async def test_a_truncated_request_is_rejected() -> None:
     async with serving() as listener, asyncio.timeout(BOUND):
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.endpoint.port)
         writer.write(b"GET /metrics")
