@@ -195,7 +195,7 @@ async def test_a_blocked_exporter_delays_neither_the_loop_nor_the_shutdown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(metrics_otlp, "_LAST_EXPORT_TIMEOUT", 0.05)
-    monkeypatch.setattr(metrics_otlp, "_SHUTDOWN_TIMEOUT", 0.05)
+    monkeypatch.setattr(metrics_otlp, "_SHUTDOWN_TIMEOUT", 0.5)
     stuck: Any = Stuck()
     sender = metrics_otlp.MetricsSender(Meter(), [stuck], otel_resource({}))
     closing = asyncio.create_task(sender.close())
