@@ -41,8 +41,8 @@ _CHANGES: Final = 1 << 20
 _STEPS: Final = 6
 """Reads by a candidate, and renewals by a leader, per duration of a Lease."""
 _SAFE: Final = 0.8
-"""Part of the duration after which a leader that cannot renew gives up. Candidates saw the last
-renewal later, so they take the Lease only afterwards."""
+"""Part of the duration after which a leader that cannot renew stops leading. Candidates saw the
+last renewal later, so they take the Lease only afterwards."""
 
 
 class LeaseConflict(Exception):

@@ -269,13 +269,13 @@ class ActiveCall:
     marks: list[tuple[str, float]] | None = None
 
     def event(self, name: str) -> None:
-        """Add an event to the call's span, and to what is remembered of the call."""
+        """Add an event to the call's span, and to the record of the call."""
         if self.trace is not None:
             self.trace.event(name)
         self.mark(name)
 
     def mark(self, name: str) -> None:
-        """Start a phase in what is remembered of the call."""
+        """Start a phase in the record of the call."""
         if self.started_at:
             if self.marks is None:
                 self.marks = []
@@ -409,7 +409,7 @@ class ActiveCall:
             recent.keep(self.past_call(None, False))
 
     def past_call(self, fault: Fault | None, is_error: bool) -> PastCall:
-        """Return what is remembered of the call after its end."""
+        """Return the record of the ended call."""
         took = time.perf_counter() - self.started_at
         lease, live = self.lease, self.live
         call = self.call

@@ -48,6 +48,16 @@ class StderrPort(Protocol):
         """Call `on_line`, which must not block, with each new line."""
 
 
+class NoStderr:
+    """The stderr of an instance without a process: it has no lines."""
+
+    def lines(self) -> list[str]:
+        return []
+
+    def watch(self, on_line: Callable[[str], None]) -> None:
+        """Never call `on_line`."""
+
+
 class InstancePort(Protocol):
     """One live client of a server, with its process or connection."""
 

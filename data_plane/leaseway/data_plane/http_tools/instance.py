@@ -29,6 +29,7 @@ from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     InstanceListener,
     ListedPromptsResources,
+    NoStderr,
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.http_tools.client import HttpToolClient, SendState
@@ -67,14 +68,6 @@ class _Tool:
     """The names of its parameters with bytes."""
 
 
-class _NoStderr:
-    def lines(self) -> list[str]:
-        return []
-
-    def watch(self, on_line: Callable[[str], None]) -> None:
-        """Do nothing: there is no process."""
-
-
 class HttpInstance:
     """An instance of a server with HTTP tools; implements `InstancePort`.
 
@@ -106,7 +99,7 @@ class HttpInstance:
         self.resolved_values = resolved_values
         self.tools: Mapping[str, bytes] = {}
         self.prompts_resources: ListedPromptsResources | None = None
-        self.stderr = _NoStderr()
+        self.stderr = NoStderr()
         self.warnings: tuple[tuple[str, str], ...] = ()
         self.late_replies = 0
         self._server = spec.key.server_id

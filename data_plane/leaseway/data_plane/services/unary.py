@@ -158,7 +158,7 @@ class UnarySink:
     Attributes:
         active: The call, or None before it is started.
         result: The result's payload and `isError`, or the fault.
-        keeps_events: Whether the caller wants progress and log messages.
+        keeps_events: Whether the caller requested progress and log messages.
         connection: The caller's connection, as gRPC names it.
         on_growth: Called when the sink holds more bytes; None unless the call is suspended.
     """

@@ -27,8 +27,8 @@ class Listener(CallEvents):
     """The client's side of an in-flight request: relays its server's messages to the client.
 
     Attributes:
-        token: The client's progress token as JSON, or empty if it wants no progress.
-        log_level: The lowest level of log messages that it wants, or empty for none.
+        token: The client's progress token as JSON, or empty if it requested no progress.
+        log_level: The lowest level of log messages that it requested, or empty for none.
         answers: The methods of server requests that it answers.
         send: Sends a notification to the client; never waits, drops it if the queue is full.
         ask: Sends a server request to the client.

@@ -148,10 +148,10 @@ class LiveSession:
         lease_ttl: The time to live of its leases in seconds.
 
     Attributes:
-        log_level: The lowest level of log messages that the client wants, or empty.
+        log_level: The lowest level of log messages that the client requested, or empty.
         last_used: Monotonic time of the last request.
         answers: The methods of server requests that the client answers.
-        push: Sends a notification outside of a request; returns False if no stream takes it.
+        push: Sends a notification outside of a request; returns False if no stream accepts it.
     """
 
     def __init__(

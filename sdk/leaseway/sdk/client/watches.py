@@ -1,4 +1,4 @@
-"""The tool list as it changes: the current list, then a new one after each change.
+"""Watches the tool list: yields the current list, then a new one after each change.
 
 Nothing is queued: a list is fetched when the caller asks for the next one, so a slow caller gets
 the newest list and skips those between.

@@ -22,6 +22,7 @@ from leaseway.data_plane.core.ports import (
     NO_PROMPTS_RESOURCES,
     InstanceListener,
     ListedPromptsResources,
+    NoStderr,
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.references.resolve import resolve
@@ -109,16 +110,6 @@ class FunctionServers:
         self.threads.shutdown(wait=False, cancel_futures=True)
 
 
-class _NoStderr:
-    """The stderr of a function, which has none."""
-
-    def lines(self) -> list[str]:
-        return []
-
-    def watch(self, on_line: Callable[[str], None]) -> None:
-        """Never call `on_line`."""
-
-
 class _ActiveRequest:
     """A call or subscription of an instance. It ends once, and then calls `done` at most once."""
 
@@ -162,7 +153,7 @@ class FunctionInstance:
     ) -> None:
         self.id = instance_id
         self.state = "starting"
-        self.stderr = _NoStderr()
+        self.stderr = NoStderr()
         self.resolved_values = resolved_values
         self.active: set[_ActiveRequest] = set()
         self._servers = servers

@@ -166,7 +166,7 @@ def stream_lost(worker: str, *, sent: bool, accepted: bool, cause: Fault | None)
         accepted: Whether the worker had accepted the stream.
         cause: The error that ended the stream, or None if it ended normally.
     """
-    # A worker that rejects the whole stream gives the reason, which holds for each call on it.
+    # If a worker rejects the whole stream, its reason applies to each call on it.
     # A lost connection is reported by gRPC, not by the worker, which may have run a sent call.
     broken = sent and cause is not None and cause.reason is Reason.WORKER_LOST
     rejected = not accepted and not broken and cause is not None and cause.started == "no"

@@ -66,8 +66,8 @@ class CustomResourceList:
 async def open_api(namespace: str) -> AsyncIterator[KubernetesApi]:
     """Yield the API that this process's environment names.
 
-    In a pod that is the cluster's own API, with the pod's service account; elsewhere the one in
-    the environment variable KUBECONFIG, or in the user's own file.
+    In a pod, it is the API of the cluster, with the pod's service account. Elsewhere, the file in
+    the environment variable KUBECONFIG or the user's own file names it.
 
     Raises:
         KubernetesFailure: No API is configured.

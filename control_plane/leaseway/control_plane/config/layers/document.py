@@ -35,7 +35,7 @@ resource that declares a server, above the files that declare servers."""
 class Layer:
     """One file of a configuration, with its content; `tenant` is that of a domain.
 
-    `bare` tells whether its tools get no prefix if its format cannot state one.
+    If `bare` is true and the file's format has no prefixes, its tools get no prefix.
     """
 
     kind: LayerKind

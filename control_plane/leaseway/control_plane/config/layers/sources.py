@@ -70,7 +70,7 @@ def parse_sources(
     """Return the sources that `--config` options name, the lowest layer first.
 
     If no layer below a domain is named, the file that the domain inherits is added. A
-    `.kode.json` lies over the one in the user's home.
+    `.kode.json` is a layer above the one in the user's home.
 
     Args:
         words: `PATH`, `system=PATH`, `domain=TENANT:PATH`, `domain=FOLDER`, `session=PATH` or

@@ -238,7 +238,7 @@ def _check_http_tools(server: TableEntry, values: dict[str, Any], where: Where) 
 
 
 def _warn_of_credentials(document: OpenApi, headers: Collection[str], where: Where) -> None:
-    """Warn of each header, query parameter or cookie that a document wants a credential for."""
+    """Warn of each header, query parameter or cookie that needs a credential by its document."""
     reported: set[str] = set()
     for name, scheme in document.imported.schemes.items():
         if scheme.target in reported or scheme.target.removeprefix("header ") in headers:

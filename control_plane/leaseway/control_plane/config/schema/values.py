@@ -100,7 +100,7 @@ def suggestion(name: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
 
 
 def wrong_type(node: Tree, where: Where, wanted: str) -> BadValue:
-    """Return the error of a value that is not what a key wants; numbers are repeated."""
+    """Return the error for a value of the wrong type; the message repeats numbers."""
     is_number = isinstance(node, Leaf) and isinstance(node.value, int | float)
     found = quoted(node.text) if is_number and isinstance(node, Leaf) else kind_of(node)
     message = f"{quoted(where.key)} must be {wanted}, but it is {found}."

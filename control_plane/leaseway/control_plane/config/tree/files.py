@@ -53,7 +53,7 @@ def load_file(text: str, path: str = "") -> Tree | None:
     """Return a file's tree, or None if it is YAML with nothing but comments.
 
     Raises:
-        BadText: It is not JSON, or YAML, as its name says.
+        BadText: It is not JSON or YAML, whichever its extension names.
     """
     if is_json(path):
         return load_json(text, path)

@@ -154,11 +154,11 @@ def resolve_clashes(
     skipped: set[tuple[str, str]] = set()
     problems: list[Problem] = []
     for server_id in sorted(exposures, key=lambda each: (each != ADMIN_TOOLSET, each)):
-        lost = ExposureWarnings(server_id)
+        warnings = ExposureWarnings(server_id)
         clashes: dict[str, list[tuple[str, str]]] = {}
         for original, name in sorted(exposures[server_id]):
             if name in kind.reserved and server_id != ADMIN_TOOLSET:
-                lost.add(kind.name_reserved, name, _reserved(original, name, kind))
+                warnings.add(kind.name_reserved, name, _reserved(original, name, kind))
             elif name in owner:
                 clashes.setdefault(owner[name][0], []).append((original, name))
             else:
@@ -166,8 +166,8 @@ def resolve_clashes(
                 continue
             skipped.add((server_id, original))
         for winner, losers in clashes.items():
-            lost.add(kind.clash, *_clash(losers, winner, kind))
-        problems += lost.all()
+            warnings.add(kind.clash, *_clash(losers, winner, kind))
+        problems += warnings.all()
     return ClashResult(owner, frozenset(skipped), tuple(problems))
 
 
@@ -267,19 +267,19 @@ def _fault(item: ListedItem, kind: ItemKind) -> str:
     return ""
 
 
-def _clash(lost: Sequence[tuple[str, str]], winner: str, kind: ItemKind) -> tuple[str, str]:
+def _clash(losers: Sequence[tuple[str, str]], winner: str, kind: ItemKind) -> tuple[str, str]:
     """Return the subject and message for the names that one server loses to another."""
     advice = (
         "the smaller server id keeps {}. Qualified names (server:name) still work. Give one of the"
         " servers a prefix under 'transform'."
     )
-    if len(lost) > 1:
-        count = pluralize(len(lost), kind.noun)
+    if len(losers) > 1:
+        count = pluralize(len(losers), kind.noun)
         taken = f"{count} are skipped: server '{winner}' already has their names, and"
-        names = named([name for _, name in lost])
+        names = named([name for _, name in losers])
         # Not a valid name, as names are subjects of other warnings.
         return f"{winner}:*", f"{taken} {advice.format('them')} They are: {names}."
-    ((original, name),) = lost
+    ((original, name),) = losers
     taken = f"{kind.noun} {shown(original)} is skipped: server '{winner}' already has the name"
     return name, f"{taken} '{name}', and {advice.format('it')}"
 

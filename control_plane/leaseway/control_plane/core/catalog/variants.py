@@ -1,7 +1,7 @@
 """The states of a server variant: last known good, and served.
 
-A *last known good* variant has been listed, and its rules have given names to what it listed. A
-*served* variant also has the name clashes between servers resolved; workers get this one.
+A *last known good* variant has a listing, and exposed names by its own rules. In a *served*
+variant, name clashes between servers are resolved, too; workers get the served variant.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The variants that one worker was sent, has acknowledged and has refused (DESIGN §8).
 
-Only an acknowledgement changes what the worker counts as having. At most one push is pending;
-later changes are merged into the next one.
+Only an acknowledgement changes the versions that the worker counts as having. At most one push is
+pending; later changes are merged into the next one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How each limit is enforced on this machine, and what is reported to operators (DESIGN §2). Pure.
+"""Chooses how to enforce each limit on this machine, and reports gaps (DESIGN §2). Pure.
 
 A cgroup limits memory, CPU and processes of an instance's whole process tree. Without a cgroup,
 resource limits of the process (setrlimit) are the fallback, which is weaker; CPU has no fallback.

@@ -61,7 +61,7 @@ def roots_result(folders: Iterable[str]) -> bytes:
 
 def unanswered_text(method: str) -> str:
     """Return the error text for a server request that no caller answers."""
-    return f"No call under way answers {method}: its caller has to {_advice(method)}."
+    return f"No call in flight answers {method}: its caller has to {_advice(method)}."
 
 
 def input_required_fault(
