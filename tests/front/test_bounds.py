@@ -14,9 +14,9 @@ from aiohttp import web
 from leaseway.front.app import McpListener
 from leaseway.front.calling.sealing import Sealer
 from leaseway.front.calling.sessions import MAX_SESSIONS, SessionTable, TooManySessions
-from leaseway.front.http import checks, streamable, streams
+from leaseway.front.http import request_checks, streamable, streams
 from leaseway.front.http.callers import Callers
-from leaseway.front.http.checks import AccessCheck
+from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.http.streams import EventStream
@@ -167,7 +167,7 @@ async def test_the_older_transport_is_rejected_with_a_reason() -> None:
 
 
 async def test_a_body_that_never_ends_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_BODY_TIMEOUT", 0.2)
+    monkeypatch.setattr(request_checks, "_BODY_TIMEOUT", 0.2)
 
     async def body() -> AsyncIterator[bytes]:
         yield b'{"jsonrpc":'

@@ -12,7 +12,7 @@ from leaseway.front.calling.sealing import Sealer
 from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, EndedSessions, SessionTable
 from leaseway.front.handshake import HandshakeResponder
 from leaseway.front.http.callers import Callers
-from leaseway.front.http.checks import AccessCheck
+from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.methods import Methods

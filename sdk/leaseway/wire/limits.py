@@ -60,7 +60,7 @@ class UsageCounter:
 
     Args:
         limit: The limit's name.
-        what: The counted items in the plural, for messages.
+        items: The counted items in the plural, for messages.
         of_connection: Returns the limit of a connection.
         of_tenant: Returns the limit of a tenant, for all its connections.
         advice: What a caller at the limit can do, for messages.
@@ -69,13 +69,13 @@ class UsageCounter:
     def __init__(
         self,
         limit: str,
-        what: str,
+        items: str,
         of_connection: Callable[[], int],
         of_tenant: Callable[[], int],
         advice: str,
     ) -> None:
         self._limit = limit
-        self._what = what
+        self._items = items
         self._limits: dict[LimitScope, Callable[[], int]] = {
             "connection": of_connection,
             "tenant": of_tenant,
@@ -100,7 +100,7 @@ class UsageCounter:
                 raise over_limit(
                     self._limit,
                     scope,
-                    f"This {scope} has {limit} {self._what}, as many as it may. {self._advice}",
+                    f"This {scope} has {limit} {self._items}, its limit. {self._advice}",
                 )
         self._counts.update(holders)
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from leaseway.front.app import McpListener
 from leaseway.front.http.callers import Callers, TooManyCallers
-from leaseway.front.http.checks import AccessCheck
+from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.keys import add_key, make_key, revoke_key

@@ -190,8 +190,8 @@ class ProblemTable:
                 " occurrence were dropped. Fix the listed ones; dropped ones reappear when they"
                 " recur."
             )
-            dropped = Problem("workspace", PROBLEMS_DROPPED, message, severity="warning")
-            self._see(dropped, _REPORTED, now, again=True)
+            overflow = Problem("workspace", PROBLEMS_DROPPED, message, severity="warning")
+            self._see(overflow, _REPORTED, now, again=True)
 
     def _forget_drops(self) -> None:
         # The table is half empty: dropped problems had time to be reported again.

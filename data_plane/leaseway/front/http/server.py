@@ -12,8 +12,8 @@ from typing import Any, Final
 from aiohttp import web
 
 from leaseway.front.http.callers import Callers, TooManyCallers
-from leaseway.front.http.checks import MAX_BODY, AccessCheck, HttpError
 from leaseway.front.http.connection import FrontConnection, FrontConnections
+from leaseway.front.http.request_checks import MAX_BODY, AccessCheck, HttpError
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
 from leaseway.wire.errors import Fault, Reason
 

@@ -42,8 +42,8 @@ from leaseway.front.calling.sessions import (
 )
 from leaseway.front.definitions import has_header_params
 from leaseway.front.handshake import MODERN_MARK, initialize_result, negotiate_version
-from leaseway.front.http.checks import HttpError, accepts_stream, read_body
 from leaseway.front.http.connection import HeadHandler
+from leaseway.front.http.request_checks import HttpError, accepts_stream, read_body
 from leaseway.front.http.streams import AiohttpSender, EventStream, HttpReply, json_response
 from leaseway.front.messages import (
     ABSENT,

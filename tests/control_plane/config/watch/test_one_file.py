@@ -100,7 +100,7 @@ async def test_a_file_is_yielded_at_once(path: Path) -> None:
 
 
 async def test_an_absent_file_is_gone_at_once(path: Path) -> None:
-    async with watching(path, gone_after=NEVER) as watched:
+    async with watching(path, deleted_after=NEVER) as watched:
         assert await watched.next() is None
 
 
@@ -223,7 +223,7 @@ async def test_a_burst_of_writes_ends_in_its_last_content(path: Path) -> None:
 
 async def test_a_deleted_file_is_gone_only_after_it_has_been_absent_for_long(path: Path) -> None:
     path.write_text("one")
-    async with watching(path, poll=0.05, gone_after=0.4) as watched:
+    async with watching(path, poll=0.05, deleted_after=0.4) as watched:
         assert await watched.text() == "one"
         deleted = time.monotonic()
         path.unlink()
@@ -235,7 +235,7 @@ async def test_a_deleted_file_is_gone_only_after_it_has_been_absent_for_long(pat
 
 async def test_a_file_that_comes_back_in_time_was_never_gone(path: Path, reads: Reads) -> None:
     path.write_text("one")
-    async with watching(path, poll=0.02, quiet=0.01, gone_after=NEVER) as watched:
+    async with watching(path, poll=0.02, quiet=0.01, deleted_after=NEVER) as watched:
         assert await watched.text() == "one"
         path.unlink()
         following = asyncio.create_task(watched.next())

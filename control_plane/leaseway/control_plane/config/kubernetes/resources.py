@@ -97,11 +97,11 @@ class _Bounded:
     """
 
     def __init__(self) -> None:
-        self._left = _MAX_VALUES
+        self._remaining = _MAX_VALUES
 
     def value(self, found: Any, depth: int) -> Any:
-        self._left -= 1
-        if self._left < 0 or depth > _MAX_DEPTH:
+        self._remaining -= 1
+        if self._remaining < 0 or depth > _MAX_DEPTH:
             return None
         if isinstance(found, Mapping):
             return {str(name): self.value(each, depth + 1) for name, each in found.items()}

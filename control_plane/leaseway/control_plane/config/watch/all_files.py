@@ -68,7 +68,7 @@ async def watch_sources(
     *,
     quiet: float = 0.1,
     longest: float | None = None,
-    gone_after: float = 2.0,
+    deleted_after: float = 2.0,
     poll: float = 1.0,
     clock: Clock = time.monotonic,
 ) -> AsyncGenerator[dict[Source, FileContent], None]:
@@ -82,14 +82,14 @@ async def watch_sources(
         quiet: Seconds without an event until a burst of events ends.
         longest: Seconds from the first event until a burst ends at the latest; by default 0.5 for
             one file, 2 for several, which take longer to write.
-        gone_after: Seconds that a file must be absent to count as deleted. A file that is absent
+        deleted_after: Seconds that a file must be absent to count as deleted. A file that is absent
             from the start counts at once.
         poll: Seconds between polls.
         clock: Monotonic time.
     """
     alone = len(sources) == 1 and not sources[0].folder
     burst = Debounce(quiet, (0.5 if alone else 2.0) if longest is None else longest)
-    watch = _SourcesWatch(sources, burst, gone_after, poll, clock)
+    watch = _SourcesWatch(sources, burst, deleted_after, poll, clock)
     try:
         yield await watch.first_contents()
         while True:
@@ -103,14 +103,14 @@ class _SourcesWatch:
         self,
         sources: Sequence[Source],
         idle: Debounce,
-        gone_after: float,
+        deleted_after: float,
         poll: float,
         clock: Clock,
     ) -> None:
         self._sources = tuple(sources)
         self._paths = tuple(source for source in sources if not source.namespace)
         self._idle = idle
-        self._gone_after = gone_after
+        self._deleted_after = deleted_after
         self._poll = poll
         self._clock = clock
         self._changed = asyncio.Event()
@@ -219,7 +219,7 @@ class _SourcesWatch:
 
     def _apply_absence(self, source: Source, now: float) -> None:
         since = self._absent_since.setdefault(source, now)
-        if source in self._files and now - since < self._gone_after:
+        if source in self._files and now - since < self._deleted_after:
             return  # its last content stays for now
         if source in self._paths:
             self._files[source] = None
@@ -234,7 +234,7 @@ class _SourcesWatch:
             for source, since in self._absent_since.items()
             if self._files.get(source) is not None
         ]
-        return min(absent) + self._gone_after if absent else None
+        return min(absent) + self._deleted_after if absent else None
 
     async def _ensure_events(self) -> None:
         for events in self._events:

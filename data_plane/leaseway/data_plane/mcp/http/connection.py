@@ -260,7 +260,7 @@ class HttpConnection(Peer):
         return await self._renewal.current_session()
 
     def _fail_session(self, key: object) -> None:
-        fault = errors.session_gone(self.server)
+        fault = errors.session_expired(self.server)
         self._fail(key, fault)
         self.end(fault)
 
@@ -275,7 +275,7 @@ class HttpConnection(Peer):
                 raise MCPError(INVALID_REQUEST, "its protocol version has changed")
             await self.notify("notifications/initialized", None, {"headers": {**self.era.headers}})
         except MCPError as error:
-            self.end(errors.session_gone(self.server, f"{error}".rstrip(".")))
+            self.end(errors.session_expired(self.server, f"{error}".rstrip(".")))
         else:
             self._on_tools_changed()
             self._on_reopened()
@@ -323,7 +323,7 @@ class HttpConnection(Peer):
         if self._renews_sessions and self._endpoint.session_is_ours:
             self._spawn(self._renewal.renew(session))
         else:
-            self.end(errors.session_gone(self.server))
+            self.end(errors.session_expired(self.server))
 
     # The end.
 

@@ -186,7 +186,7 @@ def unreadable(server: str, problem: str) -> Fault:
     return _server_error(server, text, "yes", 200, INVALID_REQUEST)
 
 
-def session_gone(server: str, cause: str = "") -> Fault:
+def session_expired(server: str, cause: str = "") -> Fault:
     """Return the fault for a connection whose session the server no longer knows.
 
     `cause` is why no new session could be opened, if that was tried.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaseway.front.http.checks import AccessCheck, HttpError
+from leaseway.front.http.request_checks import AccessCheck, HttpError
 from leaseway.wire.channels.endpoint import Endpoint
 
 LOCAL = Endpoint("127.0.0.1", 7680)
