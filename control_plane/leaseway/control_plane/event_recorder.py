@@ -246,9 +246,9 @@ class EventRecorder:
 def _counted(lines: Sequence[str]) -> str:
     counts: dict[str, int] = {}
     for line in lines:
-        word = line.partition(" ")[0]
-        counts[word] = counts.get(word, 0) + 1
-    return ", ".join(f"{count} {word}" for word, count in counts.items()) or "nothing changed"
+        action = line.partition(" ")[0]
+        counts[action] = counts.get(action, 0) + 1
+    return ", ".join(f"{count} {action}" for action, count in counts.items()) or "nothing changed"
 
 
 def spec_changes(

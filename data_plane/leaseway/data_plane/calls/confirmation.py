@@ -83,25 +83,25 @@ class Confirmation:
 
 
 def _refusal(active: ActiveCall, answer: sync_pb2.ApprovalAnswer) -> Fault:
-    what = f"{active.call.server_id}:{active.call.tool}"
+    tool = f"{active.call.server_id}:{active.call.tool}"
     if answer.state == "full":
         return Fault(
             Reason.OVERLOADED,
             f"Too many calls of this tenant wait for an approval, so none was requested for "
-            f"{what}. Approve or deny the waiting calls: leaseway approvals.",
+            f"{tool}. Approve or deny the waiting calls: leaseway approvals.",
             retry_delay=_FULL_RETRY,
         )
     approval = answer.approval_id
     if answer.state == "denied":
         return Fault(
             Reason.PERMISSION_DENIED,
-            f"{answer.decided_by} has denied this call of {what} (approval {approval}).",
+            f"{answer.decided_by} has denied this call of {tool} (approval {approval}).",
             metadata={"confirmation_id": approval, "server": active.call.server_id},
         )
     valid_for = seconds(answer.expires_in)
     return Fault(
         Reason.CONFIRMATION_REQUIRED,
-        f"This call of {what} needs a person's approval: leaseway approvals approve {approval}. "
+        f"This call of {tool} needs a person's approval: leaseway approvals approve {approval}. "
         f"Then make the same call again, within {valid_for / 60:.0f} minutes.",
         metadata={
             "confirmation_id": approval,

@@ -1,4 +1,4 @@
-"""What all instances of a worker share: its environment, reaper, HTTP client, vault and pods."""
+"""The resources that all instances of a worker share: environment, HTTP client, vault, pods."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _encode(tool: str, arguments: Mapping[str, Any]) -> bytes:
         value = arguments if type(arguments) is dict else dict(arguments)
         return "".join(_chunks(value, 0)).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        # The error's text may quote a value, so it is left out.
+        # The error's text may quote a value, so it is omitted.
         raise Fault(
             Reason.INVALID_ARGUMENTS,
             f"The arguments of '{tool}' cannot be written as JSON ({type(error).__name__}); pass "

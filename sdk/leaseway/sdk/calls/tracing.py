@@ -91,7 +91,7 @@ def record_route(span: Span, server: str, worker: str, lease: str) -> None:
 
 
 def record_failure(span: Span, fault: Fault) -> None:
-    """Record the reason of a failure; its message may repeat arguments and is left out."""
+    """Record the reason of a failure; its message may repeat arguments and is omitted."""
     if span.is_recording():
         span.set_attribute(Attr.RPC_RESPONSE_STATUS_CODE, code_of(fault).name)
         span.set_attribute(Attr.ERROR_TYPE, fault.reason.value)

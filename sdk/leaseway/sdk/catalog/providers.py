@@ -117,7 +117,7 @@ def _find_problem(
     target: _Provider, tool: Tool, definitions: Mapping[str, object]
 ) -> tuple[ProjectionReason, str] | None:
     """Return why a tool cannot be converted, or None if it can."""
-    subject = f"Tool '{tool.name}' of server '{tool.server_id}' is left out:"
+    subject = f"Tool '{tool.name}' of server '{tool.server_id}' is skipped:"
     if re.fullmatch(target.name_pattern, tool.name) is None:
         return "NAME_REFUSED", (
             f"{subject} its name does not match '{target.name_pattern}', as the provider requires. "

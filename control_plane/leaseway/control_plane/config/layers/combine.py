@@ -398,18 +398,18 @@ def _closed_keys(
             below = declared.member(each.name)
             stated = {one.name for one in below.entries} if isinstance(below, Table) else set()
             for name in each.members:
-                word = f"{each.name}.{name.name}"
-                if name.name not in stated and word not in opened:
-                    yield _not_opened(domain, entry, name, f"{path}.{name.name}", word)
+                key = f"{each.name}.{name.name}"
+                if name.name not in stated and key not in opened:
+                    yield _not_opened(domain, entry, name, f"{path}.{name.name}", key)
 
 
 def _not_opened(
-    domain: LayerDocument, server: TableEntry, each: TableEntry, path: str, word: str
+    domain: LayerDocument, server: TableEntry, each: TableEntry, path: str, key: str
 ) -> ConfigIssue:
     message = (
-        f"A domain can't set {quoted(word)} of the server {quoted(server.name)}: the system layer"
+        f"A domain can't set {quoted(key)} of the server {quoted(server.name)}: the system layer"
         " decides what runs, where, and how. Remove it, or open it there with"
-        f" 'domain_may: [{word if word.isprintable() else each.name}]'."
+        f" 'domain_may: [{key if key.isprintable() else each.name}]'."
     )
     return domain.error(path, each.at, message, server=server.name)
 

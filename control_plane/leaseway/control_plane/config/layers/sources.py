@@ -109,12 +109,12 @@ def files_in(folder: Path) -> list[Path]:
     return sorted(found)[:MAX_TENANTS]
 
 
-def _source(word: str) -> Source:
-    match = _KIND.fullmatch(word)
+def _source(option: str) -> Source:
+    match = _KIND.fullmatch(option)
     if match is None:
-        if not word:
+        if not option:
             raise BadSources("--config needs a path.")
-        return Source("native", Path(word))
+        return Source("native", Path(option))
     kind, rest = match[1], match[2]
     if not rest:
         raise BadSources(f"--config {kind}= needs a path.")
