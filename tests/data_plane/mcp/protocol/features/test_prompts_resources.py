@@ -9,31 +9,38 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.conftest import ServerCommand
-from tests.data_plane.mcp.conftest import Bench
+from tests.conftest import BOUND, ServerCommand
+from tests.data_plane.mcp.conftest import Bench, serving
 
 from leaseway.data_plane.core.calls.call import Outcome, ToolRequest
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.errors import Reason
 
-WAIT = 60.0
 KINDS = pytest.mark.parametrize(
     ("transport", "protocol"),
     [("stdio", "auto"), ("stdio", "legacy"), ("http", "auto"), ("http", "legacy")],
 )
 
 
+@pytest.fixture(scope="module")
+async def shared() -> AsyncIterator[str]:
+    """Run an HTTP server for tests that do not depend on its state; yield its address."""
+    async with serving("offering_http") as address:
+        yield address
+
+
 @contextlib.asynccontextmanager
 async def offering(
-    bench: Bench, transport: str, protocol: str, *words: str
+    bench: Bench, transport: str, protocol: str, *words: str, address: str = ""
 ) -> AsyncIterator[Instance]:
-    """Start a server with prompts and resources."""
+    """Start a server with prompts and resources, or use the HTTP server at an address."""
     async with contextlib.AsyncExitStack() as stack:
         if transport == "stdio":
             spec = bench.stdio("offering_stdio", *words, protocol=protocol)
         else:
-            address = await stack.enter_async_context(bench.serving("offering_http", *words))
+            if not address:
+                address = await stack.enter_async_context(serving("offering_http", *words))
             spec = bench.http_spec(f"{address}/mcp", protocol=protocol)
         instance = await bench.start(spec)
         yield instance
@@ -50,7 +57,7 @@ class Subscriber:
 
     async def next(self) -> str:
         """Return the next update."""
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(BOUND):
             return await self.updates.get()
 
 
@@ -58,7 +65,7 @@ async def ask(instance: Instance, method: str, name: str, params: dict[str, Any]
     outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     request = ToolRequest(name, b"", json.dumps(params).encode(), method=method)
     instance.call(request, outcome.set_result)
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(BOUND):
         return await outcome
 
 
@@ -75,17 +82,17 @@ async def write(bench: Bench, instance: Instance, name: str, text: str) -> list[
 
 
 async def until_said(bench: Bench, instance: Instance, wanted: list[str]) -> None:
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(BOUND):
         while json.loads(await bench.text(instance, "said", {})) != wanted:
             await asyncio.sleep(0.01)
 
 
 @KINDS
 async def test_all_pages_of_all_lists_are_kept_unchanged(
-    bench: Bench, transport: str, protocol: str
+    bench: Bench, shared: str, transport: str, protocol: str
 ) -> None:
-    async with offering(bench, transport, protocol) as instance:
-        prompts_resources = await instance.list_prompts_resources(WAIT)
+    async with offering(bench, transport, protocol, address=shared) as instance:
+        prompts_resources = await instance.list_prompts_resources(BOUND)
         assert instance.prompts_resources is prompts_resources
     assert [json.loads(each)["name"] for each in prompts_resources.prompts] == [
         "greet",
@@ -108,9 +115,9 @@ async def test_all_pages_of_all_lists_are_kept_unchanged(
 
 @KINDS
 async def test_prompts_resources_and_completions_are_requested(
-    bench: Bench, transport: str, protocol: str
+    bench: Bench, shared: str, transport: str, protocol: str
 ) -> None:
-    async with offering(bench, transport, protocol) as instance:
+    async with offering(bench, transport, protocol, address=shared) as instance:
         prompt = await result(
             instance, "prompts/get", "greet", name="greet", arguments={"name": "Ada"}
         )
@@ -133,7 +140,7 @@ async def test_prompts_resources_and_completions_are_requested(
 
 async def test_a_list_that_fails_does_not_affect_the_others(bench: Bench) -> None:
     async with offering(bench, "stdio", "auto", "broken=resources") as instance:
-        prompts_resources = await instance.list_prompts_resources(WAIT)
+        prompts_resources = await instance.list_prompts_resources(BOUND)
         assert list(instance.tools) == ["write", "offer", "said"]
     assert len(prompts_resources.prompts) == 3
     assert prompts_resources.resources == ()
@@ -145,7 +152,7 @@ async def test_a_list_that_fails_does_not_affect_the_others(bench: Bench) -> Non
 
 async def test_a_server_without_prompts_and_resources_has_empty_lists(bench: Bench) -> None:
     instance = await bench.start(bench.stdio("official_stdio"))
-    prompts_resources = await instance.list_prompts_resources(WAIT)
+    prompts_resources = await instance.list_prompts_resources(BOUND)
     assert (
         prompts_resources.prompts,
         prompts_resources.resources,
@@ -157,14 +164,14 @@ async def test_a_server_without_prompts_and_resources_has_empty_lists(bench: Ben
 @KINDS
 async def test_changed_lists_are_reported(bench: Bench, transport: str, protocol: str) -> None:
     async with offering(bench, transport, protocol) as instance:
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(BOUND):
             reported = False
             while not reported:  # notifications before it listens are lost
                 await bench.text(instance, "offer", {})
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.3):
                         reported = await bench.changed.get() is instance
-        prompts_resources = await instance.list_prompts_resources(WAIT)
+        prompts_resources = await instance.list_prompts_resources(BOUND)
     assert len(prompts_resources.prompts) > 3
     assert len(prompts_resources.resources) > 3
 
@@ -206,9 +213,9 @@ async def until_updated(
 
 @KINDS
 async def test_updates_are_of_the_subscribed_resource_or_its_parts(
-    bench: Bench, transport: str, protocol: str
+    bench: Bench, shared: str, transport: str, protocol: str
 ) -> None:
-    async with offering(bench, transport, protocol) as instance:
+    async with offering(bench, transport, protocol, address=shared) as instance:
         whole, other = Subscriber(instance, "note://secret"), Subscriber(instance, "note://b")
         assert [await whole.next(), await other.next()] == ["", ""]
         if protocol == "legacy":  # the official modern server notifies of exact URIs only
@@ -220,25 +227,25 @@ async def test_updates_are_of_the_subscribed_resource_or_its_parts(
 
 @KINDS
 async def test_subscribers_are_notified_of_the_instances_end(
-    bench: Bench, transport: str, protocol: str
+    bench: Bench, shared: str, transport: str, protocol: str
 ) -> None:
-    async with offering(bench, transport, protocol) as instance:
+    async with offering(bench, transport, protocol, address=shared) as instance:
         subscriber = Subscriber(instance, "note://a")
         assert await subscriber.next() == ""
         await instance.close()
-        async with asyncio.timeout(WAIT):
+        async with asyncio.timeout(BOUND):
             outcome = await subscriber.end
     assert outcome.fault is not None
     assert (outcome.fault.reason, outcome.fault.started) == (Reason.SERVER_LOST, "yes")
     late = Subscriber(instance, "note://a")
-    async with asyncio.timeout(WAIT):
+    async with asyncio.timeout(BOUND):
         assert (await late.end).fault is not None
 
 
 async def test_a_server_without_subscriptions_fails_with_advice(bench: Bench) -> None:
     for protocol in ("auto", "legacy"):
         async with offering(bench, "stdio", protocol, "mute") as instance:
-            async with asyncio.timeout(WAIT):
+            async with asyncio.timeout(BOUND):
                 fault = (await Subscriber(instance, "note://a").end).fault
         assert fault is not None
         assert fault.reason is Reason.SERVER_ERROR
@@ -251,7 +258,7 @@ async def test_npms_reference_server_lists_reads_completes_and_notifies(
     command, *args = [*npm_server("mcp-server-everything"), "stdio"]
     spec = ServerSpec(VariantKey("everything"), "stdio", command=command, args=tuple(args))
     instance = await bench.start(spec)
-    prompts_resources = await instance.list_prompts_resources(WAIT)
+    prompts_resources = await instance.list_prompts_resources(BOUND)
     assert prompts_resources.gaps == ()
     prompts = {json.loads(each)["name"]: json.loads(each) for each in prompts_resources.prompts}
     assert prompts
