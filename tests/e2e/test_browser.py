@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import re
 import threading
@@ -124,7 +123,7 @@ async def screenshot(session: AsyncSession, *, inline: bool = False) -> ToolResu
 
 @pytest.mark.npm
 @pytest.mark.usefixtures("leak_guard")
-async def test_two_sessions_use_their_own_browsers_at_the_same_time(
+async def test_two_sessions_use_their_own_browsers_and_get_references_or_inline_media(
     tmp_path: Path, npm_server: ServerCommand, chromium: str, site: str
 ) -> None:
     async with running(tmp_path, {"browser": browser(npm_server, chromium, tmp_path)}) as (
@@ -142,6 +141,10 @@ async def test_two_sessions_use_their_own_browsers_at_the_same_time(
                     assert (image["mimeType"], image["byteLength"]) == ("image/png", len(data))
                     assert same(data, page), f"Session {name} got the screenshot of another page."
                     references[name] = image["artifact"]
+                result = await screenshot(session, inline=True)
+                assert "artifact" not in image_of(result)
+                (shown,) = [item for item in await result.for_model() if item["type"] == "image"]
+                assert shown["mime_type"] == "image/png"
 
         async with asyncio.TaskGroup() as group:
             for name in PAGES:
@@ -156,20 +159,3 @@ async def _check_only_own_session_reads(client: AsyncClient, references: dict[st
     with pytest.raises(ArtifactLost):
         await client.session("green").read_artifact(references["red"])
     assert await client.session("red").read_artifact(references["red"])
-
-
-@pytest.mark.npm
-@pytest.mark.usefixtures("leak_guard")
-async def test_a_screenshot_is_inline_if_the_caller_asks_for_inline_media(
-    tmp_path: Path, npm_server: ServerCommand, chromium: str, site: str
-) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        servers = {"browser": browser(npm_server, chromium, tmp_path)}
-        _, client = await stack.enter_async_context(running(tmp_path, servers))
-        session = await stack.enter_async_context(client.session("inline"))
-        page = PAGES["red"][0]
-        await visit(session, site, page)
-        result = await screenshot(session, inline=True)
-        assert "artifact" not in image_of(result)
-        (shown,) = [item for item in await result.for_model() if item["type"] == "image"]
-        assert shown["mime_type"] == "image/png"
