@@ -1,4 +1,4 @@
-"""FastMCP's client: lists tools and calls `echo`; run in an environment of its own."""
+"""FastMCP's client: lists tools and calls `echo`; run in its own environment."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""The client of `mcp` 1.x: lists tools and calls `echo`; run in an environment of its own."""
+"""The client of `mcp` 1.x: lists tools and calls `echo`; run in its own environment."""
 
 import asyncio
 import sys

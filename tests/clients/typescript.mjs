@@ -1,4 +1,4 @@
-// The TypeScript SDK's client: lists tools and calls `echo`. Its first word is where it is installed.
+// The TypeScript SDK's client: lists tools and calls `echo`. The first argument is its folder.
 import { createRequire } from "node:module";
 
 const [folder, ...words] = process.argv.slice(2);
@@ -13,7 +13,7 @@ const transport = words[0].startsWith("http")
 const client = new Client({ name: "typescript", version: "0" });
 await client.connect(transport);
 console.log((await client.listTools()).tools.map((tool) => tool.name).sort().join(" "));
-const said = await client.callTool({ name: "echo", arguments: { text: "hello" } });
-console.log(said.content[0].text);
+const result = await client.callTool({ name: "echo", arguments: { text: "hello" } });
+console.log(result.content[0].text);
 if (transport.terminateSession) await transport.terminateSession();
 await client.close();

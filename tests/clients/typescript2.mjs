@@ -1,4 +1,4 @@
-// The TypeScript SDK's second client: as `typescript.mjs`, first in the newest version, then with a handshake.
+// The TypeScript SDK 2: like `typescript.mjs`, in the newest version and then with a handshake.
 import { createRequire } from "node:module";
 
 const [folder, ...words] = process.argv.slice(2);
@@ -6,7 +6,7 @@ const require = createRequire(`${folder}/package.json`);
 const { Client, StreamableHTTPClientTransport } = require("@modelcontextprotocol/client");
 const { StdioClientTransport } = require("@modelcontextprotocol/client/stdio");
 
-let names, said;
+let names, text;
 for (const mode of [{ pin: "2026-07-28" }, "legacy"]) {
   const transport = words[0].startsWith("http")
     ? new StreamableHTTPClientTransport(new URL(words[0]))
@@ -16,9 +16,9 @@ for (const mode of [{ pin: "2026-07-28" }, "legacy"]) {
   const version = client.getNegotiatedProtocolVersion();
   if ((version === "2026-07-28") !== (mode !== "legacy")) throw new Error(`It speaks ${version}.`);
   names = (await client.listTools()).tools.map((tool) => tool.name).sort().join(" ");
-  said = (await client.callTool({ name: "echo", arguments: { text: "hello" } })).content[0].text;
+  text = (await client.callTool({ name: "echo", arguments: { text: "hello" } })).content[0].text;
   if (mode === "legacy" && transport.terminateSession) await transport.terminateSession();
   await client.close();
 }
 console.log(names);
-console.log(said);
+console.log(text);

@@ -1,4 +1,4 @@
-"""`deploy/compose.yaml`, as an operator runs it: by `docker compose`, or by `docker-compose`."""
+"""`deploy/compose.yaml` with `docker compose` or `docker-compose`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Compose:
 
 @pytest.fixture
 def compose() -> Iterator[Compose]:
-    """Return the file's project, up; afterwards nothing of it is left."""
+    """Run the project of the file; remove it at the end."""
     if shutil.which("docker") is None or not docker("info", check=False):
         absent("docker", "no container engine answers (docker info).")
     if not docker("image", "inspect", _IMAGE, check=False).strip("[]\n"):
@@ -85,7 +85,7 @@ def docker(*arguments: str, check: bool = True) -> str:
 
 
 @pytest.mark.timeout(900)
-async def test_compose_serves_heals_after_a_partition_and_drains(compose: Compose) -> None:
+async def test_compose_serves_recovers_from_a_partition_and_drains(compose: Compose) -> None:
     def workers() -> int:
         listed = compose.leaseway("workers", "--json")
         found = json.loads(listed.stdout) if listed.returncode == 0 else []

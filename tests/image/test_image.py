@@ -1,4 +1,4 @@
-"""The image, as a container engine runs it: made by `tools/image/build.sh` beforehand.
+"""The image of `tools/image/build.sh` in a container engine.
 
 Each test has containers of its own, in a network of its own, and removes them.
 """
@@ -42,7 +42,7 @@ def docker(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[s
 
 @pytest.fixture(scope="module")
 def image() -> str:
-    """Return the image's name, where there are an engine and the image."""
+    """Return the name of the image, or skip without an engine or the image."""
     if shutil.which("docker") is None or docker("info", check=False).returncode:
         absent("docker", "no container engine answers (docker info).")
     if docker("image", "inspect", _IMAGE, check=False).returncode:
@@ -51,7 +51,7 @@ def image() -> str:
 
 
 class Containers:
-    """The containers of one test, in one network.
+    """The containers of a test, in one network.
 
     Args:
         image: What they run.
@@ -63,7 +63,7 @@ class Containers:
         self.network = Network().create()
 
     def start(self, name: str, *command: str, **options: Any) -> DockerContainer:
-        """Start a container; others find it by its name."""
+        """Start a container; other containers reach it by its name."""
         made = (
             DockerContainer(self._image, hostname=name, read_only=True, cap_drop=["ALL"], **options)
             .with_command(list(command))
@@ -76,12 +76,12 @@ class Containers:
         return made
 
     def cut_off(self, container: DockerContainer) -> None:
-        """Take a container out of the network; `network.connect` brings it back."""
+        """Disconnect a container from the network; `network.connect` reconnects it."""
         networks = container.get_docker_client().client.networks
         networks.get(self.network.name).disconnect(container.get_container_id())
 
     def remove(self) -> None:
-        """Remove all of them."""
+        """Remove all containers."""
         for container in self._made:
             container.stop()
         self.network.remove()
@@ -89,7 +89,7 @@ class Containers:
 
 @pytest.fixture
 def containers(image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Containers]:
-    # Its own remover is an image that would have to be pulled.
+    # The remover of testcontainers is an image that would have to be pulled.
     monkeypatch.setattr(testcontainers_config, "ryuk_disabled", True)
     made = Containers(image)
     try:
@@ -101,7 +101,7 @@ def containers(image: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Containe
 @pytest.fixture
 def system(containers: Containers) -> tuple[DockerContainer, DockerContainer]:
     """Return a control plane and a worker."""
-    # The configuration is written inside: what is mounted comes from the engine's machine.
+    # The configuration is written in the container: mounts come from the machine of the engine.
     script = (
         'mkdir -p /tmp/c && printf %s "$CONFIG" > /tmp/c/mcp.yaml &&'
         " exec leaseway control-plane --config /tmp/c/mcp.yaml --listen 0.0.0.0:7600"
@@ -114,18 +114,18 @@ def system(containers: Containers) -> tuple[DockerContainer, DockerContainer]:
 
 
 def told(container: DockerContainer, *command: str) -> str:
-    """Return what a command in a container writes."""
+    """Return the output of a command in a container."""
     return container.exec(list(command)).output.decode()
 
 
 def called(plane: DockerContainer) -> tuple[bool, str]:
-    """Return whether a call goes through, and what the command wrote."""
+    """Return whether a call succeeds, and the output of the command."""
     command = "leaseway call time:current_time timezone=UTC --timeout 5 --address plane:7600"
     outcome = plane.exec(command)
     return outcome.exit_code == 0, outcome.output.decode()
 
 
-async def test_a_call_goes_from_one_container_through_another(
+async def test_a_call_from_one_container_reaches_a_server_in_another(
     system: tuple[DockerContainer, DockerContainer],
 ) -> None:
     plane, _ = system
@@ -145,7 +145,7 @@ async def test_nothing_runs_as_root_or_can_write_to_the_image(
     assert told(worker, "cat", "/proc/1/comm").strip() == "tini"
 
 
-async def test_a_stop_ends_a_worker_in_order(
+async def test_a_stopped_container_shuts_its_worker_down(
     system: tuple[DockerContainer, DockerContainer],
 ) -> None:
     plane, worker = system
@@ -157,7 +157,7 @@ async def test_a_stop_ends_a_worker_in_order(
     assert b"it received SIGTERM" in worker.get_logs()[1]
 
 
-async def test_a_partition_is_told_by_name_and_heals(
+async def test_a_partition_is_reported_and_recovers(
     containers: Containers, system: tuple[DockerContainer, DockerContainer]
 ) -> None:
     plane, worker = system
@@ -176,7 +176,7 @@ async def test_a_partition_is_told_by_name_and_heals(
     assert len(json.loads(held)) == 1
 
 
-def test_what_is_in_the_image_is_listed_with_its_versions(image: str) -> None:
+def test_the_packages_of_the_image_are_listed_with_their_versions(image: str) -> None:
     listed = docker(
         "run", "--rm", "--entrypoint", "cat", image, "/opt/leaseway/sbom.cdx.json"
     ).stdout
@@ -187,7 +187,7 @@ def test_what_is_in_the_image_is_listed_with_its_versions(image: str) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "target", "mib"), [("", "", 180), ("-node", " node", 320)])
-def test_no_image_is_larger_than_is_said(image: str, suffix: str, target: str, mib: int) -> None:
+def test_no_image_is_larger_than_documented(image: str, suffix: str, target: str, mib: int) -> None:
     found = docker("image", "inspect", "--format", "{{.Size}}", image + suffix, check=False)
     if found.returncode:
         absent("docker", f"there is no image {image}{suffix}; run tools/image/build.sh{target}.")

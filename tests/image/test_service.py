@@ -1,4 +1,4 @@
-"""The systemd unit, as systemd itself judges it."""
+"""The systemd unit, verified by systemd."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import ROOT
 
 
-def test_the_unit_is_good_for_systemd(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze.")
     text = (ROOT / "deploy" / "systemd" / "leaseway.service").read_text()
@@ -30,7 +30,7 @@ def test_the_unit_is_good_for_systemd(tmp_path: Path) -> None:
     assert "ExecStart=/bin/true up" in installed
 
 
-def test_a_mistake_in_the_unit_would_be_seen(tmp_path: Path) -> None:
+def test_systemd_reports_a_mistake_in_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("there is no systemd-analyze.")
     unit = tmp_path / "leaseway.service"

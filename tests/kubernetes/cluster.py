@@ -27,11 +27,11 @@ CRDS: Final = ROOT / "deploy" / "chart" / "leaseway" / "crds"
 CHART: Final = ROOT / "deploy" / "chart" / "leaseway"
 ADMIN: Final = "admin-token"
 USERS: Final = ("plane", "worker", "nobody")
-"""Users without any right of their own; a user's token is its name with `-token` behind."""
+"""Users without rights; the token of a user is its name and `-token`."""
 
 
 def missing() -> str | None:
-    """Return why there can be no API here, or None."""
+    """Return why the API cannot run on this machine, or None."""
     if not (TOOLS / "kube-apiserver").exists():
         return f"there is no kube-apiserver in {TOOLS}; run `make k8s-api`"
     if shutil.which("etcd") is None:
@@ -40,7 +40,7 @@ def missing() -> str | None:
 
 
 class ApiRefused(Exception):
-    """The API answered with an error."""
+    """The API responded with an error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -49,11 +49,11 @@ class ApiRefused(Exception):
 
 @dataclass
 class Cluster:
-    """The API's two processes.
+    """The two processes of the API.
 
     Args:
-        folder: Where their files go.
-        ports: Three free ones.
+        folder: The folder of their files.
+        ports: Three free ports.
     """
 
     folder: Path
@@ -91,7 +91,7 @@ class Cluster:
         self.start_api()
 
     def start_api(self) -> None:
-        """Start the API server alone, and wait until it is ready."""
+        """Start only the API server, and wait until it is ready."""
         key = self.folder / "sa.key"
         self._api = self._spawn(
             str(TOOLS / "kube-apiserver"),
@@ -121,12 +121,12 @@ class Cluster:
                 return
 
     def stop_api(self) -> None:
-        """Kill the API server; what it keeps stays in etcd."""
+        """Kill the API server; its data stays in etcd."""
         _end(self._api)
         self._api = None
 
     def stop(self) -> None:
-        """End both."""
+        """Stop both."""
         _end(self._api)
         _end(self._etcd)
 
@@ -145,10 +145,10 @@ class Cluster:
         kind: str = "application/json",
         text: bool = False,
     ) -> Any:
-        """Ask the API as an administrator and return what it messages.
+        """Send a request as an administrator and return the response.
 
         Raises:
-            ApiRefused: It answered with an error.
+            ApiRefused: The API responded with an error.
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
@@ -180,7 +180,7 @@ class Cluster:
                     time.sleep(0.05)
 
     def apply(self, kind: str, name: str, spec: Any, *, namespace: str = "default") -> Any:
-        """Make a resource, or replace its specification."""
+        """Create a resource, or replace its specification."""
         body = {
             "apiVersion": "leaseway.dev/v1alpha1",
             "kind": kind,
@@ -198,7 +198,7 @@ class Cluster:
         return self.request("PUT", f"{path}/{name}", body)
 
     def grant(self, path: str, user: str, rules: list[tuple[str, list[str], list[str]]]) -> None:
-        """Give a user rights in a namespace: (API group, resources, verbs)."""
+        """Grant a user rights in a namespace: (API group, resources, verbs)."""
         listed = [
             {"apiGroups": [group], "resources": resources, "verbs": verbs}
             for group, resources, verbs in rules
@@ -214,9 +214,9 @@ class Cluster:
         self.request("POST", f"{path}/rolebindings", binding)
 
     def kubeconfig(self, user: str = "admin", namespace: str = "default") -> Path:
-        """Return a file that a client of this API is given as KUBECONFIG."""
+        """Return a KUBECONFIG file for this API."""
         path = self.folder / f"{user}-{namespace}.kubeconfig"
-        if path.exists():  # others may be reading it
+        if path.exists():  # other processes may be reading it
             return path
         cluster = {"server": self.url, "insecure-skip-tls-verify": True}
         context = {"cluster": "test", "user": user, "namespace": namespace}

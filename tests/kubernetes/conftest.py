@@ -28,7 +28,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> str:
-    """Return a namespace of this test's own."""
+    """Return a new namespace."""
     name = f"t{abs(hash(request.node.nodeid)) % 10**12}"
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     cluster.request("POST", "/api/v1/namespaces", body)

@@ -1,4 +1,4 @@
-"""A kubelet's part, as far as a worker's pods need it: their server is a process of this machine.
+"""The part of a kubelet that pods of workers need: each server is a process of this machine.
 
 It is a node of the real API: it takes pods to itself, reports how they are, and serves `attach`
 over HTTPS, to which the API server passes a client's websocket on. Images are names of commands.
@@ -30,8 +30,8 @@ class Kubelet:
 
     Args:
         cluster: The API.
-        namespace: Whose pods it runs.
-        images: The command that each image stands for; others can't be pulled.
+        namespace: The namespace of its pods.
+        images: The command of each image; other images can't be pulled.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class Kubelet:
         self._known: set[str] = set()
 
     async def ask(self, method: str, path: str, body: Any = None, kind: str = "") -> Any:
-        """Ask the API."""
+        """Send a request to the API."""
         kind = kind or "application/json"
         return await asyncio.to_thread(self._cluster.request, method, path, body, kind=kind)
 
     async def pods(self) -> list[dict[str, Any]]:
-        """Return the namespace's pods that servers run in."""
+        """Return the pods of servers in the namespace."""
         selector = "labelSelector=app.kubernetes.io/managed-by%3Dleaseway"
         found = await self.ask("GET", f"{self._path}/pods?{selector}")
         return list(found["items"])
 
     async def register(self, port: int) -> None:
-        """Make the node, with the port that the API server reaches the kubelet at."""
+        """Create the node, with the port of the kubelet for the API server."""
         await self.ask("POST", "/api/v1/nodes", {"metadata": {"name": self.name}})
         status = {
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
@@ -66,14 +66,14 @@ class Kubelet:
         await self.ask("PATCH", f"/api/v1/nodes/{self.name}/status", {"status": status}, merge)
 
     async def follow(self) -> None:
-        """Take pods as they come, and end those that are deleted."""
+        """Start new pods, and stop deleted ones."""
         tls = ssl.create_default_context()
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         headers = {"Authorization": f"Bearer {ADMIN}"}
         url = f"{self._cluster.url}{self._path}/pods?watch=true"
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
-            while True:  # the API ends a watch whose cache is behind, and is asked again
+            while True:  # the API ends a watch whose cache is behind; watch again
                 async with http.get(url, ssl=tls) as answer:
                     async for line in answer.content:
                         await self._notice(json.loads(line)["object"])
@@ -131,7 +131,7 @@ class Kubelet:
         }
         patch = {"status": {"phase": phase, "containerStatuses": [status]}}
         merge = "application/merge-patch+json"
-        with contextlib.suppress(ApiRefused):  # it is gone already
+        with contextlib.suppress(ApiRefused):  # it is already deleted
             await self.ask("PATCH", f"{self._path}/pods/{name}/status", patch, merge)
 
     async def _end(self, name: str) -> None:
@@ -144,7 +144,7 @@ class Kubelet:
             await self.ask("DELETE", f"{self._path}/pods/{name}?gracePeriodSeconds=0")
 
     async def attach(self, request: web.Request) -> web.WebSocketResponse:
-        """Carry a server's input and output, as a kubelet does."""
+        """Forward the input and output of a server, like a kubelet."""
         process = self.running[request.match_info["pod"]]
         socket = web.WebSocketResponse(protocols=(_PROTOCOL,))
         await socket.prepare(request)
@@ -169,7 +169,7 @@ class Kubelet:
         return socket
 
     async def end_all(self) -> None:
-        """End all servers."""
+        """Stop all servers."""
         for name in list(self.running):
             process = self.running.pop(name)
             with contextlib.suppress(ProcessLookupError):
@@ -189,7 +189,7 @@ async def _pump(channel: int, source: asyncio.StreamReader, socket: web.WebSocke
 async def kubelet(
     cluster: Cluster, namespace: str, folder: Path, images: Mapping[str, tuple[str, ...]]
 ) -> AsyncIterator[Kubelet]:
-    """Run a node; afterwards none of its servers is left."""
+    """Run a node; stop all its servers at the end."""
     made = Kubelet(cluster, namespace, images)
     app = web.Application()
     app.router.add_get("/attach/{namespace}/{pod}/{container}", made.attach)

@@ -19,10 +19,10 @@ class Planes:
 
     Args:
         cluster: The API.
-        namespace: Whose resources are followed.
-        folder: Where files go.
-        user: Who the control planes are to the API.
-        lease: The name of the Lease by which one of several leads, or None for one alone.
+        namespace: The namespace of the watched resources.
+        folder: The folder of files.
+        user: The user of the control planes at the API.
+        lease: The name of the Lease for leader election, or None for a single control plane.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Planes:
         arguments = ["--config", f"kubernetes={self._namespace}", "--listen", f"127.0.0.1:{port}"]
         if self._lease is not None:
             arguments += ["--leader-lease", f"{self._namespace}/{self._lease}"]
-            # The default of 3 s is for machines that answer in time.
+            # The default of 3 s is too short for a busy machine.
             arguments += ["--leader-lease-duration", "6"]
         part = await self._start("control-plane", *arguments)
         self.planes.append(part)
@@ -102,7 +102,7 @@ class Planes:
                 part.pump.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await part.pump
-        for part in self.parts:  # shown where the test fails
+        for part in self.parts:  # shown if the test fails
             print(f"--- {part.address}", *part.log[-60:], sep="\n")
 
 

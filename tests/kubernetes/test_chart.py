@@ -1,4 +1,4 @@
-"""The chart and what is generated below deploy/, without an API."""
+"""The chart and the generated files below deploy/, without an API."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _EVERYTHING = (
 )
 _TLS = ("--set=tls.certManager.enabled=true", "--set=tls.certManager.issuerRef.name=ca")
 _OF_OTHERS = ("ServiceMonitor", "ScaledObject", "Certificate")
-"""Kinds that Kubernetes itself has no schema of."""
+"""Kinds without a schema in Kubernetes."""
 
 
 def render(helm: str, *options: str) -> list[dict[str, Any]]:
-    """Return the objects that the chart makes."""
+    """Return the objects of the chart."""
     made = subprocess.run(
         [helm, "template", "leaseway", str(CHART), "--namespace", "apps", *options],
         check=True,
@@ -62,7 +62,7 @@ def containers(objects: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], 
     [(), _EVERYTHING, (*_EVERYTHING, *_TLS)],
     ids=["as it is", "with everything", "with TLS"],
 )
-def test_all_that_the_chart_makes_is_valid_kubernetes(helm: str, options: tuple[str, ...]) -> None:
+def test_all_objects_of_the_chart_are_valid(helm: str, options: tuple[str, ...]) -> None:
     objects = render(helm, *options)
 
     assert {"Deployment", "Service", "Role", "NetworkPolicy"} <= {one["kind"] for one in objects}
@@ -71,14 +71,14 @@ def test_all_that_the_chart_makes_is_valid_kubernetes(helm: str, options: tuple[
             kubernetes_validate.validate(each, "1.34", strict=True)
 
 
-def test_helm_lint_has_nothing_against_the_chart(helm: str) -> None:
+def test_helm_lint_accepts_the_chart(helm: str) -> None:
     outcome = subprocess.run([helm, "lint", "--strict", str(CHART)], check=False)
 
     assert outcome.returncode == 0
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ("controlPlane.replica=3", "additional properties 'replica' not allowed"),
         ("workerDefaults.terminationGracePeriodSeconds=10", "minimum: got 10, want 40"),
@@ -87,7 +87,7 @@ def test_helm_lint_has_nothing_against_the_chart(helm: str) -> None:
         ("workerDefaults.autoscaling.kind=vpa", "/workerDefaults/autoscaling/kind"),
     ],
 )
-def test_a_value_that_is_wrong_is_refused_by_its_name(helm: str, option: str, said: str) -> None:
+def test_an_invalid_value_is_rejected_by_its_name(helm: str, option: str, message: str) -> None:
     outcome = subprocess.run(
         [helm, "template", "leaseway", str(CHART), "--set", option],
         check=False,
@@ -96,7 +96,7 @@ def test_a_value_that_is_wrong_is_refused_by_its_name(helm: str, option: str, sa
     )
 
     assert outcome.returncode != 0
-    assert said in outcome.stderr
+    assert message in outcome.stderr
 
 
 def test_every_container_is_unprivileged_and_cannot_write_to_its_image(helm: str) -> None:
@@ -109,7 +109,7 @@ def test_every_container_is_unprivileged_and_cannot_write_to_its_image(helm: str
         }
 
 
-def test_a_worker_is_given_longer_to_end_than_its_calls_are(helm: str) -> None:
+def test_the_grace_period_of_a_worker_is_longer_than_its_shutdown(helm: str) -> None:
     from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
 
     for pod, container in containers(render(helm, *_EVERYTHING)):
@@ -119,7 +119,7 @@ def test_a_worker_is_given_longer_to_end_than_its_calls_are(helm: str) -> None:
             assert pod["automountServiceAccountToken"] is runs_pods
 
 
-def test_a_pool_takes_from_the_defaults_what_it_leaves_out(helm: str) -> None:
+def test_a_pool_inherits_missing_values_from_the_defaults(helm: str) -> None:
     objects = render(
         helm,
         "--set=workers.gpu.capacity=7",
@@ -145,7 +145,7 @@ def test_a_pool_takes_from_the_defaults_what_it_leaves_out(helm: str) -> None:
     assert "--capacity=512" in pools["default"]["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
-def test_a_config_map_is_mounted_as_a_folder_so_that_its_changes_are_seen(helm: str) -> None:
+def test_a_config_map_is_mounted_as_a_folder_which_shows_changes(helm: str) -> None:
     pod = next(
         pod
         for pod, container in containers(render(helm, *_EVERYTHING))
@@ -157,7 +157,7 @@ def test_a_config_map_is_mounted_as_a_folder_so_that_its_changes_are_seen(helm: 
     assert mounts["config"]["readOnly"] is True
 
 
-def test_only_the_control_plane_may_ask_the_api(helm: str) -> None:
+def test_only_the_control_plane_may_use_the_api(helm: str) -> None:
     objects = render(helm)
 
     assert [each["metadata"]["name"] for each in of_kind(objects, "ServiceAccount")] == [
@@ -168,7 +168,7 @@ def test_only_the_control_plane_may_ask_the_api(helm: str) -> None:
         assert (pod.get("serviceAccountName") == "leaseway-control-plane") is asks
 
 
-def test_values_are_all_named_by_the_schema() -> None:
+def test_the_schema_names_all_values() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
 
@@ -176,7 +176,7 @@ def test_values_are_all_named_by_the_schema() -> None:
     assert set(values["workerDefaults"]) == set(schema["$defs"]["pool"]["properties"])
 
 
-def test_what_is_generated_below_deploy_is_what_the_tools_make(helm: str, tmp_path: Path) -> None:
+def test_the_generated_files_below_deploy_are_up_to_date(helm: str, tmp_path: Path) -> None:
     made = tmp_path / "deploy"
 
     subprocess.run(
@@ -192,7 +192,7 @@ def test_what_is_generated_below_deploy_is_what_the_tools_make(helm: str, tmp_pa
         assert kept.read_text() == path.read_text(), f"{kept}: run `make generate`"
 
 
-def test_the_kustomize_base_renders_to_what_the_chart_makes(helm: str) -> None:
+def test_the_kustomize_base_renders_the_objects_of_the_chart(helm: str) -> None:
     kubectl = shutil.which("kubectl") or str(TOOLS / "kubectl")
     options = ("--set=key.existingSecret=leaseway-key", "--set=tests.enabled=false")
     for folder, pools in (("base", ()), ("pools", ("--set=workers.render.servers={render}",))):
@@ -225,7 +225,7 @@ def test_only_workers_that_run_pods_have_rights(helm: str) -> None:
     assert {"LEASEWAY_POD_NAME", "LEASEWAY_POD_UID", "LEASEWAY_POD_NAMESPACE"} <= names
 
 
-def test_with_tls_all_of_them_show_one_certificate_and_ask_for_its_name(helm: str) -> None:
+def test_with_tls_all_processes_share_one_certificate_and_verify_its_name(helm: str) -> None:
     objects = render(helm, *_TLS, "--set=front.enabled=true", "--set=serviceMonitor.enabled=true")
 
     (certificate,) = of_kind(objects, "Certificate")
@@ -247,7 +247,7 @@ def test_with_tls_all_of_them_show_one_certificate_and_ask_for_its_name(helm: st
     assert monitor["spec"]["endpoints"][0]["tlsConfig"]["serverName"] == name
 
 
-def test_a_secret_of_ones_own_takes_the_place_of_a_certificate(helm: str) -> None:
+def test_an_existing_secret_replaces_the_certificate(helm: str) -> None:
     objects = render(helm, "--set=tls.existingSecret=mine")
 
     assert of_kind(objects, "Certificate") == []

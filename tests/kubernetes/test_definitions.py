@@ -1,4 +1,4 @@
-"""What the API itself admits: the definitions' schema, defaults and rules, without a webhook."""
+"""Validation by the API: schema, defaults and rules of the definitions, without a webhook."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HTTP = {"transport": "streamable_http", "url": "http://127.0.0.1:3000/mcp"}
         {**_HTTP, "tools": {"whitelist": ["ticket_*"]}, "headers": {"A": {"secret": "a"}}},
     ],
 )
-def test_what_the_native_file_takes_is_taken(
+def test_entries_of_the_native_file_are_accepted(
     cluster: Cluster, namespace: str, spec: dict[str, Any]
 ) -> None:
     kept = cluster.apply("MCPServer", "one", spec, namespace=namespace)["spec"]
@@ -47,7 +47,7 @@ def test_what_the_native_file_takes_is_taken(
         ({"command": "python"}, "spec.transport: Required value"),
     ],
 )
-def test_what_is_wrong_is_refused_at_once_with_a_sentence(
+def test_invalid_resources_are_rejected_with_a_message(
     cluster: Cluster, namespace: str, spec: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ApiRefused) as refused:
@@ -57,22 +57,24 @@ def test_what_is_wrong_is_refused_at_once_with_a_sentence(
     assert said in str(refused.value)
 
 
-def test_a_name_that_is_no_server_id_is_refused(cluster: Cluster, namespace: str) -> None:
+def test_a_name_that_is_not_a_server_id_is_rejected(cluster: Cluster, namespace: str) -> None:
     for name in ("a.b", "a" * 65):
         with pytest.raises(ApiRefused, match="the name is an id"):
             cluster.apply("MCPServer", name, _STDIO, namespace=namespace)
 
 
-def test_a_tenant_may_set_what_a_server_may_open_to_it(cluster: Cluster, namespace: str) -> None:
+def test_a_tenant_sets_only_fields_that_tenants_may_override(
+    cluster: Cluster, namespace: str
+) -> None:
     spec = {"servers": {"files": {"enabled": False}, "search": {"call_timeout": "5s", "warm": 1}}}
 
     assert cluster.apply("MCPTenant", "acme", spec, namespace=namespace)["spec"] == spec
     wrong = {"servers": {"files": {"transport": "sse", "domain_may": ["command"]}}}
     kept = cluster.apply("MCPTenant", "other", wrong, namespace=namespace)
-    assert kept["spec"] == {"servers": {"files": {}}}  # the API drops a field that it does not know
+    assert kept["spec"] == {"servers": {"files": {}}}  # the API drops unknown fields
 
 
-def test_status_is_written_apart_from_the_specification(cluster: Cluster, namespace: str) -> None:
+def test_status_and_specification_are_written_separately(cluster: Cluster, namespace: str) -> None:
     cluster.apply("MCPServer", "one", _STDIO, namespace=namespace)
     path = f"/apis/leaseway.dev/v1alpha1/namespaces/{namespace}/mcpservers/one"
     found = cluster.request("GET", path)

@@ -1,4 +1,4 @@
-"""The chart against a real API: what Helm installs is taken, and its Role is enough and no more."""
+"""The chart against a real API: it is accepted, and its Role has exactly the necessary rights."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def role(helm: str, namespace: str) -> list[dict[str, Any]]:
 def grant(
     cluster: Cluster, namespace: str, rules: list[dict[str, Any]], user: str = "plane"
 ) -> None:
-    """Give a user these rights, and no others, in a namespace."""
+    """Grant a user exactly these rights in a namespace."""
     path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
     try:
         cluster.grant(path, user, [])
@@ -62,12 +62,12 @@ def without(rules: list[dict[str, Any]], resource: str, verb: str) -> list[dict[
         if resource in rule["resources"]:
             verbs = [each for each in rule["verbs"] if each != verb]
             changed.append({**rule, "resources": [resource], "verbs": verbs})
-    # The API takes no rule without any.
+    # The API rejects a rule without verbs.
     return [rule for rule in changed if rule["resources"] and rule["verbs"]]
 
 
 def install_certificates(cluster: Cluster) -> None:
-    """Give the API the part of cert-manager's definition that the chart makes use of."""
+    """Install the part of cert-manager's definition that the chart uses."""
     text = {"type": "string"}
     texts = {"type": "array", "items": text}
     issuer = {"type": "object", "required": ["name"], "properties": dict.fromkeys(_ISSUER, text)}
@@ -105,7 +105,7 @@ def install_certificates(cluster: Cluster) -> None:
     cluster.request("POST", path, definition)
 
 
-async def test_the_chart_with_tls_by_cert_manager_is_taken_by_the_api(
+async def test_the_api_accepts_the_chart_with_tls_by_cert_manager(
     cluster: Cluster, namespace: str, helm: str, tmp_path: Path
 ) -> None:
     install_certificates(cluster)
@@ -130,7 +130,7 @@ async def test_the_chart_with_tls_by_cert_manager_is_taken_by_the_api(
     environment = {
         **os.environ,
         "KUBECONFIG": str(cluster.kubeconfig()),
-        "HOME": str(tmp_path),  # what kubectl knows of the API's kinds is kept there
+        "HOME": str(tmp_path),  # the cache of kubectl
     }
 
     outcome = await asyncio.to_thread(
@@ -163,7 +163,7 @@ def test_helm_installs_the_chart_on_the_server(
     assert "kind: Deployment" in outcome.stdout
 
 
-def test_what_the_chart_makes_is_taken_by_the_api_without_a_warning(
+def test_the_api_accepts_the_chart_without_a_warning(
     cluster: Cluster, namespace: str, helm: str
 ) -> None:
     made = subprocess.run(
@@ -187,7 +187,7 @@ def test_what_the_chart_makes_is_taken_by_the_api_without_a_warning(
     assert "Warning" not in outcome.stderr
 
 
-async def test_the_role_of_the_chart_is_enough(
+async def test_the_role_of_the_chart_is_sufficient(
     cluster: Cluster, namespace: str, helm: str, tmp_path: Path
 ) -> None:
     grant(cluster, namespace, role(helm, namespace))
@@ -220,7 +220,7 @@ _DENIED = [
     ("leases", "create", "did not create the Lease", False),
     ("leases", "update", "did not write the Lease", False),
 ]
-"""Each right of the chart's Role: what is said without it, and whether servers are served then."""
+"""Each right of the chart's Role, the message without it, and whether servers still work."""
 
 
 def test_each_right_of_the_role_is_denied_in_turn(helm: str) -> None:
@@ -234,19 +234,19 @@ def test_each_right_of_the_role_is_denied_in_turn(helm: str) -> None:
     assert {(resource, verb) for resource, verb, _, _ in _DENIED} == granted
 
 
-@pytest.mark.parametrize(("resource", "verb", "said", "serves"), _DENIED)
-async def test_a_right_that_is_missing_is_named_and_costs_only_what_needs_it(
+@pytest.mark.parametrize(("resource", "verb", "message", "serves"), _DENIED)
+async def test_a_missing_right_is_named_and_affects_only_its_feature(
     cluster: Cluster,
     namespace: str,
     helm: str,
     tmp_path: Path,
     resource: str,
     verb: str,
-    said: str,
+    message: str,
     serves: bool,
 ) -> None:
     rules = role(helm, namespace)
-    if (resource, verb) == ("leases", "update"):  # there is one that another held
+    if (resource, verb) == ("leases", "update"):  # there is a Lease of another holder
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         cluster.request("POST", path, {"metadata": {"name": _LEASE}, "spec": {}})
     grant(cluster, namespace, without(rules, resource, verb))
@@ -258,7 +258,7 @@ async def test_a_right_that_is_missing_is_named_and_costs_only_what_needs_it(
         await made.worker("worker-1")
 
         def lines() -> list[str]:
-            return [line for line in plane.log if said in line]
+            return [line for line in plane.log if message in line]
 
         await eventually(lines)
         assert "Give its service account that right" in lines()[0]
@@ -267,7 +267,7 @@ async def test_a_right_that_is_missing_is_named_and_costs_only_what_needs_it(
         async with AsyncClient(made.address) as client:
             result = await client.call_tool("time:current_time", {"timezone": "UTC"}, timeout=30)
             assert not result.is_error
-            # A change is seen, and what else there is to write is written.
+            # Changes are still watched, and everything else is written.
             cluster.apply("MCPServer", "later", spec, namespace=namespace)
             await eventually(lambda: serves_tools_of(client, "later"))
         for kind, name, condition in (
@@ -277,7 +277,7 @@ async def test_a_right_that_is_missing_is_named_and_costs_only_what_needs_it(
             if resource != f"{kind}/status":
                 path = f"{resources(kind, namespace)}/{name}"
                 await eventually(lambda at=path, what=condition: holds(cluster, at, what))
-        assert len(lines()) <= 2, "It is said once, not with every try."
+        assert len(lines()) <= 2, "It is logged once, not with every attempt."
 
 
 async def serves_tools_of(client: AsyncClient, server: str) -> bool:

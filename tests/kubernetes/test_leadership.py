@@ -1,4 +1,4 @@
-"""Several control planes, of which one leads by a Lease of a real API."""
+"""Leader election of control planes by a Lease of a real API."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def leader_of(cluster: Cluster, namespace: str) -> str:
 
 
 async def leading(cluster: Cluster, namespace: str, planes: Planes) -> tuple[Part, Part]:
-    """Return the control plane that leads, and the other one."""
+    """Return the leader and the other control plane."""
 
     async def known() -> bool:
         return await leader_of(cluster, namespace) in {part.address for part in planes.planes}
@@ -61,7 +61,7 @@ async def leading(cluster: Cluster, namespace: str, planes: Planes) -> tuple[Par
 
 
 _OUTAGE = 60.0
-"""Seconds that the API is down: ten times as long as the Lease lasts."""
+"""Seconds of the API's outage: ten times the duration of the Lease."""
 
 
 async def call(client: AsyncClient) -> None:
@@ -70,7 +70,7 @@ async def call(client: AsyncClient) -> None:
 
 
 class Caller:
-    """Calls without a pause and counts; a failure ends the test."""
+    """Calls repeatedly and counts; a failed call fails the test."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -89,7 +89,7 @@ class Caller:
             await self._task
 
 
-async def test_one_leads_and_clients_of_either_find_it(
+async def test_one_control_plane_leads_and_clients_of_both_find_it(
     cluster: Cluster, namespace: str, planes: Planes
 ) -> None:
     for part in await leading(cluster, namespace, planes):
@@ -99,7 +99,7 @@ async def test_one_leads_and_clients_of_either_find_it(
             assert {worker.id for worker in workers} == {"worker-1", "worker-2"}
 
 
-async def test_a_killed_leader_is_followed_by_another_without_a_failed_call_or_a_lost_lease(
+async def test_a_killed_leader_is_replaced_without_a_failed_call_or_a_lost_lease(
     cluster: Cluster, namespace: str, planes: Planes
 ) -> None:
     leader, other = await leading(cluster, namespace, planes)
@@ -132,7 +132,7 @@ async def test_a_killed_leader_is_followed_by_another_without_a_failed_call_or_a
         print(f"taken over, and answering a first call, after {took:.1f} s")
 
 
-async def test_a_leader_that_ends_well_gives_its_lease_back(
+async def test_a_leader_releases_the_lease_when_it_stops(
     cluster: Cluster, namespace: str, planes: Planes
 ) -> None:
     leader, other = await leading(cluster, namespace, planes)
@@ -147,7 +147,7 @@ async def test_a_leader_that_ends_well_gives_its_lease_back(
         await call(client)
 
 
-async def test_a_leader_whose_lease_is_stolen_steps_down_and_says_who_leads(
+async def test_a_leader_whose_lease_is_stolen_steps_down_and_names_the_leader(
     cluster: Cluster, namespace: str, planes: Planes
 ) -> None:
     leader, other = await leading(cluster, namespace, planes)
@@ -171,7 +171,7 @@ async def test_a_leader_whose_lease_is_stolen_steps_down_and_says_who_leads(
         await asyncio.to_thread(steal)
 
         await eventually(lambda: any("is no longer the leader" in line for line in leader.log))
-        # Nobody renews it, so that one of the two takes it when it has run out.
+        # It is not renewed, so one of the two acquires it when it expires.
         await leading(cluster, namespace, planes)
 
         async def settled() -> bool:
@@ -184,7 +184,7 @@ async def test_a_leader_whose_lease_is_stolen_steps_down_and_says_who_leads(
     assert leader.process.returncode is None
 
 
-async def test_an_api_that_is_down_fails_no_call(
+async def test_an_outage_of_the_api_fails_no_call(
     cluster: Cluster, namespace: str, planes: Planes
 ) -> None:
     await leading(cluster, namespace, planes)
@@ -211,7 +211,7 @@ async def test_an_api_that_is_down_fails_no_call(
         assert not (await session.call_tool("list_files", {})).is_error
 
 
-async def test_a_leader_that_stood_still_and_was_deposed_meanwhile_changes_nothing(
+async def test_a_stopped_leader_that_lost_its_lease_changes_nothing_when_continued(
     cluster: Cluster, namespace: str, planes: Planes
 ) -> None:
     leader, other = await leading(cluster, namespace, planes)
@@ -233,7 +233,7 @@ async def test_a_leader_that_stood_still_and_was_deposed_meanwhile_changes_nothi
 
                 await eventually(all_here, within=4 * BOUND)
                 version = (await fresh.list_tools()).registry_version
-                # It goes on with all that it was about to say and write: of an older term.
+                # It continues with the pending messages and writes of its old term.
                 leader.process.send_signal(signal.SIGCONT)
                 await eventually(
                     lambda: any("is no longer the leader" in line for line in leader.log)

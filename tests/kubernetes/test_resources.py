@@ -17,7 +17,7 @@ from leaseway.sdk import AsyncClient, ToolNotFound
 
 @pytest.fixture
 async def planes(cluster: Cluster, namespace: str, tmp_path: Path) -> AsyncIterator[Planes]:
-    """Return a control plane that follows the namespace, and a worker."""
+    """Return a control plane that watches the namespace, and a worker."""
     async with Planes(cluster, namespace, tmp_path) as made:
         await made.control_plane()
         await made.worker("worker-1")
@@ -34,7 +34,7 @@ def conditions(found: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 class Watched:
-    """One resource of a namespace, as its operator sees it."""
+    """A resource of a namespace."""
 
     def __init__(self, cluster: Cluster, namespace: str, name: str, plural: str) -> None:
         self._cluster = cluster
@@ -74,7 +74,7 @@ class Watched:
         ]
 
 
-async def test_a_resource_is_served_and_says_so(
+async def test_a_resource_is_served_and_its_status_reports_that(
     cluster: Cluster, namespace: str, planes: Planes, tmp_path: Path
 ) -> None:
     cluster.apply("MCPServer", "time", stdio(tmp_path), namespace=namespace)
@@ -93,7 +93,7 @@ async def test_a_resource_is_served_and_says_so(
         assert not result.is_error
 
 
-async def test_a_wrong_edit_is_said_keeps_what_worked_and_harms_no_other(
+async def test_an_invalid_edit_is_reported_and_changes_no_server(
     cluster: Cluster, namespace: str, planes: Planes, tmp_path: Path
 ) -> None:
     cluster.apply("MCPServer", "one", stdio(tmp_path), namespace=namespace)
@@ -121,7 +121,7 @@ async def test_a_wrong_edit_is_said_keeps_what_worked_and_harms_no_other(
     await one.until_condition("Degraded", "False")
 
 
-async def test_a_deleted_resource_is_gone_and_its_calls_end_well(
+async def test_a_deleted_resource_is_removed_and_its_calls_finish(
     cluster: Cluster, namespace: str, planes: Planes, tmp_path: Path
 ) -> None:
     cluster.apply("MCPServer", "time", stdio(tmp_path), namespace=namespace)
@@ -149,7 +149,7 @@ async def test_a_deleted_resource_is_gone_and_its_calls_end_well(
         await eventually(gone)
 
 
-async def test_a_tenant_sees_what_its_resource_says(
+async def test_a_tenant_sees_the_servers_of_its_resource(
     cluster: Cluster, namespace: str, planes: Planes, tmp_path: Path
 ) -> None:
     cluster.apply("MCPServer", "time", stdio(tmp_path), namespace=namespace)
@@ -169,7 +169,7 @@ async def test_a_tenant_sees_what_its_resource_says(
         assert not (await client.call_tool("current_time", {"timezone": "UTC"})).is_error
 
 
-async def test_a_tenant_that_names_an_undeclared_server_is_told(
+async def test_an_undeclared_server_of_a_tenant_is_reported(
     cluster: Cluster, namespace: str, planes: Planes
 ) -> None:
     cluster.apply("MCPTenant", "acme", {"servers": {"tiem": {}}}, namespace=namespace)
@@ -181,7 +181,7 @@ async def test_a_tenant_that_names_an_undeclared_server_is_told(
     assert "names the server 'tiem', which no layer below declares" in said
 
 
-async def test_an_api_that_is_down_changes_nothing_and_is_followed_again(
+async def test_an_outage_of_the_api_changes_nothing_and_the_watch_resumes(
     cluster: Cluster, namespace: str, planes: Planes, tmp_path: Path
 ) -> None:
     cluster.apply("MCPServer", "time", stdio(tmp_path), namespace=namespace)
@@ -201,7 +201,7 @@ async def test_an_api_that_is_down_changes_nothing_and_is_followed_again(
     assert not (await watched.get())["metadata"].get("deletionTimestamp")
 
 
-async def test_a_control_plane_without_rights_says_which_and_serves_once_it_has_them(
+async def test_missing_rights_of_a_control_plane_are_named_until_granted(
     cluster: Cluster, namespace: str, tmp_path: Path
 ) -> None:
     cluster.apply("MCPServer", "time", stdio(tmp_path), namespace=namespace)

@@ -1,10 +1,10 @@
-"""A server that asks its callers, without a transport: `asking_stdio` and `asking_http` add one.
+"""A server with server requests, without a transport: `asking_stdio` and `asking_http` add one.
 
-Legacy: `ask` sends its `questions` as requests and answers with the replies; `late` does not wait
-for them, `withdraw` takes them back, `later` asks after its end, `visit` fails with its `times`
-first answers, as long as a person has not visited an address. Modern: `ask` wants its
-`questions` in as many `rounds` as it is told, `patience` asks only to be called again, `demand`
-wants what the caller's capabilities lack. Of both: `capabilities`, `seen`, `echo`.
+Legacy: `ask` sends its `questions` as requests and returns the responses; `late` does not wait for
+them, `withdraw` cancels them, `later` sends a request after its end, `visit` fails its first
+`times` calls with a URL to visit. Modern: `ask` requests its `questions` in `rounds` rounds,
+`patience` only asks to be called again, `demand` requires capabilities that the caller lacks.
+Both: `capabilities`, `seen`, `echo`.
 """
 
 import json
@@ -21,7 +21,7 @@ def text(value):
 
 
 class Asking:
-    """One server. `soon` runs a function a moment later."""
+    """One server. `soon` schedules a function."""
 
     def __init__(self, legacy, soon):
         self.legacy = legacy
@@ -34,7 +34,7 @@ class Asking:
         self.seen = {"replies": [], "cancelled": [], "ids": []}
 
     def take(self, message, send):
-        """Handle one message; `send` sends what belongs to it."""
+        """Handle one message; `send` sends messages on its stream."""
         method, key, params = message.get("method"), message.get("id"), message.get("params") or {}
         meta = params.get("_meta") or {}
 
@@ -84,7 +84,7 @@ class Asking:
         self.waiting.pop(message["id"], lambda _: None)(outcome)
 
     def offer(self, method, params, send, answer):
-        """List one prompt and one resource; either asks for roots, and is what was answered."""
+        """List one prompt and one resource; both request the roots and contain the response."""
 
         def on_reply(reply):
             said = json.dumps(reply)

@@ -1,7 +1,7 @@
-"""A server that asks its caller, over streamable HTTP; `--legacy` for the era of handshakes.
+"""The server of `asking` over streamable HTTP; `--legacy` selects the legacy era.
 
-It asks on the stream that answers the call, or with `--get` on the session's GET stream, as
-servers do that do not tell calls apart. Prints its port.
+It sends requests on the response stream of the call, or with `--get` on the session's GET stream,
+like servers that do not relate requests to calls. It prints its port.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""A server that asks its caller, over stdio; `--legacy` for the era of handshakes.
+"""The server of `asking` over stdio; `--legacy` selects the legacy era.
 
-With `--offers` it asks during requests of its prompt and its resource, too.
+With `--offers` it has a prompt and a resource, and sends requests while they are read.
 """
 
 import json

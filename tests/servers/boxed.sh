@@ -1,5 +1,5 @@
-# A stdio server for a container that has nothing but a shell. It speaks 2025-11-25; its tool `next`
-# counts, `look` tells what it sees: a variable, its network interfaces, whether it can write.
+# A stdio server for a container that has only a shell. It speaks 2025-11-25; its tool `next`
+# counts, `look` reports its environment: a variable, its network interfaces, whether it can write.
 count=0
 while IFS= read -r line; do
   case $line in *'"id":'*) ;; *) continue ;; esac

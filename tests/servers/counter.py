@@ -1,8 +1,8 @@
-"""A stateful stdio server, standard library only: `next` counts, `pid` tells its process.
+"""A stateful stdio server, standard library only: `next` counts, `pid` returns its process id.
 
-It speaks 2025-11-25. `add` adds a number of the caller's and tells the sum, so that callers can
-tell whose it is. `tag` tells the first argument, so that two configurations can be told apart;
-`sleep` holds its answer back for some seconds without holding up others.
+It speaks 2025-11-25. `add` adds a number and returns the sum, which shows whose numbers it has.
+`tag` returns the first argument, which tells two configurations apart; `sleep` answers after some
+seconds without delaying other calls.
 """
 
 import json
@@ -41,13 +41,13 @@ def call(key, params):
         threading.Timer(arguments["seconds"], send, [key, text("slept")]).start()
 
 
-def one(name, kind):
+def parameter(name, kind):
     return {"type": "object", "properties": {name: {"type": kind}}, "required": [name]}
 
 
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("next", "pid", "tag")]
-TOOLS.append({"name": "add", "inputSchema": one("by", "integer")})
-TOOLS.append({"name": "sleep", "inputSchema": one("seconds", "number")})
+TOOLS.append({"name": "add", "inputSchema": parameter("by", "integer")})
+TOOLS.append({"name": "sleep", "inputSchema": parameter("seconds", "number")})
 for line in sys.stdin:
     message = json.loads(line)
     method, key, params = message.get("method"), message.get("id"), message.get("params") or {}

@@ -1,6 +1,6 @@
 """A hand-written MCP server over stdio, standard library only; answers either era.
 
-Options: `--legacy` knows no `server/discover`; `--log PATH` writes down every line it gets;
+Options: `--legacy` has no `server/discover`; `--log PATH` records every received line;
 `--name TEXT`; `--changes` says that its tools may change; `--many N` lists N more tools in pages.
 Tools: echo, meta, slow, never, progress, fail, error, log, change, env, counter, pid, sample, ping.
 """
@@ -55,7 +55,7 @@ def ask(method, params=None):
 
 
 class Tools:
-    """One method a tool: (request id, arguments, `_meta` or None, answer)."""
+    """One method per tool: (request id, arguments, `_meta` or None, answer)."""
 
     def echo(self, key, arguments, meta, answer):
         answer(text(arguments.get("text", "")))
@@ -128,7 +128,7 @@ class Tools:
 
 
 def relay(method, params, answer):
-    """Ask the client, and answer the call with what it says."""
+    """Send a request to the client; answer the call with the response."""
     ask_and_answer = lambda: answer(text(json.dumps(ask(method, params))))  # noqa: E731
     threading.Thread(target=ask_and_answer, daemon=True).start()
 

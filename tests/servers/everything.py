@@ -1,4 +1,4 @@
-"""What the official conformance suite wants of a server, built on the official package.
+"""The server for the official conformance suite, on the official package.
 
 Over streamable HTTP on a free port, which it prints; with `--stdio` over stdin and stdout.
 """

@@ -1,9 +1,9 @@
 """A stdio server whose tool `fault` misbehaves in the way that its first argument names.
 
-Standard library only; it speaks 2025-11-25. `echo` and `pid` behave, so that one sees whether it
-is still there or back. `hold` never answers, `once` answers all but the first that ever asked
-(the second argument names a file that remembers), `wait` answers when that file exists. A call
-that asks for progress hears of it once it was taken up.
+Standard library only; it speaks 2025-11-25. `echo` and `pid` work, to show whether the process is
+alive. `hold` never answers, `once` answers all calls but the very first (the second argument names
+a file that marks it), `wait` answers once that file exists. A call with a progress token gets one
+progress notification when the server has read it.
 """
 
 import json
@@ -34,7 +34,7 @@ def answer(key, value):
 
 
 class Faults:
-    """One method a mode."""
+    """One method per mode."""
 
     def dies(self, key, arguments):
         os.write(2, b"last words\n")
@@ -88,7 +88,7 @@ def wait(key):
 
 
 def begun(meta):
-    """Report that a call was taken up."""
+    """Report that the server has read a call."""
     if "progressToken" in meta:
         params = {"progressToken": meta["progressToken"], "progress": 1}
         send({"method": "notifications/progress", "params": params})

@@ -1,7 +1,7 @@
 """A stdio server that misbehaves in one way, named by its first argument.
 
 Standard library only. It otherwise answers `initialize`, `tools/list` (one tool, `call`) and
-`tools/call`, and knows no `server/discover`.
+`tools/call`, and has no `server/discover`.
 """
 
 import json
@@ -40,7 +40,7 @@ def start_child(**options):
 
 
 class Calls:
-    """One method a mode: how it answers a call."""
+    """One method per mode, which answers a call."""
 
     def dies(self, key, params):
         print("last words", file=sys.stderr, flush=True)
@@ -174,7 +174,7 @@ for line in sys.stdin.buffer:
         getattr(Calls(), mode, Calls().fine)(key, message["params"])
     elif method == "ping" and mode != "discreet":
         answer(key, {})
-    elif mode == "discreet":  # says nothing to what it does not know, pings among it
+    elif mode == "discreet":  # ignores unknown methods, including pings
         pass
     elif key is not None and method is not None:
         send({"id": key, "error": {"code": -32601, "message": "Method not found"}})

@@ -1,8 +1,8 @@
-"""An HTTP server that writes its responses by hand, wrong where a call asks for it.
+"""An HTTP server with hand-written responses, which are wrong if a call asks for that.
 
-Standard library only; it speaks MCP 2025-11-25 without sessions, one request a connection, and
-prints its port, which its first argument may choose. `echo` answers `text`; `fault` misbehaves as
-its argument `how` names.
+Standard library only; it speaks MCP 2025-11-25 without sessions, one request per connection, and
+prints its port, which its first argument may choose. `echo` answers `text`; `fault` has the fault
+that its argument `how` names.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def result(key, value):
 
 
 class Faults:
-    """One method a fault: writes what it wants; the connection is closed after it."""
+    """One method per fault, which writes the response; the connection is closed after it."""
 
     async def slow_head(self, key, writer):
         for letter in head(200, "application/json", 100):

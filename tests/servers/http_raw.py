@@ -2,9 +2,9 @@
 
 Options: `--sse` answers as event streams; `--legacy` speaks 2025-11-25 with sessions (the default
 is 2026-07-28 without); `--get` offers a GET stream, `--no-get` answers 404 there; `--log PATH`
-writes every message down.
-What a call's `text` says steers it: see `misbehave`. POST /forget drops all sessions, /mute leaves
-all further requests unanswered, /full opens no more sessions, /forgetful keeps none.
+records every message.
+The `text` of a call can select a fault: see `misbehave`. POST /forget drops all sessions, /mute
+leaves all further requests unanswered, /full opens no more sessions, /forgetful keeps none.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def event(message, event_id=None):
 
 
 async def misbehave(request, message):
-    """Return a response that is none of a good server's, or None."""
+    """Return a faulty response, or None."""
     how = (message["params"].get("arguments") or {}).get("text", "")
     if how.startswith("status "):
         code = int(how.split()[1])
@@ -134,7 +134,7 @@ async def trickle(request, content_type):
 
 
 async def drip(transport, begin):
-    """Send a byte now and then, and never come to an end."""
+    """Send a byte at intervals, without an end."""
     transport.write(begin)
     while not transport.is_closing():
         await asyncio.sleep(0.02)
@@ -142,7 +142,7 @@ async def drip(transport, begin):
 
 
 async def resumable(request, key, left):
-    """Hang up, and say where to go on: so many times with something new, for ever if negative."""
+    """Close the stream with an event id to resume from: `left` times, always if negative."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     await response.write(f"id: resume:{key}:{left}\nretry: 10\ndata: \n\n".encode())
@@ -166,7 +166,7 @@ def result_of(request, message):
 
 
 def respond(message, modern):
-    """Return the result for any method but tools/call, or None where it is unknown."""
+    """Return the result for any method but tools/call, or None if it is unknown."""
     method = message["method"]
     cache = {"ttlMs": 0, "cacheScope": "private"} if modern else {}
     tools = {"tools": {"listChanged": True} if args.legacy else {}}
@@ -188,7 +188,7 @@ def respond(message, modern):
 
 
 def in_session(request, method):
-    """Say whether a legacy request belongs to a session, where it must."""
+    """Return whether a legacy request has a valid session, if it needs one."""
     first = method in ("initialize", "server/discover")
     return not args.legacy or first or request.headers.get("Mcp-Session-Id") in sessions
 

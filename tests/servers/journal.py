@@ -1,7 +1,7 @@
-"""A stdio server that writes down each call before it answers, standard library only.
+"""A stdio server that records each call before it answers, standard library only.
 
-It speaks 2025-11-25. `run` appends its caller's token to the file of the first argument, with the
-process and how many calls that has had; none of its calls may be repeated.
+It speaks 2025-11-25. `run` appends the caller's token to the file of the first argument, with the
+process id and its number of calls; its calls must not be retried.
 """
 
 import json

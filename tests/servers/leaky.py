@@ -1,8 +1,8 @@
-"""A stdio server that repeats its environment's secrets wherever its first argument says.
+"""A stdio server that prints the secrets of its environment at the place of its first argument.
 
-`initialize`, `list`: in the error that it answers there. `garbage`: in an answer to `initialize`
-that MCP does not know. `call`, `notice`: it has a tool `tell`, whose error, or progress, has them.
-`exit`: on stderr, before it ends. Each secret is written as it is and in six encodings.
+`initialize`, `list`: in the error of that request. `garbage`: in an invalid response to
+`initialize`. `call`, `notice`: in the error or progress of its tool `tell`. `exit`: on stderr,
+before it exits. Each secret is printed as it is and in six encodings.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A hand-written MCP server over stdio for very many calls at once; standard library only.
+"""A hand-written MCP server over stdio for many concurrent calls; standard library only.
 
-Its one tool, `produce`, answers after `delay` seconds with a text of `size` characters that its
-`seed` decides, and reports progress `steps` times before. A cancelled call is never answered.
+Its one tool, `produce`, answers after `delay` seconds with `size` characters, which depend on
+`seed`, and reports progress `steps` times before. A cancelled call is never answered.
 """
 
 import asyncio

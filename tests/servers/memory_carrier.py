@@ -1,4 +1,4 @@
-"""What a package that registers transports would have: one in memory, one that is broken."""
+"""Transports of a third-party package: in memory, by queues, and broken ones."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ made = []
 
 
 class Served:
-    """The far end of a connection in memory: the server of `script_tools`."""
+    """The server end of a connection in memory, with the server of `script_tools`."""
 
     def __init__(self, end):
         self.end = end

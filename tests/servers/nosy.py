@@ -1,8 +1,8 @@
-"""A stdio server that looks around and tries what it may not. Standard library only.
+"""A stdio server that inspects its environment and tries forbidden operations.
 
-Each tool returns JSON as text; what fails returns the name of its error instead. Started with
-`--child HOW FILE` it first starts a child (see `Tools.spawn`) that outlives it and writes its id
-to FILE.
+Standard library only. Each tool returns JSON as text, or the name of its error. With
+`--child HOW FILE` it first starts a child (see `Tools.spawn`) that outlives it, and writes the
+id of the child to FILE.
 """
 
 import ctypes
@@ -24,11 +24,13 @@ kept = []
 
 
 class Tools:
-    """One method a tool."""
+    """One method per tool."""
 
     def descriptors(self):
         listed = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
-        return sorted(number for number in listed if is_open(number))  # one was the listing's
+        return sorted(
+            number for number in listed if is_open(number)
+        )  # without the descriptor of the listing
 
     def environment(self):
         return dict(os.environ)
@@ -57,7 +59,7 @@ class Tools:
         return Path(path).write_text("written")
 
     def opened_to_write(self, path):
-        """Open what is there for writing, and write nothing."""
+        """Open an existing file for writing, and write nothing."""
         os.close(os.open(path, os.O_WRONLY))
         return "opened"
 
@@ -74,7 +76,7 @@ class Tools:
         return sorted(os.listdir(path))  # noqa: PTH208
 
     def kernel(self, x86_64, aarch64, arguments=()):
-        """Make a system call by its number; return what came back, or the error's name."""
+        """Make a system call by its number; return its result, or the name of its error."""
         number = x86_64 if platform.machine() == "x86_64" else aarch64
         library = ctypes.CDLL(None, use_errno=True)
         given = [ctypes.c_long(each) for each in arguments]
@@ -82,7 +84,7 @@ class Tools:
         return outcome if outcome >= 0 else errno.errorcode[ctypes.get_errno()]
 
     def clone(self, flags):
-        """Start a child that ends at once, with flags of its own; return whether it came to be."""
+        """Start a child with clone flags, which exits at once; return whether it started."""
         number = 56 if platform.machine() == "x86_64" else 220
         outcome = ctypes.CDLL(None, use_errno=True).syscall(number, flags | signal.SIGCHLD, 0, 0)
         if outcome == 0:
@@ -101,7 +103,7 @@ class Tools:
         return {"status": outcome.returncode, "words": outcome.stdout + outcome.stderr}
 
     def threads(self, count):
-        """Run as many threads; they and processes come by clone3, which falls back."""
+        """Run this number of threads; threads and processes use clone3, with a fallback."""
         done = []
         started = [threading.Thread(target=done.append, args=(1,)) for _ in range(count)]
         for each in started:

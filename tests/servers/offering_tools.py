@@ -1,7 +1,7 @@
 """A server with prompts, resources, templates, completions and subscriptions, in both eras.
 
-Each process keeps what was written to its notes. Lists come in pages of two. With `broken=LIST`
-in its arguments that list fails, with `mute` it takes no subscriptions.
+Each process keeps its own notes. Lists have pages of two. With the argument `broken=LIST` that
+list fails, with `mute` subscriptions are not supported.
 """
 
 import base64
@@ -22,7 +22,7 @@ WRITE = {
 BROKEN = [word.removeprefix("broken=") for word in sys.argv if word.startswith("broken=")]
 notes = {"a": "first", "b": "second", "secret/x": "hidden"}
 prompts = ["greet", "secret_prompt", "plain"]
-followed = {}
+subscribers = {}
 log = []
 bus = InMemorySubscriptionBus()
 
@@ -68,8 +68,8 @@ async def write(name, text):
     notes[name] = text
     uri = f"note://{name}"
     await bus.publish(ResourceUpdated(uri=uri))
-    for asked, session in list(followed.items()):
-        if uri.startswith(asked):
+    for prefix, session in list(subscribers.items()):
+        if uri.startswith(prefix):
             await session.send_resource_updated(uri)
 
 
@@ -129,18 +129,18 @@ async def complete(context, params):
 
 async def subscribe(context, params):
     log.append(f"subscribe {params.uri}")
-    followed[str(params.uri)] = context.session
+    subscribers[str(params.uri)] = context.session
     return types.EmptyResult()
 
 
 async def unsubscribe(context, params):
     log.append(f"unsubscribe {params.uri}")
-    followed.pop(str(params.uri), None)
+    subscribers.pop(str(params.uri), None)
     return types.EmptyResult()
 
 
 class Listen(ListenHandler):
-    """Remembers who listens to what."""
+    """Logs the subscriptions."""
 
     async def __call__(self, context, params):
         uris = params.notifications.resource_subscriptions or []
@@ -151,7 +151,7 @@ class Listen(ListenHandler):
             log.extend(f"unsubscribe {uri}" for uri in uris)
 
 
-TELLING = (
+SUBSCRIPTIONS = (
     {}
     if "mute" in sys.argv
     else {
@@ -171,5 +171,5 @@ server = Server(
     on_list_resource_templates=list_templates,
     on_read_resource=read_resource,
     on_completion=complete,
-    **TELLING,
+    **SUBSCRIPTIONS,
 )

@@ -1,7 +1,7 @@
-"""The official package's low-level server that asks its caller, over stdio, in both eras.
+"""A low-level server of the official package with server requests, over stdio, in both eras.
 
-`visit` wants a name of a person, a greeting of a model and the caller's roots, one after another
-(legacy, by requests) or all at once (modern, by `input_required`); `weather` has structured output.
+`visit` elicits a name, samples a greeting and requests the roots, one after another (legacy, by
+requests) or all at once (modern, by `input_required`); `weather` has structured output.
 """
 
 import json

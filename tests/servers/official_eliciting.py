@@ -1,4 +1,4 @@
-"""The official package's high-level server, whose tool asks its caller in the midst of a call."""
+"""A high-level server of the official package, whose tool elicits input during a call."""
 
 from mcp.server.mcpserver import Context, MCPServer
 from pydantic import BaseModel

@@ -1,4 +1,4 @@
-"""A stdio MCP server with a fault that a test plants: `planted.py FAULT`. Standard library only."""
+"""A stdio MCP server with a fault for a test: `planted.py FAULT`. Standard library only."""
 
 import json
 import os
@@ -87,7 +87,7 @@ def answer(message):
 
 
 def reply_later(reply):
-    """Answer a call after six seconds, beside others."""
+    """Answer a call after six seconds, without delaying others."""
 
     def send():
         reply["result"] = call(None)
@@ -97,7 +97,7 @@ def reply_later(reply):
 
 
 def main():
-    if FAULT == "restless":  # ends by itself soon after each start
+    if FAULT == "restless":  # exits soon after each start
         threading.Timer(0.2, os._exit, (3,)).start()
     if FAULT == "hostile":
         print(f"{HOSTILE} {TURNED}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""A REST server for tests: many endpoints, slow, failing and odd ones; it keeps what it got."""
+"""A REST server for tests with slow, failing and unusual endpoints; it records its requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIXEL = base64.b64decode(
 
 @dataclass
 class Seen:
-    """One request as it arrived."""
+    """A received request."""
 
     method: str
     raw_path: str
@@ -116,7 +116,7 @@ class RestApi:
         raise web.HTTPFound("/around")
 
     async def on_tell(self, request: web.Request) -> web.Response:
-        """Repeat the address: as an error, or as what a template cannot read."""
+        """Return the address: as an error, or as a body that a template cannot read."""
         status = 200 if "as" in request.query else 403
         return web.Response(status=status, text=f"{request.raw_path} {dict(request.query)}")
 
@@ -144,7 +144,7 @@ class RestApi:
 
 @contextlib.asynccontextmanager
 async def serve(**options: Any) -> AsyncIterator[RestApi]:
-    """Yield the state of a server that runs on this loop."""
+    """Run a server on this loop; yield its state."""
     api = RestApi(**options)
     app = web.Application(client_max_size=32 * 1024 * 1024)
     app.router.add_route("*", "/{rest:.*}", api.handle)

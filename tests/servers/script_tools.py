@@ -1,8 +1,8 @@
-"""Tools of the official package's low-level server that show what a transport must carry.
+"""Tools of the official package's low-level server that use everything a transport must carry.
 
-`echo`, `fail` and `error` answer; `progress` and `log` say something first; `ask` elicits (legacy);
-`hold` never answers and `cancelled` counts how often that was called off; `change` says that the
-tools changed (legacy); `big` answers with as many bytes as it is told.
+`echo`, `fail` and `error` answer; `progress` and `log` send notifications first; `ask` elicits
+(legacy); `hold` never answers and `cancelled` counts its cancellations; `change` notifies of
+changed tools (legacy); `big` answers with `size` bytes.
 """
 
 import warnings
@@ -18,7 +18,7 @@ SCHEMA = {"type": "object"}
 
 
 def make_server():
-    """Return a server with a memory of its own."""
+    """Return a server with its own state."""
     cancelled = []
 
     async def list_tools(context, params):
@@ -35,7 +35,7 @@ def make_server():
                 await session.report_progress(step, 3, f"step {step}")
             return said("done")
         if params.name == "log":
-            with warnings.catch_warnings(action="ignore"):  # the package would rather not
+            with warnings.catch_warnings(action="ignore"):  # the package deprecates logging
                 await session.send_log_message("warning", {"said": "it"}, "script", key)
             return said("logged")
         if params.name == "ask":

@@ -1,7 +1,7 @@
-"""A hand-written legacy server over an event stream and over websockets, for one's own loop.
+"""A hand-written legacy server over event streams and websockets, on the test's loop.
 
-Its one tool, `say`, answers its `text`, or does what `Deeds` has of that name. What a path of
-`STREAMS` and `SOCKETS` does wrong is in its name.
+Its one tool, `say`, answers its `text`, or has the fault of that name in `Deeds`. The names of the
+paths in `STREAMS` and `SOCKETS` name their faults.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ def result(key, text):
 
 
 class Deeds:
-    """One method a text: what is done instead of answering. `line` is the connection."""
+    """One method per text, called instead of an answer. `line` is the connection."""
 
     async def never(self, line, key):
         pass
@@ -106,7 +106,7 @@ class Socket(Line):
 
 
 class RawServer:
-    """The server; `base` is its address once started; `posts` are the messages that were posted."""
+    """The server; `base` is its address once started; `posts` are the posted messages."""
 
     def __init__(self):
         self.numbers = itertools.count(1)

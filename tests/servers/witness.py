@@ -1,6 +1,6 @@
 """A stdio server, standard library only: `note` appends a number to a file before it answers.
 
-What reached the server can be read there, whatever became of the worker before it.
+The file shows which calls reached the server, also if its worker was killed.
 """
 
 import json

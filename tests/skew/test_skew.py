@@ -1,4 +1,4 @@
-"""Planes, workers and the SDK with those of an earlier commit, installed from its wheel.
+"""Planes, workers and the SDK with parts of an earlier commit, installed from its wheel.
 
 `make skew` says which commit; without it these tests are skipped, for they build that wheel.
 """
@@ -59,7 +59,7 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> str:
     (packed,) = folder.glob("leaseway-*.whl")
     with zipfile.ZipFile(packed) as files:
         files.extractall(site)
-    # As a path only: what is installed editable there stays out of it.
+    # Only as a path, so that editable installations of it are not used.
     (packages,) = Path(sys.prefix).glob("lib/python*/site-packages")
     (site / "packages.pth").write_text(f"{packages}\n")
     found = venv / "bin" / "python"
@@ -80,7 +80,7 @@ async def use(python: str, address: str) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("older", ["control-plane", "worker", "both", "sdk"])
-async def test_what_is_older_works_with_what_is_newer(
+async def test_older_and_newer_parts_work_together(
     earlier: str, tmp_path: Path, older: str
 ) -> None:
     system = System(tmp_path, _SERVERS)
@@ -100,7 +100,7 @@ async def test_what_is_older_works_with_what_is_newer(
 
 
 @pytest.mark.timeout(600)
-async def test_an_upgrade_in_any_order_loses_no_lease_of_a_worker_that_stays(
+async def test_an_upgrade_in_any_order_loses_no_lease_of_a_running_worker(
     earlier: str, tmp_path: Path
 ) -> None:
     system = System(tmp_path, _SERVERS)
