@@ -177,7 +177,9 @@ async def load_config(
         problems = problems_of(parsed.issues)
         at = {"config": files}
         if parsed.broken:
-            _logger.error("the configuration was rejected; the previous one stays", extra=at)
+            _logger.error(
+                "the configuration is broken; nothing changes until it is fixed", extra=at
+            )
             plane.configure(
                 lambda state, now: state.record_config_failure(problems, now), failed=True
             )
@@ -186,7 +188,10 @@ async def load_config(
         if any(issue.reason == IssueReason.MISSING_CONFIG for issue in parsed.issues):
             _logger.warning("a configuration file is missing", extra=at)
         servers = len({key.server_id for key in parsed.servers})
-        _logger.info("configuration loaded", extra={**at, "servers": servers})
+        counts = {"servers": servers}
+        if parsed.rejected:
+            counts["rejected"] = len(parsed.rejected)  # these keep their last good entry
+        _logger.info("configuration loaded", extra={**at, **counts})
         plane.events.record_reload(
             parsed.servers,
             files,

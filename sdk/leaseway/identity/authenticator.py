@@ -236,9 +236,25 @@ class Authenticator:
 
     async def run(self) -> None:
         """Watch the files and the open streams until cancelled."""
+        self._log_access()
         while True:
             await asyncio.sleep(_POLL)
             await self.refresh()
+
+    def _log_access(self) -> None:
+        keys = self._settings.keys
+        if self.is_open:
+            _logger.info(
+                "No credentials are configured: every process on this machine may call for every "
+                "tenant and operate this process."
+            )
+        elif keys is not None and not keys.exists():
+            _logger.warning(
+                "The key file %s does not exist, so no API key is accepted. Create a key: "
+                "leaseway key create --keys %s",
+                keys,
+                keys,
+            )
 
     async def refresh(self) -> None:
         """Reload changed files, and revoke streams whose credentials are no longer valid."""
@@ -330,15 +346,7 @@ def authenticator_for(
     is_own = key is None or is_api_key(key) or looks_like_token(key)
     trusted = SHARED_KEY if worker_key is None else _without_plane(SHARED_KEY)
     shared = () if is_own or key is None else ((key, trusted),)
-    authenticator = Authenticator(
-        identity=identity, keys=keys, shared=shared, worker_key=worker_key
-    )
-    if authenticator.is_open:
-        _logger.info(
-            "No credentials are configured: every process on this machine may call for every "
-            "tenant and operate this process."
-        )
-    return authenticator
+    return Authenticator(identity=identity, keys=keys, shared=shared, worker_key=worker_key)
 
 
 def _without_plane(principal: Principal) -> Principal:

@@ -85,12 +85,13 @@ class Principal:
         if not self.has(roles):
             raise Fault(
                 Reason.PERMISSION_DENIED,
-                f"{target} is for the role {' or '.join(sorted(roles))}; this credential "
-                f"({self.name}) has {', '.join(sorted(self.roles))}.",
+                f"{target} requires the role {' or '.join(sorted(roles))}; this credential "
+                f"({self.name}) has {', '.join(sorted(self.roles))}. Use another credential, or "
+                "create a key with that role: leaseway key create --role ROLE.",
             )
 
 
-LOOPBACK: Final = Principal("nobody (loopback, no credentials configured)", ALL_ROLES)
+LOOPBACK: Final = Principal("an unauthenticated local caller", ALL_ROLES)
 """The sender if no credentials are configured, which is allowed on loopback only."""
 
 SHARED_KEY: Final = Principal("the shared key", ALL_ROLES)

@@ -61,15 +61,15 @@ from leaseway.wire.bounds import MAX_CONFIG, MAX_SERVERS
         ),
         pytest.param(
             "version: 2\nservers: {}", 1, 10, "version", "UNSUPPORTED_VERSION",
-            "The version '2' is not supported: write 'version: 1', without quotes.", id="version 2",
+            "The version '2' is not supported: write version: 1 (a number).", id="version 2",
         ),
         pytest.param(
             "version: '1'\nservers: {}", 1, 10, "version", "UNSUPPORTED_VERSION",
-            "The version '1' is not supported: write 'version: 1', without quotes.", id="quoted",
+            "The version '1' is not supported: write version: 1 (a number).", id="quoted",
         ),
         pytest.param(
             "version: true\nservers: {}", 1, 10, "version", "UNSUPPORTED_VERSION",
-            "The version 'true' is not supported: write 'version: 1', without quotes.", id="bool",
+            "The version 'true' is not supported: write version: 1 (a number).", id="bool",
         ),
         pytest.param(
             "version: 1", 1, 1, "servers", "MISSING_KEY",

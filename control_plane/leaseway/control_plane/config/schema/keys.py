@@ -297,7 +297,7 @@ def _version(node: Tree, where: Where) -> int:
     if value == 1 and isinstance(value, int) and not isinstance(value, bool):
         return value
     found = quoted(node.text) if isinstance(node, Leaf) else "that"
-    message = f"The version {found} is not supported: write 'version: 1', without quotes."
+    message = f"The version {found} is not supported: write version: 1 (a number)."
     where.fatal(node.at, IssueReason.UNSUPPORTED_VERSION, message)
     raise BadValue  # already reported
 

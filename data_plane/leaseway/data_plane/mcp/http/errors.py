@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
@@ -225,9 +227,12 @@ def unreachable(server: str, url: URL, error: Exception) -> Fault:
 
 def describe_error(error: BaseException) -> str:
     """Return the text of a connection error, as the end of a sentence."""
-    system = getattr(getattr(error, "os_error", error), "strerror", None)
-    if system:
-        return str(system)
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, OSError):
+        if cause.errno is not None and cause.errno in errno.errorcode:
+            return os.strerror(cause.errno)  # asyncio's own text shows the address as a tuple
+        if cause.strerror:
+            return cause.strerror
     descriptions = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
     return next(descriptions, "the connection failed")
 

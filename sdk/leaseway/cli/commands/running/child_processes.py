@@ -147,7 +147,8 @@ class Child:
             if time.monotonic() - self._started_at > _HEALTHY_AFTER:
                 attempt = 0
             delay = self._backoff.delay(attempt)
-            _logger.warning(
+            _logger.log(
+                logging.WARNING if status else logging.INFO,  # 0: it was drained
                 "The %s exited (%s); it is restarted in %.1f s.",
                 self.name,
                 _describe(status),
