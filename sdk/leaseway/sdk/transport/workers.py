@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 import grpc
 
 from leaseway.sdk.transport.exchange import Exchange
-from leaseway.sdk.transport.faults import fault_of_request, fault_of_worker, silent_worker
+from leaseway.sdk.transport.faults import (
+    client_closed,
+    fault_of_request,
+    fault_of_worker,
+    silent_worker,
+)
 from leaseway.sdk.transport.identity import ClientIdentity, channel_options
 from leaseway.v1 import catalog_pb2, execution_pb2_grpc, leases_pb2_grpc
 from leaseway.wire.channels.tls import open_channel
@@ -44,6 +49,7 @@ class WorkerLink:
         self.worker = worker
         self._identity = identity
         self._draining = False
+        self.is_closed = False
         self._suspect = False
         self.requests = 0
         self._exchange: Exchange | None = None
@@ -84,6 +90,8 @@ class WorkerLink:
             self._open()
 
     def _open(self) -> Exchange:
+        if self.is_closed:
+            raise client_closed(sent=False)
         exchange = self._exchange = Exchange(
             self._channel,
             self._identity.metadata,
@@ -172,6 +180,7 @@ class WorkerPool:
         self._identity = identity
         self._links: dict[WorkerRun, WorkerLink] = {}
         self._turn = 0
+        self._closed = False
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -183,6 +192,8 @@ class WorkerPool:
         """Return the connection to a worker."""
         link = self._links.get(worker)
         if link is None:
+            if self._closed:  # a call that had not been sent when the client was closed
+                raise client_closed(sent=False)
             # Workers restart: each new run is a chance to close idle connections to old ones.
             self._close_idle()
             link = self._links[worker] = WorkerLink(worker, self._identity)
@@ -222,7 +233,10 @@ class WorkerPool:
 
     async def close(self) -> None:
         """Close all streams and channels."""
+        self._closed = True
         links, self._links = self._links, {}
+        for link in links.values():
+            link.is_closed = True
         await asyncio.gather(*(link.close() for link in links.values()), *self._closing)
 
     def _close_idle(self) -> None:
