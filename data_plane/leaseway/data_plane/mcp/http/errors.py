@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -228,11 +227,10 @@ def unreachable(server: str, url: URL, error: Exception) -> Fault:
 def describe_error(error: BaseException) -> str:
     """Return the text of a connection error, as the end of a sentence."""
     cause = getattr(error, "os_error", error)
-    if isinstance(cause, OSError):
-        if cause.errno is not None and cause.errno in errno.errorcode:
+    if isinstance(cause, OSError) and cause.strerror:
+        if cause.errno is not None and cause.strerror.startswith("Connect call failed"):
             return os.strerror(cause.errno)  # asyncio's own text shows the address as a tuple
-        if cause.strerror:
-            return cause.strerror
+        return cause.strerror
     descriptions = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
     return next(descriptions, "the connection failed")
 
