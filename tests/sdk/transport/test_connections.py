@@ -14,6 +14,8 @@ from leaseway.sdk import (
     IncompatibleVersion,
     Unauthenticated,
 )
+from leaseway.sdk.transport.identity import ClientIdentity
+from leaseway.sdk.transport.workers import WorkerPool, WorkerRun
 from leaseway.wire.errors import Fault, Reason
 
 
@@ -72,3 +74,17 @@ async def test_an_unreachable_control_plane_is_named() -> None:
     async with AsyncClient("127.0.0.1:1") as client:
         with pytest.raises(ControlPlaneUnavailable, match=r"127\.0\.0\.1:1 .*LEASEWAY_ADDRESS"):
             await client.call_tool("time_now", timeout=BOUND)
+
+
+async def test_a_closed_pool_opens_no_stream_for_a_late_call() -> None:
+    """A call that waited while its client was closed fails at once, not at its timeout."""
+    pool = WorkerPool(ClientIdentity("127.0.0.1:1", "", "", None))
+    worker = WorkerRun("w1", "run", "127.0.0.1:1")
+    link = pool.link(worker)
+
+    await pool.close()
+
+    for open_stream in (lambda: pool.link(worker), lambda: link.exchange):
+        with pytest.raises(Fault) as raised:
+            open_stream()
+        assert (raised.value.reason, raised.value.started) == (Reason.CANCELLED, "no")
