@@ -175,6 +175,7 @@ ASKING: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "problems": ((), ("--watch",)),
     "approvals": ((),),
     "approvals list": ((), ("--all",)),
+    "approvals show": (("a1",), ("a1", "--json")),
     "approvals approve": (("a1",),),
     "approvals deny": (("a1",),),
     "logs": (("x",),),

@@ -111,6 +111,21 @@ async def test_an_approved_call_runs_once_for_the_tenant_that_asked(tmp_path: Pa
         replay = await refused(acme, 5)
         assert replay.confirmation_id != first.confirmation_id
 
+        # A call that is too long for the list is approved only after it was shown.
+        with pytest.raises(ConfirmationRequired) as long:
+            await acme.call_tool("add", {"by": 7, "note": "x" * 3_000 + "end"})
+        number = long.value.confirmation_id
+        listed = await leaseway("approvals", "list", *at, key=keys["ann"])
+        assert f"characters: leaseway approvals show {number}" in listed.stdout
+        shown = await leaseway("approvals", "show", number, *at, key=keys["ann"])
+        assert '"by": 7' in shown.stdout
+        assert 'xend"' in shown.stdout
+        blind = await leaseway("approvals", "approve", number, *at, key=keys["ann"])
+        assert blind.status == 2
+        assert "approve it with --yes" in blind.stderr
+        seen = await leaseway("approvals", "approve", number, "--yes", *at, key=keys["ann"])
+        assert seen.status == 0
+
         # A client whose key has the role approver asks its own user.
         requested: list[Approval] = []
 

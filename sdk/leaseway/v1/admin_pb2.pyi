@@ -1164,6 +1164,7 @@ class Approval(_message.Message):
     DECIDED_BY_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
+    EXTRA_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The approval's id."""
     state: _builtins.str
@@ -1179,7 +1180,7 @@ class Approval(_message.Message):
     tool: _builtins.str
     """The tool's original name."""
     arguments: _builtins.str
-    """The arguments as JSON, with secrets redacted and long texts truncated."""
+    """All arguments as JSON for people to read: invisible characters are escaped."""
     asked_by: _builtins.str
     """The credential of the caller."""
     decided_by: _builtins.str
@@ -1187,7 +1188,11 @@ class Approval(_message.Message):
     note: _builtins.str
     """The comment on the decision. Empty means none."""
     digest: _builtins.str
-    """SHA-256 over the exact arguments, in hexadecimal digits."""
+    """SHA-256 over the exact arguments and extra members, in hexadecimal digits."""
+    extra: _builtins.str
+    """What else of the caller's reaches the server, in the same form: a JSON object with `_meta`,
+    `inputResponses` and `requestState`. Empty means nothing.
+    """
     @_builtins.property
     def asked_at(self) -> _timestamp_pb2.Timestamp:
         """When the call was first requested."""
@@ -1213,10 +1218,11 @@ class Approval(_message.Message):
         decided_by: _builtins.str = ...,
         note: _builtins.str = ...,
         digest: _builtins.str = ...,
+        extra: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["asked_at", b"asked_at", "expires_at", b"expires_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "arguments", b"arguments", "asked_at", b"asked_at", "asked_by", b"asked_by", "decided_by", b"decided_by", "digest", b"digest", "expires_at", b"expires_at", "id", b"id", "note", b"note", "server_id", b"server_id", "session", b"session", "state", b"state", "tenant", b"tenant", "tool", b"tool"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "arguments", b"arguments", "asked_at", b"asked_at", "asked_by", b"asked_by", "decided_by", b"decided_by", "digest", b"digest", "expires_at", b"expires_at", "extra", b"extra", "id", b"id", "note", b"note", "server_id", b"server_id", "session", b"session", "state", b"state", "tenant", b"tenant", "tool", b"tool"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1188,6 +1188,7 @@ class ApprovalQuestion(_message.Message):
     DIGEST_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     ASKED_BY_FIELD_NUMBER: _builtins.int
+    EXTRA_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     """Identifies the request on its stream."""
     use: _builtins.bool
@@ -1205,11 +1206,17 @@ class ApprovalQuestion(_message.Message):
     tool: _builtins.str
     """The tool's original name."""
     digest: _builtins.str
-    """SHA-256 over the exact arguments, in hexadecimal digits."""
+    """SHA-256 over the exact arguments and extra members, in hexadecimal digits."""
     arguments: _builtins.str
-    """The arguments as JSON for people to read, with secrets redacted and long texts truncated."""
+    """All arguments as JSON for people to read: invisible characters are escaped. With `extra` at most
+    64 KiB.
+    """
     asked_by: _builtins.str
     """The credential of the caller."""
+    extra: _builtins.str
+    """What else of the caller's reaches the server, in the same form: a JSON object with `_meta`,
+    `inputResponses` and `requestState`. Empty means nothing.
+    """
     def __init__(
         self,
         *,
@@ -1224,10 +1231,11 @@ class ApprovalQuestion(_message.Message):
         digest: _builtins.str = ...,
         arguments: _builtins.str = ...,
         asked_by: _builtins.str = ...,
+        extra: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "arguments", b"arguments", "asked_by", b"asked_by", "digest", b"digest", "id", b"id", "of_session", b"of_session", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "tool", b"tool", "use", b"use"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent", b"agent", "arguments", b"arguments", "asked_by", b"asked_by", "digest", b"digest", "extra", b"extra", "id", b"id", "of_session", b"of_session", "server_id", b"server_id", "session", b"session", "tenant", b"tenant", "tool", b"tool", "use", b"use"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

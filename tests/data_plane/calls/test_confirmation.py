@@ -12,6 +12,7 @@ import msgspec
 
 from leaseway.identity.interceptor import _caller
 from leaseway.identity.principal import Principal, Role
+from leaseway.sdk.retry_policy import FailedTry, decide
 from leaseway.spec.policy import ArgumentRule, ServerPolicy
 from leaseway.v1 import execution_pb2, sync_pb2
 from leaseway.wire.errors import Reason
@@ -68,23 +69,48 @@ async def test_an_approval_cannot_be_used_twice(bench: Bench) -> None:
     assert not any(each.calls for each in bench.servers.opened)
 
 
-async def test_secrets_in_arguments_are_hidden_but_change_the_digest(bench: Bench) -> None:
+async def test_an_approval_is_bound_to_meta_and_shows_it(bench: Bench) -> None:
     await bench.serve("bank", policy=NEEDS)
-    secrets = (
-        "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
-        "ghp_26C7e42F292c6912E7710c838347Ae178B4a",
-    )
     digests = set()
-    for secret in secrets:
-        arguments = msgspec.json.encode({"text": secret})
-        refused = asyncio.create_task(bench.caller().refused("bank", arguments=arguments))
-        question = await answer(bench, "denied", decided_by="key ann")
-        assert secret not in question.arguments
+    for meta in (b"", b'{"payee": "eve"}', b'{"payee": "ann"}'):
+        refused = asyncio.create_task(bench.caller().refused("bank", meta=meta))
+        question = await answer(bench, "waiting")
+        assert question.extra == (
+            '{"_meta":' + meta.decode().replace(" ", "") + "}" if meta else ""
+        )
         digests.add(question.digest)
-        fault = await refused
-        assert fault.reason is Reason.PERMISSION_DENIED
-        assert "key ann has denied" in fault.message
-    assert len(digests) == 2
+        await refused
+    assert len(digests) == 3
+
+
+async def test_an_approval_is_bound_to_the_callers_answers(bench: Bench) -> None:
+    await bench.serve("bank", policy=NEEDS)
+    replies = b'{"inputResponses":{"amount":{"action":"accept"}},"requestState":"s"}'
+    refused = asyncio.create_task(bench.caller().refused("bank", passes_input=True, input=replies))
+    question = await answer(bench, "waiting")
+    assert msgspec.json.decode(question.extra) == msgspec.json.decode(replies)
+    await refused
+
+
+async def test_a_call_that_cannot_be_shown_whole_is_refused_without_a_question(
+    bench: Bench,
+) -> None:
+    await bench.serve("bank", policy=NEEDS)
+    fault = await bench.caller().refused(
+        "bank", arguments=b'{"text": "ghp_16C7e42F292c6912E7710c838347Ae178B4a"}'
+    )
+    assert fault.reason is Reason.PERMISSION_DENIED
+    assert "'text' look like secrets" in fault.message
+    assert "ghp_" not in fault.message
+
+
+async def test_a_full_list_of_approvals_is_no_fault_that_callers_wait_out(bench: Bench) -> None:
+    await bench.serve("bank", policy=NEEDS)
+    refused = asyncio.create_task(bench.caller().refused("bank"))
+    await answer(bench, "full", approval_id="")
+    fault = await refused
+    assert fault.reason is Reason.RATE_LIMITED
+    assert decide(fault, FailedTry(tries=1, remaining=60.0)) is None
 
 
 async def test_invalid_arguments_request_no_approval(bench: Bench) -> None:

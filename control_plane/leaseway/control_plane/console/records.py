@@ -24,6 +24,7 @@ from leaseway.v1 import admin_pb2, catalog_pb2
 from leaseway.wire.messages.events import EventRecord
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.version import user_agent
+from leaseway.wire.visible_text import unmistakable
 
 Json = dict[str, Any]
 
@@ -310,17 +311,27 @@ def _problem(open_problem: OpenProblem) -> Json:
     }
 
 
-def approval(record: ApprovalRecord) -> Json:
+_MAX_LISTED: Final = 2_000
+"""Characters of a call that the list of approvals shows; a longer one has to be opened."""
+
+
+def approval(record: ApprovalRecord, *, whole: bool) -> Json:
+    """Return an approval; in a list, a long call has no arguments, since a part would mislead."""
     request = record.question
+    length = len(request.arguments) + len(request.extra)
+    is_shown = whole or length <= _MAX_LISTED
     return {
+        "length": length,
         "id": record.id,
         "state": record.state,
         "tenant": request.tenant,
-        "agent": request.agent,
+        "agent": unmistakable(request.agent),
+        "session": unmistakable(request.session),
         "server": request.server_id,
         "tool": request.tool,
-        "arguments": request.arguments,
-        "asked_by": request.asked_by,
+        "arguments": request.arguments if is_shown else None,
+        "extra": request.extra if is_shown else None,
+        "asked_by": unmistakable(request.asked_by),
         "asked_at": record.asked,
         "expires_at": record.until,
         "decided_by": record.decided_by,

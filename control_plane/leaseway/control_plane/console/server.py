@@ -140,6 +140,7 @@ class _ConsoleSite:
         router.add_get("/api/workers", self._read(lambda q: records.workers(self._plane)))
         router.add_get("/api/problems", self._read(lambda q: records.problems(self._plane, q)))
         router.add_get("/api/approvals", self._read(self._approvals))
+        router.add_get("/api/approval", self._read(self._approval))
         router.add_post("/api/decide", self._decide)
         router.add_get("/api/events", self._read(self._events))
         router.add_get("/api/runbook", self._read(_runbook))
@@ -239,8 +240,12 @@ class _ConsoleSite:
     def _approvals(self, _query: Json) -> Json:
         who = _principal.get()
         found = self._plane.approvals.listed(who.tenant or "", self._plane.clock())
-        items = [records.approval(each) for each in found[:_MAX_ROWS]]
+        items = [records.approval(each, whole=False) for each in found[:_MAX_ROWS]]
         return {"items": items, "approver": who.has({Role.APPROVER})}
+
+    def _approval(self, query: Json) -> Json | None:
+        found = self._plane.approvals.get(query.get("id", ""), _principal.get().tenant or "")
+        return records.approval(found, whole=True) if found is not None else None
 
     async def _decide(self, request: web.Request) -> web.Response:
         who = _principal.get()

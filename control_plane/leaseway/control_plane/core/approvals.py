@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from leaseway.control_plane.core.moment import Moment
+from leaseway.wire.bounds import MAX_APPROVAL
 from leaseway.wire.errors import Fault, Reason
 
 ApprovalState = Literal["waiting", "approved", "denied", "used", "expired"]
@@ -36,8 +37,9 @@ class ApprovalRequest:
     Attributes:
         of_session: Whether an approval counts in that session only, as the server keeps its state.
         tool: The tool's original name.
-        digest: A hash of the exact arguments.
+        digest: A hash of the exact arguments and extra members.
         arguments: The arguments as people see them.
+        extra: The caller's other members for the server as people see them, or empty.
         asked_by: The credential of the caller.
         worker_id: The worker that runs the call.
     """
@@ -51,6 +53,7 @@ class ApprovalRequest:
     digest: str
     arguments: str
     asked_by: str
+    extra: str = ""
     worker_id: str = ""
 
     @property
@@ -185,7 +188,12 @@ class Approvals:
         return sorted(found, key=lambda one: -one.number)
 
     def _add(self, question: ApprovalRequest, now: Moment) -> tuple[Verdict, ApprovalRecord | None]:
-        if self._open[question.tenant] >= MAX_TENANT_OPEN or self._open.total() >= MAX_OPEN:
+        too_long = len(question.arguments) + len(question.extra) > MAX_APPROVAL
+        if (
+            too_long  # no worker asks this: it would have to be cut, and nobody decides on a part
+            or self._open[question.tenant] >= MAX_TENANT_OPEN
+            or self._open.total() >= MAX_OPEN
+        ):
             return "full", None
         self._number += 1
         approval = ApprovalRecord(

@@ -29,6 +29,7 @@ from leaseway.wire.errors import Fault
 from leaseway.wire.status import status_from_fault
 from leaseway.wire.timing import durations
 from leaseway.wire.timing.durations import duration
+from leaseway.wire.visible_text import unmistakable
 
 
 def denial(denied: Denial) -> Fault:
@@ -111,12 +112,13 @@ def approval(record: ApprovalRecord) -> admin_pb2.Approval:
         id=record.id,
         state=record.state,
         tenant=request.tenant,
-        agent=request.agent,
-        session=request.session,
+        agent=unmistakable(request.agent),
+        session=unmistakable(request.session),
         server_id=request.server_id,
         tool=request.tool,
         arguments=request.arguments,
-        asked_by=request.asked_by,
+        extra=request.extra,
+        asked_by=unmistakable(request.asked_by),
         asked_at=timestamp(record.asked),
         expires_at=timestamp(record.until),
         decided_by=record.decided_by,

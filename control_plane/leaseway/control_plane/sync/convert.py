@@ -35,7 +35,6 @@ _MAX_AHEAD: Final = 10 * 366 * 24 * 3600.0
 of a Lease are some years ahead. The limit grows faster than versions do, so that versions derived
 from an accepted one remain valid when workers reconnect."""
 
-_MAX_ARGUMENTS: Final = 10_000
 _MAX_TEXT = 256
 """Limit of characters of ids, reasons and subjects."""
 
@@ -145,7 +144,8 @@ def question_from_proto(message: sync_pb2.ApprovalQuestion, worker_id: str) -> A
         server_id=message.server_id,
         tool=message.tool,
         digest=message.digest,
-        arguments=message.arguments[:_MAX_ARGUMENTS],
+        arguments=message.arguments,
+        extra=message.extra,
         asked_by=message.asked_by[:_MAX_TEXT],
         worker_id=worker_id,
     )

@@ -50,6 +50,19 @@ class Redactor:
         """Return whether a JSON object certainly needs no redaction, without parsing it."""
         return not self._names and len(arguments) <= _MAX_TEXT and not may_hold_secret(arguments)
 
+    def hides(self, name: str | None, text: str) -> bool:
+        """Return whether records show neither a member of this name nor this text.
+
+        Args:
+            name: The member's name; None for an item of a list.
+            text: Its value, or empty if that is no text.
+        """
+        if name is not None and (
+            name in self._names or names_a_secret(name) or contains_secret(name)
+        ):
+            return True
+        return contains_secret(text)
+
     def redact(self, arguments: bytes, parsed: dict[str, Any]) -> Arguments:
         """Return a call's arguments without secrets, and shortened.
 

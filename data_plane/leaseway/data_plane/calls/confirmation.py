@@ -1,13 +1,12 @@
 """Approval of calls by a person, asked for at the control plane.
 
-The server gets the arguments encoded anew from the parsed ones, so that it reads the same values as
-the person: of a duplicate key, only one value is left.
+What is decided on is exactly what runs: the approval is bound to the arguments, to the caller's
+`_meta` and to its answers to the server, and all of them are shown (`approval_view`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -15,19 +14,18 @@ import msgspec
 
 from leaseway.data_plane.audit.record import Plan
 from leaseway.data_plane.audit.redact import Redactors
-from leaseway.data_plane.calls.call import ActiveCall
+from leaseway.data_plane.calls.approval_view import ApprovalView, view_call
+from leaseway.data_plane.calls.call import ActiveCall, parse_input, parse_meta
 from leaseway.identity.interceptor import caller
 from leaseway.identity.principal import Role
 from leaseway.v1 import sync_pb2
-from leaseway.wire.bounds import KIB
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.timing.durations import seconds
 
 AskApproval = Callable[[sync_pb2.ApprovalQuestion], Awaitable[sync_pb2.ApprovalAnswer]]
 
-_MAX_SHOWN: Final = 8 * KIB
-_FULL_RETRY: Final = 30.0
+_MAX_DECLARED: Final = 1_000
 
 
 class Confirmation:
@@ -51,10 +49,11 @@ class Confirmation:
             use: Whether to spend the approval because the call runs at once.
 
         Raises:
-            Fault: CONFIRMATION_REQUIRED, PERMISSION_DENIED, OVERLOADED, CONTROL_PLANE_UNAVAILABLE.
+            Fault: CONFIRMATION_REQUIRED, PERMISSION_DENIED, RATE_LIMITED,
+                CONTROL_PLANE_UNAVAILABLE.
         """
-        parsed = msgspec.json.decode(active.arguments)
-        active.arguments = json.dumps(parsed, sort_keys=True, separators=(",", ":")).encode()
+        view = self._view(active, plan)
+        active.arguments = view.arguments
         call = active.call
         question = sync_pb2.ApprovalQuestion(
             use=use,
@@ -64,8 +63,9 @@ class Confirmation:
             of_session=not is_shared,
             server_id=call.server_id,
             tool=call.tool,
-            digest=hashlib.sha256(active.arguments).hexdigest(),
-            arguments=self._display(plan, active.arguments, parsed),
+            digest=_digest(view),
+            arguments=view.shown_arguments,
+            extra=view.shown_extra,
             asked_by=caller().name,
         )
         answer = await self._ask(question)
@@ -74,22 +74,45 @@ class Confirmation:
         if answer.state != "approved":
             raise _refusal(active, answer)
 
-    def _display(self, plan: Plan, arguments: bytes, parsed: dict[str, Any]) -> str:
-        redacted = self._redactors.get(plan.definition).redact(arguments, parsed)
-        shown = msgspec.json.encode(redacted).decode(errors="replace")
-        if len(shown) <= _MAX_SHOWN:
-            return shown
-        return f"{shown[:_MAX_SHOWN]} … ({len(shown)} characters)"
+    def _view(self, active: ActiveCall, plan: Plan) -> ApprovalView:
+        call = active.call
+        extra: dict[str, Any] = {}
+        if call.meta and (meta := parse_meta(call.meta)):
+            extra["_meta"] = meta
+        if call.passes_input and (members := parse_input(call.input)):
+            extra |= msgspec.json.decode(b"{" + members.removeprefix(b",") + b"}")
+        return view_call(
+            f"{call.server_id}:{call.tool}",
+            active.arguments,
+            extra,
+            _declared_arguments(plan.definition),
+            self._redactors.get(plan.definition).hides,
+        )
+
+
+def _digest(view: ApprovalView) -> str:
+    """Hash all that runs. The shown extra members have the same meaning as those that run."""
+    return hashlib.sha256(view.arguments + b"\n" + view.shown_extra.encode()).hexdigest()
+
+
+def _declared_arguments(definition: bytes) -> list[str]:
+    """Return the names of a tool's declared arguments, the required ones first."""
+    schema = msgspec.json.decode(definition).get("inputSchema")
+    if not isinstance(schema, dict):
+        return []
+    required, properties = schema.get("required"), schema.get("properties")
+    names = [name for name in required or () if isinstance(name, str)]
+    names += properties if isinstance(properties, dict) else ()
+    return list(dict.fromkeys(names))[:_MAX_DECLARED]
 
 
 def _refusal(active: ActiveCall, answer: sync_pb2.ApprovalAnswer) -> Fault:
     tool = f"{active.call.server_id}:{active.call.tool}"
     if answer.state == "full":
         return Fault(
-            Reason.OVERLOADED,
+            Reason.RATE_LIMITED,  # without a delay, so that the caller learns it at once
             f"Too many calls of this tenant wait for an approval, so none was requested for "
             f"{tool}. Approve or deny the waiting calls: leaseway approvals.",
-            retry_delay=_FULL_RETRY,
         )
     approval = answer.approval_id
     if answer.state == "denied":

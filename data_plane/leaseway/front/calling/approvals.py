@@ -102,10 +102,11 @@ async def _params(client: AsyncClient, error: ConfirmationRequired) -> dict[str,
     approval = next(matching, None)
     if approval is None:
         raise error
+    extra = f" and, beside the arguments, with {approval.extra}" if approval.extra else ""
     return {
         "mode": "form",
         "message": f"May {approval.server_id}:{approval.tool} be called with "
-        f"{approval.arguments}? It needs a person's approval.",
+        f"{approval.arguments}{extra}? It needs a person's approval.",
         "requestedSchema": _SCHEMA,
     }
 

@@ -268,13 +268,15 @@ class Approval:
         session: The key of the caller's session, or empty.
         server_id: The tool's server.
         tool: The server's name of the tool, without a prefix.
-        arguments: The arguments as JSON, with secrets redacted and long texts cut.
+        arguments: All arguments as JSON for people to read: invisible characters are escaped.
         asked_by: The credential of the caller.
         asked_at: When the call was made first.
         expires_at: When the approval expires.
         decided_by: The credential of the person who decided, or empty.
         note: That person's note, or empty.
-        digest: The SHA-256 of the exact arguments, in hexadecimal.
+        digest: The SHA-256 of the exact arguments and extra members, in hexadecimal.
+        extra: What else of the caller's reaches the server, in the same form: a JSON object with
+            `_meta`, `inputResponses` and `requestState`; empty if there is nothing.
     """
 
     id: str
@@ -291,6 +293,7 @@ class Approval:
     decided_by: str = ""
     note: str = ""
     digest: str = ""
+    extra: str = ""
 
 
 def server_from_proto(message: catalog_pb2.ServerStatus) -> ServerInfo:
