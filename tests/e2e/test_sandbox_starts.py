@@ -1,11 +1,16 @@
-"""All sandboxed servers of a worker start at the first attempt."""
+"""Sandboxed servers of a worker that start together."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.system import SERVERS, running
+from tests.e2e.system import SERVERS, python_server, running
 
 pytestmark = pytest.mark.usefixtures("leak_guard", "bwrap")
 COUNT = 30
@@ -27,3 +32,47 @@ async def test_sandboxed_servers_start_with_grpc_fork_support_enabled(tmp_path: 
             assert not (await client.call_tool(f"{name}:hello", {})).is_error
         assert not await client.problems()
         assert "fork" not in "\n".join(system.workers["worker-1"].log)
+
+
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A folder outside of those that every sandbox empties."""
+    place = next((one for one in ("/srv", "/opt", "/mnt") if os.access(one, os.W_OK)), None)
+    if place is None:
+        pytest.skip("No folder outside of /tmp can be written by this user.")
+    folder = Path(tempfile.mkdtemp(prefix="leaseway-test-", dir=place))
+    yield folder
+    shutil.rmtree(folder)
+
+
+async def test_servers_that_start_together_do_not_see_one_anothers_folders(
+    tmp_path: Path, outside: Path
+) -> None:
+    names = [f"s{number}" for number in range(20)]  # more than a worker probes at once
+    entries = {}
+    for name in names:
+        (outside / name).mkdir()
+        (outside / name / "note").write_text("kept")
+        entries[name] = python_server(
+            "nosy.py",
+            **{
+                "truely-stateless": True,
+                "cwd": str(outside / name),
+                "sandbox": {"level": "strict", "network": False},
+                "transform": [{"prefix": f"{name}_"}],
+            },
+        )
+    async with running(tmp_path, entries) as (_, client):
+        for name in names:
+            seen = [
+                other
+                for other in names
+                if json.loads(
+                    (
+                        await client.call_tool(
+                            f"{name}:exists", {"path": str(outside / other / "note")}
+                        )
+                    ).text
+                )
+            ]
+            assert seen == [name]

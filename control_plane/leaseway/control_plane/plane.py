@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from leaseway.control_plane.core.approvals import ApprovalRecord, Approvals
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -27,6 +27,7 @@ from leaseway.wire.errors import Fault
 from leaseway.wire.messages.events import EventRecord
 
 T = TypeVar("T")
+_MAX_FOLDERS: Final = 10_000
 
 
 def now() -> Moment:
@@ -50,6 +51,7 @@ class Plane:
         meters: Metrics, or None if they are off.
         lease_ends: Recently ended leases.
         approvals: Calls that need an approval.
+        server_folders: The folders of all servers, which workers hide from other servers.
         events: The history of events.
         acts: Number of events that the coordinator has handled.
 
@@ -80,6 +82,8 @@ class Plane:
         self._visible_state = asyncio.Event()
         self._woken = asyncio.Event()
         self._turns: dict[int, asyncio.Future[PlacementOutcome]] = {}
+        self._folders_of: object = None
+        self.server_folders = sync_pb2.ServerFolders()
 
     def act(self, event: Callable[[Coordinator, Moment], T]) -> T:
         """Pass an event to the coordinator, send its actions and return its result."""
@@ -246,7 +250,21 @@ class Plane:
         self.events.record_approval(approval, action, self.clock())
         self._woken.set()  # its deadline may be the next one
 
+    def _send_folders(self) -> None:
+        """Tell workers the folders of the servers, before the probes that start them."""
+        desired = self.state.servers.desired
+        if desired is self._folders_of:
+            return
+        self._folders_of = desired
+        named = {path for spec in (desired or {}).values() for path in spec.named_folders}
+        folders = sync_pb2.ServerFolders(folders=sorted(named)[:_MAX_FOLDERS])
+        if folders != self.server_folders:
+            self.server_folders = folders
+            for stream in self.streams.values():
+                stream.send(sync_pb2.SyncResponse(server_folders=folders))
+
     def _send(self) -> None:
+        self._send_folders()
         for worker_id, action in self.state.pop_actions():
             if self.meters is not None:
                 self.meters.record_action(worker_id, action)

@@ -10,11 +10,12 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from leaseway.data_plane.artifacts.storage import ArtifactStorage, DirectoryStorage
+from leaseway.data_plane.artifacts.storage import DirectoryStorage
 from leaseway.data_plane.audit.log import AuditLog, AuditUnavailable
 from leaseway.data_plane.background import Background, DiskThreads
 from leaseway.data_plane.core.ports import InstanceListener, InstancePort, OpenInstance
@@ -63,9 +64,11 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     exported = otlp_audit(options.id) if options.audit is not None else None
     audit = _audit(options, exported)
 
-    def served() -> list[ServerSpec]:
-        variants = worker.pool.desired_state.variants if worker is not None else {}
-        return [variant.spec for variant in variants.values()]
+    def server_folders() -> Iterator[str]:
+        if worker is not None:
+            for variant in worker.pool.desired_state.variants.values():
+                yield from variant.spec.named_folders
+            yield from worker.sync.server_folders
 
     # Installed before there is a worker: an unhandled SIGUSR1 would end the process.
     with diagnostics_on_signal(lambda: worker.counts() if worker is not None else {}):
@@ -73,8 +76,10 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
         await asyncio.to_thread(vault.refresh)
         async with (
             run_meter(options.metrics, "leaseway-worker", instance=options.id) as meter,
-            _connections(options.id, vault, served) as open_instance,
             artifact_storage(options.artifacts) as storage,
+            _connections(
+                options.id, vault, server_folders, partial(_own_paths, options, storage)
+            ) as open_instance,
             asyncio.TaskGroup() as group,
         ):
             background = Background(group)
@@ -105,6 +110,15 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
     return 0
 
 
+def _own_paths(options: WorkerOptions, storage: DirectoryStorage) -> Iterator[Path]:
+    """Yield the files and folders of Leaseway on this machine, whatever option named them."""
+    yield from options.own_paths
+    if options.vault is not None:
+        yield from (options.vault.path, options.vault.key_file)
+    yield from (path for path in (options.audit, options.artifacts) if path is not None)
+    yield from storage.all_folders()
+
+
 async def _load_mcp_after(caught_up: asyncio.Event) -> None:
     await caught_up.wait()
     await load()
@@ -133,7 +147,7 @@ def _audit(options: WorkerOptions, exported: OtlpAudit | None) -> AuditLog | Non
 @contextlib.asynccontextmanager
 async def artifact_storage(
     base: Path | None, grace: float = _STORAGE_GRACE
-) -> AsyncIterator[ArtifactStorage]:
+) -> AsyncIterator[DirectoryStorage]:
     """Yield a storage for artifacts; they are removed afterwards, unless the disk hangs.
 
     Args:
@@ -158,7 +172,10 @@ async def artifact_storage(
 
 @contextlib.asynccontextmanager
 async def _connections(
-    worker_id: str, vault: WorkerVault, served: Callable[[], list[ServerSpec]]
+    worker_id: str,
+    vault: WorkerVault,
+    server_folders: Callable[[], Iterable[str]],
+    own_paths: Callable[[], Iterable[Path]],
 ) -> AsyncIterator[OpenInstance]:
     """Yield a factory of instances; all of their processes have exited afterwards."""
     numbers = itertools.count(1)
@@ -166,7 +183,7 @@ async def _connections(
     try:
         async with http_client() as http:
             pods = Pods(os.environ, http) if runs_pods(os.environ) else None
-            host = Host(os.environ, reaper, http, vault, pods, served)
+            host = Host(os.environ, reaper, http, vault, pods, server_folders, own_paths)
 
             def open_instance(
                 spec: ServerSpec,

@@ -97,6 +97,7 @@ class WorkerOptions:
         recent_calls: How many calls are kept for operators; 0 for none.
         audit: The folder of the audit, or None.
         standbys: Control planes of which one may lead instead of the first one.
+        own_paths: Further files and folders of Leaseway, which no sandboxed server may see.
     """
 
     control_plane: Endpoint
@@ -117,6 +118,7 @@ class WorkerOptions:
     recent_calls: int = RECENT_CALLS
     audit: Path | None = None
     standbys: tuple[Endpoint, ...] = ()
+    own_paths: tuple[Path, ...] = ()
 
 
 class Shutdown:

@@ -307,6 +307,16 @@ class ServerSpec:
         }
 
     @property
+    def named_folders(self) -> tuple[str, ...]:
+        """The folders that its entry names as its own, as they are written.
+
+        These are its working directory, its sandbox's writable paths and its allowed paths.
+        """
+        allowed = self.policy.permissions.allowed_paths or ()
+        named = (self.cwd, *self.sandbox.writable_paths, *allowed)
+        return tuple(dict.fromkeys(path for path in named if path))
+
+    @property
     def is_process(self) -> bool:
         """Whether its instances are child processes of the worker, connected by pipes."""
         return self.transport in PROCESSES

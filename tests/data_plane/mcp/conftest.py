@@ -93,7 +93,8 @@ class Bench:
         self.warned: list[tuple[str, str]] = []
         self.disconnected: list[str] = []
         self.instances: list[Instance] = []
-        self.served: list[ServerSpec] = []
+        self.server_folders: list[str] = []
+        self.own_paths: list[Path] = []
 
     def stdio(self, server: str, *args: str, **spec: Any) -> ServerSpec:
         """Return the spec of one of the servers in tests/servers."""
@@ -113,7 +114,13 @@ class Bench:
     ) -> Instance:
         """Return an instance that has not been started."""
         environment = os.environ if environment is None else environment
-        host = Host(environment, self.reaper, self.http, served=lambda: self.served)
+        host = Host(
+            environment,
+            self.reaper,
+            self.http,
+            server_folders=lambda: self.server_folders,
+            own_paths=lambda: self.own_paths,
+        )
         if "vault" in more:
             host = replace(host, vault=more.pop("vault"))
         instance = Instance(spec, host, self, instance_id=f"i{len(self.instances)}", **more)

@@ -95,13 +95,10 @@ class _Stream:
     def _messages(
         self, action: WorkerAction | sync_pb2.SyncResponse
     ) -> Iterator[sync_pb2.SyncResponse]:
-        if isinstance(action, sync_pb2.SyncResponse):
-            yield action
-            return
         if isinstance(action, PushDelta):
             yield from self._deltas.messages(action, self._plane.state.epoch)
             return
-        message = action_to_proto(action)
+        message = action if isinstance(action, sync_pb2.SyncResponse) else action_to_proto(action)
         if message.ByteSize() <= MAX_MESSAGE:
             yield message
             return
@@ -165,6 +162,8 @@ class SyncService(sync_pb2_grpc.SyncServiceServicer):
         worker_id = hello.address.id
         streams = self._plane.streams
         older = streams.get(worker_id)
+        if self._plane.server_folders.folders:
+            stream.send(sync_pb2.SyncResponse(server_folders=self._plane.server_folders))
         streams[worker_id] = stream  # first: joining queues actions for the new stream
         try:
             self._plane.act(lambda state, now: state.handle_worker_joined(hello, now))

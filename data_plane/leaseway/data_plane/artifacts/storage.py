@@ -122,6 +122,10 @@ class DirectoryStorage:
         for ref in refs:
             (self.folder / ref).unlink(missing_ok=True)
 
+    def all_folders(self) -> Iterator[Path]:
+        """Yield the folders of all workers that keep their artifacts here, this one included."""
+        yield from self.folder.parent.glob(f"{_PREFIX}*")
+
     def close(self) -> None:
         with self._state:
             if self._closed:

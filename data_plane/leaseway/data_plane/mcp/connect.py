@@ -22,6 +22,7 @@ from leaseway.data_plane.mcp.pods.manifest import (
 from leaseway.data_plane.mcp.pods.transport import PodTransport
 from leaseway.data_plane.mcp.process.launch import Launch, prepare
 from leaseway.data_plane.mcp.process.process import ServerProcess
+from leaseway.data_plane.mcp.process.sandbox.mounts import Surroundings
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.stream_connection import StreamPeer
@@ -92,7 +93,7 @@ async def _connect_stdio(context: ServerContext) -> UnopenedConnection:
             child_environment(host.environment, spec.inherit_env, resolved.env),
             host.reaper.cgroups,
             resolved.cwd,
-            other_servers=host.served(),
+            Surroundings(host.environment, tuple(host.server_folders()), tuple(host.own_paths())),
         )
     process = await ServerProcess.start(context.server, launch, context.stderr, host.reaper)
     transport = StdioTransport(context.server, process, context.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import aiohttp
@@ -11,7 +12,6 @@ import aiohttp
 from leaseway.data_plane.mcp.pods.api import Pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.references.resolve import NO_VAULT, Vault
-from leaseway.spec.model import ServerSpec
 
 _KEEP_ALIVE: Final = 4.0
 """Seconds that an unused connection is kept. Shorter than common servers' keep-alive: otherwise a
@@ -26,7 +26,8 @@ class Host:
         environment: The worker's environment, for references and child processes.
         http: The worker's pooled HTTP client.
         pods: Runs images as pods; None if a container engine on this machine runs them.
-        served: Returns the servers that the worker currently serves.
+        server_folders: Returns the folders that the entries of all servers name as their own.
+        own_paths: Returns files and folders of Leaseway, which no sandboxed server may see.
     """
 
     environment: Mapping[str, str]
@@ -34,7 +35,8 @@ class Host:
     http: aiohttp.ClientSession
     vault: Vault = NO_VAULT
     pods: Pods | None = None
-    served: Callable[[], Iterable[ServerSpec]] = tuple
+    server_folders: Callable[[], Iterable[str]] = tuple
+    own_paths: Callable[[], Iterable[Path]] = tuple
 
 
 def http_client() -> aiohttp.ClientSession:

@@ -76,6 +76,7 @@ class SyncClient:
     Attributes:
         joined: Set once a control plane has welcomed this worker.
         caught_up: Set once this worker has applied the first delta.
+        server_folders: The folders that the entries of all configured servers name as their own.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class SyncClient:
         self._on_record = on_record
         self._reports = status.pool.context.reports
         self._prober = Prober(status.pool, self._send_probe_result)
+        self.server_folders: tuple[str, ...] = ()
         self._highest_epoch = 0
         self._outgoing: asyncio.Queue[sync_pb2.SyncRequest] | None = None
         self._overfull = asyncio.Event()
@@ -318,6 +320,8 @@ class SyncClient:
                 self._leases.revoke(message.revoke.lease_id, message.revoke.reason)
             case "inspect":
                 self._send(sync_pb2.SyncRequest(inspected=self._inspect(message.inspect)))
+            case "server_folders":
+                self.server_folders = tuple(message.server_folders.folders)
             case "approval_answer":
                 approval = self._approvals.get(message.approval_answer.id)
                 if approval is not None and not approval.done():

@@ -64,6 +64,10 @@ class LogOptions:
     fmt: LogFormat | None = None
     file: str | None = None
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (Path(self.file),) if self.file else ()
+
     def configure(self, service: str, *, default_level: str = "info") -> None:
         """Configure this process's logging.
 

@@ -50,6 +50,10 @@ class Credentials:
     """The identity file."""
 
     @property
+    def files(self) -> tuple[Path, ...]:
+        return tuple(path for path in (self.keys, self.identity) if path is not None)
+
+    @property
     def key(self) -> str | None:
         """The key that this process sends: the shared key or an API key."""
         return shared_key()

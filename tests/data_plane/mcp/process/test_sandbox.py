@@ -20,6 +20,7 @@ from tests.data_plane.mcp.conftest import Bench, is_alive, until_exited
 from leaseway.data_plane.mcp.process.sandbox.checks import run_check
 from leaseway.data_plane.mcp.process.sandbox.mounts import (
     Paths,
+    Surroundings,
     other_servers_folders,
     permitted_paths,
 )
@@ -321,7 +322,13 @@ def test_a_servers_own_folders_are_not_hidden_as_another_servers() -> None:
         server("home", "/home/ann/project", "relative"),
     ]
     command = ("/opt/tool/bin/run", "/data/scripts/deep/main.py")
-    assert other_servers_folders(spec, command, "/srv/own", others) == (
+    found = Surroundings(
+        {"DATA": "/data/x"},
+        (*(path for other in others for path in other.named_folders), "${DATA}/b", "${UNSET}"),
+    )
+    assert other_servers_folders(spec, command, "/srv/own", found) == (
+        "/data/x/b",
         "/home/ann/project",
         "/srv/a",
+        str(Path.cwd() / "relative"),
     )

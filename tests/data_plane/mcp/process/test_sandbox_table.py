@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -79,17 +79,20 @@ def world(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         if os.access(one, os.W_OK)
     ]
     try:
-        home, own, others = data / "home", data / "own", data / "others"
+        home, own, others = data / "home", data / "audit" / "own", data / "others"
         for folder in (home / ".leaseway", home / "diary", own, others):
             folder.mkdir(parents=True)
         for path in (home / ".leaseway" / "vault.key", home / "tls.key", data / "note"):
             path.write_text("kept")
         (others / "note").write_text("kept")
+        bench.own_paths = [data / "audit", data / "keys.json"]
+        for path in (data / "audit" / "run-1.jsonl", data / "keys.json"):
+            path.write_text("kept")
         for path in private:
             path.write_text("kept")
         monkeypatch.setattr(Path, "home", lambda: home)
         monkeypatch.setenv("LEASEWAY_TLS_KEY", str(home / "tls.key"))
-        bench.served = [replace(bench.stdio("other"), cwd=str(others))]
+        bench.server_folders = [str(others)]
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
             yield World(data, home, own, others, private, port)
@@ -149,8 +152,11 @@ async def own_files(world: World, ask: Ask, level: Level, network: bool) -> None
     assert await ask("exists", path=str(world.home / ".leaseway" / "vault.key")) == (
         level == "none"
     )
-    found = await ask("read", path=str(world.home / "tls.key"))
-    assert found == "kept" if level == "none" else found in ("", "PermissionError")
+    audit = str(world.data / "audit" / "run-1.jsonl")
+    assert await ask("exists", path=audit) == (level == "none")
+    for path in (world.home / "tls.key", world.data / "keys.json"):
+        found = await ask("read", path=str(path))
+        assert found == "kept" if level == "none" else found in ("", "PermissionError")
 
 
 async def folders_of_others(world: World, ask: Ask, level: Level, network: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,12 @@ from leaseway.data_plane.mcp.process.failures import command_fault, not_started
 from leaseway.data_plane.mcp.process.limits import LimitPlan, kernel_limits, plan_limits
 from leaseway.data_plane.mcp.process.sandbox.bubblewrap import plan_sandbox, sandbox_command
 from leaseway.data_plane.mcp.process.sandbox.checks import CHECK_TIMEOUT, disk
-from leaseway.data_plane.mcp.process.sandbox.mounts import other_servers_folders, permitted_paths
+from leaseway.data_plane.mcp.process.sandbox.mounts import (
+    NO_SURROUNDINGS,
+    Surroundings,
+    other_servers_folders,
+    permitted_paths,
+)
 from leaseway.spec.model import Limits, ServerSpec
 from leaseway.wire.errors import Fault
 
@@ -56,12 +61,12 @@ async def prepare(
     environment: Mapping[str, str],
     cgroups: Cgroups,
     cwd: str = "",
-    other_servers: Iterable[ServerSpec] = (),
+    surroundings: Surroundings = NO_SURROUNDINGS,
 ) -> Launch:
     """Return how to start a server; the caller must remove the launch's cgroup.
 
     A server without limits, sandbox and `cwd` is started as configured. A sandbox hides the folders
-    of the other servers.
+    of the other servers and Leaseway's own files.
 
     Raises:
         Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND, START_FAILED,
@@ -86,8 +91,10 @@ async def prepare(
                     sandbox = replace(sandbox, writable_paths=())
                 base = cwd or str(Path.cwd())
                 paths = permitted_paths(permissions, base)
-                hidden = await disk.run(other_servers_folders, spec, whole, base, other_servers)
-                paths = paths._replace(hidden=(*paths.hidden, *hidden))
+                hidden = await disk.run(other_servers_folders, spec, whole, base, surroundings)
+                paths = paths._replace(
+                    hidden=(*paths.hidden, *hidden), own=tuple(map(str, surroundings.own_paths))
+                )
                 plan = await disk.run(plan_sandbox, server, sandbox, whole, cwd, paths)
     except TimeoutError:
         raise _disk_hangs(server, command[0]) from None

@@ -250,6 +250,14 @@ def control_plane(
 @identity_options
 @audit_option
 @metrics_option
+@click.option(
+    "--own-path",
+    "own_paths",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    hidden=True,
+    help="A file of another process of `up`, which no sandboxed server may see.",
+)
 @exit_with_stdin_option
 @log_options
 def worker(
@@ -266,6 +274,7 @@ def worker(
     recent_calls: int,
     audit: Path | None,
     metrics: Endpoint | None,
+    own_paths: tuple[Path, ...],
     exit_with_stdin: bool,
     log: LogOptions,
 ) -> int:
@@ -308,6 +317,7 @@ def worker(
             artifacts_http=artifacts_listener,
             recent_calls=recent_calls,
             audit=audit,
+            own_paths=(*own_paths, *credentials.files, *log.files),
         )
         return run_process(
             "worker",

@@ -290,6 +290,7 @@ class _Up:
             *self._artifacts_arguments(number),
             *self._options.vault,
             *(("--audit", str(self._options.audit)) if self._options.audit else ()),
+            *(("--own-path", str(self._options.trace_file)) if self._options.trace_file else ()),
             *self._options.credentials.as_arguments(),
             "--exit-with-stdin",
             *self._options.log.as_arguments(),

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from leaseway.spec.model import Sandbox, ServerSpec
 from leaseway.spec.permissions import Permissions, folders
+from leaseway.spec.references import UnresolvedReference, expand
 
 _PRIVATE: Final = tuple(Path(place) for place in ("/tmp", "/var/tmp", "/run"))  # noqa: S108
 _HOMES: Final = (Path("/home"), Path("/root"))
@@ -25,19 +26,21 @@ _HOLD_PROGRAMS: Final = frozenset(
 _SYSTEM: Final = (*_PRIVATE, Path("/proc"), Path("/dev"))
 _NAME_SERVERS: Final = Path("/etc/resolv.conf")
 _BINARIES: Final = ("bin", ".bin", "sbin")
-_OWN_FILES: Final = ("KEY", "VAULT")
-"""Parts of the names of variables with the paths of Leaseway's own secrets."""
+_OWN_FILES: Final = ("KEY", "VAULT", "IDENTITY", "AUDIT", "ARTIFACTS", "LOG")
+"""Parts of the names of variables with the paths of Leaseway's own secrets and records."""
 
 
 class Paths(NamedTuple):
     """Absolute paths that override a sandbox's level. Missing ones are ignored.
 
-    `hidden` wins over the others, and Leaseway's own files are always hidden.
+    `hidden` wins over the others, and `own` over all of them.
 
     Attributes:
         readable: Shown, read-only.
         writable: Shown and writable.
         hidden: Shown as an empty folder or file.
+        own: Leaseway's own files and folders, hidden too, wherever they are. What the server needs
+            below such a folder stays visible.
         private: Empty folders, with only the readable and writable paths and those that the command
             needs.
     """
@@ -46,9 +49,28 @@ class Paths(NamedTuple):
     writable: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
 
 
 NO_PATHS: Final = Paths()
+
+
+class Surroundings(NamedTuple):
+    """What a sandboxed server must not see of the worker around it.
+
+    Attributes:
+        environment: The worker's environment, for `${NAME}` in `server_folders`.
+        server_folders: The folders that the entries of all servers name as their own, this server's
+            included.
+        own_paths: Leaseway's own files and folders.
+    """
+
+    environment: Mapping[str, str] = {}
+    server_folders: tuple[str, ...] = ()
+    own_paths: tuple[Path, ...] = ()
+
+
+NO_SURROUNDINGS: Final = Surroundings()
 
 
 def permitted_paths(permissions: Permissions, base: str) -> Paths:
@@ -73,21 +95,22 @@ def permitted_paths(permissions: Permissions, base: str) -> Paths:
 
 
 def other_servers_folders(
-    spec: ServerSpec, command: Sequence[str], base: str, servers: Iterable[ServerSpec]
+    spec: ServerSpec, command: Sequence[str], base: str, surroundings: Surroundings
 ) -> tuple[str, ...]:
     """Return the folders of other servers, to hide them from a sandboxed one. Reads files.
 
-    These are their working directories, writable paths and allowed paths. Not hidden are the
-    server's own such folders, their parents and children, the folder of its command, paths on its
-    command line, system folders and home directories, since the server may need files there.
-    `base` is its working directory; `servers` may include the server itself.
+    Not hidden are the server's own folders, their parents and children, the folder of its command,
+    paths on its command line, system folders and home directories, since the server may need files
+    there. `base` is its working directory.
     """
-    own = {*_folders(spec, spec.cwd), *((base,) if spec.cwd else ())}
+    environment = surroundings.environment
+    own = {*_absolute(spec.named_folders, environment), *((base,) if spec.cwd else ())}
+    own |= set(folders(spec.policy.permissions, base))
     program = Path(command[0])
     used = {*own, base, *map(str, (program, program.resolve()))}
     used |= {argument for argument in command[1:] if argument.startswith("/")}
     hidden = []
-    for folder in sorted({path for other in servers for path in _folders(other, other.cwd)}):
+    for folder in sorted(_absolute(surroundings.server_folders, environment)):
         path = Path(folder)
         needed = any(_is_in(Path(os.path.normpath(each)), folder) for each in used)
         if not needed and not any(_is_in(path, each) for each in own) and _is_data(path):
@@ -95,10 +118,13 @@ def other_servers_folders(
     return tuple(hidden)
 
 
-def _folders(spec: ServerSpec, base: str) -> set[str]:
-    """Return a server's own folders, as known before its start."""
-    named = {spec.cwd, *spec.sandbox.writable_paths, *folders(spec.policy.permissions, base)}
-    return {os.path.normpath(path) for path in named if path.startswith("/")}
+def _absolute(named: Iterable[str], environment: Mapping[str, str]) -> set[str]:
+    """Return configured folders as absolute paths; relative ones start at the worker's folder."""
+    found = set()
+    for path in named:
+        with contextlib.suppress(UnresolvedReference):  # then its server does not start either
+            found.add(os.path.normpath(Path.cwd() / expand(path, environment)))
+    return found
 
 
 def _is_data(path: Path) -> bool:
@@ -130,10 +156,29 @@ def mounts(sandbox: Sandbox, command: Sequence[str], cwd: str, paths: Paths) -> 
         arguments += ["--bind", name, name]
     for name in paths.writable:
         arguments += ["--bind-try", name, name]
-    for path in dict.fromkeys((*map(Path, paths.hidden), *_own_files(os.environ))):
+    own = dict.fromkeys((*map(Path, paths.own), *_own_files(os.environ)))
+    for path in dict.fromkeys((*map(Path, paths.hidden), *own)):
         arguments += _hide(path)
+    arguments += _needed_below(own, sandbox, paths, cwd)
     # Without --chdir, the sandbox check would start in another directory.
     return [*arguments, *(("--chdir", cwd) if cwd else ())]
+
+
+def _needed_below(own: Iterable[Path], sandbox: Sandbox, paths: Paths, cwd: str) -> Iterable[str]:
+    """Yield bubblewrap's arguments that show the server's folders in Leaseway's own ones again."""
+    kept = [("--ro-bind", Path(name)) for name in (*((cwd,) if cwd else ()), *paths.readable)]
+    kept += [("--bind", Path(name)) for name in (*sandbox.writable_paths, *paths.writable)]
+    hidden = [path for path in map(_resolved, own) if path is not None and path.is_dir()]
+    for option, path in kept:
+        real = _resolved(path)
+        if real is not None and any(place in real.parents for place in hidden):
+            yield from (option, str(real), str(real))
+
+
+def _resolved(path: Path) -> Path | None:
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        return path.resolve(strict=True)
+    return None
 
 
 def _kernel_files() -> Iterable[str]:
@@ -170,13 +215,15 @@ def _own_files(environment: Mapping[str, str]) -> Iterable[Path]:
         if name.startswith("LEASEWAY_") and any(word in name for word in _OWN_FILES):
             path = Path(value)
             with contextlib.suppress(OSError, ValueError):  # the value may be a key, not a path
-                if path.is_absolute() and path.is_file():
-                    yield path
+                if path.exists():
+                    yield path.absolute()
 
 
 def _hide(path: Path) -> Sequence[str]:
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         path = path.resolve()
+        if _holds_system(path) or path in _HOLD_PROGRAMS:
+            return ()  # a server could not start without it
         if path.is_dir():
             return ("--tmpfs", str(path))
         if path.exists():
