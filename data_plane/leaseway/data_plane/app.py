@@ -25,6 +25,7 @@ from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance, load
 from leaseway.data_plane.mcp.pods.api import Pods, runs_pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
+from leaseway.data_plane.references.files import protect
 from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
@@ -71,6 +72,7 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
             yield from worker.sync.server_folders
 
     # Installed before there is a worker: an unhandled SIGUSR1 would end the process.
+    protect(_own_files(options))
     with diagnostics_on_signal(lambda: worker.counts() if worker is not None else {}):
         vault = WorkerVault(options.vault)
         await asyncio.to_thread(vault.refresh)
@@ -112,11 +114,15 @@ async def run(options: WorkerOptions, *, ready: Callable[[str], None]) -> int:
 
 def _own_paths(options: WorkerOptions, storage: DirectoryStorage) -> Iterator[Path]:
     """Yield the files and folders of Leaseway on this machine, whatever option named them."""
+    yield from _own_files(options)
+    yield from storage.all_folders()
+
+
+def _own_files(options: WorkerOptions) -> Iterator[Path]:
     yield from options.own_paths
     if options.vault is not None:
         yield from (options.vault.path, options.vault.key_file)
     yield from (path for path in (options.audit, options.artifacts) if path is not None)
-    yield from storage.all_folders()
 
 
 async def _load_mcp_after(caught_up: asyncio.Event) -> None:

@@ -185,6 +185,10 @@ class ServerSpec:
     """One MCP server, as configured.
 
     Changes of `launch_hash` need a new process or connection; changes of `exposure_hash` do not.
+
+    Attributes:
+        confined_files: The file references that a tenant's own layer added, each with the patterns
+            of paths that are granted to it; the opened file must match one.
     """
 
     key: VariantKey
@@ -225,6 +229,7 @@ class ServerSpec:
     transforms: tuple[Transform, ...] = ()
     policy: ServerPolicy = NO_POLICY
     worker_labels: Mapping[str, str] = field(default_factory=dict)
+    confined_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def launch_hash(self) -> str:
@@ -248,6 +253,7 @@ class ServerSpec:
                 **{name: text for name in _ADDED if (text := getattr(self, name))},
                 **({"builtin": asdict(self.builtin)} if self.builtin != NOTHING_BUILTIN else {}),
                 **self._permitted_part(),
+                **({"confined_files": dict(self.confined_files)} if self.confined_files else {}),
             }
         )
 

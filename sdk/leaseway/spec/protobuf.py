@@ -105,6 +105,10 @@ def spec_to_proto(spec: ServerSpec) -> spec_pb2.ServerSpec:
         env_file=spec.env_file,
         worker_labels=spec.worker_labels,
         max_calls=spec.max_calls or 0,
+        confined_files={
+            path: spec_pb2.Patterns(patterns=patterns)
+            for path, patterns in spec.confined_files.items()
+        },
     )
     for name, value in spec.env.items():
         message.env[name].CopyFrom(_value_to_proto(value))
@@ -169,6 +173,9 @@ def spec_from_proto(message: spec_pb2.ServerSpec) -> ServerSpec:
         env_file=message.env_file,
         worker_labels=dict(message.worker_labels),
         max_calls=message.max_calls or None,
+        confined_files={
+            path: tuple(granted.patterns) for path, granted in message.confined_files.items()
+        },
     )
 
 

@@ -560,6 +560,27 @@ class ServerSpec(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class ConfinedFilesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___Patterns: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___Patterns | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     KEY_FIELD_NUMBER: _builtins.int
     TRANSPORT_FIELD_NUMBER: _builtins.int
     TRUELY_STATELESS_FIELD_NUMBER: _builtins.int
@@ -593,6 +614,7 @@ class ServerSpec(_message.Message):
     ENV_FILE_FIELD_NUMBER: _builtins.int
     WORKER_LABELS_FIELD_NUMBER: _builtins.int
     MAX_CALLS_FIELD_NUMBER: _builtins.int
+    CONFINED_FILES_FIELD_NUMBER: _builtins.int
     transport: _builtins.str
     """One of `stdio`, `streamable_http`, `sse`, `websocket`, `http_api`, `python`, `builtin`."""
     truely_stateless: _builtins.bool
@@ -703,6 +725,12 @@ class ServerSpec(_message.Message):
         worker.
         """
 
+    @_builtins.property
+    def confined_files(self) -> _containers.MessageMap[_builtins.str, Global___Patterns]:
+        """The file references that the tenant's own layer added, by path, with the patterns of paths that
+        are granted to it. The file that the worker opens must match one.
+        """
+
     def __init__(
         self,
         *,
@@ -739,14 +767,39 @@ class ServerSpec(_message.Message):
         env_file: _builtins.str = ...,
         worker_labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         max_calls: _builtins.int = ...,
+        confined_files: _abc.Mapping[_builtins.str, Global___Patterns] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["builtin", b"builtin", "call_timeout", b"call_timeout", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "policy", b"policy", "sandbox", b"sandbox", "startup_timeout", b"startup_timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "cwd", b"cwd", "description", b"description", "env", b"env", "env_file", b"env_file", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "image", b"image", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "max_calls", b"max_calls", "module", b"module", "pod_template", b"pod_template", "policy", b"policy", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "security", b"security", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url", "worker_labels", b"worker_labels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "builtin", b"builtin", "call_timeout", b"call_timeout", "class_name", b"class_name", "command", b"command", "config", b"config", "confined_files", b"confined_files", "cwd", b"cwd", "description", b"description", "env", b"env", "env_file", b"env_file", "follow_redirects", b"follow_redirects", "headers", b"headers", "http_tools", b"http_tools", "image", b"image", "inherit_env", b"inherit_env", "instances", b"instances", "key", b"key", "lease_drain_timeout", b"lease_drain_timeout", "limits", b"limits", "max_calls", b"max_calls", "module", b"module", "pod_template", b"pod_template", "policy", b"policy", "protocol", b"protocol", "retries", b"retries", "sandbox", b"sandbox", "security", b"security", "session_id", b"session_id", "startup_timeout", b"startup_timeout", "transport", b"transport", "truely_stateless", b"truely_stateless", "url", b"url", "worker_labels", b"worker_labels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ServerSpec: _TypeAlias = ServerSpec  # noqa: Y015
+
+@_typing.final
+class Patterns(_message.Message):
+    """Patterns of paths, in which `*` matches any characters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATTERNS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def patterns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At least one."""
+
+    def __init__(
+        self,
+        *,
+        patterns: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["patterns", b"patterns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Patterns: _TypeAlias = Patterns  # noqa: Y015
 
 @_typing.final
 class NamePatterns(_message.Message):

@@ -199,7 +199,7 @@ def test_no_server_gets_a_file_of_leaseways_folder(
     (tmp_path / ".leaseway" / "vault.key").write_text("the key itself")
     (tmp_path / "link").symlink_to(tmp_path / ".leaseway" / "vault.key")
     for path in (tmp_path / ".leaseway" / "vault.key", tmp_path / "link"):
-        with pytest.raises(Fault, match="in Leaseway's own folder"):
+        with pytest.raises(Fault, match="is Leaseway's own"):
             resolve(spec(env={"X": Value("file", str(path))}), {})
 
 

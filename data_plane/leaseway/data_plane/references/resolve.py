@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from leaseway.data_plane.background import MAX_HUNG_THREADS, DiskThreads
 from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.references.files import UnreadableFile, read_file
 from leaseway.data_plane.references.modules import read_code
 from leaseway.spec.model import ServerSpec, Value, walk_config
 from leaseway.spec.references import UnresolvedReference, expand, references
@@ -28,7 +29,6 @@ from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import Hidden, hide
 from leaseway.wire.secrets.secret_names import is_secret_variable, looks_secret, secret_forms
 
-_MAX_FILE: Final = 1 << 20
 _MAX_CONFIG: Final = 120 << 10
 """Bytes; a process accepts no variable over 128 KiB."""
 _MAX_VARIABLES: Final = 1_000
@@ -119,8 +119,13 @@ class _Resolver:
     """Resolves the values of one server; collects its secrets and its missing references."""
 
     def __init__(
-        self, environment: Mapping[str, str], vault: Vault, on_open: Callable[[str], None]
+        self,
+        environment: Mapping[str, str],
+        vault: Vault,
+        confined_files: Mapping[str, Sequence[str]],
+        on_open: Callable[[str], None],
     ) -> None:
+        self._confined_files = confined_files
         self._on_open = on_open
         self._environment = environment
         self._vault = vault
@@ -213,26 +218,10 @@ class _Resolver:
 
     def _file(self, path: str) -> str:
         self._on_open(path)
-        if Path(path).resolve().is_relative_to(_own_folder()):
-            raise _MissingReference(
-                f"refers to the file {path}, which is in Leaseway's own folder: keep the server's "
-                "files elsewhere"
-            )
         try:
-            with Path(path).open("rb") as file:
-                content = file.read(_MAX_FILE + 1)
-            text = content.decode()
-        except OSError as error:
-            raise _MissingReference(
-                f"refers to the file {path}, which can't be read ({error.strerror}): mount it "
-                "where the worker runs"
-            ) from None
-        except UnicodeDecodeError:
-            raise _MissingReference(f"refers to the file {path}, which is not UTF-8 text") from None
-        if len(content) > _MAX_FILE:
-            raise _MissingReference(
-                f"refers to the file {path}, which is larger than {_MAX_FILE} bytes"
-            )
+            text = read_file(path, self._confined_files.get(path, ()))
+        except UnreadableFile as error:
+            raise _MissingReference(f"refers to the file {path}, which {error}") from None
         return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -254,7 +243,7 @@ def resolve(
         Fault: SERVER_NOT_READY with `problem` MISSING_REFERENCE; it names every missing reference.
     """
     known = {name: text for name, text in environment.items() if not _is_own_key(name)}
-    resolver = _Resolver(known, vault, on_open)
+    resolver = _Resolver(known, vault, spec.confined_files, on_open)
     command, args = _command(spec, resolver)
     credentials, query = _credentials(spec, resolver)
     code = read_code(spec, known)
@@ -420,11 +409,6 @@ def _credentials(spec: ServerSpec, resolver: _Resolver) -> tuple[dict[str, str],
     if cookies:
         headers["Cookie"] = "; ".join(cookies)
     return headers, query
-
-
-def _own_folder() -> Path:
-    """Return the default folder of the vault, its key, the seal's key and API keys."""
-    return (Path.home() / ".leaseway").resolve()
 
 
 def _is_own_key(name: str) -> bool:

@@ -66,6 +66,12 @@ def test_a_granted_reference_is_the_tenants_own(value: str, pattern: str, expect
     assert found.servers[ACME].env["A"] == expected
 
 
+def test_a_granted_file_carries_the_patterns_that_the_worker_checks_its_target_with() -> None:
+    found = parsed("{ file: /run/acme/ca }", granting("acme_*", "/run/acme/*"))
+    assert found.servers[ACME].confined_files == {"/run/acme/ca": ("/run/acme/*",)}
+    assert found.servers[VariantKey("on")].confined_files == {}
+
+
 def test_what_the_server_reads_anyway_needs_no_grant() -> None:
     found = parsed("{ env: COMMON_TOKEN }", key="env: { B: VALUE }")
     assert found.issues == ()

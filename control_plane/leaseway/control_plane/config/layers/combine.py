@@ -19,6 +19,7 @@ from leaseway.control_plane.config.layers.document import (
 )
 from leaseway.control_plane.config.layers.grants import (
     Reference,
+    confined_files,
     references_not_granted,
     unknown_grants,
     with_grants,
@@ -292,6 +293,9 @@ class _Combination:
         spec = _narrowed(spec, domain, entry, narrowing, log)
         for issue in self._newly_enabled_tools(domain, entry, spec):
             log.add(issue)
+        confined = confined_files(entry, declared.entry, domain.tenant, self.tenants)
+        if spec is not None and confined:
+            spec = replace(spec, confined_files=confined)
         for reference in references_not_granted(entry, declared.entry, domain.tenant, self.tenants):
             log.add(_not_granted(domain, entry, reference))
         self.log.absorb(log, domain.tenant)

@@ -104,8 +104,7 @@ def references_not_granted(
     `below` is the same server's entry in the layer below.
     """
     allowed = {reference.target for reference in references_in(below)}
-    config = (tenants or {}).get(tenant) or (tenants or {}).get(OTHER_TENANTS)
-    patterns = config.secrets if config is not None else ()
+    patterns = _granted_patterns(tenant, tenants)
     for reference in references_in(entry):
         if reference.target in allowed:
             continue
@@ -113,6 +112,28 @@ def references_not_granted(
         is_odd_path = reference.kind == "file" and posixpath.normpath(path) != path
         if is_odd_path or not patterns or not passes(reference.name, patterns, ()):
             yield reference
+
+
+def confined_files(
+    entry: TableEntry, below: TableEntry, tenant: str, tenants: Tenants | None
+) -> dict[str, tuple[str, ...]]:
+    """Return the files that a domain's entry adds, with the patterns that grant each.
+
+    The worker compares what it opens with them: a path that matches may be a link to another
+    tenant's file. `below` is the same server's entry in the layer below.
+    """
+    known = {reference.target for reference in references_in(below)}
+    patterns = _granted_patterns(tenant, tenants)
+    return {
+        reference.name: tuple(one for one in patterns if passes(reference.name, (one,), ()))
+        for reference in references_in(entry)
+        if reference.kind == "file" and reference.target not in known
+    }
+
+
+def _granted_patterns(tenant: str, tenants: Tenants | None) -> tuple[str, ...]:
+    config = (tenants or {}).get(tenant) or (tenants or {}).get(OTHER_TENANTS)
+    return config.secrets if config is not None else ()
 
 
 def _references_in(tree: Tree) -> Iterator[Reference]:
