@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import shlex
+from collections.abc import Collection
 from typing import Final
 
 FILE_TOOLS: Final = (
@@ -22,6 +23,31 @@ FILE_TOOLS: Final = (
 
 BUILTIN_TOOLS: Final = (*FILE_TOOLS, "execute_command", "get_env", "current_time", "http_get")
 """All tools; each is off unless it is configured."""
+
+
+GIVING_TOOLS: Final = ("write_file", "edit_file")
+"""The tools with which a caller can give a program its configuration."""
+
+
+def command_fault(tools: Collection[str], *, confined: bool) -> str | None:
+    """Return why enabled tools must not be on together, or None.
+
+    Nearly every program runs what the folder it works in tells it to: git its `core.fsmonitor` and
+    filters, make its recipes. So whoever writes there runs any command, whatever the list of
+    commands says.
+
+    Args:
+        tools: The enabled tools.
+        confined: Whether the server has a strict sandbox, which any command stays in.
+    """
+    giving = next((name for name in GIVING_TOOLS if name in tools), None)
+    if confined or giving is None or "execute_command" not in tools:
+        return None
+    return (
+        f"execute_command and {giving} must not be on together: a file that {giving} writes, such "
+        "as .git/config or a Makefile, makes an allowed command run any other. Turn one of them "
+        "off, or give the server 'sandbox: strict'."
+    )
 
 
 def command_words(entry: str) -> tuple[tuple[str, ...], bool]:

@@ -361,6 +361,7 @@ async def attacked(base: Path) -> AsyncIterator[Target]:
 
     options = [
         *(word for tool in TOOLS for word in ("--tool", tool)),
+        "--confined",  # all tools in one process, as in a strict sandbox
         *("--root", str(base / "allowed"), "--root", str(base / "second")),
         *("--command", "echo fixed", "--command", "printf %s *", "--command", "sleep *"),
         *("--host", "127.0.0.1"),
@@ -475,6 +476,8 @@ def test_a_program_that_a_file_tool_could_replace_is_rejected(tmp_path: Path) ->
     program = tmp_path / "tool"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    options = KitOptions(["execute_command", "write_file"], [str(tmp_path)], [str(program)])
+    options = KitOptions(
+        ["execute_command", "write_file"], [str(tmp_path)], [str(program)], confined=True
+    )
     with pytest.raises(ValueError, match="where a file tool could replace it"):
         build_tools(options)

@@ -126,6 +126,7 @@ def test_each_tool_is_off_unless_it_is_named(
         ("--tool reed_file", "There is no tool 'reed_file'; there are: read_file, write_file"),
         ("--tool read_file", "The tool read_file needs a folder: add one"),
         ("--tool execute_command", "needs commands"),
+        ("--tool execute_command --tool edit_file --root / --command true", "not be on together"),
         ("--tool execute_command --command absent", "is not on this machine's PATH"),
         ("--tool execute_command --command bin/ls", "a name or an absolute path"),
         ("--tool execute_command --command 'a", "can't be read"),

@@ -50,6 +50,18 @@ def _numbered(characters: str, form: str) -> Callable[[str], str]:
         _numbered("<>&'+`", "X"),
         lambda text: html.escape(text).replace("&#x27;", "&#39;"),
         lambda text: text.encode().hex(),
+        lambda text: "".join(f"&#{ord(char)};" for char in text),
+        lambda text: "".join(f"&#X{ord(char):X};" for char in text),
+        lambda text: re.sub("(....)", r"\\u\1", text.encode("utf-16-be").hex()),
+        lambda text: "".join(f"\\u{{{ord(char):x}}}" for char in text),
+        lambda text: "".join(f"\\x{byte:02x}" for byte in text.encode()),
+        lambda text: "".join(f"%{byte:02x}" for byte in text.encode()),
+        lambda text: "".join(f"={byte:02X}" for byte in text.encode()),
+        lambda text: text.encode().hex(":").upper(),
+        lambda text: text.encode().hex(" "),
+        lambda text: ", ".join(f"0x{byte:02x}" for byte in text.encode()),
+        lambda text: json.dumps(list(text.encode())),
+        lambda text: quote("".join(f"&#{ord(char)};" for char in text)),
     ],
 )
 @given(secret=_SECRETS.filter(_is_hidden))
@@ -58,6 +70,30 @@ def test_a_secret_is_hidden_in_each_encoding(encode: Callable[[str], str], secre
     encoded = encode(secret.encode(errors="replace").decode())
     assert secret not in redact(f"bad value {encoded} given")
     assert encoded not in redact(f"bad value {encoded} given") or encoded == secret == "[redacted]"
+    del kept
+
+
+@given(
+    secret=_SECRETS.filter(lambda text: _is_hidden(text) and "&" not in text and "\\" not in text),
+    spelled=st.lists(st.sampled_from([str, "&#{};".format, "\\u{{{:x}}}".format]), min_size=40),
+)
+def test_a_secret_is_hidden_if_some_of_its_characters_are_spelled_otherwise(
+    secret: str, spelled: list[Callable[[object], str]]
+) -> None:
+    kept = hide(secret_forms([secret]))
+    encoded = "".join(
+        spell(char if spell is str else ord(char))
+        for char, spell in zip(secret, spelled, strict=False)
+    )
+    assert redact(f"bad value <{encoded}> given") == "bad value <[redacted]> given"
+    del kept
+
+
+def test_text_around_a_spelled_secret_stays_as_it_is() -> None:
+    kept = hide(secret_forms(["s3cret-value-9d1c"]))
+    spelled = "".join(f"&#{ord(char)};" for char in "s3cret-value-9d1c")
+    text = f"a%20b &lt;{spelled}&gt; 12:34:56:78 \\u0041"
+    assert redact(text) == "a%20b &lt;[redacted]&gt; 12:34:56:78 \\u0041"
     del kept
 
 

@@ -37,11 +37,20 @@ def parse_options(arguments: Sequence[str]) -> KitOptions:
         ("--host", "HOST", "for http_get: a name, *.name, an address or a network"),
     ):
         parser.add_argument(name, metavar=metavar, help=description, action="append", default=[])
+    parser.add_argument(
+        "--confined",
+        action="store_true",
+        help="this process is in a strict sandbox, so that commands may run what file tools write",
+    )
     options = parser.parse_args(arguments)
     folders = [options.folder] if options.folder else []
     defaults = ["current_time", *(("read_file", "list_files") if folders else ())]
     return KitOptions(
-        options.tool or defaults, [*folders, *options.root], options.command, options.host
+        options.tool or defaults,
+        [*folders, *options.root],
+        options.command,
+        options.host,
+        options.confined,
     )
 
 

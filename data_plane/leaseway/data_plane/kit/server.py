@@ -20,7 +20,7 @@ from leaseway.data_plane.kit.roots import AllowedFolders
 from leaseway.data_plane.kit.search import list_files, search_files
 from leaseway.data_plane.kit.system import current_time, get_env
 from leaseway.server import BaseMCPServer, Notifier, Tool
-from leaseway.spec.builtin import BUILTIN_TOOLS
+from leaseway.spec.builtin import BUILTIN_TOOLS, command_fault
 from leaseway.wire.version import PACKAGE_VERSION
 
 _FILE_TOOLS: Final[Mapping[str, Callable[[AllowedFolders], Tool]]] = {
@@ -44,12 +44,14 @@ class KitOptions:
         roots: The allowed folders of file tools and commands.
         commands: The allowed commands of `execute_command`.
         hosts: The allowed hosts of `http_get`; empty means the public internet.
+        confined: Whether the kit runs in a strict sandbox.
     """
 
     tools: Sequence[str] = ()
     roots: Sequence[str] = ()
     commands: Sequence[str] = ()
     hosts: Sequence[str] = ()
+    confined: bool = False
 
 
 class Kit(BaseMCPServer):
@@ -76,6 +78,9 @@ def build_tools(options: KitOptions, environment: Mapping[str, str] = os.environ
     unknown = sorted(enabled - set(BUILTIN_TOOLS))
     if unknown:
         raise ValueError(f"There is no tool {unknown[0]!r}; there are: {', '.join(BUILTIN_TOOLS)}.")
+    fault = command_fault(enabled, confined=options.confined)
+    if fault is not None:
+        raise ValueError(fault)
     roots = AllowedFolders(options.roots) if options.roots else None
     tools: list[Tool] = []
     for name, build in _FILE_TOOLS.items():

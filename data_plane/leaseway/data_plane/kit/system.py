@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -11,17 +10,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from leaseway.data_plane.kit.schemas import READ_ONLY, arguments_schema, result_schema
 from leaseway.server import Tool, ToolError, ToolResult
-from leaseway.wire.secrets.secret_names import looks_secret
+from leaseway.wire.secrets.secret_names import is_secret_text
 
 _OWN_PREFIXES: Final = ("LEASEWAY_", "_LEASEWAY_")
-_SECRET_VALUE: Final = re.compile(
-    r"://[^/\s]*@"  # a user, and usually a password, in a URL
-    r"|-----BEGIN"
-    r"|(^|[^A-Za-z0-9])(gh[pousr]_|github_pat_|sk-|xox[abp]-|AKIA|eyJ[A-Za-z0-9_-]{10})"
-    r"|\b(Bearer|Basic) [A-Za-z0-9+/=._-]{8}"
-    r"|\b(password|passwd|pwd|secret|token|accountkey|sharedaccesskey)\s*=",
-    re.IGNORECASE,
-)
 
 
 def current_time(now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Tool:
@@ -73,7 +64,7 @@ def get_env(environment: Mapping[str, str]) -> Tool:
     visible = {
         name: text
         for name, text in environment.items()
-        if not (looks_secret(name) or name.startswith(_OWN_PREFIXES) or _SECRET_VALUE.search(text))
+        if not (name.startswith(_OWN_PREFIXES) or is_secret_text(name, text))
     }
 
     def run(arguments: Mapping[str, Any]) -> ToolResult:

@@ -367,6 +367,8 @@ def _kit_options(spec: ServerSpec, resolver: _Resolver) -> Iterator[str]:
         yield from ("--command", resolver.text(f"commands[{i}]", entry))
     for i, host in enumerate(kit.hosts):
         yield from ("--host", resolver.text(f"hosts[{i}]", host))
+    if spec.sandbox.strict:
+        yield "--confined"
 
 
 def _config(spec: ServerSpec, resolver: _Resolver) -> dict[str, str]:

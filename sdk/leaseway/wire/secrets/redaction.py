@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 from weakref import WeakValueDictionary
+
+from leaseway.wire.secrets.decoding import readings
 
 _REDACTED: Final = "[redacted]"
 _MIN_SECRET: Final = 4  # redacting shorter values would only damage ordinary text
@@ -52,26 +54,47 @@ def hide(values: Iterable[str], source: str = "") -> Hidden:
 def redact(text: str) -> str:
     """Replace every hidden value in a text; overlapping values are replaced together.
 
-    Values are indexed by their first characters, because a worker hides thousands of them.
+    A value is found in every spelling that `readings` decodes, whole or in part.
     """
     index = _index()
     if not index:
         return text
+    found = list(_find(text, index))
+    for reading in readings(text):
+        found += (reading.place(*span) for span in _find(reading.text, index))
     parts: list[str] = []
-    start = end = done = 0
+    done = 0
+    for start, end in _merged(found):
+        parts += (text[done:start], _REDACTED)
+        done = end
+    return "".join((*parts, text[done:])) if parts else text
+
+
+def _find(text: str, index: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[int, int]]:
+    """Yield the spans of the hidden values in a text.
+
+    Values are indexed by their first characters, because a worker hides thousands of them.
+    """
     last = len(text) - _MIN_SECRET + 1
     for i in [i for i in range(last) if text[i : i + _MIN_SECRET] in index]:
         values = index[text[i : i + _MIN_SECRET]]
         longest = next((len(value) for value in values if text.startswith(value, i)), 0)
-        if not longest:
-            continue
-        if i >= end:
-            if end:
-                parts += (text[done:start], _REDACTED)
-                done = end
-            start = i
-        end = max(end, i + longest)
-    return "".join((*parts, text[done:start], _REDACTED, text[end:])) if end else text
+        if longest:
+            yield i, i + longest
+
+
+def _merged(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield spans in order, with overlapping ones as one."""
+    spans.sort()
+    start = end = -1
+    for first, last in spans:
+        if first >= end:
+            if end > start:
+                yield start, end
+            start = first
+        end = max(end, last)
+    if end > start:
+        yield start, end
 
 
 def _is_distinctive(value: str) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
+from leaseway.wire.secrets.secret_shapes import contains_secret, names_a_secret
+
 _SECRET: Final = re.compile(
     r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|AUTHORIZATION|COOKIE)S?(_|-|$)"
     r"|(API|ACCESS|PRIVATE|SECRET)[_-]?KEY"
@@ -19,6 +21,14 @@ _SECRET: Final = re.compile(
     r"|_PWD$",
     re.IGNORECASE,
 )
+_FOLDERS: Final = frozenset({"PWD", "OLDPWD"})
+"""Variables of a shell's working folders; elsewhere `pwd` is a password."""
+_IN_VARIABLE: Final = re.compile(
+    r"://[^/\s]*@"  # a user, and usually a password, in a URL
+    r"|\b(?:password|passwd|pwd|secret|token|accountkey|sharedaccesskey)\s*=",
+    re.IGNORECASE,
+)
+"""What a variable's value is hidden for beside the shapes of secrets."""
 _ORDINARY: Final = re.compile(
     r"HOME|PWD|USER(NAME)?|LOGNAME|SHELL|LANG|LC_[A-Z]+|TZ|TERM|TMPDIR|TE?MP|DISPLAY"
     r"|([A-Z0-9_]*_)?(HOST|HOSTNAME|PORT|PATH|DIR|HOME|REGION)",
@@ -32,8 +42,18 @@ _MIN_ENCODED: Final = 6
 
 
 def looks_secret(name: str) -> bool:
-    """Return whether a variable's or header's name looks like that of a credential."""
-    return _SECRET.search(name) is not None
+    """Return whether a variable's or header's name looks like that of a credential.
+
+    More names do than in arguments (`names_a_secret`), where a `key` is seldom one.
+    """
+    if _SECRET.search(name) is not None:
+        return True
+    return name not in _FOLDERS and names_a_secret(name)
+
+
+def is_secret_text(name: str, text: str) -> bool:
+    """Return whether a variable may be shown to nobody, because of its name or its value."""
+    return looks_secret(name) or contains_secret(text) or _IN_VARIABLE.search(text) is not None
 
 
 def is_secret_variable(name: str, value: str) -> bool:

@@ -3,8 +3,8 @@
 import pytest
 from tests.control_plane.config.parsing import parse_server
 
-from leaseway.control_plane.config.schema.credentials import names_a_secret
 from leaseway.control_plane.config.schema.issues import ParsedConfig
+from leaseway.wire.secrets.secret_shapes import names_a_secret
 
 # Made up for these tests, put together so that no scanner takes them for leaked ones.
 RANDOM = "q8Zr3vT1" + "xW9kLm2p"

@@ -13,6 +13,7 @@ from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.spec.model import Builtin, ServerSpec, Value, VariantKey
 from leaseway.spec.protobuf import spec_from_proto, spec_to_proto
 
+WRITES = "transport: builtin, roots: [/a], commands: [git status]"
 PYTHON = "transport: python, module: tools.weather, class: Weather"
 BUILTIN = "transport: builtin, tools: [read_file, current_time], roots: [docs]"
 
@@ -112,6 +113,10 @@ def test_patterns_switch_tools_on_too() -> None:
          "BAD_VALUE", "a name or an absolute path"),
         ("transport: builtin, tools: [execute_command], commands: [\"a 'b\"]", "commands[0]",
          "BAD_VALUE", "can't be read"),
+        (f"{WRITES}, tools: [write_file, execute_command]", "tools", "BAD_VALUE",
+         "must not be on together"),
+        (f"{WRITES}, tools: [edit_file, execute_command], sandbox: true", "tools", "BAD_VALUE",
+         "must not be on together"),
         ("transport: builtin, tools: [http_get], hosts: ['http://a']", "hosts[0]", "BAD_VALUE",
          "without scheme"),
         ("transport: builtin, tools: [read_file], roots: ['-x']", "roots[0]", "BAD_VALUE",

@@ -13,42 +13,19 @@ from urllib.parse import parse_qsl, urlsplit
 
 from leaseway.spec.references import references
 from leaseway.wire.secrets.secret_names import looks_secret
+from leaseway.wire.secrets.secret_shapes import SHAPES, names_a_secret
 
-_SHAPES: Final = tuple(
-    (kind, re.compile(expression))
-    for kind, expression in (
-        ("a private key", r"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
-        ("a JSON web token", r"\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*"),
-        ("an API key", r"\bsk-[A-Za-z0-9_-]{16,}"),
-        ("a GitHub token", r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,})"),
-        ("a GitLab token", r"\bglpat-[\w-]{16,}"),
-        ("an AWS access key", r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
-        ("a Slack token", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),
-        ("a Google API key", r"\bAIza[\w-]{30,}"),
-        ("an npm token", r"\bnpm_[A-Za-z0-9]{30,}"),
-        ("a Hugging Face token", r"\bhf_[A-Za-z0-9]{20,}"),
-        ("a Stripe key", r"\b[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),
-        ("a bearer credential", r"(?i)\Abearer\s+\S{8,}"),
-        ("a basic credential", r"(?i)\Abasic\s+[A-Za-z0-9+/=_-]{8,}"),
-        ("an address with a password", r"://[^/\s:@]+:[^/\s@]+@"),
-    )
+_HEADERS: Final = (
+    ("a bearer credential", r"(?i)\Abearer\s+\S{8,}"),
+    ("a basic credential", r"(?i)\Abasic\s+[A-Za-z0-9+/=_-]{8,}"),
 )
-
-_SECRET_NAME: Final = re.compile(
-    r"(?i)(?:token|secrets?|passwo?r?d|passphrase|pwd|credentials?|api[_-]?key|access[_-]?key"
-    r"|access[_-]?key[_-]?id|private[_-]?key|secret[_-]?key|authorization|auth|cookie"
-    r"|(?:\A|[_-])pass)\Z"
-)
+"""A whole header's value; inside of a text these would be words."""
+_SHAPES: Final = tuple((kind, re.compile(shape)) for kind, shape in (*_HEADERS, *SHAPES))
 
 _ADDRESS: Final = re.compile(r"\A(?:[a-z][a-z0-9+.-]*://|[./~])", re.IGNORECASE)
 _MIN_SECRET_LENGTH: Final = 10
 _MIN_ENTROPY: Final = 2.8
 _MAX_SEARCHED: Final = 4_096
-
-
-def names_a_secret(name: str) -> bool:
-    """Return whether a variable, header or flag has the name of a secret."""
-    return _SECRET_NAME.search(name.strip("-")) is not None
 
 
 def credential_kind(name: str, literal: str) -> str | None:

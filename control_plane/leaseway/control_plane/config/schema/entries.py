@@ -28,6 +28,7 @@ from leaseway.spec.http_tools import sets_any, without_parameters
 from leaseway.spec.model import (
     Builtin,
     InstancePolicy,
+    Sandbox,
     ServerSpec,
     Transform,
     VariantKey,
@@ -106,7 +107,8 @@ def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerS
     _check_http_tools(entry, values, where)
     if transport == "builtin" and "tools" in values:
         written = {each.name for each in known}
-        check_builtin(entry, _builtin_of(dict(values)), written, where)
+        confined = values.get("sandbox", Sandbox()).strict
+        check_builtin(entry, _builtin_of(dict(values)), written, where, confined=confined)
     values.pop("domain_may", None)  # only the layers use it
     if server_id in where.log.failed:
         return None

@@ -23,7 +23,13 @@ from leaseway.control_plane.config.schema.values import (
     worker_text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
-from leaseway.spec.builtin import BUILTIN_TOOLS, FILE_TOOLS, command_words, host_fault
+from leaseway.spec.builtin import (
+    BUILTIN_TOOLS,
+    FILE_TOOLS,
+    command_fault,
+    command_words,
+    host_fault,
+)
 from leaseway.spec.model import MAX_IMAGE, Builtin, image_fault
 from leaseway.spec.name_filters import NameFilter
 from leaseway.wire.bounds import KIB
@@ -181,13 +187,18 @@ def with_enabled_tools(tools: NameFilter, given: Builtin) -> Builtin:
 
 
 def check_builtin(
-    server: TableEntry, given: Builtin, written: Container[str], where: Where
+    server: TableEntry, given: Builtin, written: Container[str], where: Where, *, confined: bool
 ) -> None:
-    """Report keys that the enabled tools need, and keys that none of them uses.
+    """Report tools that must not be on together, missing keys, and keys that no tool uses.
 
-    `given` has the accepted values, `written` the names of all keys.
+    `given` has the accepted values, `written` the names of all keys. `confined` is whether the
+    server has a strict sandbox.
     """
     on = set(given.tools)
+    fault = command_fault(on, confined=confined)
+    if fault is not None:
+        place, at = where.find("tools", server.at)
+        place.error(at, IssueReason.BAD_VALUE, fault)
     file_tool = next((name for name in FILE_TOOLS if name in on), None)
     executes = "execute_command" in on
     if file_tool and "roots" not in written:
