@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from dataclasses import replace
@@ -282,6 +283,20 @@ def test_waiting_for_another_writer_is_limited(
         pytest.raises(VaultError, match="Another process has been writing"),
     ):
         set_secret(place, "a", "1")
+
+
+def test_a_writer_waits_as_long_as_others_finish_their_writes(
+    place: VaultPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polls = itertools.count()
+    monkeypatch.setattr(private_file, "_LOCK_TIMEOUT", 0.05)
+    monkeypatch.setattr(private_file, "_written", lambda _path: (1, min(next(polls), 30)))
+    with (
+        private_file.locked(place.path),
+        pytest.raises(VaultError, match="Another process has been writing"),
+    ):
+        set_secret(place, "a", "1")
+    assert next(polls) > 30
 
 
 def test_a_linked_vault_stays_a_link(place: VaultPlace, tmp_path: Path) -> None:

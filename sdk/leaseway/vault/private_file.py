@@ -117,8 +117,11 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _wait_for_lock(descriptor: int, path: Path) -> None:
-    deadline = time.monotonic() + _LOCK_TIMEOUT
+    """Wait for the lock as long as others finish their writes, however many there are."""
+    deadline, written = time.monotonic() + _LOCK_TIMEOUT, _written(path)
     while True:
+        if (newest := _written(path)) != written:
+            deadline, written = time.monotonic() + _LOCK_TIMEOUT, newest
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -130,3 +133,12 @@ def _wait_for_lock(descriptor: int, path: Path) -> None:
             time.sleep(_LOCK_POLL)
         else:
             return
+
+
+def _written(path: Path) -> tuple[int, int] | None:
+    """Return what changes with each write of a file, or None if it does not exist."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns

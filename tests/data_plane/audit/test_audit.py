@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,6 +238,51 @@ async def test_records_are_written_rotated_and_verify(tmp_path: Path) -> None:
     assert report.records == 50 + len(files) + 1
     (tmp_path / files[1]).unlink()
     assert reports(tmp_path)[0].faults
+
+
+async def test_an_emptied_file_is_found(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, "w1", "abc", lambda: NOW)
+    log.close()
+    [path] = tmp_path.iterdir()
+    path.write_bytes(b"")
+    assert reports(tmp_path)[0].faults == [
+        "w1.abc.000001.jsonl:0: The file is empty: its opening record was removed."
+    ]
+
+
+async def test_exchanged_files_are_found(tmp_path: Path) -> None:
+    for incarnation in ("abc", "def"):
+        log = AuditLog(tmp_path, "w1", incarnation, lambda: NOW)
+        log.write([b'{"event":"call","run":"%b"}' % incarnation.encode()])
+        log.close()
+    first, second = sorted(tmp_path.iterdir())
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    one, other = reports(tmp_path)
+    assert "was written as w1.def.000001.jsonl: files were exchanged" in one.faults[0]
+    assert "was written as w1.abc.000001.jsonl: files were exchanged" in other.faults[0]
+
+
+@pytest.mark.parametrize("gone", ["file deleted", "folder deleted", "folder moved"])
+async def test_records_continue_in_a_new_file_if_theirs_is_gone(tmp_path: Path, gone: str) -> None:
+    folder, problems = tmp_path / "audit", list[str]()
+    log = AuditLog(folder, "w1", "abc", lambda: NOW, check_interval=0, on_problem=problems.append)
+    log.write([b'{"event":"call","n":1}'])
+    match gone:
+        case "file deleted":
+            (folder / "w1.abc.000001.jsonl").unlink()
+        case "folder deleted":
+            shutil.rmtree(folder)
+        case _:
+            folder.rename(tmp_path / "archive")
+    log.write([b'{"event":"call","n":2}'])
+    log.close()
+    assert [path.name for path in folder.iterdir()] == ["w1.abc.000002.jsonl"]
+    [report] = reports(folder)
+    assert (report.faults, report.records) == ([], 3)
+    assert "was deleted or moved while it was written" in problems[0]
+    assert problems[1:] == [""]
 
 
 async def test_older_files_may_be_archived(tmp_path: Path) -> None:

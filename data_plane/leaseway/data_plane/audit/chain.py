@@ -9,8 +9,10 @@ killed ends with a `closed` record.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +23,14 @@ START: Final = "0" * 64
 _HASH: Final = b',"hash":"'
 _SEAL_SIZE: Final = len(_HASH) + 64 + len(b'"}\n')
 _MAX_FAULTS: Final = 100
+_NOT_IN_FILE_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def file_name(worker_id: str, incarnation: str, number: object) -> str:
+    """Return the name of a run's file; files of a run are numbered from 1."""
+    numbered = f"{number:06}" if isinstance(number, int) else "?"
+    return f"{_NOT_IN_FILE_NAMES.sub('_', worker_id)[:128]}.{incarnation}.{numbered}.jsonl"
 
 
 class HashChain:
@@ -98,8 +107,10 @@ class _RunCheck:
         self._closed = False
         self._unsealed = b""
         self._first_unsealed = 0
+        self._run: object = None
 
     def start_file(self, name: str) -> None:
+        self._check_empty()
         self._check_torn()
         self._check_unsealed()
         self._file, self._line = name, 0
@@ -118,6 +129,7 @@ class _RunCheck:
             self._chain, self._unsealed = None, b""
             return
         self.report.records += 1
+        self._check_name(record)
         if self._chain is None:
             self._start(record)
         chain = self._chain
@@ -154,6 +166,7 @@ class _RunCheck:
         chain.last = record["hash"]
 
     def finish(self) -> None:
+        self._check_empty()
         if self._torn:
             self.report.remarks.append(
                 f"{self._file} ends in the middle of a line: the worker was killed there."
@@ -178,6 +191,20 @@ class _RunCheck:
             self._chain = HashChain(0 if self.report.records == 1 else record["seq"] - 1)
             if self.report.records == 1:
                 self._add_fault("The file does not begin with an opening record.")
+
+    def _check_empty(self) -> None:
+        if self._file and not self._line:
+            self._add_fault("The file is empty: its opening record was removed.")
+
+    def _check_name(self, record: dict[str, Any]) -> None:
+        """Check that a record belongs to the file that it stands in."""
+        if self._line == 1 and record.get("event") == "opened":
+            self._run = record.get("run")
+            named = file_name(str(record.get("worker")), str(self._run), record.get("file"))
+            if self._file.endswith(".jsonl") and self._run and named != Path(self._file).name:
+                self._add_fault(f"This file was written as {named}: files were exchanged.")
+        elif record.get("run", self._run) != self._run:
+            self._add_fault("This record was written by another run of a worker.")
 
     def _check_torn(self) -> None:
         if self._torn:

@@ -13,7 +13,7 @@ import errno
 import functools
 import logging
 import os
-import re
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from leaseway.data_plane.audit.chain import HashChain
+from leaseway.data_plane.audit.chain import HashChain, file_name
 from leaseway.wire.bounds import MIB
 
 _logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _FLUSH_DELAY: Final = 0.05
 _FLUSH_SIZE: Final = 64 * 1024
 _MAX_BUFFERED: Final = 4 * MIB
 _RETRY: Final = 1.0
-_NOT_IN_FILE_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_CHECK_INTERVAL: Final = 1.0
 
 
 class AuditUnavailable(Exception):
@@ -48,6 +48,7 @@ class AuditLog:
         incarnation: The worker's run.
         now: Returns Unix time in seconds.
         file_size: Bytes after which a file is rotated.
+        check_interval: Seconds between checks that the file is still where it was created.
         on_written: Called with written records, without their members of the hash chain.
         on_problem: Called with a sentence when writing fails, with "" when it works again.
 
@@ -67,6 +68,7 @@ class AuditLog:
         now: Callable[[], float],
         *,
         file_size: int = FILE_SIZE,
+        check_interval: float = _CHECK_INTERVAL,
         on_problem: Callable[[str], None] = lambda _sentence: None,
         on_written: Callable[[list[bytes]], None] | None = None,
     ) -> None:
@@ -74,7 +76,9 @@ class AuditLog:
         self.on_problem = on_problem
         self._on_written = on_written
         self._folder = folder
-        self._run = f"{_NOT_IN_FILE_NAMES.sub('_', worker_id)[:128]}.{incarnation}"
+        self._path = folder
+        self._check_interval = check_interval
+        self._checked = 0.0
         self.worker = {"worker": worker_id, "run": incarnation}
         self._now = now
         self._file_size = file_size
@@ -88,7 +92,6 @@ class AuditLog:
         self._problem = ""
         self._closed = False
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._next_file()
         except OSError as error:
             raise AuditUnavailable(
@@ -140,11 +143,13 @@ class AuditLog:
 
     def _flush(self) -> bool:
         """Write the buffer; return False and keep it if writing fails."""
-        chain = self._chain
-        before = chain.seq, chain.last
         bodies = self._buffer
         if not bodies and not self.lost:
             return True
+        if not self._is_in_place():
+            return False
+        chain = self._chain
+        before = chain.seq, chain.last
         if self.lost:
             bodies = [self._marker("lost", records=self.lost), *bodies]
         content = chain.seal(bodies)
@@ -169,6 +174,39 @@ class AuditLog:
                 _logger.warning("The audit file cannot be rotated: %s.", error.strerror)
         return True
 
+    def _is_in_place(self) -> bool:
+        """Continue in a new file if the current one was deleted or moved; False if that fails.
+
+        Otherwise records would go to a file that nobody finds, while calls go on.
+        """
+        now = time.monotonic()
+        if now - self._checked < self._check_interval:
+            return True
+        self._checked = now
+        try:
+            found, held = self._path.stat(), os.fstat(self._descriptor)
+            is_in_place = (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
+        except FileNotFoundError:
+            is_in_place = False
+        except OSError as error:
+            self._checked = 0.0
+            self._report(error)
+            return False
+        if is_in_place:
+            return True
+        try:
+            self._next_file()
+        except OSError as error:
+            self._checked = 0.0
+            self._report(error)
+            return False
+        self._report_sentence(
+            f"The newest audit file in {self._folder} was deleted or moved while it was written. "
+            "Records continue in a new file there; those of the last second may be lost. Archive "
+            "only files that are no longer written, or stop the worker first."
+        )
+        return True
+
     def _append(self, content: bytes) -> None:
         """Append to the file, completely or not at all."""
         try:
@@ -185,7 +223,8 @@ class AuditLog:
 
     def _next_file(self) -> None:
         number = self._number + 1
-        path = self._folder / f"{self._run}.{number:06}.jsonl"
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._folder / file_name(self.worker["worker"], self.worker["run"], number)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW
         descriptor = os.open(path, flags, 0o600)
         chain = HashChain(self._chain.seq, self._chain.last)
@@ -201,7 +240,7 @@ class AuditLog:
             raise
         if before[0] >= 0:
             os.close(before[0])
-        self._chain, self._number = chain, number
+        self._chain, self._number, self._path = chain, number, path
 
     def _marker(self, event: str, **more: object) -> bytes:
         return msgspec.json.encode(
@@ -213,6 +252,9 @@ class AuditLog:
             f"The audit in {self._folder} cannot be written ({error.strerror}), so that calls that "
             "change something are refused. Free disk space there, or repair the disk."
         )
+        self._report_sentence(sentence)
+
+    def _report_sentence(self, sentence: str) -> None:
         if sentence != self._problem:
             self._problem = sentence
             _logger.error("%s", sentence)

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.cli.commands.running import child_processes as children
-from leaseway.cli.commands.running.child_processes import Child
+from leaseway.cli.commands.running.child_processes import CONTROL_PLANE_ONLY, Child
 from leaseway.cli.errors import CliFailure
 from leaseway.wire.timing.backoff import Backoff
 
@@ -47,6 +47,23 @@ async def test_a_child_is_started_when_it_has_printed_its_address() -> None:
     assert child.pid is not None
     await child.stop()
     assert child.pid is None
+
+
+async def test_a_child_does_not_get_the_keys_of_other_planes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LEASEWAY_SEAL_KEY", "the-seal-of-the-control-plane")
+    monkeypatch.setenv("LEASEWAY_OTHER", "passed on")
+    seen = tmp_path / "seen"
+    script = (
+        f"import os, pathlib; pathlib.Path({str(seen)!r}).write_text(str(os.environ)); {SERVES}"
+    )
+    program = (sys.executable, "-c", script)
+    child = Child("worker", tuple, {}, withheld=CONTROL_PLANE_ONLY, program=program, backoff=FAST)
+    await child.start()
+    await child.stop()
+    assert "the-seal-of-the-control-plane" not in seen.read_text()
+    assert "passed on" in seen.read_text()
 
 
 async def test_a_child_that_exits_at_once_is_an_error_with_its_exit_status() -> None:

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -34,8 +34,22 @@ _PAGES: Final = {"--metrics": "metrics", "--artifacts-http": "artifacts", "--con
 _logger = logging.getLogger(__name__)
 
 
+CONTROL_PLANE_ONLY: Final = frozenset({"LEASEWAY_SEAL_KEY"})
+"""Keys of the control plane; a worker with the first could sign its own state."""
+WORKER_ONLY: Final = frozenset({"LEASEWAY_VAULT_KEY"})
+"""Keys of workers."""
+
+
 class Child:
     """A child process, restarted when it exits.
+
+    Args:
+        name: The child's name in messages.
+        arguments: Returns the words of its command.
+        environment: Variables in addition to this process's.
+        withheld: Names of this process's variables that it does not get.
+        program: What runs the command.
+        backoff: The delays of restarts.
 
     Attributes:
         name: The child's name in messages.
@@ -49,6 +63,7 @@ class Child:
         arguments: Callable[[], Sequence[str]],
         environment: Mapping[str, str],
         *,
+        withheld: Collection[str] = (),
         program: Sequence[str] = (sys.executable, "-m", "leaseway.cli.main"),
         backoff: Backoff = Backoff(),  # noqa: B008 - frozen
     ) -> None:
@@ -58,6 +73,7 @@ class Child:
         self._program = program
         self._arguments = arguments
         self._environment = environment
+        self._withheld = withheld
         self._backoff = backoff
         self._process: asyncio.subprocess.Process | None = None
         self._spawn_lock = asyncio.Lock()
@@ -109,7 +125,10 @@ class Child:
                 *arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, **self._environment},
+                env={
+                    **{k: v for k, v in os.environ.items() if k not in self._withheld},
+                    **self._environment,
+                },
                 start_new_session=True,
             )
         self._started_at = time.monotonic()

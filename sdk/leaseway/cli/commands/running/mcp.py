@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from leaseway.cli.commands.running.child_processes import Child
+from leaseway.cli.commands.running.child_processes import (
+    CONTROL_PLANE_ONLY,
+    WORKER_ONLY,
+    Child,
+)
 from leaseway.cli.commands.running.planes import (
     exit_with_stdin_option,
     ready_printer,
@@ -256,8 +260,10 @@ class _ChildPlanes:
         self._prefix = prefix
         self._vault = vault
         self._log = log
-        self._control_plane = Child("control plane", self._control_plane_arguments, {})
-        self._worker = Child("worker", self._worker_arguments, {})
+        self._control_plane = Child(
+            "control plane", self._control_plane_arguments, {}, withheld=WORKER_ONLY
+        )
+        self._worker = Child("worker", self._worker_arguments, {}, withheld=CONTROL_PLANE_ONLY)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Endpoint]:

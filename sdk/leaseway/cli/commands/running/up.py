@@ -18,7 +18,11 @@ from urllib.parse import urlsplit
 import click
 
 from leaseway.cli.commands.operating.status import print_servers_down, wait_until_ready
-from leaseway.cli.commands.running.child_processes import Child
+from leaseway.cli.commands.running.child_processes import (
+    CONTROL_PLANE_ONLY,
+    WORKER_ONLY,
+    Child,
+)
 from leaseway.cli.errors import USAGE, CliFailure
 from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
 from leaseway.cli.options.common import (
@@ -43,6 +47,7 @@ from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_arguments_option
 from leaseway.cli.output.tables import say
 from leaseway.wire import bounds
+from leaseway.wire.channels.auth import WORKER_KEY_VARIABLE
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -176,18 +181,29 @@ class _Up:
         self._environment: dict[str, str] = {}
         self._starts: Counter[str] = Counter()
         self._control_plane = Child(
-            "control plane", self._control_plane_arguments, self._environment
+            "control plane",
+            self._control_plane_arguments,
+            self._environment,
+            withheld=WORKER_ONLY,
         )
         self._workers = [
             Child(
                 f"worker worker-{number}",
                 partial(self._worker_arguments, number),
                 self._environment,
+                withheld=CONTROL_PLANE_ONLY,
             )
             for number in range(1, options.workers + 1)
         ]
         self._fronts = (
-            [Child("front", self._front_arguments, self._environment)]
+            [
+                Child(
+                    "front",
+                    self._front_arguments,
+                    self._environment,
+                    withheld=CONTROL_PLANE_ONLY | WORKER_ONLY | {WORKER_KEY_VARIABLE},
+                )
+            ]
             if options.mcp is not None
             else []
         )
