@@ -21,6 +21,7 @@ from leaseway.data_plane.background import Background, DiskThreads
 from leaseway.data_plane.core.ports import InstanceListener, InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.http_tools.instance import HttpInstance
+from leaseway.data_plane.http_tools.rendering import Renderers
 from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance, load
 from leaseway.data_plane.mcp.pods.api import Pods, runs_pods
@@ -186,6 +187,7 @@ async def _connections(
     """Yield a factory of instances; all of their processes have exited afterwards."""
     numbers = itertools.count(1)
     reaper = Reaper()
+    renderers = Renderers(os.environ)
     try:
         async with http_client() as http:
             pods = Pods(os.environ, http) if runs_pods(os.environ) else None
@@ -208,6 +210,7 @@ async def _connections(
                         listener,
                         instance_id=instance_id,
                         resolved_values=resolved_values,
+                        renderers=renderers,
                     )
                 return Instance(
                     spec,
@@ -224,6 +227,7 @@ async def _connections(
                 if pods is not None:
                     await pods.close(_PODS_GRACE)
     finally:
+        renderers.close()
         await reaper.close()
 
 

@@ -7,11 +7,11 @@ import contextvars
 import logging
 import math
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Hashable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from leaseway.wire.timing.backoff import Backoff
 
@@ -187,6 +187,57 @@ class DiskThreads:
                 return self._jobs.popleft()
             self._running -= 1
             return None
+
+
+class FairThreads:
+    """Runs work of several parties in a few threads, in which they take turns.
+
+    Whoever brings the most work waits for it; the others do not. Callers must bound the work that
+    waits.
+
+    Args:
+        max_threads: The limit of threads, which start on demand and end when idle.
+    """
+
+    def __init__(self, max_threads: int) -> None:
+        self._threads = DiskThreads(max_threads)
+        self._free = max_threads
+        self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()
+
+    async def run(self, party: str, work: Callable[[], _T]) -> _T:
+        """Run work in the party's turn; a cancelled wait does not stop work that has started."""
+        future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(party, deque()).append(_Job(work, future))
+        self._start()
+        return await future
+
+    def _start(self) -> None:
+        while self._free and self._waiting:
+            party, jobs = self._waiting.popitem(last=False)
+            while jobs and jobs[0].future.done():  # its waiter was cancelled
+                jobs.popleft()
+            if not jobs:
+                continue
+            job = jobs.popleft()
+            if jobs:
+                self._waiting[party] = jobs  # behind all others
+            self._free -= 1
+            self._threads.submit(job.work).add_done_callback(partial(self._end, job.future))
+
+    def _end(self, waiter: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
+        self._free += 1
+        error = done.exception()
+        if not waiter.done():
+            if error is not None:
+                waiter.set_exception(error)
+            else:
+                waiter.set_result(done.result())
+        self._start()
+
+
+class _Job(NamedTuple):
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]
 
 
 def _run(

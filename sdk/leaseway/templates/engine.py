@@ -25,7 +25,7 @@ ENGINES: Final[tuple[Engine, ...]] = ("go", "jinja2")
 class Template:
     """A compiled template.
 
-    Args:
+    Attributes:
         text: The template.
         engine: Its syntax.
 
@@ -36,7 +36,8 @@ class Template:
     def __init__(self, text: str, engine: Engine = "go") -> None:
         if len(text) > MAX_TEMPLATE:
             raise TemplateSyntaxError(1, f"it has more than {MAX_TEMPLATE:,} characters")
-        self._engine = engine
+        self.text = text
+        self.engine = engine
         self._lines: Mapping[int, int] = {}
         try:
             if engine == "go":
@@ -51,14 +52,19 @@ class Template:
             # Python's compiler has its own limits, for example on nesting.
             raise TemplateSyntaxError(1, f"it is too deep or too large: {error}") from None
 
-    def render(self, data: object) -> str:
+    def render(self, data: object, budget: Budget | None = None) -> str:
         """Render the template with a JSON value.
 
+        Args:
+            data: The value.
+            budget: The limits of this rendering; None means those of `limits`.
+
         Raises:
-            TemplateFailure: It fails with this value, or exceeds a limit.
+            OutOfFuel: It takes too many steps, or too long.
+            TemplateFailure: It fails with this value, or exceeds another limit.
         """
-        budget = Budget()
-        if self._engine == "go":
+        budget = budget or Budget()
+        if self.engine == "go":
             context = {"_root": go_functions.lift(data), "_run": budget, "_missing": MISSING}
         else:
             names = data if isinstance(data, dict) else {}
@@ -68,7 +74,8 @@ class Template:
         try:
             return self._collect(context)
         except TemplateFailure as failure:
-            raise TemplateFailure(str(failure), self._line_of(failure)) from None
+            failure.line = self._line_of(failure)
+            raise
         except RecursionError:
             raise TemplateFailure("the value or the template is nested too deep") from None
         except SecurityError as error:
@@ -93,7 +100,7 @@ class Template:
         for frame, python_line in walk_tb(error.__traceback__):
             if frame.f_globals.get("environment") is not None and "blocks" in frame.f_globals:
                 line = self._template.get_corresponding_lineno(python_line)
-        if self._engine == "jinja2" or not line:
+        if self.engine == "jinja2" or not line:
             return line
         return self._lines.get(max((each for each in self._lines if each <= line), default=0), 0)
 

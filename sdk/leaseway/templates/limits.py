@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ MAX_OUTPUT: Final = 4 * MIB
 """Limits, in characters, of the output of a rendering and of the results of its functions."""
 MAX_STEPS: Final = 100_000
 """Limit of loop iterations and calls of functions and templates in one rendering."""
+MAX_SECONDS: Final = 2.0
+"""Limit of the processor time of one rendering."""
 MAX_CALL_DEPTH: Final = 32
 """Maximum depth of template calls."""
 
@@ -29,13 +32,25 @@ class TemplateFailure(Exception):
         self.line = line
 
 
+class OutOfFuel(TemplateFailure):
+    """A rendering that took too many steps, or too long."""
+
+
 class Budget:
-    """The remaining steps and characters of one rendering."""
+    """The remaining steps, seconds and characters of one rendering.
 
-    __slots__ = ("_depth", "_made", "_steps", "_written")
+    A step may search megabytes, so that the time counts too, at each step.
 
-    def __init__(self) -> None:
-        self._steps = MAX_STEPS
+    Args:
+        steps: The limit of steps.
+        seconds: The limit of the thread's processor time.
+    """
+
+    __slots__ = ("_deadline", "_depth", "_made", "_steps", "_written")
+
+    def __init__(self, steps: int = MAX_STEPS, seconds: float = MAX_SECONDS) -> None:
+        self._steps = steps
+        self._deadline = time.thread_time() + seconds
         self._written = MAX_OUTPUT
         self._made = MAX_OUTPUT
         self._depth = 0
@@ -43,10 +58,14 @@ class Budget:
     def step(self) -> None:
         self._steps -= 1
         if self._steps < 0:
-            raise TemplateFailure(f"it takes more than {MAX_STEPS:,} steps")
+            raise OutOfFuel(f"it takes more than {MAX_STEPS:,} steps")
+        if time.thread_time() > self._deadline:
+            raise OutOfFuel(f"it takes more than {MAX_SECONDS:g} s")
 
     def write(self, text: str) -> str:
         """Count an output, and return it."""
+        if time.thread_time() > self._deadline:
+            raise OutOfFuel(f"it takes more than {MAX_SECONDS:g} s")
         self._count(len(text))
         return text
 

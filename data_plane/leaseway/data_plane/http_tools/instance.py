@@ -34,13 +34,20 @@ from leaseway.data_plane.core.ports import (
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.http_tools.client import HttpToolClient, SendState
 from leaseway.data_plane.http_tools.definitions import definitions
+from leaseway.data_plane.http_tools.rendering import Renderers
 from leaseway.data_plane.http_tools.requests import build_request
-from leaseway.data_plane.http_tools.results import result
+from leaseway.data_plane.http_tools.results import (
+    HttpResponse,
+    failed_rendering,
+    rendered_result,
+    result,
+)
 from leaseway.data_plane.references.resolve import Vault, read_references
 from leaseway.spec.http_tools import IDEMPOTENT, HttpTool
 from leaseway.spec.model import ServerSpec
 from leaseway.templates.engine import Template, compiled
 from leaseway.templates.go_nodes import TemplateSyntaxError
+from leaseway.templates.limits import TemplateFailure
 from leaseway.wire.bounds import KIB, MAX_RESULT, MIB
 from leaseway.wire.errors import Fault, Reason, Started
 from leaseway.wire.messages.artifact_refs import is_reference
@@ -77,6 +84,7 @@ class HttpInstance:
         listener: Notified of the instance's state changes.
         instance_id: Unique on its worker.
         resolved_values: Of the server's references, or None to resolve them at the start.
+        renderers: The worker's renderers of templates, or None for own ones.
     """
 
     def __init__(
@@ -89,6 +97,7 @@ class HttpInstance:
         *,
         instance_id: str,
         resolved_values: ResolvedValues | None = None,
+        renderers: Renderers | None = None,
     ) -> None:
         self.id = instance_id
         self.spec = spec
@@ -109,6 +118,8 @@ class HttpInstance:
         self._listener = listener
         self._tools: dict[str, _Tool] = {}
         self._base = ""
+        self._owns_renderers = renderers is None
+        self._renderers = renderers or Renderers(environment)
         self._client: HttpToolClient | None = None
         self._calls: set[_HttpCall] = set()
 
@@ -128,7 +139,7 @@ class HttpInstance:
             )
             self._check(resolved_values)
             # In a thread: compiling takes milliseconds per template.
-            self._tools = await asyncio.to_thread(self._prepare_all)
+            self._tools = await self._renderers.run(self._server, self._prepare_all)
         except BaseException:
             self.state = "failed"
             raise
@@ -184,6 +195,8 @@ class HttpInstance:
         """Close the instance; calls in flight fail."""
         for call in tuple(self._calls):
             call.end(Outcome(b"", fault=self._closed_fault()))
+        if self._owns_renderers:
+            self._renderers.close()
         if self.state != "closed" and self.state != "failed":
             was_ready, self.state = self._client is not None, "closed"
             if was_ready:
@@ -218,13 +231,23 @@ class HttpInstance:
         except TimeoutError:
             return Outcome(b"", fault=self._timed_out(prepared.tool, sending))
         hide = self.resolved_values.without_secrets if self.resolved_values else str
-        if len(response.body) > _INLINE:
-            payload, is_error = await asyncio.to_thread(result, response, prepared.template, hide)
-        else:
-            payload, is_error = result(response, prepared.template, hide)
+        payload, is_error = await self._result(response, prepared.template, hide)
         if len(payload) > MAX_RESULT and not may_hold_media(payload):
             return Outcome(b"", fault=too_large(self._server, len(payload)))
         return Outcome(payload, is_error)
+
+    async def _result(
+        self, response: HttpResponse, template: Template | None, hide: Callable[[str], str]
+    ) -> tuple[bytes, bool]:
+        if template is not None and response.is_success:
+            try:
+                text = await self._renderers.render(self._server, template, response.body)
+            except TemplateFailure as failure:
+                return failed_rendering(failure, response, hide)
+            return rendered_result(text, response)
+        if len(response.body) > _INLINE:
+            return await self._renderers.run(self._server, result, response, hide)
+        return result(response, hide)
 
     def remove(self, call: _HttpCall) -> None:
         self._calls.discard(call)

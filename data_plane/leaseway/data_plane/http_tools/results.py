@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from leaseway.templates.engine import Template
 from leaseway.templates.limits import TemplateFailure
 from leaseway.wire.bounds import KIB
 
@@ -31,6 +30,10 @@ class HttpResponse:
     body: bytes
 
     @property
+    def is_success(self) -> bool:
+        return self.status in _SUCCESS
+
+    @property
     def media_type(self) -> str:
         """The media type in lower case, without parameters."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -46,18 +49,14 @@ class HttpResponse:
             return self.body.decode("utf-8", "replace")
 
 
-def result(
-    response: HttpResponse, template: Template | None, hide: Callable[[str], str] = str
-) -> tuple[bytes, bool]:
+def result(response: HttpResponse, hide: Callable[[str], str] = str) -> tuple[bytes, bool]:
     """Return the MCP result of a response, and whether it is an error of the tool.
 
-    The template renders a JSON response as text. `hide` removes the server's credentials from
-    errors: many servers repeat the request's URL in an error response.
+    `hide` removes the server's credentials from errors: many servers repeat the request's URL in an
+    error response.
     """
-    if response.status not in _SUCCESS:
+    if not response.is_success:
         return _result(hide(_describe_error(response)), response, is_error=True)
-    if template is not None:
-        return _render(response, template, hide)
     kind = response.media_type
     if not response.body:
         return _result(_status_line(response), response)
@@ -70,20 +69,19 @@ def result(
     return _encode([{"type": "resource", "resource": blob}], response)
 
 
-def _render(
-    response: HttpResponse, template: Template, hide: Callable[[str], str]
+def rendered_result(text: str, response: HttpResponse) -> tuple[bytes, bool]:
+    """Return the result of a response that a template has rendered."""
+    return _result(text, response)
+
+
+def failed_rendering(
+    failure: TemplateFailure, response: HttpResponse, hide: Callable[[str], str] = str
 ) -> tuple[bytes, bool]:
-    try:
-        data = msgspec.json.decode(response.body)
-    except (msgspec.DecodeError, RecursionError):
-        cause = "the response is not JSON"
-    else:
-        try:
-            return _result(template.render(data), response)
-        except TemplateFailure as failure:
-            line = f", line {failure.line}" if failure.line else ""
-            cause = f"{failure}{line}"
-    text = f"The response template failed: {cause}.\nThe response was:\n{_excerpt(response)}"
+    """Return the result of a response that its template could not render."""
+    line = f", line {failure.line}" if failure.line else ""
+    text = (
+        f"The response template failed: {failure}{line}.\nThe response was:\n{_excerpt(response)}"
+    )
     return _result(hide(text), response, is_error=True)
 
 

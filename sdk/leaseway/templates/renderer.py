@@ -1,0 +1,90 @@
+"""`python -m leaseway.templates.renderer`: renders templates for a worker, in a process of its own.
+
+No limit on steps bounds the time of a rendering: each step may search megabytes. A process can be
+ended at any moment, and renders without slowing down the worker's event loop.
+
+Messages are msgpack after four bytes of length: a `Rendering`, then its `Rendered`. The first one,
+when the process is ready, is empty.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import IO, Final
+
+import msgspec
+
+from leaseway.templates.engine import Engine, compiled
+from leaseway.templates.go_nodes import TemplateSyntaxError
+from leaseway.templates.limits import TemplateFailure
+
+LENGTH: Final = struct.Struct(">I")
+_KEPT: Final = 64
+"""Compiled templates that are kept."""
+
+
+class Rendering(msgspec.Struct):
+    """A template and the JSON document that it renders."""
+
+    engine: Engine
+    template: str
+    body: bytes
+
+
+class Rendered(msgspec.Struct):
+    """The text, or why there is none, with the template's line or 0."""
+
+    text: str = ""
+    failure: str = ""
+    line: int = 0
+
+
+NOT_JSON: Final = "the response is not JSON"
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    kept: list[object] = []
+    write_frame(sink, b"")
+    while (content := read_frame(source)) is not None:
+        rendered = _render(msgspec.msgpack.decode(content, type=Rendering), kept)
+        write_frame(sink, msgspec.msgpack.encode(rendered))
+
+
+def _render(rendering: Rendering, kept: list[object]) -> Rendered:
+    try:
+        data = msgspec.json.decode(rendering.body)
+    except (ValueError, RecursionError):
+        return Rendered(failure=NOT_JSON)
+    try:
+        template = compiled(rendering.template, rendering.engine)
+        if template not in kept:
+            kept[_KEPT:] = []
+            kept.insert(0, template)  # `compiled` itself keeps no template
+        return Rendered(template.render(data))
+    except TemplateFailure as failure:
+        return Rendered(failure=str(failure), line=failure.line)
+    except (TemplateSyntaxError, MemoryError) as error:
+        return Rendered(failure=str(error) or "it needs too much memory")
+
+
+def read_frame(source: IO[bytes]) -> bytes | None:
+    """Return the next message, or None at the end of a stream."""
+    head = source.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    content = source.read(length)
+    return content if len(content) == length else None
+
+
+def write_frame(sink: IO[bytes], content: bytes) -> None:
+    """Write a message."""
+    sink.write(LENGTH.pack(len(content)) + content)
+    sink.flush()
+
+
+if __name__ == "__main__":
+    main()
