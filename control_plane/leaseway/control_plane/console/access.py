@@ -57,7 +57,7 @@ class ConsoleAccess:
             _check_host(request)
             return LOOPBACK
         try:
-            return await self._principal(self._authorization(request))
+            return await self._principal(self.authorization(request))
         except Fault as fault:
             if fault.reason is Reason.PERMISSION_DENIED:
                 raise web.HTTPForbidden(text=fault.message) from None
@@ -101,7 +101,8 @@ class ConsoleAccess:
         assert isinstance(principal, Principal)
         return principal
 
-    def _authorization(self, request: web.Request) -> str | None:
+    def authorization(self, request: web.Request) -> str | None:
+        """Return the `Authorization` that a request came with, or its session's; None for none."""
         sent = request.headers.get("Authorization")
         if sent:
             return sent

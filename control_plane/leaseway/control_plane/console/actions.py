@@ -21,7 +21,7 @@ from leaseway.control_plane.operators.commands import OperatorCommands
 from leaseway.control_plane.plane import Plane
 from leaseway.identity.principal import Principal
 from leaseway.v1 import catalog_pb2, execution_pb2, execution_pb2_grpc, leases_pb2, leases_pb2_grpc
-from leaseway.wire.channels.auth import bearer_metadata
+from leaseway.wire.channels.auth import bearer_metadata, forwarded_metadata
 from leaseway.wire.channels.serving import CHANNEL_OPTIONS
 from leaseway.wire.channels.tls import open_channel
 from leaseway.wire.errors import Fault
@@ -35,6 +35,8 @@ _LOG_TIMEOUT: Final = 5.0
 _CONFIRM_TIMEOUT: Final = 5.0
 _AGENT: Final = "console"
 _LOG_LINES: Final = 200
+
+_Metadata = tuple[tuple[str, str], ...]
 
 
 class ActionRefused(Exception):
@@ -96,9 +98,26 @@ class Actions:
         return {"message": "The call may run once." if approve else "The call is denied."}
 
     async def try_tool(
-        self, server_id: str, tool: str, tenant: str, arguments: Json, who: Principal
+        self,
+        server_id: str,
+        tool: str,
+        tenant: str,
+        arguments: Json,
+        who: Principal,
+        authorization: str | None,
     ) -> Json:
-        """Call a tool and return its result; release a new lease at once.
+        """Call a tool as the operator and return its result; release a new lease at once.
+
+        The worker gets the operator's own credential: so his grants and limits apply, and the audit
+        names him and not the shared key.
+
+        Args:
+            server_id: The server.
+            tool: The tool's original name.
+            tenant: The tenant to call for; empty is the default one.
+            arguments: The arguments.
+            who: The operator.
+            authorization: The credential that he sent; None if the console requires none.
 
         Raises:
             ActionRefused: The call was rejected or failed.
@@ -125,12 +144,13 @@ class Actions:
         self._commands.record_try(server_id, tool, tenant, record.id, who.name)
         began = time.perf_counter()
         async with _channel(record) as channel:
-            response = await self._call(
-                channel, request, min(served.spec.call_timeout, _MAX_CALL_TIMEOUT)
+            metadata = self._metadata(authorization)
+            response = await _call(
+                channel, request, min(served.spec.call_timeout, _MAX_CALL_TIMEOUT), metadata
             )
             took = time.perf_counter() - began
             if response.HasField("new_lease"):
-                await self._release(channel, response.new_lease)
+                await _release(channel, response.new_lease, metadata)
         result = MessageToDict(response, preserving_proto_field_name=True)
         result.pop("new_lease", None)
         return {
@@ -186,33 +206,39 @@ class Actions:
             outcome.message if isinstance(outcome, Denial) else "It is still starting."
         )
 
-    async def _call(
-        self, channel: grpc.aio.Channel, request: execution_pb2.CallToolRequest, timeout: float
-    ) -> execution_pb2.CallToolResponse:
-        stub: Any = execution_pb2_grpc.ExecutionServiceStub(channel)
-        try:
-            response = await stub.CallTool(
-                request, metadata=bearer_metadata(self._key), timeout=timeout
-            )
-        except grpc.aio.AioRpcError as error:
-            fault = fault_from_rpc_error(error)
-            if fault is None:
-                raise ActionRefused(error.details() or str(error.code())) from None
-            raise ActionRefused(f"{fault.reason.value}: {fault.message}") from None
-        assert isinstance(response, execution_pb2.CallToolResponse)
-        return response
+    def _metadata(self, authorization: str | None) -> _Metadata:
+        if authorization is None:
+            return bearer_metadata(self._key)
+        return forwarded_metadata(authorization)
 
-    async def _release(self, channel: grpc.aio.Channel, lease: leases_pb2.Lease) -> None:
-        stub: Any = leases_pb2_grpc.LeaseServiceStub(channel)
-        request = leases_pb2.ReleaseLeaseRequest(
-            lease_id=lease.id, tenant=lease.tenant, session=lease.session
-        )
-        try:
-            await stub.ReleaseLease(
-                request, metadata=bearer_metadata(self._key), timeout=_RELEASE_TIMEOUT
-            )
-        except grpc.aio.AioRpcError:
-            return  # without renewal, the lease expires
+
+async def _call(
+    channel: grpc.aio.Channel,
+    request: execution_pb2.CallToolRequest,
+    timeout: float,
+    metadata: _Metadata,
+) -> execution_pb2.CallToolResponse:
+    stub: Any = execution_pb2_grpc.ExecutionServiceStub(channel)
+    try:
+        response = await stub.CallTool(request, metadata=metadata, timeout=timeout)
+    except grpc.aio.AioRpcError as error:
+        fault = fault_from_rpc_error(error)
+        if fault is None:
+            raise ActionRefused(error.details() or str(error.code())) from None
+        raise ActionRefused(f"{fault.reason.value}: {fault.message}") from None
+    assert isinstance(response, execution_pb2.CallToolResponse)
+    return response
+
+
+async def _release(channel: grpc.aio.Channel, lease: leases_pb2.Lease, metadata: _Metadata) -> None:
+    stub: Any = leases_pb2_grpc.LeaseServiceStub(channel)
+    request = leases_pb2.ReleaseLeaseRequest(
+        lease_id=lease.id, tenant=lease.tenant, session=lease.session
+    )
+    try:
+        await stub.ReleaseLease(request, metadata=metadata, timeout=_RELEASE_TIMEOUT)
+    except grpc.aio.AioRpcError:
+        return  # without renewal, the lease expires
 
 
 def _channel(record: WorkerRecord) -> AbstractAsyncContextManager[grpc.aio.Channel]:

@@ -316,6 +316,7 @@ class _ConsoleSite:
                 _tenant(who, _text(body, "tenant")),
                 arguments,
                 who,
+                self._access.authorization(request),
             )
         )
 
