@@ -20,11 +20,24 @@ from leaseway.sdk import (
     ToolResult,
     WorkerInfo,
 )
+from leaseway.wire.states import ServerState
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TOOL = Tool("time_now", "time", "now", "", "Tells the time.\nIn zones.", {}, None, {}, {}, True)
 SERVER = ServerInfo(
-    "time", "", "ready", "stdio", True, 1, "", "", "2025-11-25", "l1", "e1", ("w1", "w2"), ()
+    "time",
+    "",
+    ServerState.READY,
+    "stdio",
+    True,
+    1,
+    "",
+    "",
+    "2025-11-25",
+    "l1",
+    "e1",
+    ("w1", "w2"),
+    (),
 )
 LEASE = LeaseInfo("i-1", "time", "w1", "default", "s1", "", 60.0, 3.5, "n1", "l1")
 WORKER = WorkerInfo("w1", "i", "127.0.0.1:1", "connected", 512, 1, 2, 9, 9, "", "p/1", {})

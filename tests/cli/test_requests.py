@@ -19,6 +19,7 @@ from leaseway.sdk import (
     InstanceLog,
     Unauthenticated,
 )
+from leaseway.wire.states import ServerState
 
 Run = Callable[..., Result]
 
@@ -166,7 +167,7 @@ def test_wait_for_servers_continues_until_they_are_up(
     done = run("wait", *words, "--timeout", "30")
     assert (done.exit_code, done.stdout.split()[0]) == (0, "ready")
     assert "1 of 2 servers up (leaseway problems)" in done.stderr
-    client.listed["servers"] = [dataclasses.replace(SERVER, state="failing")]
+    client.listed["servers"] = [dataclasses.replace(SERVER, state=ServerState.FAILING)]
     done = run("wait", *words, "--timeout", "0.2")
     assert done.exit_code == 1
     assert "not up: time; see: leaseway problems" in done.stderr

@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
@@ -62,8 +63,8 @@ def poisoned(kind: Any) -> Any:
         return {poisoned(inner[0]): poisoned(inner[1])}
     if origin is not None:
         return (poisoned(inner[0]),) if origin is tuple else [poisoned(inner[0])]
-    if kind is datetime:
-        return NOW
+    if isinstance(kind, type) and issubclass(kind, Enum | datetime):
+        return NOW if kind is datetime else next(iter(kind))
     if isinstance(kind, type) and issubclass(kind, McpResult):
         return kind(PAYLOAD)
     if isinstance(kind, type) and issubclass(kind, CatalogList):

@@ -22,9 +22,9 @@ LeaseInfo LeaseLost LeaseReleased LeaseRevoked LeasewayError LogMessage Media Mo
 NotApplied NotLeader NotLeasable Overloaded PermissionDenied ProblemInfo Progress ProjectionProblem
 Prompt PromptArgument PromptList PromptResult RateLimited Resource ResourceList ResourceResult
 ResourceTemplate ResourceTemplateList ResourceUpdates ResultTooLarge ResultTypeError ServerError
-ServerInfo ServerLost ServerNotReady Session SessionRequired Status StreamOptions Syncing Tool
-ToolDiffers ToolError ToolList ToolNotFound ToolResult ToolStream ToolWatch Unauthenticated
-Violation WorkerInfo WorkerLost project_tools
+ServerInfo ServerLost ServerNotReady ServerState Session SessionRequired Status StreamOptions
+Syncing Tool ToolDiffers ToolError ToolList ToolNotFound ToolResult ToolStream ToolWatch
+Unauthenticated Violation WorkerInfo WorkerLost project_tools
 """
 
 

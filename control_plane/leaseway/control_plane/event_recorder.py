@@ -19,6 +19,7 @@ from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.problems import Problem, ProblemKey
 from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.wire.messages.events import EventRecord, History
+from leaseway.wire.states import WorkerState
 
 _MAX_RUNS: Final = 1_000
 """Limit of worker runs whose last recorded event number is remembered."""
@@ -40,7 +41,7 @@ class EventRecorder:
         self.reload: EventRecord | None = None
         self._changed = asyncio.Event()
         self._committed: Snapshot | None = None
-        self._workers: dict[str, tuple[str, str]] = {}
+        self._workers: dict[str, tuple[str, WorkerState]] = {}
         self._problems: dict[ProblemKey, Problem] = {}
         self._problems_revision = -1
         self._specs: Mapping[VariantKey, ServerSpec] = {}
@@ -199,8 +200,8 @@ class EventRecorder:
     def _record_worker(
         self,
         worker_id: str,
-        was: tuple[str, str] | None,
-        now_is: tuple[str, str] | None,
+        was: tuple[str, WorkerState] | None,
+        now_is: tuple[str, WorkerState] | None,
         now: Moment,
     ) -> None:
         severity = "info"

@@ -14,7 +14,7 @@ from leaseway.control_plane.core.catalog.listing import ServerListing
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.placement.table import Placement
-from leaseway.control_plane.core.problems import Problem, ProblemScope, Severity
+from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import (
     CancelProbe,
     PushDelta,
@@ -24,13 +24,13 @@ from leaseway.control_plane.core.workers.actions import (
 from leaseway.identity.limit_counter import LimitCounter
 from leaseway.telemetry.metrics import Meter, Reading, Retention
 from leaseway.wire.span_attributes import Attr
+from leaseway.wire.states import WORKER_STATES, ProblemScope, Severity
 
 _OK: Final = "ok"
 _TAKEN_BACK: Final = "CANCELLED"
 _REFUSED: Final = "refused"
 _EXISTING: Final = "existing"
 _MAX_PROBES: Final = 4096
-_STATES: Final = ("connected", "draining", "lost")
 
 
 class PlaneMeters:
@@ -160,7 +160,7 @@ class PlaneMeters:
 
     def _workers(self) -> Reading:
         counts = Counter(record.state for record in self._state.workers.values())
-        return (((name,), float(counts[name])) for name in _STATES)
+        return (((name,), float(counts[name])) for name in WORKER_STATES)
 
     def _problems(self) -> Iterator[tuple[tuple[str, str, str], float]]:
         found = Counter(

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from leaseway.control_plane.config.kubernetes.resources import CustomResource
 from leaseway.control_plane.config.kubernetes.status import (
@@ -29,6 +29,8 @@ from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import catalog_pb2
+from leaseway.wire.messages.enums import server_state_from_proto
+from leaseway.wire.states import ServerState
 
 _logger = logging.getLogger(__name__)
 _INTERVAL: Final = 1.0
@@ -38,7 +40,7 @@ _NOT_DEGRADED: Final = Condition(False, "AsConfigured")
 
 
 @dataclass(frozen=True)
-class _Loaded:
+class LoadedResource:
     """A resource with its configuration issues."""
 
     resource: CustomResource
@@ -57,7 +59,7 @@ class ResourceStatus:
     def __init__(self, plane: Plane, leads: Callable[[], bool]) -> None:
         self._plane = plane
         self._leads = leads
-        self._loaded: tuple[_Loaded, ...] = ()
+        self._loaded: tuple[LoadedResource, ...] = ()
         self._written: dict[str, Mapping[str, Any]] = {}
         self._failing = False
         self._refused: set[str] = set()
@@ -68,7 +70,7 @@ class ResourceStatus:
         for issue in parsed.issues:
             issues.setdefault(issue.file, []).append(issue)
         self._loaded = tuple(
-            _Loaded(
+            LoadedResource(
                 source.resource,
                 tuple(issues.get(str(source.path), ())),
                 source.resource.spec.get("enabled", True) is not False,
@@ -104,7 +106,7 @@ class ResourceStatus:
 
     async def _write(self, api: Any) -> bool:
         """Write changes; return whether the API accepted every status."""
-        view = _StateView(self._plane)
+        view = StateView(self._plane)
         all_written = True
         accepted: set[str] = set()
         refused: set[str] = set()
@@ -151,7 +153,7 @@ class ResourceStatus:
         return True
 
 
-class _StateView:
+class StateView:
     """The state at one moment, indexed once for all resources."""
 
     def __init__(self, plane: Plane) -> None:
@@ -179,7 +181,7 @@ class _StateView:
                 self._problems.setdefault(problem.server_id, problem)
         self._errors = messages.errors_by_server(self._state)
 
-    def facts(self, loaded: _Loaded) -> Facts:
+    def facts(self, loaded: LoadedResource) -> Facts:
         """Return the facts for a resource's status."""
         if loaded.resource.kind == "MCPTenant":
             return self._tenant(loaded)
@@ -193,9 +195,11 @@ class _StateView:
             "leases": self._leases[name],
             "instances": self._live[name],
         }
-        return Facts(accepted, _ready(status, loaded, accepted), _degraded(problem), counts)
+        return Facts(
+            accepted, ready_condition(status, loaded, accepted), _degraded(problem), counts
+        )
 
-    def _tenant(self, loaded: _Loaded) -> Facts:
+    def _tenant(self, loaded: LoadedResource) -> Facts:
         name = loaded.resource.name
         servers = loaded.resource.spec.get("servers")
         counts = {
@@ -206,19 +210,32 @@ class _StateView:
         return Facts(accepted_condition(loaded.issues), None, degraded, counts)
 
 
-def _ready(status: catalog_pb2.ServerStatus, loaded: _Loaded, accepted: Condition) -> Condition:
-    match status.state:
-        case catalog_pb2.SERVER_STATE_READY:
+def ready_condition(
+    status: catalog_pb2.ServerStatus, loaded: LoadedResource, accepted: Condition
+) -> Condition:
+    state = server_state_from_proto(status.state)
+    message = status.problem or state.meaning
+    match state:
+        case ServerState.READY:
             return Condition(True, "Serving", "Callers can use its tools.")
-        case catalog_pb2.SERVER_STATE_DEGRADED:
+        case ServerState.DEGRADED:
             return Condition(True, "ServingLastGood", "Callers get its last working state.")
-        case catalog_pb2.SERVER_STATE_FAILED:
-            return Condition(False, "Failed", status.problem)
-    if not accepted.holds:
-        return Condition(False, "NotAccepted", "It was never accepted, so it is not served.")
-    if not loaded.enabled:
-        return Condition(False, "Disabled", "It has `enabled: false`.")
-    return Condition(False, "Pending", "No worker has probed it yet.")
+        case ServerState.FAILED:
+            return Condition(False, "Failed", message)
+        case ServerState.FAILING:
+            return Condition(False, "Failing", message)
+        case ServerState.STARTING:
+            return Condition(False, "Starting", message)
+        case ServerState.UNKNOWN:
+            return Condition(False, "Unknown", message)
+        case ServerState.PENDING:
+            if not accepted.holds:
+                text = "It was never accepted, so it is not served."
+                return Condition(False, "NotAccepted", text)
+            if not loaded.enabled:
+                return Condition(False, "Disabled", "It has `enabled: false`.")
+            return Condition(False, "Pending", message)
+    assert_never(state)
 
 
 def _degraded(problem: Problem | None) -> Condition:

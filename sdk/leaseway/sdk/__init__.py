@@ -85,6 +85,7 @@ from leaseway.sdk.operators.views import (
     WorkerInfo,
 )
 from leaseway.sdk.transport.events import LogMessage, Progress
+from leaseway.wire.states import ServerState
 
 __all__ = [
     "Approval",
@@ -149,6 +150,7 @@ __all__ = [
     "ServerInfo",
     "ServerLost",
     "ServerNotReady",
+    "ServerState",
     "Session",
     "SessionRequired",
     "Status",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from leaseway.wire import states
+
 
 class Attr:
     """Names of attributes: from the MCP and GenAI conventions, and Leaseway's own."""
@@ -43,7 +45,7 @@ class Attr:
 
     EXECUTE_TOOL: Final = "execute_tool"
     """The value of `GEN_AI_OPERATION_NAME` for a tool call."""
-    TOOL_ERROR: Final = "tool_error"
+    TOOL_ERROR: Final = states.TOOL_ERROR
     """The value of `ERROR_TYPE` if a tool's result has `isError`."""
     PIPE: Final = "pipe"
     """The value of `NETWORK_TRANSPORT` for stdio servers."""

@@ -76,9 +76,10 @@ _STARTED_TO_WIRE: Final = {
     "yes": execution_pb2.STARTED_YES,
     "unknown": execution_pb2.STARTED_UNKNOWN,
 }
-_STARTED_FROM_WIRE: Final[Mapping[int, Started]] = {
+STARTED_FROM_WIRE: Final[Mapping[int, Started]] = {
     execution_pb2.STARTED_NO: "no",
     execution_pb2.STARTED_YES: "yes",
+    execution_pb2.STARTED_UNKNOWN: "unknown",
 }
 
 
@@ -141,7 +142,7 @@ def fault_from_status(status: Status) -> Fault:
     return Fault(
         reason=Reason(info.reason),
         message=status.message,
-        started=_STARTED_FROM_WIRE.get(fate.started, "unknown"),
+        started=STARTED_FROM_WIRE.get(fate.started, "unknown"),
         metadata=dict(info.metadata),
         retry_delay=seconds(retry.retry_delay) if has_retry else None,
         violations=tuple((v.field, v.description) for v in request.field_violations),

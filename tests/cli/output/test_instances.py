@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from leaseway.cli.output.instances import HEADERS, rows, summary
 from leaseway.sdk import InstanceInfo, ServerInfo
+from leaseway.wire.states import ServerState
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 READY = InstanceInfo("w1", "i1", "ready", "", 7, 1, "l1", "shared", 0, "closed", None)
@@ -21,10 +22,26 @@ BROKEN = replace(
     next_start_at=NOW + timedelta(seconds=2.5),
 )
 SERVER = ServerInfo(
-    "db", "", "ready", "stdio", False, 1, "", "", "", "l1", "e1", ("w1",), (LEASED, BROKEN)
+    "db",
+    "",
+    ServerState.READY,
+    "stdio",
+    False,
+    1,
+    "",
+    "",
+    "",
+    "l1",
+    "e1",
+    ("w1",),
+    (LEASED, BROKEN),
 )
 DOWN = replace(
-    SERVER, state="failed", instances=(), failures=6, next_try_at=NOW + timedelta(seconds=3.6)
+    SERVER,
+    state=ServerState.FAILED,
+    instances=(),
+    failures=6,
+    next_try_at=NOW + timedelta(seconds=3.6),
 )
 
 
@@ -71,7 +88,7 @@ def test_a_failed_server_shows_failures_and_the_next_try() -> None:
 
 
 def test_a_failed_configuration_is_shown_with_running_instances() -> None:
-    degraded = replace(DOWN, state="degraded", instances=(READY,))
+    degraded = replace(DOWN, state=ServerState.DEGRADED, instances=(READY,))
     assert summary(degraded, NOW) == (
         "1 ready, newest configuration not up (6 failures in a row, next try in 3.6 s)"
     )

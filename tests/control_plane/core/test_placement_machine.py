@@ -38,6 +38,7 @@ from leaseway.data_plane.core.leases import table as lease_table
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
 from leaseway.wire.errors import Reason
+from leaseway.wire.states import LeaseOutcome
 
 WORKERS = ("w1", "w2", "w3")
 SESSIONS = ("s1", "s2")
@@ -80,7 +81,7 @@ class Worker:
             self.say(WorkerReport(), gained=[lease], now=now)
         return lease
 
-    def end(self, lease_id: str, how: lease_table.LeaseOutcome, now: float) -> None:
+    def end(self, lease_id: str, how: LeaseOutcome, now: float) -> None:
         if self.table.end(lease_id, how, now) is not None:
             self.say(WorkerReport(lost=(lease_id,)), gained=[], now=now)
 
@@ -348,7 +349,7 @@ class System(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held())
     @rule(data=st.data(), how=st.sampled_from(["released", "expired"]))
-    def end(self, data: st.DataObject, how: lease_table.LeaseOutcome) -> None:
+    def end(self, data: st.DataObject, how: LeaseOutcome) -> None:
         worker, lease = data.draw(st.sampled_from(self.held()))
         worker.end(lease.id, how, self.now.mono)
         self.over.add(lease.id)

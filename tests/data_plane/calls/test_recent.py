@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.data_plane.conftest import Bench
 
-from leaseway.data_plane.calls.recent import OK, PastCall, RecentCalls
+from leaseway.data_plane.calls.recent import PastCall, RecentCalls
+from leaseway.wire.states import CALL_OK
 
 _TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 
@@ -26,7 +27,7 @@ def _call(number: int = 1, **values: object) -> PastCall:
         "lease_id": "",
         "instance_id": "w-time-1",
         "traceparent": "",
-        "outcome": OK,
+        "outcome": CALL_OK,
         "message": "",
         "marks": (("admission", 0.0),),
     }
@@ -130,7 +131,7 @@ def test_a_slow_success_is_kept_however_many_there_are() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.floats(0, 100), st.sampled_from([OK, "SERVER_LOST", "tool_error"])),
+        st.tuples(st.floats(0, 100), st.sampled_from([CALL_OK, "SERVER_LOST", "tool_error"])),
         max_size=80,
     )
 )
@@ -148,7 +149,7 @@ def test_the_rings_keep_their_bounds_and_the_counts_their_sums(
     if ended:
         traffic = calls.traffic["time"]
         assert traffic.calls == sum(traffic.buckets) == len(ended)
-        assert traffic.failed == sum(outcome != OK for _, outcome in ended)
+        assert traffic.failed == sum(outcome != CALL_OK for _, outcome in ended)
 
 
 async def test_a_successful_call_is_remembered_with_all_fields(bench: Bench) -> None:
@@ -167,7 +168,7 @@ async def test_a_successful_call_is_remembered_with_all_fields(bench: Bench) -> 
         assert (call.server_id, call.tool, call.tenant, call.agent) == (
             "time", "echo", "default", "a",
         )  # fmt: skip
-        assert (call.session, call.trace_id, call.outcome) == ("s1", "1" * 32, OK)
+        assert (call.session, call.trace_id, call.outcome) == ("s1", "1" * 32, CALL_OK)
         assert call.instance_id
         assert [phase.name for phase in call.phases][-1] == "the server works"
         assert sum(phase.duration for phase in call.phases) == pytest.approx(call.duration)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from leaseway.control_plane.core.approvals import ApprovalRecord
 from leaseway.control_plane.core.coordinator import Coordinator
@@ -21,8 +21,10 @@ from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages
 from leaseway.spec.model import VariantKey
 from leaseway.v1 import admin_pb2, catalog_pb2
-from leaseway.wire.messages.events import EventRecord
+from leaseway.wire.messages.enums import server_state_from_proto
+from leaseway.wire.messages.events import KINDS, EventRecord
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.states import WORKER_STATES, ServerState
 from leaseway.wire.version import user_agent
 from leaseway.wire.visible_text import unmistakable
 
@@ -32,12 +34,6 @@ _FAILED_SHOWN: Final = 8
 _PROBLEMS_SHOWN: Final = 200
 _EVENTS_SHOWN: Final = 50
 _DEFAULT_LIMIT: Final = 100
-_STATES: Final = {
-    catalog_pb2.SERVER_STATE_PENDING: "pending",
-    catalog_pb2.SERVER_STATE_READY: "ready",
-    catalog_pb2.SERVER_STATE_DEGRADED: "degraded",
-    catalog_pb2.SERVER_STATE_FAILED: "failed",
-}
 
 
 class ServerRows:
@@ -80,29 +76,61 @@ def overview(plane: Plane, rows: Sequence[Json]) -> Json:
         "registry_version": state.visible.version,
         "config_loaded_at": state.config_loaded_at,
         "package_version": user_agent(),
-        "servers": {name: states[name] for name in _STATES.values()} | {"total": len(rows)},
-        "workers": {name: fleet[name] for name in ("connected", "draining", "lost")},
+        "servers": {
+            "total": len(rows),
+            "up": sum(states[state] for state in ServerState if state.is_up),
+            "attention": sum(states[state] for state in ServerState if tone(state) == "bad"),
+            "states": [
+                {
+                    "name": state,
+                    "count": states[state],
+                    "is_up": state.is_up,
+                    "meaning": state.meaning,
+                    "tone": tone(state),
+                }
+                for state in ServerState
+            ],
+        },
+        "workers": {name: fleet[name] for name in WORKER_STATES},
         "leases": {
             "held": len(state.placements.leases),
             "capacity": sum(record.hello.capacity for record in able),
             "waiting": len(state.wait_queue),
         },
         "problems": {"error": severities["error"], "warning": severities["warning"]},
-        "failed": [row for row in rows if row["state"] in ("failed", "degraded")][:_FAILED_SHOWN],
+        "failed": _not_well(rows)[:_FAILED_SHOWN],
+        "event_kinds": KINDS,
         "last_reload": event(reload) if reload is not None else None,
     }
 
 
 def servers(rows: Sequence[Json], query: Json) -> Json:
-    """Return a page of servers, failed ones first."""
+    """Return a page of servers, the worst states first."""
     if query.get("state"):
         rows = [row for row in rows if row["state"] == query["state"]]
     rows = _matching(rows, query, ("id", "tenant", "description", "transport"))
-    order = {state: at for at, state in enumerate(_WORST_FIRST)}
-    return _page(sorted(rows, key=lambda row: order[row["state"]]), query)
+    return _page(sorted(rows, key=_rank), query)
 
 
-_WORST_FIRST: Final = ("failed", "degraded", "pending", "ready", "")
+def _rank(row: Json) -> int:
+    return ServerState(row["state"]).rank
+
+
+def _not_well(rows: Sequence[Json]) -> list[Json]:
+    """Return the servers that need an operator, the worst first."""
+    return sorted((row for row in rows if tone(ServerState(row["state"])) == "bad"), key=_rank)
+
+
+def tone(state: ServerState) -> str:
+    """Return how the page shows a state: `bad` asks an operator to act, `warn` passes by itself."""
+    match state:
+        case ServerState.FAILED | ServerState.FAILING | ServerState.DEGRADED | ServerState.UNKNOWN:
+            return "bad"
+        case ServerState.PENDING | ServerState.STARTING:
+            return "warn"
+        case ServerState.READY:
+            return "good"
+    assert_never(state)
 
 
 def _server_rows(plane: Plane) -> list[Json]:
@@ -111,17 +139,20 @@ def _server_rows(plane: Plane) -> list[Json]:
     now = plane.clock()
     instances = messages.instances_by_variant(state)
     return [
-        _server_row(messages.server(state, key, now, (), errors))
+        server_row(messages.server(state, key, now, (), errors))
         | {"instances_text": _instances_text(instances.get(key, ()))}
         for key in sorted(state.servers.known)
     ]
 
 
-def _server_row(status: catalog_pb2.ServerStatus) -> Json:
+def server_row(status: catalog_pb2.ServerStatus) -> Json:
+    state = server_state_from_proto(status.state)
     return {
         "id": status.server_id,
         "tenant": status.tenant,
-        "state": _STATES.get(status.state, ""),
+        "state": state,
+        "meaning": state.meaning,
+        "tone": tone(state),
         "transport": status.transport,
         "shared": status.shared,
         "tools": status.tool_count,
@@ -149,7 +180,7 @@ def server(plane: Plane, server_id: str, tenant: str) -> Json | None:
     named = state.visible.view(tenant or DEFAULT_TENANT).tools
     mine = [(name, target) for name, target in named.items() if target.served.key == key]
     open_problems = state.problems.open()
-    return _server_row(status) | {
+    return server_row(status) | {
         "protocol_version": status.protocol_version,
         "workers": list(status.workers),
         "next_try_at": status.next_try_at.ToSeconds() if status.HasField("next_try_at") else None,

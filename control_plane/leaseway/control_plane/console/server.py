@@ -26,6 +26,7 @@ from leaseway.telemetry.http_listener import HttpListener
 from leaseway.v1 import admin_pb2
 from leaseway.wire.bounds import KIB, MIB
 from leaseway.wire.errors import Fault
+from leaseway.wire.messages.enums import SELECTIONS
 
 _CONTENT_TYPES: Final = {
     "html": "text/html",
@@ -45,11 +46,6 @@ _SECURITY_HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
     "Server": "leaseway",
-}
-_SELECTIONS: Final = {
-    "recent": admin_pb2.CALL_SELECTION_RECENT,
-    "slow": admin_pb2.CALL_SELECTION_SLOW,
-    "failed": admin_pb2.CALL_SELECTION_FAILED,
 }
 _MAX_ROWS: Final = 500
 _MAX_EVENTS: Final = 1_000
@@ -273,7 +269,7 @@ class _ConsoleSite:
     async def _calls(self, request: web.Request) -> web.Response:
         query = _query(request)
         wanted = admin_pb2.ListCallsRequest(
-            selection=_SELECTIONS.get(query.get("select", ""), admin_pb2.CALL_SELECTION_RECENT),
+            selection=SELECTIONS.get(query.get("select", "recent"), SELECTIONS["recent"]),
             id=query.get("id", ""),
             server_id=query.get("server", ""),
         )

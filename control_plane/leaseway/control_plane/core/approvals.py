@@ -15,8 +15,8 @@ from typing import Final, Literal
 from leaseway.control_plane.core.moment import Moment
 from leaseway.wire.bounds import MAX_APPROVAL
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.states import ApprovalState
 
-ApprovalState = Literal["waiting", "approved", "denied", "used", "expired"]
 Verdict = Literal["approved", "waiting", "denied", "full"]
 
 LIFETIME: Final = 900.0

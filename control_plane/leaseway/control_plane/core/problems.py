@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
+
+from leaseway.wire.states import ProblemScope, Severity
 
 MAX_PROBLEMS: Final = 1_000
 """Limit of open problems in a table, including the one about dropped problems."""
@@ -19,8 +21,6 @@ MAX_MESSAGE: Final = 4_096
 
 PROBLEMS_DROPPED: Final = "PROBLEMS_DROPPED"
 
-ProblemScope = Literal["workspace", "server", "worker", "client"]
-Severity = Literal["error", "warning"]
 ProblemKey = tuple[str, str, str, str, str, str]
 """(scope, server id, tenant, worker id, reason, subject)."""
 

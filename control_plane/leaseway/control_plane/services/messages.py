@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import assert_never
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -20,12 +21,14 @@ from leaseway.control_plane.core.denial import Denial
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.table import HeldLease
 from leaseway.control_plane.core.problems import OpenProblem
-from leaseway.control_plane.core.queries.status import variant_status
+from leaseway.control_plane.core.queries.status import VariantStatus, variant_status
 from leaseway.control_plane.core.workers.records import ReportedInstance, WorkerRecord
 from leaseway.spec.model import VariantKey
 from leaseway.spec.protobuf import key_to_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
 from leaseway.wire.errors import Fault
+from leaseway.wire.messages.enums import server_state_to_proto
+from leaseway.wire.states import ServerState
 from leaseway.wire.status import status_from_fault
 from leaseway.wire.timing import durations
 from leaseway.wire.timing.durations import duration
@@ -168,14 +171,14 @@ def server(
     good = state.servers.last_known_good.get(key)
     failure = state.servers.failures.get(key)
     problem = failure.message if failure else ""
-    if not problem and variant.state not in ("ready", "pending"):
+    if not problem and _may_have_problem(variant.state):
         problem = errors.get(key.server_id, "")
-    if variant.state in ("degraded", "failing") and variant.up < variant.workers:
+    if _is_partial(variant):
         problem = f"Up on {variant.up} of {variant.workers} workers. {problem}".strip()
     status = catalog_pb2.ServerStatus(
         server_id=key.server_id,
         tenant=key.tenant,
-        state=catalog_pb2.ServerState.Value(f"SERVER_STATE_{variant.state.upper()}"),
+        state=server_state_to_proto(variant.state),
         problem=problem,
         instances=[instance(one) for one in instances],
     )
@@ -202,6 +205,22 @@ def server(
         status.resource_count = len(served.readable.resources) + len(served.readable.templates)
         status.workers.extend(record.id for record in state.workers_serving(served))
     return status
+
+
+def _may_have_problem(state: ServerState) -> bool:
+    """Return whether an open error of a server explains its state."""
+    match state:
+        case ServerState.READY | ServerState.PENDING | ServerState.UNKNOWN:
+            return False
+        case ServerState.FAILED | ServerState.FAILING | ServerState.DEGRADED | ServerState.STARTING:
+            return True
+    assert_never(state)
+
+
+def _is_partial(variant: VariantStatus) -> bool:
+    """Return whether to count the workers on which a server is up."""
+    works_partly = variant.state in (ServerState.DEGRADED, ServerState.FAILING)
+    return works_partly and variant.up < variant.workers
 
 
 def instance(info: ReportedInstance) -> catalog_pb2.InstanceStatus:

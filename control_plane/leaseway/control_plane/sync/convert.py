@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import Final, cast, get_args
 
 from leaseway.control_plane.core.approvals import ApprovalRequest
 from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.lease_ends import ReportedLeaseEnd
 from leaseway.control_plane.core.placement.table import HeldLease, PlacementKey
-from leaseway.control_plane.core.problems import Problem, ProblemScope
+from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.actions import (
     CancelProbe,
     DrainWorker,
@@ -28,6 +28,7 @@ from leaseway.control_plane.sync.toolsets import MalformedMessage, hashes_from_p
 from leaseway.spec.protobuf import key_from_proto, key_to_proto, spec_to_proto
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2, sync_pb2
 from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.states import ProblemScope
 from leaseway.wire.timing.durations import seconds
 
 _MAX_AHEAD: Final = 10 * 366 * 24 * 3600.0
@@ -97,7 +98,7 @@ def refusal_from_proto(message: sync_pb2.Refusal) -> VariantRefusal:
 
 def problem_from_proto(message: admin_pb2.Problem) -> Problem:
     """Convert a problem; the control plane sets its times and count."""
-    known = ("workspace", "server", "worker", "client")
+    known = get_args(ProblemScope)
     return Problem(
         scope=cast("ProblemScope", message.scope if message.scope in known else "client"),
         reason=message.reason[:_MAX_TEXT] or "UNSPECIFIED",

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from leaseway.data_plane.audit.record import AuditEntry
-from leaseway.data_plane.calls.recent import OK, TOOL_ERROR, PastCall, RecentCalls
+from leaseway.data_plane.calls.recent import PastCall, RecentCalls, call_outcome
 from leaseway.data_plane.calls.tracing import CallTrace
 from leaseway.data_plane.core.artifacts.media import DATA_MARK
 from leaseway.data_plane.core.calls.call import Ask, Outcome, PendingCall, too_large
@@ -426,7 +426,7 @@ class ActiveCall:
             lease.id if lease is not None else "",
             live.instance.id if live is not None else "",
             call.traceparent[:_MAX_REMEMBERED],
-            fault.reason.value if fault is not None else TOOL_ERROR if is_error else OK,
+            call_outcome(fault, is_error),
             fault.message if fault is not None else "",
             self._phase_starts(),
         )

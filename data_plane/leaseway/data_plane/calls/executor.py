@@ -21,7 +21,7 @@ from leaseway.data_plane.calls.admin_tools import AdminTools
 from leaseway.data_plane.calls.admission import CallAdmission, check_arguments
 from leaseway.data_plane.calls.call import ActiveCall, CallSink, parse_input, parse_meta
 from leaseway.data_plane.calls.confirmation import Confirmation
-from leaseway.data_plane.calls.recent import RecentCalls
+from leaseway.data_plane.calls.recent import RecentCalls, call_outcome
 from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest, answerable
@@ -468,7 +468,7 @@ class Executor:
         self, active: ActiveCall, entry: AuditEntry, fault: Fault | None, is_error: bool
     ) -> None:
         assert self._admission.recorder is not None
-        outcome = fault.reason.value if fault is not None else "tool_error" if is_error else "ok"
+        outcome = call_outcome(fault, is_error)
         lease = active.lease.id if active.lease is not None else ""
         self._admission.recorder.end(
             entry, active.number, active.call, active.arguments, lease, outcome, fault

@@ -11,14 +11,11 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
+from leaseway.wire.errors import Fault
 from leaseway.wire.secrets.redaction import redact
-
-OK: Final = "ok"
-TOOL_ERROR: Final = "tool_error"
-
-Selection = Literal["recent", "slow", "failed"]
+from leaseway.wire.states import CALL_OK, TOOL_ERROR, CallSelection
 
 BUCKETS: Final = 18
 """Buckets of durations, by powers of two: below 1 ms, 2 ms ... 65,536 ms, and longer."""
@@ -34,6 +31,13 @@ _OTHER: Final = "other"
 _MAX_MESSAGE: Final = 500
 _UNKNOWN_SERVER: Final = frozenset({"TOOL_NOT_FOUND"})
 """Outcomes of calls whose server id may be any text."""
+
+
+def call_outcome(fault: Fault | None, is_error: bool) -> str:
+    """Return how a call ended, as metrics, spans, the audit and operators name it."""
+    if fault is not None:
+        return fault.reason.value
+    return TOOL_ERROR if is_error else CALL_OK
 
 
 class CallPhase(NamedTuple):
@@ -168,7 +172,7 @@ class RecentCalls:
 
     def record(self, call: PastCall) -> None:
         """Count and keep a call that has just ended."""
-        failed = call.outcome != OK
+        failed = call.outcome != CALL_OK
         if failed:
             call = call._replace(message=redact(call.message))
             if len(call.message) > _MAX_MESSAGE:
@@ -190,7 +194,13 @@ class RecentCalls:
             self._keep_slow(call)
 
     def select(
-        self, selection: Selection, *, limit: int, now: float, server_id: str = "", name: str = ""
+        self,
+        selection: CallSelection,
+        *,
+        limit: int,
+        now: float,
+        server_id: str = "",
+        name: str = "",
     ) -> list[PastCall]:
         """Return remembered calls: the newest first, or the slowest first.
 
@@ -217,7 +227,7 @@ class RecentCalls:
                 seen.add(call.number)
                 yield call
 
-    def _ring(self, selection: Selection, now: float) -> Iterable[PastCall]:
+    def _ring(self, selection: CallSelection, now: float) -> Iterable[PastCall]:
         if selection == "failed":
             return reversed(self._failed)
         if selection == "recent":

@@ -16,7 +16,6 @@ from leaseway.wire.errors import Fault
 from leaseway.wire.names import DEFAULT_TENANT
 from leaseway.wire.span_attributes import Attr
 
-_TOOL_ERROR: Final = "tool_error"
 _PROMPT: Final = "prompts/get"
 _COMPLETE: Final = "completion/complete"
 _tracer = tracer("leaseway.data_plane")
@@ -103,7 +102,7 @@ class CallTrace:
             if fault is not None:
                 _set_fault(span, fault)
             elif is_error:
-                span.set_attribute(Attr.ERROR_TYPE, _TOOL_ERROR)
+                span.set_attribute(Attr.ERROR_TYPE, Attr.TOOL_ERROR)
                 span.set_status(Status(StatusCode.ERROR, "the tool reported an error"))
             span.end()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from leaseway.spec.model import VariantKey
+from leaseway.wire.states import Severity
 
 LIMIT_NOT_ENFORCED: Final = "LIMIT_NOT_ENFORCED"
 LIMIT_PARTLY_ENFORCED: Final = "LIMIT_PARTLY_ENFORCED"
@@ -17,7 +18,6 @@ UNREACHABLE: Final = "SERVER_UNREACHABLE"
 _MAX_OPEN: Final = 4096
 _MAX_MESSAGE: Final = 4096
 
-Severity = Literal["error", "warning"]
 _Identity = tuple[str, VariantKey | None, str]
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from leaseway.data_plane.core.problems import LIMIT_REASONS, UNREACHABLE, Severity, WorkerProblem
+from leaseway.data_plane.core.problems import LIMIT_REASONS, UNREACHABLE, WorkerProblem
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, describe_differences
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
 from leaseway.server.faults import RAISED
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault
+from leaseway.wire.states import Severity
 
 _TOOLS_CHANGED: Final = "TOOLS_CHANGED"
 _TOOL_DIFFERS: Final = "TOOL_DIFFERS"

@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from leaseway.data_plane.core.leases.table import LeaseOutcome, WorkerLease
+from leaseway.data_plane.core.leases.table import WorkerLease
 from leaseway.data_plane.core.problems import ProblemBook, WorkerProblem
 from leaseway.spec.model import VariantKey
 from leaseway.wire.messages.events import EventRecord, History
 from leaseway.wire.secrets.redaction import redact
+from leaseway.wire.states import LeaseOutcome
 
 _logger = logging.getLogger(__name__)
 _MAX_ENDS: Final = 4096

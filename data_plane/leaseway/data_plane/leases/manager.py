@@ -16,7 +16,6 @@ from leaseway.data_plane.core.leases.errors import (
 )
 from leaseway.data_plane.core.leases.table import (
     LeaseLimitReached,
-    LeaseOutcome,
     LeaseTable,
     WorkerLease,
     WorkerLeaseKey,
@@ -30,6 +29,7 @@ from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire.bounds import MAX_TENANT_LEASES
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import check_caller_names
+from leaseway.wire.states import LeaseOutcome
 from leaseway.wire.timing.durations import check_lease_ttl
 
 _MAX_COUNTED_TENANTS: Final = 10_000

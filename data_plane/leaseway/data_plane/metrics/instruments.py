@@ -17,6 +17,7 @@ from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.metrics import DURATIONS, Histogram, Instrument, Meter
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.span_attributes import Attr
+from leaseway.wire.states import CALL_OK
 from leaseway.wire.status import code_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _SHORT: Final = (0.001, 0.002, 0.005, *DURATIONS)
 """An existing lease, or one on a spare instance, takes milliseconds."""
-_OK: Final = "ok"
 _MAX_ERROR_TYPES: Final = 16
 """Error types of one tool; further ones are `_OTHER`, because servers choose their own codes."""
 _OTHER_ERROR: Final = "_OTHER"
@@ -191,7 +191,7 @@ class WorkerMeters:
             start: `existing`, `warm` (on a running instance) or `cold`.
         """
         self._touched.add(server_id)
-        self._waits.cell(server_id, start, _OK).record(waited)
+        self._waits.cell(server_id, start, CALL_OK).record(waited)
 
     def record_lease_refusal(self, server_id: str, waited: float, fault: Fault) -> None:
         label = "" if fault.reason is Reason.TOOL_NOT_FOUND else server_id  # it may be any text
@@ -206,7 +206,7 @@ class WorkerMeters:
 
     def record_start(self, spec: ServerSpec, took: float, error: BaseException | None) -> None:
         """Record a start of an instance, or its error."""
-        outcome = _OK
+        outcome = CALL_OK
         if isinstance(error, Fault):
             outcome = error.metadata.get("problem", error.reason.value)
         elif error is not None:

@@ -6,17 +6,14 @@ import time
 from typing import Final
 
 from leaseway.data_plane.calls.executor import Executor
-from leaseway.data_plane.calls.recent import PastCall, RecentCalls, Selection
+from leaseway.data_plane.calls.recent import PastCall, RecentCalls
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
+from leaseway.wire.messages.enums import selection_from_proto
 from leaseway.wire.timing.durations import duration, timestamp
 
 _MAX_CALLS: Final = 200
 _MAX_LEASES: Final = 1_000
-_SELECTIONS: Final[dict[int, Selection]] = {
-    admin_pb2.CALL_SELECTION_SLOW: "slow",
-    admin_pb2.CALL_SELECTION_FAILED: "failed",
-}
 
 
 class Inspection:
@@ -59,7 +56,7 @@ class Inspection:
         if "/" in request.id and not request.id.startswith(own_prefix):
             return []  # a call of another worker, or of another run of this one
         return recent.select(
-            _SELECTIONS.get(request.selection, "recent"),
+            selection_from_proto(request.selection),
             limit=min(request.limit or _MAX_CALLS, _MAX_CALLS),
             now=time.time(),
             server_id=request.server_id,

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from leaseway.wire.states import ServerState
+
 if TYPE_CHECKING:
     from leaseway.sdk import InstanceInfo, ServerInfo
 
@@ -45,7 +47,7 @@ def _role_or_state(instance: InstanceInfo) -> str:
 
 
 def _down(server: ServerInfo) -> str:
-    return "not up" if server.state == "failed" else "newest configuration not up"
+    return "not up" if server.state is ServerState.FAILED else "newest configuration not up"
 
 
 def _failures(count: int) -> str:

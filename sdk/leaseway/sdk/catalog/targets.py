@@ -35,7 +35,11 @@ Domain = tuple[catalog_pb2.NameKind.ValueType, str]
 """Kind and server; names with the same ones can be resolved in one request."""
 
 _TOOLS: Final = (catalog_pb2.NAME_KIND_TOOL, "")
-_NOUNS: Final = {catalog_pb2.NAME_KIND_PROMPT: "prompt", catalog_pb2.NAME_KIND_RESOURCE: "resource"}
+NOUNS: Final = {
+    catalog_pb2.NAME_KIND_TOOL: "tool",
+    catalog_pb2.NAME_KIND_PROMPT: "prompt",
+    catalog_pb2.NAME_KIND_RESOURCE: "resource",
+}
 
 
 class Target:
@@ -84,7 +88,7 @@ class Target:
         self.head = execution_pb2.Call(
             server_id=self.server_id, tool=self.original_name, registry_version=version
         ).SerializeToString()
-        noun = "tool" if isinstance(item, str) else _NOUNS[item.kind]
+        noun = "tool" if isinstance(item, str) else NOUNS[item.kind]
         self.what = f"{noun} '{self.original_name}' of server '{self.server_id}'"
         self.refresh_at = refresh_at
         self.stale = False

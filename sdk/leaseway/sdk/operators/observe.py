@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import grpc
 
@@ -15,17 +15,12 @@ from leaseway.sdk.operators.views import from_proto
 from leaseway.sdk.runtime import Runtime
 from leaseway.sdk.transport.faults import fault_of_control_plane
 from leaseway.v1 import admin_pb2
+from leaseway.wire.messages.enums import SELECTIONS
+from leaseway.wire.states import CallSelection
 from leaseway.wire.timing.durations import seconds
 
 ResultT = TypeVar("ResultT")
 
-Selection = Literal["recent", "slow", "failed"]
-
-_SELECTIONS: Final = {
-    "recent": admin_pb2.CALL_SELECTION_RECENT,
-    "slow": admin_pb2.CALL_SELECTION_SLOW,
-    "failed": admin_pb2.CALL_SELECTION_FAILED,
-}
 _HISTORY_TIMEOUT: Final = 30.0
 _RECONNECT_DELAY: Final = 1.0
 
@@ -172,7 +167,7 @@ async def follow_events(
 
 async def fetch_calls(
     client: OperatorClient,
-    selection: Selection,
+    selection: CallSelection,
     *,
     name: str = "",
     server_id: str = "",
@@ -187,7 +182,7 @@ async def fetch_calls(
     async def operation(runtime: Runtime, deadline: float) -> admin_pb2.ListCallsResponse:
         request = admin_pb2.ListCallsRequest(
             client=runtime.identity.client_info,
-            selection=_SELECTIONS[selection],
+            selection=SELECTIONS[selection],
             id=name,
             server_id=server_id,
             limit=limit,

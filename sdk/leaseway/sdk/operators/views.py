@@ -11,6 +11,8 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from leaseway.v1 import admin_pb2, catalog_pb2, leases_pb2
+from leaseway.wire.messages.enums import server_state_from_proto
+from leaseway.wire.states import ServerState
 from leaseway.wire.timing.durations import seconds
 
 if TYPE_CHECKING:
@@ -61,7 +63,9 @@ class ServerInfo:
     Attributes:
         id: The server's key in the configuration.
         tenant: The tenant of an override, or empty for the common configuration.
-        state: `pending`, `ready`, `degraded`, `failing`, `starting` or `failed`.
+        state: `failed`, `failing`, `degraded`, `pending`, `starting` or `ready`; `unknown` if the
+            control plane is newer than this package. `state.is_up` tells whether callers can use
+            the server on some worker, `state.meaning` what the state means.
         transport: The transport, such as `stdio`.
         shared: Whether all callers share an instance; if not, the server is leased.
         tool_count: The number of exposed tools.
@@ -83,7 +87,7 @@ class ServerInfo:
 
     id: str
     tenant: str
-    state: str
+    state: ServerState
     transport: str
     shared: bool
     tool_count: int
@@ -298,12 +302,11 @@ class Approval:
 
 def server_from_proto(message: catalog_pb2.ServerStatus) -> ServerInfo:
     """Return a server from its message."""
-    state = catalog_pb2.ServerState.Name(message.state)
     return from_proto(
         ServerInfo,
         message,
         id=message.server_id,
-        state=state.removeprefix("SERVER_STATE_").lower(),
+        state=server_state_from_proto(message.state),
         workers=tuple(message.workers),
         instances=tuple(
             from_proto(InstanceInfo, instance, worker=instance.worker_id, pid=instance.pid or None)

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Final, Self, TypedDict, TypeVar, Unpack
 
-from leaseway.data_plane.core.leases.table import LeaseOutcome
 from leaseway.sdk.blocking.client import Client
 from leaseway.sdk.blocking.loop_thread import LOOP_THREAD
 from leaseway.sdk.catalog.tools import Tool, tool_from_proto
@@ -30,6 +29,7 @@ from leaseway.sdk.testing.server import FakeServer
 from leaseway.sdk.testing.values import fault_from_error
 from leaseway.sdk.transport.server_requests import OnElicitation, OnSampling, Roots
 from leaseway.wire.bounds import MAX_LEASES
+from leaseway.wire.states import LeaseOutcome
 
 _DEFAULT_SERVER: Final = "tools"
 

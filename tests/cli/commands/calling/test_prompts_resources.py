@@ -22,6 +22,7 @@ from leaseway.sdk import (
     ServerInfo,
 )
 from leaseway.sdk.calls.prompt_results import PromptResult, ResourceResult
+from leaseway.wire.states import ServerState
 
 Run = Callable[..., Result]
 
@@ -30,7 +31,9 @@ UNIT = PromptArgument("unit", "", "", False)
 PROMPT = Prompt("w_ask", "w", "ask", "", "Asks.\nMore.", (CITY, UNIT), {"icons": []}, True)
 RESOURCE = Resource("file:///a.txt", "w", "a", "", "A file.", "text/plain", {"size": 3}, False)
 TEMPLATE = ResourceTemplate("file:///{path}", "w", "any", "", "", "", {}, False)
-SERVER = ServerInfo("w", "", "ready", "stdio", True, 1, "", "", "", "l1", "e1", ("w1",), ())
+SERVER = ServerInfo(
+    "w", "", ServerState.READY, "stdio", True, 1, "", "", "", "l1", "e1", ("w1",), ()
+)
 
 
 class _Client(FakeClient):

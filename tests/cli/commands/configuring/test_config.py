@@ -17,6 +17,7 @@ from leaseway.cli.commands.configuring.config_diff import changes_to
 from leaseway.control_plane.config.formats.detection import parse_config
 from leaseway.control_plane.config.layers.document import Layer
 from leaseway.sdk import ControlPlaneUnavailable, ServerInfo
+from leaseway.wire.states import ServerState
 
 Run = Callable[..., Result]
 
@@ -39,7 +40,7 @@ def info(server_id: str, command: str = "x", tenant: str = "") -> ServerInfo:
     return ServerInfo(
         id=server_id,
         tenant=tenant,
-        state="ready",
+        state=ServerState.READY,
         transport="stdio",
         shared=False,
         tool_count=1,
@@ -73,7 +74,7 @@ def test_each_variant_has_the_change_that_a_reload_makes() -> None:
 def test_a_loaded_launch_that_failed_to_start_is_no_change() -> None:
     parsed = parse_config([Layer("native", "a.yaml", SYSTEM)])
     wanted = info("launched", "y").launch_hash
-    serving = replace(info("launched"), state="degraded", wanted_launch_hash=wanted)
+    serving = replace(info("launched"), state=ServerState.DEGRADED, wanted_launch_hash=wanted)
     (launched,) = [one for one in changes_to([serving], parsed) if one.server == "launched"]
     assert launched.change == "same"
     undone = parse_config([Layer("native", "a.yaml", SYSTEM.replace("command: y", "command: x"))])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from leaseway.data_plane.core.leases.errors import lease_ended, wrong_holder
-from leaseway.data_plane.core.leases.table import EndedLease, LeaseOutcome
+from leaseway.data_plane.core.leases.table import EndedLease
 from leaseway.wire.errors import Reason
+from leaseway.wire.states import LeaseOutcome
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ function Shell({ rights, onRights, onRefused }) {
   const View = PAGES[route.name] ?? VIEWS.find(([name]) => name === route.name)?.[2] ?? Overview;
   const here = { server: "servers", tool: "tools" }[route.name] ?? route.name;
   const { overview } = live;
-  const counts = { problems: overview?.problems.error, servers: overview?.servers.failed };
+  const counts = { problems: overview?.problems.error, servers: overview?.servers.attention };
   return html`<a class="skip" href="#content" onClick=${(event) => {
       event.preventDefault();
       document.querySelector("main")?.focus();

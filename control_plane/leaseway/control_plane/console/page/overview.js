@@ -7,7 +7,7 @@ export function Overview({ live, overview, now }) {
     ${verdict.reasons.length > 0 && html`<ul class="why">${verdict.reasons.map(
       (reason) => html`<li><a href=${reason.at}>${reason.text}</a></li>`)}</ul>`}
     <ul class="tiles" aria-label="In numbers">
-      <${Tile} title="Servers" at="#/servers" value=${`${overview.servers.ready} / ${overview.servers.total}`}
+      <${Tile} title="Servers" at="#/servers" value=${`${overview.servers.up} / ${overview.servers.total}`}
         note=${states(overview.servers)} />
       <${Tile} title="Workers" at="#/workers" value=${overview.workers.connected}
         note=${[overview.workers.draining && `${overview.workers.draining} draining`, overview.workers.lost && `${overview.workers.lost} lost`].filter(Boolean).join(", ") || "connected"} />
@@ -18,8 +18,8 @@ export function Overview({ live, overview, now }) {
       <${Tile} title="Configuration" at="#/history" value=${ago(overview.config_loaded_at, now)} note=${`registry ${overview.registry_version}`} />
     </ul>
     <section><h2>Calls now</h2><${TrafficTable} traffic=${live.traffic} limit=${12} /></section>
-    ${overview.failed.length > 0 && html`<section><h2>Servers that are not up</h2><ul class="cards">${overview.failed.map(
-      (server) => html`<li><a href=${`#/server/${encodeURIComponent(server.id)}/${encodeURIComponent(server.tenant)}`}>${server.id}</a> <${Badge} text=${server.state} /><p class="words">${server.problem || "It is being probed."}</p></li>`)}</ul></section>`}
+    ${overview.failed.length > 0 && html`<section><h2>Servers that need attention</h2><ul class="cards">${overview.failed.map(
+      (server) => html`<li><a href=${`#/server/${encodeURIComponent(server.id)}/${encodeURIComponent(server.tenant)}`}>${server.id}</a> <${Badge} text=${server.state} tone=${server.tone} /><p class="words">${server.problem || server.meaning}</p></li>`)}</ul></section>`}
     ${overview.last_reload && html`<section><h2>Last reload</h2><${EventList} events=${[overview.last_reload]} label="Last reload" /></section>`}
     <section><h2>Newest events</h2><${EventList} events=${live.events.slice(0, 12)} label="Newest events" /></section>`;
 }
@@ -27,20 +27,20 @@ export function Overview({ live, overview, now }) {
 function judge(overview) {
   const reasons = [];
   const add = (count, one, many, at) => count && reasons.push({ text: `${count} ${count === 1 ? one : many}`, at });
-  add(overview.servers.failed, "server is not up", "servers are not up", "#/servers");
-  add(overview.servers.degraded, "server runs on its last good state", "servers run on their last good state", "#/servers");
+  for (const state of overview.servers.states)
+    if (state.tone === "bad") add(state.count, `server is ${state.name}`, `servers are ${state.name}`, "#/servers");
   add(overview.workers.lost, "worker is lost", "workers are lost", "#/workers");
   add(overview.problems.error, "error is open", "errors are open", "#/problems");
   if (!overview.workers.connected) reasons.unshift({ text: "No worker is connected: tools cannot be called", at: "#/workers" });
   if (overview.last_reload?.severity === "error") reasons.unshift({ text: "The newest configuration has errors; the previous one stays in effect", at: "#/history" });
   if (reasons.length) return { tone: "bad", text: "Action needed", reasons };
   if (!overview.servers.total) return { tone: "good", text: "No server is configured yet", reasons: [{ text: "Add one under `servers:` in the configuration", at: "#/servers" }] };
-  if (overview.servers.pending || !overview.ready) return { tone: "warn", text: "Starting", reasons };
+  if (overview.servers.up < overview.servers.total || !overview.ready) return { tone: "warn", text: "Starting", reasons };
   return { tone: "good", text: "Everything works", reasons };
 }
 
 function states(servers) {
-  const words = ["degraded", "failed", "pending"].filter((name) => servers[name]).map((name) => `${servers[name]} ${name}`);
+  const words = servers.states.filter((state) => state.count && state.tone !== "good").map((state) => `${state.count} ${state.name}`);
   return words.join(", ") || "ready";
 }
 

@@ -76,10 +76,11 @@ export function clock(unix) {
   return day + at.toLocaleTimeString("en-GB");
 }
 
+// States of servers come with their tone.
 const TONES = {
-  ready: "good", connected: "good", ok: "good", info: "", up: "good",
-  degraded: "warn", pending: "warn", warning: "warn", draining: "warn", tool_error: "warn", starting: "warn",
-  backoff: "bad", failed: "bad", lost: "bad", error: "bad", disconnected: "bad",
+  ready: "good", connected: "good", ok: "good", info: "", idle: "",
+  warning: "warn", draining: "warn", tool_error: "warn", starting: "warn",
+  backoff: "bad", closed: "bad", lost: "bad", error: "bad", disconnected: "bad",
 };
 
 export function Badge({ text, tone }) {

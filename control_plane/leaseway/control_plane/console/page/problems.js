@@ -1,8 +1,6 @@
 // Open problems with advice, and the history of events.
 import { Badge, Empty, EventList, Failure, Search, WhatToDo, ago, html, query, useDebounced, useFetched, useState } from "./parts.js";
 
-const KINDS = ["reload", "commit", "server", "instance", "worker", "lease", "problem", "approval", "operator"];
-
 export function Problems({ live, runbook, now }) {
   const [words, setWords] = useState("");
   const q = useDebounced(words);
@@ -27,7 +25,7 @@ export function History({ live, words }) {
   const { data, error } = useFetched(`api/events?${query({ kind, last: 300 })}`, newest);
   return html`<h1>History</h1>
     <div class="tools"><label>Kind <select value=${kind} onChange=${(event) => setKind(event.target.value)}>
-      <option value="">all</option>${KINDS.map((one) => html`<option value=${one}>${one}</option>`)}</select></label></div>
+      <option value="">all</option>${(live.overview?.event_kinds ?? []).map((one) => html`<option value=${one}>${one}</option>`)}</select></label></div>
     <${Failure} error=${error} />
     ${data && html`<${EventList} events=${data.items} label="Events, newest first" />`}`;
 }

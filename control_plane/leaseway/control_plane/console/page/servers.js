@@ -2,7 +2,6 @@
 import { Badge, Empty, EventList, Failure, Pager, Search, Table, WhatToDo, clock, get, html, query, useDebounced, useFetched, useState } from "./parts.js";
 
 const LIMIT = 100;
-const STATES = ["", "failed", "degraded", "pending", "ready"];
 
 export function serverPath(server) {
   return `#/server/${encodeURIComponent(server.id)}/${encodeURIComponent(server.tenant)}`;
@@ -20,13 +19,13 @@ export function Servers({ live }) {
   };
   return html`<h1>Servers</h1>
     <div class="tools"><${Search} label="Find a server" value=${words} onInput=${from(setWords)} />
-      <label>State <select value=${state} onChange=${(event) => from(setState)(event.target.value)}>${STATES.map(
-        (one) => html`<option value=${one}>${one || "any"}</option>`)}</select></label></div>
+      <label>State <select value=${state} onChange=${(event) => from(setState)(event.target.value)}><option value="">any</option>${(live.overview?.servers.states ?? []).map(
+        (one) => html`<option value=${one.name} title=${one.meaning}>${one.name}</option>`)}</select></label></div>
     <${Failure} error=${error} />
     ${data && !data.items.length && html`<${Empty}>${q || state ? "No server matches." : "No server is configured. Add one under `servers:` in the configuration."}<//>`}
     ${data && data.items.length > 0 && html`<${Table} label="Servers" rows=${data.items} rowKey=${(row) => `${row.id}\n${row.tenant}`} columns=${[
       { title: "Server", cell: (row) => html`<a href=${serverPath(row)}>${row.id}</a>${row.tenant && html` <span class="quiet">for ${row.tenant}</span>`}` },
-      { title: "State", cell: (row) => html`<${Badge} text=${row.state} />` },
+      { title: "State", cell: (row) => html`<span title=${row.meaning}><${Badge} text=${row.state} tone=${row.tone} /></span>` },
       { title: "Kind", cell: (row) => `${row.shared ? "shared" : "leased"}, ${row.transport}` },
       { title: "Tools", numeric: true, cell: (row) => row.tools },
       { title: "Instances", cell: (row) => row.instances_text || "–" },
@@ -42,7 +41,7 @@ export function ServerPage({ live, words, runbook }) {
   if (error) return html`<h1 class="name">${id}</h1><${Failure} error=${error} />`;
   if (!data) return null;
   const readLog = () => get(`api/logs?${query({ id, tenant })}`).then(setLog, (problem) => setLog({ error: problem.message, instances: [] }));
-  return html`<h1><span class="name">${data.id}</span> <${Badge} text=${data.state} /></h1>
+  return html`<h1><span class="name">${data.id}</span> <${Badge} text=${data.state} tone=${data.tone} /></h1>
     ${data.description && html`<p class="words">${data.description}</p>`}
     ${data.problem && html`<p class="failure words">${data.problem}</p>`}
     <dl class="facts">

@@ -11,8 +11,7 @@ from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.queries.place import variants_of
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
-
-ServerState = Literal["pending", "failed", "ready", "degraded", "failing", "starting"]
+from leaseway.wire.states import ServerState
 
 
 @dataclass(frozen=True)
@@ -20,9 +19,7 @@ class VariantStatus:
     """The state of a variant.
 
     Attributes:
-        state: `pending` before the first probe result and `failed` if nothing is exposed. Otherwise
-            `ready`, `degraded` (not up on some workers, or the newest configuration failed),
-            `failing` (up on none) or `starting`.
+        state: The state; without a worker whose probe ended it is `PENDING`.
         up: Number of workers on which it is up.
         workers: Number of connected workers that serve it.
     """
@@ -34,7 +31,7 @@ class VariantStatus:
     @property
     def is_up(self) -> bool:
         """Whether it is up on some worker."""
-        return self.state in ("ready", "degraded")
+        return self.state.is_up
 
 
 def variant_status(state: Coordinator, key: VariantKey) -> VariantStatus:
@@ -48,7 +45,7 @@ def variant_status(state: Coordinator, key: VariantKey) -> VariantStatus:
         or key in state.servers.unplaced
     )
     if served is None:
-        return VariantStatus("failed" if troubled else "pending")
+        return VariantStatus(ServerState.FAILED if troubled else ServerState.PENDING)
     workers = [
         record
         for record in state.workers.values()
@@ -57,9 +54,10 @@ def variant_status(state: Coordinator, key: VariantKey) -> VariantStatus:
     found = [_worker_state(record, served) for record in workers]
     up = found.count("up")
     if not up:
-        return VariantStatus("starting" if "starting" in found else "failing", 0, len(workers))
+        down = ServerState.STARTING if "starting" in found else ServerState.FAILING
+        return VariantStatus(down, 0, len(workers))
     whole = not troubled and "failing" not in found
-    return VariantStatus("ready" if whole else "degraded", up, len(workers))
+    return VariantStatus(ServerState.READY if whole else ServerState.DEGRADED, up, len(workers))
 
 
 def count_servers_up(state: Coordinator, tenant: str | None = None) -> tuple[int, int]:

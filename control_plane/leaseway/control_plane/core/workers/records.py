@@ -14,6 +14,7 @@ from leaseway.control_plane.core.problems import Problem
 from leaseway.control_plane.core.workers.subscription import Subscription, VariantRefusal
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
+from leaseway.wire.states import WorkerState
 
 _SUSPECT_AFTER: Final = 2.0
 """Seconds without an answer after which a worker is suspect."""
@@ -199,7 +200,7 @@ class WorkerRecord:
         return _SUSPECT_AFTER <= silence < _SUSPECT_UNTIL
 
     @property
-    def state(self) -> str:
+    def state(self) -> WorkerState:
         """`connected`, `draining` or `lost`: also before `lost_at`, it may reconnect until then."""
         if not self.connected:
             return "lost"

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
+
+from leaseway.wire.states import CircuitState
 
 FAILURE_THRESHOLD: Final = 5
 """Failures in a row that open the circuit."""
 
 STABLE_AFTER: Final = 10.0
 """Seconds after which the end of an instance has nothing to do with its start."""
-
-CircuitState = Literal["closed", "open", "half_open"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from leaseway.data_plane.core.leases.table import EndedLease, LeaseLimitReached, LeaseOutcome
+from leaseway.data_plane.core.leases.table import EndedLease, LeaseLimitReached
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.limits import limit_metadata
+from leaseway.wire.states import LeaseOutcome
 
 _REASONS: Final[dict[LeaseOutcome, Reason]] = {
     "expired": Reason.LEASE_EXPIRED,

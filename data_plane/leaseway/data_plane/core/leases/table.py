@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from leaseway.spec.model import VariantKey
 from leaseway.wire import bounds
-
-LeaseOutcome = Literal["expired", "revoked", "released", "lost"]
+from leaseway.wire.states import LeaseOutcome
 
 _MAX_ENDED: Final = 10_000
 _STALL: Final = 1.0

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from leaseway.cli.output.tables import one_line, say
+from leaseway.wire.states import LEASE_OUTCOMES
 
 if TYPE_CHECKING:
     from leaseway.sdk import AsyncClient, Lease
 
-_ENDS: Final = frozenset({"released", "expired", "revoked", "lost"})
 _MAX_EVENTS: Final = 200
 """Events searched for the end of the previous lease."""
 
@@ -55,7 +55,9 @@ async def _last_end(client: AsyncClient, session: str, lease: Lease) -> str:
     ends = [
         event
         for event in events
-        if event.session == session and event.lease_id != lease.id and event.action in _ENDS
+        if event.session == session
+        and event.lease_id != lease.id
+        and event.action in LEASE_OUTCOMES
         # A caller who may read all tenants' events sees sessions with the same key.
         if not tenants or event.tenant in tenants
     ]

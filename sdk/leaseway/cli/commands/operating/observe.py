@@ -15,6 +15,7 @@ from leaseway.cli.options.common import ConnectionOptions, client_options, examp
 from leaseway.cli.options.connection import with_client
 from leaseway.cli.output.tables import json_line, one_line, print_json, print_table, say
 from leaseway.wire.messages.events import KINDS
+from leaseway.wire.states import CallSelection, ServerState
 
 if TYPE_CHECKING:
     from leaseway.sdk import (
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
         WorkerInfo,
     )
     from leaseway.sdk import Status as SystemStatus
-    from leaseway.sdk.operators.observe import CallInfo, EventInfo, Selection
+    from leaseway.sdk.operators.observe import CallInfo, EventInfo
 
 _BAR_WIDTH: Final = 40
 _MAX_ROWS: Final = 10
@@ -80,7 +81,7 @@ async def _overview(client: AsyncClient) -> Overview:
 def _is_healthy(overview: Overview) -> bool:
     return (
         overview.status.ready
-        and all(server.state == "ready" for server in overview.servers)
+        and all(server.state is ServerState.READY for server in overview.servers)
         and all(worker.state != "lost" for worker in overview.workers)
         and all(problem.severity != "error" for problem in overview.problems)
     )
@@ -95,9 +96,12 @@ def _status_lines(overview: Overview) -> Iterator[str]:
     )
     yield f"system    {ready}, {state.package_version}, registry {state.registry_version}"
     yield f"servers   {_counted(server.state for server in overview.servers)}"
-    down = [server for server in overview.servers if server.state != "ready"]
+    down = sorted(
+        (server for server in overview.servers if server.state is not ServerState.READY),
+        key=lambda server: server.state.rank,
+    )
     for server in down[:_MAX_ROWS]:
-        reason = _line(server.problem) or "a start is in progress"
+        reason = _line(server.problem) or server.state.meaning
         yield f"          {server.id} {server.state}: {reason}"
     yield from _more(down)
     yield f"workers   {_counted(worker.state for worker in overview.workers)}"
@@ -254,7 +258,7 @@ def trace(
         raise click.UsageError(
             "Give the id of a call or a trace, or one of --last, --slow, --failed."
         )
-    selection: Selection = (
+    selection: CallSelection = (
         "slow" if which == "slow" else "failed" if which == "failed" else "recent"
     )
     max_calls = 1 if which == "last" else limit

@@ -106,9 +106,9 @@ def print_servers_down(status: Status) -> None:
 
 async def _down(client: AsyncClient, wanted: Collection[str], *, strict: bool) -> list[str]:
     """Return which of the wanted servers are not up; `strict` wants all."""
-    listed = {server.id: server.state for server in await client.servers()}
-    required = {*wanted, *(listed if strict else ())}
-    return sorted(each for each in required if listed.get(each) not in ("ready", "degraded"))
+    up = {server.id: server.state.is_up for server in await client.servers()}
+    required = {*wanted, *(up if strict else ())}
+    return sorted(each for each in required if not up.get(each))
 
 
 def _not_ready(

@@ -398,10 +398,10 @@ async def _print_recoveries(client: AsyncClient) -> None:
     down: set[str] = set()
     while True:
         try:
-            states = {server.id: server.state for server in await client.servers()}
+            states = {server.id: server.state.is_up for server in await client.servers()}
         except LeasewayError:  # it is restarted, and logs the reason
-            states = dict.fromkeys(down, "")
-        up = {each for each, state in states.items() if state in ("ready", "degraded")}
+            states = dict.fromkeys(down, False)
+        up = {each for each, is_up in states.items() if is_up}
         for server_id in sorted(down & up):
             say(f"leaseway: server {server_id} is up", err=True)
         down = states.keys() - up

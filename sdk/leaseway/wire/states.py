@@ -1,0 +1,105 @@
+"""The words for states that several parts of the system exchange and show. Pure.
+
+Each vocabulary has its one home here: the cores decide by it, the messages carry its words, and
+the SDK, the CLI, the console, Kubernetes and the documents show them. A `match` over one ends in
+`assert_never`, and `tests/wire/test_states.py` looks every word up in every place that shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, Literal, get_args
+
+
+class ServerState(StrEnum):
+    """The state of a configured server, the worst first."""
+
+    FAILED = "failed"
+    FAILING = "failing"
+    UNKNOWN = "unknown"
+    DEGRADED = "degraded"
+    PENDING = "pending"
+    STARTING = "starting"
+    READY = "ready"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether callers can use the server on some worker."""
+        return self is ServerState.READY or self is ServerState.DEGRADED
+
+    @property
+    def meaning(self) -> str:
+        """What the state means, in a sentence."""
+        return _MEANINGS[self]
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order, from 0 for the worst."""
+        return _RANKS[self]
+
+
+_MEANINGS: Final[Mapping[ServerState, str]] = {
+    ServerState.FAILED: "It has never started, and none of its tools are listed.",
+    ServerState.FAILING: "It worked before; now it starts on none of its workers.",
+    ServerState.UNKNOWN: "The control plane is newer than this program: upgrade it.",
+    ServerState.DEGRADED: (
+        "It serves its last working state, or does not run on some of its workers."
+    ),
+    ServerState.PENDING: "No worker has tried to start it yet.",
+    ServerState.STARTING: "Its workers are starting it.",
+    ServerState.READY: "It serves calls on all of its workers.",
+}
+_RANKS: Final[Mapping[ServerState, int]] = {state: at for at, state in enumerate(ServerState)}
+
+WorkerState = Literal["connected", "draining", "lost"]
+"""The state of a worker for the control plane."""
+
+InstanceState = Literal[
+    "starting", "ready", "draining", "backoff", "idle", "disconnected", "closed"
+]
+"""The state of an instance as its worker reports it; `backoff` and `idle` stand for a server
+without an instance."""
+
+InstanceRole = Literal["shared", "leased", "spare"]
+"""Whose calls an instance runs."""
+
+CircuitState = Literal["closed", "open", "half_open"]
+"""The state of a server's circuit breaker on one worker."""
+
+LeaseOutcome = Literal["expired", "revoked", "released", "lost"]
+"""How a lease ended."""
+
+ApprovalState = Literal["waiting", "approved", "denied", "used", "expired"]
+"""The state of a call that needs a person's approval."""
+
+ProblemScope = Literal["workspace", "server", "worker", "client"]
+"""The kind of thing that a problem affects."""
+
+Severity = Literal["error", "warning"]
+"""How bad a problem is."""
+
+CallSelection = Literal["recent", "slow", "failed"]
+"""Which of the remembered calls to list."""
+
+CALL_OK: Final = "ok"
+TOOL_ERROR: Final = "tool_error"
+"""Outcomes of a call with a result; the outcome of any other call is the reason of its error."""
+
+WORKER_STATES: Final[tuple[WorkerState, ...]] = get_args(WorkerState)
+LEASE_OUTCOMES: Final[tuple[LeaseOutcome, ...]] = get_args(LeaseOutcome)
+
+VOCABULARIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "ServerState": tuple(ServerState),
+    "WorkerState": WORKER_STATES,
+    "InstanceState": get_args(InstanceState),
+    "InstanceRole": get_args(InstanceRole),
+    "CircuitState": get_args(CircuitState),
+    "LeaseOutcome": LEASE_OUTCOMES,
+    "ApprovalState": get_args(ApprovalState),
+    "ProblemScope": get_args(ProblemScope),
+    "Severity": get_args(Severity),
+    "CallSelection": get_args(CallSelection),
+    "CallOutcome": (CALL_OK, TOOL_ERROR),
+}
+"""All words of each vocabulary, for the test that looks for their places."""
