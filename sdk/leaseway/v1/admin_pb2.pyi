@@ -224,12 +224,17 @@ class ListWorkersRequest(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
     page_token: _builtins.str
     """The token of the previous page. Empty requests the first page. Any other text is
     INVALID_REQUEST.
     """
     page_size: _builtins.int
     """The maximum number of items in the page; 0 means as many as fit. A page may have fewer."""
+    load: _builtins.bool
+    """Whether to ask the workers for their calls in flight. The response takes at most 3 s; `load` is
+    unset for a worker that did not respond.
+    """
     @_builtins.property
     def client(self) -> _catalog_pb2.ClientInfo:
         """The caller's package and agent."""
@@ -240,10 +245,11 @@ class ListWorkersRequest(_message.Message):
         client: _catalog_pb2.ClientInfo | None = ...,
         page_token: _builtins.str = ...,
         page_size: _builtins.int = ...,
+        load: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "load", b"load", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -314,6 +320,7 @@ class WorkerStatus(_message.Message):
     PACKAGE_VERSION_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     SERVERS_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """`connected`, `draining` or `lost`."""
     capacity: _builtins.int
@@ -342,6 +349,10 @@ class WorkerStatus(_message.Message):
     def servers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Patterns over the ids of the servers that the worker may run. No pattern means any server."""
 
+    @_builtins.property
+    def load(self) -> _catalog_pb2.CallLoad:
+        """Its calls in flight, if they were requested."""
+
     def __init__(
         self,
         *,
@@ -356,10 +367,11 @@ class WorkerStatus(_message.Message):
         package_version: _builtins.str = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         servers: _abc.Iterable[_builtins.str] | None = ...,
+        load: _catalog_pb2.CallLoad | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_version", b"acked_version", "capacity", b"capacity", "instances", b"instances", "labels", b"labels", "last_error", b"last_error", "leases", b"leases", "package_version", b"package_version", "sent_version", b"sent_version", "servers", b"servers", "state", b"state", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acked_version", b"acked_version", "capacity", b"capacity", "instances", b"instances", "labels", b"labels", "last_error", b"last_error", "leases", b"leases", "load", b"load", "package_version", b"package_version", "sent_version", b"sent_version", "servers", b"servers", "state", b"state", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1104,6 +1116,8 @@ class Traffic(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     BUCKETS_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    OLDEST_WAIT_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """The worker."""
     incarnation: _builtins.str
@@ -1117,12 +1131,20 @@ class Traffic(_message.Message):
     seconds: _builtins.float
     """The total duration of all finished calls, in seconds."""
     in_flight: _builtins.int
-    """Calls in flight on the worker, over all servers."""
+    """The server's calls in flight on the worker."""
+    waiting: _builtins.int
+    """How many of them have not been sent to the server: they wait for a turn, an instance, a lease
+    or an approval.
+    """
     @_builtins.property
     def buckets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """A histogram of durations: 18 counts for up to 1, 2, 4, … 65,536 ms and longer. The counts are
         not cumulative.
         """
+
+    @_builtins.property
+    def oldest_wait(self) -> _duration_pb2.Duration:
+        """How long the oldest of these has waited. Unset if none waits."""
 
     def __init__(
         self,
@@ -1135,10 +1157,12 @@ class Traffic(_message.Message):
         seconds: _builtins.float = ...,
         buckets: _abc.Iterable[_builtins.int] | None = ...,
         in_flight: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        oldest_wait: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_wait", b"oldest_wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "calls", b"calls", "failed", b"failed", "in_flight", b"in_flight", "incarnation", b"incarnation", "seconds", b"seconds", "server_id", b"server_id", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buckets", b"buckets", "calls", b"calls", "failed", b"failed", "in_flight", b"in_flight", "incarnation", b"incarnation", "oldest_wait", b"oldest_wait", "seconds", b"seconds", "server_id", b"server_id", "waiting", b"waiting", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -780,6 +780,7 @@ class ListServersRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """The tenant. Empty means `default`; `*` means every variant of every tenant."""
     page_token: _builtins.str
@@ -788,6 +789,10 @@ class ListServersRequest(_message.Message):
     """
     page_size: _builtins.int
     """The maximum number of items in the page; 0 means as many as fit. A page may have fewer."""
+    load: _builtins.bool
+    """Whether to ask the workers for the calls in flight. The response takes at most 3 s; calls of
+    workers that did not respond are missing.
+    """
     @_builtins.property
     def client(self) -> Global___ClientInfo:
         """The caller's package and agent."""
@@ -799,14 +804,49 @@ class ListServersRequest(_message.Message):
         tenant: _builtins.str = ...,
         page_token: _builtins.str = ...,
         page_size: _builtins.int = ...,
+        load: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "page_size", b"page_size", "page_token", b"page_token", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "load", b"load", "page_size", b"page_size", "page_token", b"page_token", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListServersRequest: _TypeAlias = ListServersRequest  # noqa: Y015
+
+@_typing.final
+class CallLoad(_message.Message):
+    """The calls in flight of a server or a worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    OLDEST_WAIT_FIELD_NUMBER: _builtins.int
+    in_flight: _builtins.int
+    """How many calls have no result yet."""
+    waiting: _builtins.int
+    """How many of them have not been sent to a server: they wait for a turn, an instance, a lease or
+    an approval.
+    """
+    @_builtins.property
+    def oldest_wait(self) -> _duration_pb2.Duration:
+        """How long the oldest of these has waited. Unset if none waits."""
+
+    def __init__(
+        self,
+        *,
+        in_flight: _builtins.int = ...,
+        waiting: _builtins.int = ...,
+        oldest_wait: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["oldest_wait", b"oldest_wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_flight", b"in_flight", "oldest_wait", b"oldest_wait", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CallLoad: _TypeAlias = CallLoad  # noqa: Y015
 
 @_typing.final
 class ListServersResponse(_message.Message):
@@ -899,6 +939,7 @@ class ServerStatus(_message.Message):
     RESOURCE_COUNT_FIELD_NUMBER: _builtins.int
     WANTED_LAUNCH_HASH_FIELD_NUMBER: _builtins.int
     WORKER_LABELS_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
     server_id: _builtins.str
     """The server's id."""
     tenant: _builtins.str
@@ -951,6 +992,10 @@ class ServerStatus(_message.Message):
     def worker_labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Labels that a worker must have to run the server. No label means any worker."""
 
+    @_builtins.property
+    def load(self) -> Global___CallLoad:
+        """Its calls in flight on all workers, if they were requested. Variants of a server share them."""
+
     def __init__(
         self,
         *,
@@ -973,10 +1018,11 @@ class ServerStatus(_message.Message):
         resource_count: _builtins.int = ...,
         wanted_launch_hash: _builtins.str = ...,
         worker_labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        load: Global___CallLoad | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["next_try_at", b"next_try_at"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load", "next_try_at", b"next_try_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "exposure_hash", b"exposure_hash", "failures", b"failures", "instances", b"instances", "launch_hash", b"launch_hash", "next_try_at", b"next_try_at", "problem", b"problem", "prompt_count", b"prompt_count", "protocol_version", b"protocol_version", "resource_count", b"resource_count", "server_id", b"server_id", "shared", b"shared", "state", b"state", "tenant", b"tenant", "tool_count", b"tool_count", "transport", b"transport", "wanted_launch_hash", b"wanted_launch_hash", "worker_labels", b"worker_labels", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "exposure_hash", b"exposure_hash", "failures", b"failures", "instances", b"instances", "launch_hash", b"launch_hash", "load", b"load", "next_try_at", b"next_try_at", "problem", b"problem", "prompt_count", b"prompt_count", "protocol_version", b"protocol_version", "resource_count", b"resource_count", "server_id", b"server_id", "shared", b"shared", "state", b"state", "tenant", b"tenant", "tool_count", b"tool_count", "transport", b"transport", "wanted_launch_hash", b"wanted_launch_hash", "worker_labels", b"worker_labels", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -471,19 +471,23 @@ class Cancel(_message.Message):
 
     CALL_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    TIMED_OUT_FIELD_NUMBER: _builtins.int
     call_id: _builtins.int
     """The call."""
     reason: _builtins.str
     """The reason, sent to the server."""
+    timed_out: _builtins.bool
+    """Whether the caller's timeout passed. Otherwise the caller gave the call up."""
     def __init__(
         self,
         *,
         call_id: _builtins.int = ...,
         reason: _builtins.str = ...,
+        timed_out: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_id", b"call_id", "reason", b"reason", "timed_out", b"timed_out"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -68,6 +69,27 @@ async def test_calls_are_timed_by_tool_and_outcome(measured: Bench, meter: Meter
         (*CALL, "files", "pipe", "-32602", "-32602"): 1,
     }
     assert totals(read(meter, "leaseway.calls.in_flight")) == {(): 0}
+
+
+@pytest.mark.parametrize("waits_for", ["a turn", "an instance"])
+async def test_calls_that_time_out_before_they_are_sent_count_against_their_server(
+    measured: Bench, meter: Meter, waits_for: str
+) -> None:
+    caller = measured.caller()
+    if waits_for == "a turn":
+        await measured.serve("files", max_calls=1)
+        await measured.hold_call(caller, "files")
+    else:
+        measured.servers.gate = asyncio.Event()
+        await measured.serve("files")
+    for server_id, tool in [("files", "echo"), ("files", "echo"), ("no such", "echo")]:
+        fault = await caller.refused(server_id, tool, timeout_ms=30)
+        assert fault.started == "no"
+    assert totals(read(meter, "mcp.client.operation.duration")) == {
+        (*CALL, "files", "pipe", "DEADLINE_EXCEEDED", "DEADLINE_EXCEEDED"): 2
+    }
+    if measured.servers.gate is not None:
+        measured.servers.gate.set()
 
 
 async def test_a_duration_names_the_trace_that_its_caller_records(

@@ -236,11 +236,12 @@ class ActiveCall:
         audit: Its audit record, or None if nothing is recorded.
         policy: The policy of its tool, or None if its server has none.
         facts: Input of the rules that must still be evaluated, or None.
-        has_deadline: Whether the executor has set its deadline.
+        deadline: When it expires, by the event loop's clock; None until the executor knows.
         asks: Unanswered questions of the server, or None if it never asked any.
         timer: Timer for the server's work, or None if metrics are off.
         sent_at: When the call was sent to the server, as `time.perf_counter` counts.
-        started_at: When it arrived, on the same clock; 0 if it is not remembered.
+        arrived_at: When it arrived, on the same clock.
+        started_at: The same; 0 if the call is not remembered.
         marks: Waits and other phases with their start times, or None if there were none.
     """
 
@@ -260,11 +261,12 @@ class ActiveCall:
     audit: AuditEntry | None = None
     has_ended: bool = False
     task: asyncio.Task[None] | None = None
-    has_deadline: bool = False
+    deadline: float | None = None
     asks: OpenAsks | None = None
     trace: CallTrace | None = None
     timer: ToolTimer | None = None
     sent_at: float = 0.0
+    arrived_at: float = 0.0
     started_at: float = 0.0
     marks: list[tuple[str, float]] | None = None
 
@@ -334,10 +336,32 @@ class ActiveCall:
             )
         )
 
-    def cancel(self, reason: str) -> None:
-        """Cancel the request and end the call for its caller."""
+    def cancel(self, reason: str, *, timed_out: bool = False, slack: float = 0.0) -> None:
+        """Cancel the request and end the call for its caller.
+
+        Caller and worker measure the same timeout from different moments, so either may be first:
+        a call whose caller timed out ends like one whose deadline passed here.
+
+        Args:
+            reason: The reason, for the server.
+            timed_out: Whether the caller says that its timeout passed.
+            slack: Seconds by which the deadline of a caller that says nothing may be early.
+        """
+        if timed_out or self._is_overdue(slack):
+            self.expire()
+            return
         started = self.cancel_request(reason)
         self.fail(Fault(Reason.CANCELLED, "The caller cancelled the call.", started))
+
+    def _is_overdue(self, slack: float) -> bool:
+        if self.deadline is None:
+            return False
+        return asyncio.get_running_loop().time() >= self.deadline - slack
+
+    def abort(self, fault: Fault, reason: str) -> None:
+        """Cancel the request, with the reason for the server, and end the call with a fault."""
+        started = self.cancel_request(reason)
+        self.fail(Fault(fault.reason, fault.message, started))
 
     def cancel_request(self, reason: str) -> Started:
         """Cancel the request at the server, or the task that waits to send it."""

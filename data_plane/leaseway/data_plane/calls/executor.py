@@ -29,6 +29,7 @@ from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.leases.table import WorkerLease, WorkerLeaseKey
 from leaseway.data_plane.core.tools.prompts_resources import (
+    METHODS,
     SUBSCRIBE,
     AdmittedRequest,
     has_only_tools,
@@ -38,6 +39,7 @@ from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
+from leaseway.data_plane.metrics.instruments import ToolTimer, WorkerMeters
 from leaseway.identity.interceptor import caller
 from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.tracing import tracing_active
@@ -103,8 +105,9 @@ class Executor:
         """Start a call. Its result goes to the sink, possibly before this returns."""
         self._last_number = number = self._last_number + 1
         active = self._active[number] = ActiveCall(self, number, call, arguments, sink)
+        active.arrived_at = time.perf_counter()
         if self.recent is not None:
-            active.started_at = time.perf_counter()
+            active.started_at = active.arrived_at
         if self._traced and wants_trace(call):
             active.trace = CallTrace(call, self._worker_id)
         if self._admission.recorder is not None:
@@ -191,7 +194,7 @@ class Executor:
         active.handle_outcome(self._admin.run(active.call, parsed))
 
     def _set_deadline(self, active: ActiveCall, generation: Generation) -> None:
-        if active.has_deadline:
+        if active.deadline is not None:
             return
         if active.call.timeout_ms:
             self._expire_after(active, active.call.timeout_ms / 1000)
@@ -201,10 +204,8 @@ class Executor:
             self._expire_after(active, generation.variant.spec.call_timeout)
 
     def _expire_after(self, active: ActiveCall, timeout: float) -> None:
-        active.has_deadline = True
-        self._deadlines.add(
-            self._loop.time() + min(timeout, bounds.MAX_CALL_TIMEOUT), active.number
-        )
+        active.deadline = self._loop.time() + min(timeout, bounds.MAX_CALL_TIMEOUT)
+        self._deadlines.add(active.deadline, active.number)
 
     def _expire(self, number: int) -> None:
         self._active[number].expire()
@@ -274,6 +275,7 @@ class Executor:
         live.calls += 1
         if variant.spec.max_calls and not self._try_turn(active, live, variant.spec):
             self._awaiting_turn[active.number] = request, must_record
+            active.sent_at = 0.0
             active.event("waiting for its turn")
         else:
             self._send_request(active, live, request, must_record)
@@ -337,7 +339,7 @@ class Executor:
     async def _wait_and_send(self, active: ActiveCall) -> None:
         """Wait for the registry version, an approval and an instance, then send the call."""
         try:
-            if active.call.timeout_ms and not active.has_deadline:
+            if active.call.timeout_ms and active.deadline is None:
                 self._expire_after(active, active.call.timeout_ms / 1000)
             await self._wait_for_version(active)
             generation, plan = self._admission.admit(active)
@@ -439,8 +441,7 @@ class Executor:
     def on_call_ended(self, active: ActiveCall, fault: Fault | None, is_error: bool) -> None:
         del self._active[active.number]
         if self.meters is not None:
-            traceparent = active.sampled_traceparent()
-            self.meters.record_call(active.timer, active.sent_at, fault, is_error, traceparent)
+            self._measure(self.meters, active, fault, is_error)
         if self.recent is not None:
             if fault is not None or is_error:
                 if active.call.method != SUBSCRIBE:  # a subscription lasts by design
@@ -459,6 +460,29 @@ class Executor:
             self._record_end(active, active.audit, fault, is_error)
         if not self._active:
             self._idle.set()
+
+    def _measure(
+        self, meters: WorkerMeters, active: ActiveCall, fault: Fault | None, is_error: bool
+    ) -> None:
+        timer, since = active.timer, active.sent_at
+        if fault is not None and fault.reason is Reason.DEADLINE_EXCEEDED and not since:
+            timer, since = timer or self._timer_of_unsent(meters, active), active.arrived_at
+        meters.record_call(timer, since, fault, is_error, active.sampled_traceparent())
+
+    def _timer_of_unsent(self, meters: WorkerMeters, active: ActiveCall) -> ToolTimer | None:
+        """Return the timer of a call that timed out before it had an instance.
+
+        None if its server or tool does not exist: callers must not choose the labels of metrics.
+        """
+        call = active.call
+        try:
+            variant = self._pool.resolve(call.server_id, _tenant(active), call.agent).variant
+        except Fault:
+            return None
+        exists = call.method in METHODS if call.method else call.tool in variant.toolset.tools
+        if not exists:
+            return None
+        return meters.timer(variant.spec, call.method or call.tool)
 
     def set_recorder(self, recorder: Recorder) -> None:
         """Record calls in the audit from now on."""

@@ -72,7 +72,8 @@ class WorkerMeters:
         self._calls = meter.histogram(
             "mcp.client.operation.duration",
             "s",
-            "How long MCP servers took for tool calls, from sending to the answer.",
+            "How long MCP servers took for tool calls, from sending (from the arrival if the "
+            "deadline passed before) to the answer.",
             Attr.MCP_METHOD_NAME,
             Attr.GEN_AI_OPERATION_NAME,
             Attr.GEN_AI_TOOL_NAME,
@@ -166,14 +167,19 @@ class WorkerMeters:
 
         Args:
             timer: The timer of its tool, or None if it was not sent.
-            sent_at: When it was sent, as `time.perf_counter` counts.
+            sent_at: When it was sent, as `time.perf_counter` counts; when it arrived if its
+                deadline passed before.
             fault: Why there is no result, or None.
             is_error: `isError` of the result.
             traceparent: The call's span, if it is sampled; the exemplar of its duration.
         """
         if fault is not None and (timer is None or fault.started == "no"):
             self.record_refusal(fault)
-        elif timer is not None:
+            # A server that is too slow to take its calls fails its objective.
+            is_of_server = fault.reason is Reason.DEADLINE_EXCEEDED
+        else:
+            is_of_server = True
+        if timer is not None and is_of_server:
             timer.record(time.perf_counter() - sent_at, fault, is_error, traceparent)
 
     def record_refusal(self, fault: Fault) -> None:

@@ -193,7 +193,7 @@ class Continuations:
         if len(self._discarded) > _MAX_REMEMBERED:
             self._discarded.popitem(last=False)
         _logger.log(level, "A call of %s without an exchange: %s: %s.", sink.tool, action, cause)
-        sink.cancel(cause)
+        sink.discard(Fault(reason, sentence), cause)
 
     def _not_found(self, state: str, tenant: str) -> Fault:
         discarded = self._discarded.get(state)

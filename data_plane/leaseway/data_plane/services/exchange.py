@@ -109,7 +109,10 @@ class ExchangeStream:
         finally:
             reader.cancel()
             for active in tuple(self._calls.values()):
-                active.cancel("the caller's stream has ended")
+                if replies.fault is not None:
+                    active.abort(replies.fault, "the caller's stream has ended")
+                else:
+                    active.cancel("the caller's stream has ended")
             await asyncio.wait([reader])
         if replies.fault is not None:
             self._chunks = Assembler(bounds.MAX_ARGUMENTS, bounds.MAX_CHUNKED)
@@ -203,7 +206,8 @@ class ExchangeStream:
     def _cancel_call(self, cancel: execution_pb2.Cancel) -> None:
         active = self._calls.get(cancel.call_id)
         if active is not None:
-            active.cancel(cancel.reason[:256] or "the caller cancelled")
+            reason = cancel.reason[:256] or "the caller cancelled"
+            active.cancel(reason, timed_out=cancel.timed_out)
         else:  # the call has ended, or only chunks of it were sent
             self._chunks.drop(cancel.call_id)
             self._rejected_chunks.pop(cancel.call_id, None)

@@ -221,11 +221,11 @@ class Exchange:
         call = self.pending[call_id]
         if call_id > self._last_id_at_read:
             self.suspect = True
-        sent = self._abandon(call_id, "The caller's timeout passed.")
+        sent = self._abandon(call_id, "The caller's timeout passed.", timed_out=True)
         if not call.reply.done():
             call.reply.set_exception(faults.deadline_passed(self._worker, call.what, sent))
 
-    def _abandon(self, call_id: int, reason: str) -> bool:
+    def _abandon(self, call_id: int, reason: str, *, timed_out: bool = False) -> bool:
         """Stop waiting for a call; return whether its frame may have been sent."""
         call = self.pending.pop(call_id, None)
         if call is None:
@@ -234,7 +234,7 @@ class Exchange:
         sent = not self._outbox.withdraw(call.ticket)
         # A call that was never sent needs no cancellation, unless chunks of it were sent.
         if not self.ended and (sent or call.chunked):
-            cancel = execution_pb2.Cancel(call_id=call_id, reason=reason)
+            cancel = execution_pb2.Cancel(call_id=call_id, reason=reason, timed_out=timed_out)
             self._outbox.put(frame(_CANCELS, cancel))
         if self._waiting:
             self._grant_slots()

@@ -210,3 +210,5 @@ _READERS: Final[Mapping[str, Callable[[CompiledPromptsResources, str, Mapping[st
     "completion/complete": _read_completion,
     SUBSCRIBE: _read_resource,
 }
+METHODS: Final = frozenset(_READERS)
+"""The methods of calls other than `tools/call`."""
