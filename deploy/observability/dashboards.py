@@ -184,6 +184,18 @@ SERVER: Final = Dashboard(
             ],
         ),
         Panel(
+            "Calls in flight",
+            [
+                ('sum(leaseway_calls_in_flight{leaseway_server="$server"})', "in flight"),
+                ('sum(leaseway_calls_waiting{leaseway_server="$server"})', "waiting"),
+            ],
+        ),
+        Panel(
+            "Oldest waiting call",
+            [('max(leaseway_calls_wait_oldest_seconds{leaseway_server="$server"})', "wait")],
+            "s",
+        ),
+        Panel(
             "Start duration",
             _quantiles(
                 'leaseway_instance_start_duration_seconds_bucket{leaseway_server="$server"}',
@@ -233,7 +245,15 @@ WORKER: Final = Dashboard(
     "worker",
     "Leaseway: one worker",
     [
-        Panel("Calls in flight", [('leaseway_calls_in_flight{instance="$worker"}', "calls")]),
+        Panel(
+            "Calls in flight",
+            [
+                (
+                    'sum by (leaseway_server) (leaseway_calls_in_flight{instance="$worker"})',
+                    "{{leaseway_server}}",
+                )
+            ],
+        ),
         Panel(
             "Leases held and waiting",
             [

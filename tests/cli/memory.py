@@ -82,7 +82,7 @@ class MemoryClient(FakeClient):
         if self.error is not None:
             raise self.error
 
-    async def servers(self) -> list[Any]:
+    async def servers(self, *, load: bool = False) -> list[Any]:
         self._record("servers")
         return self.listed["servers"]
 
@@ -90,7 +90,7 @@ class MemoryClient(FakeClient):
         self._record("leases")
         return self.listed["leases"]
 
-    async def workers(self) -> list[Any]:
+    async def workers(self, *, load: bool = False) -> list[Any]:
         self._record("workers")
         return self.listed["workers"]
 

@@ -10,7 +10,6 @@ import types
 import typing
 from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import UTC, datetime
-from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +28,7 @@ from leaseway.sdk import AsyncClient, LeasewayError, ServerError, ToolResult
 from leaseway.sdk.calls.results import McpResult
 from leaseway.sdk.catalog.tools import CatalogList, ToolList
 from leaseway.sdk.operators import observe
+from leaseway.wire.states import ServerState
 
 Run = Callable[..., Result]
 
@@ -48,6 +48,14 @@ PAYLOAD = json.dumps(
 ).encode()
 
 
+_FIXED: dict[Any, Any] = {
+    datetime: NOW,
+    ServerState: ServerState.FAILED,
+    type(None): None,
+}
+"""Types without text."""
+
+
 def poisoned(kind: Any) -> Any:
     """Return a value of a type, with poison for every text."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
@@ -63,16 +71,14 @@ def poisoned(kind: Any) -> Any:
         return {poisoned(inner[0]): poisoned(inner[1])}
     if origin is not None:
         return (poisoned(inner[0]),) if origin is tuple else [poisoned(inner[0])]
-    if isinstance(kind, type) and issubclass(kind, Enum | datetime):
-        return NOW if kind is datetime else next(iter(kind))
     if isinstance(kind, type) and issubclass(kind, McpResult):
         return kind(PAYLOAD)
     if isinstance(kind, type) and issubclass(kind, CatalogList):
         (base,) = kind.__orig_bases__  # type: ignore[attr-defined]
         more = [NOW] if kind is ToolList else []
         return kind([poisoned(typing.get_args(base)[0])], 9, (POISON,), *more)
-    if kind is type(None):
-        return None
+    if kind in _FIXED:
+        return _FIXED[kind]
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return kind(**{each.name: poisoned(hints[each.name]) for each in dataclasses.fields(kind)})

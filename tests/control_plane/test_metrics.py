@@ -99,13 +99,13 @@ def test_placements_are_counted_by_outcome(measured: Measured) -> None:
 
 
 def test_workers_problems_and_reloads_are_counted(measured: Measured) -> None:
-    measured.state.problems.report(Problem("server", "EXITED", "It ended."), START.unix)
+    measured.state.problems.report(Problem("server", "EXITED", "It ended.", "a"), START.unix)
     measured.meters.record_reload(taken=True)
     measured.meters.record_reload(taken=False)
     measured.meters.record_reload(taken=True)
     assert measured.read("leaseway.workers")["connected",] == 1.0
     problems = measured.read("leaseway.problems")
-    assert problems["server", "error", "EXITED"] == 1.0
+    assert problems["server", "error", "EXITED", "a"] == 1.0
     assert problems["workspace", "warning"] == 0.0
     assert measured.read("leaseway.config.reloads") == {("ok",): 2.0, ("refused",): 1.0}
     measured.state.handle_worker_disconnected("w1", START)

@@ -223,6 +223,15 @@ FAULTS: Final[dict[str, Fault]] = {
         servers={"slow": python_server("planted.py", "crawling", **_STATELESS)},
         each_minute=_calling("crawl"),
     ),
+    "jammed_server": Fault(
+        _fires("LeasewayCallsWait"),
+        servers={
+            "jammed": python_server(
+                "echo_raw.py", **_STATELESS, max_calls=1, transform=[{"prefix": "jammed_"}]
+            )
+        },
+        each_minute=_calling("jammed_never", timeout=120),
+    ),
     "leaked_leases": Fault(
         _fires("LeasewayLeasesPileUp"),
         servers={"leaky": python_server("planted.py", "echo", transform=[{"prefix": "leaky_"}])},

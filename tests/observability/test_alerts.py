@@ -27,7 +27,14 @@ from tests.observability.recording import (
 )
 
 _OF_PROMETHEUS = frozenset({"job", "instance"})
-_SHOWN = ("overload", "disk_full", "flapping_server", "failing_calls", "given_up_calls")
+_SHOWN = (
+    "overload",
+    "disk_full",
+    "flapping_server",
+    "failing_calls",
+    "given_up_calls",
+    "jammed_server",
+)
 _UNREAD = "leaseway_frames_dropped_total"  # takes a caller that reads nothing for long
 _OF_SPANS = "traces_span_metrics"
 _CHOSEN = {"$__rate_interval": "5m", '="$server"': '=~".+"', '="$worker"': '=~".+"'}

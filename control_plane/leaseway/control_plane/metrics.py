@@ -93,11 +93,12 @@ class PlaneMeters:
         meter.observe(
             "leaseway.problems",
             "{problem}",
-            "Open problems, by scope, severity and reason.",
+            "Open problems, by scope, severity, reason and server.",
             self._problems,
             Attr.SCOPE,
             Attr.SEVERITY,
             Attr.REASON,
+            Attr.SERVER,
         )
         meter.observe(
             "leaseway.registry.version",
@@ -162,13 +163,13 @@ class PlaneMeters:
         counts = Counter(record.state for record in self._state.workers.values())
         return (((name,), float(counts[name])) for name in WORKER_STATES)
 
-    def _problems(self) -> Iterator[tuple[tuple[str, str, str], float]]:
+    def _problems(self) -> Iterator[tuple[tuple[str, str, str, str], float]]:
         found = Counter(
-            (each.problem.scope, each.problem.severity, str(each.problem.reason))
-            for each in self._state.problems.open()
+            (problem.scope, problem.severity, str(problem.reason), problem.server_id)
+            for problem in (each.problem for each in self._state.problems.open())
         )
         for scope in get_args(ProblemScope):
             for severity in get_args(Severity):
-                yield (scope, severity, ""), 0.0  # the series exists before the first problem
+                yield (scope, severity, "", ""), 0.0  # the series exists before the first problem
         for labels, count in found.items():
             yield labels, float(count)

@@ -285,11 +285,10 @@ class Worker:
                 (status.variant.server_id, status.state)
                 for status in instances_to_proto(list(pool.generations), "")
             ),
+            loads=self.executor.loads,
             leases=lambda: (lease.key.server_id for lease in leases.leases),
             totals={
                 "leaseway.leases.waiting": lambda: leases.waiting,
-                "leaseway.calls.in_flight": lambda: self.executor.in_flight,
-                "leaseway.calls.waiting": lambda: self.executor.waiting,
                 "leaseway.exchange.streams": lambda: self._exchanges.open_streams,
                 "leaseway.exchange.queue.size": lambda: self._exchanges.queued_bytes,
                 "leaseway.artifacts": lambda: len(self.artifacts),

@@ -55,7 +55,7 @@ async def test_calls_are_timed_by_tool_and_outcome(measured: Bench, meter: Meter
     call_id = await caller.begin("files")
     [instance] = measured.servers.live
     await measured.until(lambda: instance.calls)
-    assert totals(read(meter, "leaseway.calls.in_flight")) == {(): 1}
+    assert totals(read(meter, "leaseway.calls.in_flight")) == {("files",): 1}
     instance.calls[0].answer(b'{"content": [], "isError": true}', is_error=True)
     await caller.result(call_id)
     call_id = await caller.begin("files")
@@ -68,7 +68,7 @@ async def test_calls_are_timed_by_tool_and_outcome(measured: Bench, meter: Meter
         (*CALL, "files", "pipe", "tool_error"): 1,
         (*CALL, "files", "pipe", "-32602", "-32602"): 1,
     }
-    assert totals(read(meter, "leaseway.calls.in_flight")) == {(): 0}
+    assert totals(read(meter, "leaseway.calls.in_flight")) == {("files",): 0}
 
 
 @pytest.mark.parametrize("waits_for", ["a turn", "an instance"])
@@ -288,3 +288,17 @@ def test_series_of_removed_servers_are_dropped(meter: Meter) -> None:
     spec = ServerSpec(VariantKey("gone"), "stdio", command="x")
     meters.record_call(meters.timer(spec, "t"), 0.0, None, False)
     assert len(read(meter, "mcp.client.operation.duration")) == 2
+
+
+async def test_a_jam_is_measured_by_server(measured: Bench, meter: Meter) -> None:
+    await measured.serve("files", max_calls=1)
+    await measured.serve("idle")
+    caller = measured.caller()
+    await measured.hold_call(caller, "files")
+    for _ in range(3):
+        await caller.begin("files")
+    await measured.until(lambda: measured.worker.executor.waiting == 3)
+    assert totals(read(meter, "leaseway.calls.in_flight")) == {("files",): 4, ("idle",): 0}
+    assert totals(read(meter, "leaseway.calls.waiting")) == {("files",): 3, ("idle",): 0}
+    oldest = read(meter, "leaseway.calls.wait.oldest")
+    assert oldest[("idle",)] == 0.0 != oldest[("files",)]

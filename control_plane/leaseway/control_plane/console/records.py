@@ -427,6 +427,9 @@ def traffic(answer: admin_pb2.GetTrafficResponse) -> Json:
                 "failed": one.failed,
                 "seconds": one.seconds,
                 "buckets": list(one.buckets),
+                "in_flight": one.in_flight,
+                "waiting": one.waiting,
+                "oldest_wait": one.oldest_wait.ToNanoseconds() / 1e9 if one.waiting else None,
             }
             for one in answer.traffic
         ],

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from leaseway.control_plane.plane import Plane
-from leaseway.v1 import admin_pb2, sync_pb2
+from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
 
 _TIMEOUT: Final = 3.0
 """Seconds that a worker may take to answer."""
@@ -26,6 +26,17 @@ class _Answers:
 
     answers: dict[str, sync_pb2.Inspected] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Loads:
+    """The calls in flight by server, and by worker that answered."""
+
+    servers: dict[str, catalog_pb2.CallLoad]
+    workers: dict[str, catalog_pb2.CallLoad]
+
+    def of_server(self, server_id: str) -> catalog_pb2.CallLoad:
+        return self.servers.get(server_id, catalog_pb2.CallLoad())
 
 
 class Inspector:
@@ -61,6 +72,17 @@ class Inspector:
         response.time.FromNanoseconds(int(self._plane.clock().unix * 1e9))
         return response
 
+    async def loads(self) -> Loads:
+        """Ask all workers for their calls in flight."""
+        seen = await self._inspect_all(sync_pb2.Inspect(traffic=True))
+        loads = Loads({}, {worker_id: catalog_pb2.CallLoad() for worker_id in seen.answers})
+        for worker_id, answer in seen.answers.items():
+            for traffic in answer.traffic:
+                of_server = loads.servers.setdefault(traffic.server_id, catalog_pb2.CallLoad())
+                for load in (of_server, loads.workers[worker_id]):
+                    _add(load, traffic)
+        return loads
+
     async def lease_uses(self, lease_ids: Iterable[str]) -> dict[str, sync_pb2.LeaseUse]:
         """Ask all workers how leases are used; leases that no worker holds are missing."""
         ids = list(lease_ids)
@@ -86,6 +108,14 @@ class Inspector:
                 future.cancel()
                 found.silent.append(worker_id)
         return found
+
+
+def _add(load: catalog_pb2.CallLoad, traffic: admin_pb2.Traffic) -> None:
+    load.in_flight += traffic.in_flight
+    load.waiting += traffic.waiting
+    if traffic.waiting:
+        longest = max(load.oldest_wait.ToNanoseconds(), traffic.oldest_wait.ToNanoseconds())
+        load.oldest_wait.FromNanoseconds(longest)
 
 
 def _started(call: admin_pb2.CallRecord) -> int:

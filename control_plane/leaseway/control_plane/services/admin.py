@@ -77,7 +77,11 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """List one page of workers, ordered by id."""
         await check_client(request.client, context)
         start = await page_of("ListWorkers", request, context)
+        loads = await self._inspector.loads() if request.load else None
         workers, token = pages.workers(self._plane.state, start)
+        for worker in workers:
+            if loads is not None and worker.worker.id in loads.workers:
+                worker.load.CopyFrom(loads.workers[worker.worker.id])
         if not caller().has(SEES_ALL):
             workers = [
                 admin_pb2.WorkerStatus(worker=each.worker, state=each.state) for each in workers

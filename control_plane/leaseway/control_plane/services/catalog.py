@@ -19,6 +19,7 @@ from leaseway.control_plane.core.queries.place import (
 )
 from leaseway.control_plane.core.queries.resolve import find_name, find_resource, unknown_server
 from leaseway.control_plane.core.workers.records import VisibleState
+from leaseway.control_plane.operators.inspector import Inspector
 from leaseway.control_plane.plane import Plane
 from leaseway.control_plane.services import messages, pages
 from leaseway.control_plane.services.requests import (
@@ -61,6 +62,7 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
+        self._inspector = Inspector(plane)
         self._resolving = placements()
         self._watchers = watchers()
 
@@ -129,6 +131,10 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
             # The tenants of a rejected entry are unknown, as it grants nothing.
             keys |= {VariantKey(each) for each in state.servers.rejected if each not in known}
         servers, token = pages.servers(state, sorted(keys), now, start)
+        if request.load and caller().has(SEES_ALL):  # the counts include calls of all tenants
+            loads = await self._inspector.loads()
+            for server in servers:
+                server.load.CopyFrom(loads.of_server(server.server_id))
         return catalog_pb2.ListServersResponse(
             servers=servers,
             registry_version=state.visible.version,

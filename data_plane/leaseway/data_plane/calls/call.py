@@ -270,6 +270,11 @@ class ActiveCall:
     started_at: float = 0.0
     marks: list[tuple[str, float]] | None = None
 
+    @property
+    def is_unsent(self) -> bool:
+        """Whether its request still waits to be sent to the server."""
+        return self._pending is None
+
     def event(self, name: str) -> None:
         """Add an event to the call's span, and to the record of the call."""
         if self.trace is not None:

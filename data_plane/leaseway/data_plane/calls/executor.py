@@ -21,6 +21,7 @@ from leaseway.data_plane.calls.admin_tools import AdminTools
 from leaseway.data_plane.calls.admission import CallAdmission, check_arguments
 from leaseway.data_plane.calls.call import ActiveCall, CallSink, parse_input, parse_meta
 from leaseway.data_plane.calls.confirmation import Confirmation
+from leaseway.data_plane.calls.load import CallLoad, call_loads
 from leaseway.data_plane.calls.recent import RecentCalls, call_outcome
 from leaseway.data_plane.calls.subscriptions import WorkerSubscriptions
 from leaseway.data_plane.calls.tracing import CallTrace, wants_trace
@@ -100,6 +101,11 @@ class Executor:
     def waiting(self) -> int:
         """How many calls wait for a turn on an instance with `max_calls`."""
         return len(self._awaiting_turn)
+
+    def loads(self) -> dict[str, CallLoad]:
+        """Return the calls in flight of each server."""
+        servers = {generation.key.server_id for generation in self._pool.generations}
+        return call_loads(self._active.values(), servers, time.perf_counter())
 
     def start_call(self, call: execution_pb2.Call, arguments: bytes, sink: CallSink) -> ActiveCall:
         """Start a call. Its result goes to the sink, possibly before this returns."""

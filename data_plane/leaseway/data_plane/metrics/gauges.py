@@ -7,12 +7,28 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from leaseway.data_plane.metrics.instruments import MeasuredInstance, WorkerMeters
 from leaseway.spec.policy import OTHER_TENANTS, TenantLimits
 from leaseway.telemetry.metrics import Meter, Reading, Retention
 from leaseway.wire.span_attributes import Attr
+
+
+class MeasuredLoad(Protocol):
+    """The calls in flight of one server."""
+
+    @property
+    def in_flight(self) -> int:
+        """How many have not ended."""
+
+    @property
+    def waiting(self) -> int:
+        """How many of them were not sent."""
+
+    @property
+    def oldest_wait(self) -> float:
+        """Seconds that the oldest of these has waited."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +40,7 @@ class StateReaders:
         ready: All ready instances.
         instance_states: (server id, state) of every instance.
         leases: The server id of every held lease.
+        loads: The calls in flight by server.
         totals: Numbers by the name of their instrument in `TOTALS`.
         artifacts_failed: Number of artifacts that could not be written.
     """
@@ -32,14 +49,13 @@ class StateReaders:
     ready: Callable[[], Iterable[MeasuredInstance]]
     instance_states: Callable[[], Iterable[tuple[str, str]]]
     leases: Callable[[], Iterable[str]]
+    loads: Callable[[], Mapping[str, MeasuredLoad]]
     totals: Mapping[str, Callable[[], float]]
     artifacts_failed: Callable[[], float]
 
 
 TOTALS: Final[Mapping[str, tuple[str, str]]] = {
     "leaseway.leases.waiting": ("{caller}", "Callers that wait for capacity for a lease."),
-    "leaseway.calls.in_flight": ("{call}", "Calls that have not ended."),
-    "leaseway.calls.waiting": ("{call}", "Calls in flight that wait for a turn on their server."),
     "leaseway.exchange.streams": ("{stream}", "Open exchange streams."),
     "leaseway.exchange.queue.size": (
         "By",
@@ -78,6 +94,27 @@ class StateMeters:
         meter.before_collecting(self._prune)
         meter.observe("leaseway.leases.held", "{lease}", "Leases held.", self._leases, Attr.SERVER)
         meter.observe(
+            "leaseway.calls.in_flight",
+            "{call}",
+            "Calls that have not ended.",
+            self._in_flight,
+            Attr.SERVER,
+        )
+        meter.observe(
+            "leaseway.calls.waiting",
+            "{call}",
+            "Calls in flight that wait for a turn, an instance, a lease or an approval.",
+            self._waiting,
+            Attr.SERVER,
+        )
+        meter.observe(
+            "leaseway.calls.wait.oldest",
+            "s",
+            "How long the oldest waiting call has waited.",
+            self._oldest_wait,
+            Attr.SERVER,
+        )
+        meter.observe(
             "leaseway.instances",
             "{instance}",
             "MCP clients, by state.",
@@ -105,6 +142,18 @@ class StateMeters:
     def _leases(self) -> Reading:
         held = Counter(self._readers.leases())
         return (((server_id,), float(count)) for server_id, count in held.items())
+
+    def _in_flight(self) -> Reading:
+        loads = self._readers.loads().items()
+        return [((server_id,), float(load.in_flight)) for server_id, load in loads]
+
+    def _waiting(self) -> Reading:
+        loads = self._readers.loads().items()
+        return [((server_id,), float(load.waiting)) for server_id, load in loads]
+
+    def _oldest_wait(self) -> Reading:
+        loads = self._readers.loads().items()
+        return [((server_id,), load.oldest_wait) for server_id, load in loads]
 
     def _instances(self) -> Iterator[tuple[tuple[str, str], float]]:
         yield from Counter(self._readers.instance_states()).items()

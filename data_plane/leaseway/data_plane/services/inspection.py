@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Final
 
 from leaseway.data_plane.calls.executor import Executor
-from leaseway.data_plane.calls.recent import PastCall, RecentCalls
+from leaseway.data_plane.calls.recent import BUCKETS, PastCall, RecentCalls
 from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.v1 import admin_pb2, catalog_pb2, sync_pb2
 from leaseway.wire.messages.enums import selection_from_proto
@@ -42,8 +43,8 @@ class Inspection:
         answer = sync_pb2.Inspected(id=question.id)
         if question.HasField("calls") and self._recent is not None:
             answer.calls.extend(map(self._call, self._calls(self._recent, question.calls)))
-        if question.traffic and self._recent is not None:
-            answer.traffic.extend(self._traffic(self._recent))
+        if question.traffic:
+            answer.traffic.extend(self._traffic())
         for lease_id in question.lease_ids[:_MAX_LEASES]:
             lease = self._leases.get(lease_id)
             idle = self._leases.idle_for(lease_id)
@@ -90,18 +91,22 @@ class Inspection:
             ],
         )
 
-    def _traffic(self, recent: RecentCalls) -> list[admin_pb2.Traffic]:
-        in_flight = self._executor.in_flight
-        return [
-            admin_pb2.Traffic(
-                worker_id=self._me.id,
-                incarnation=self._me.incarnation,
-                server_id=server_id,
-                calls=traffic.calls,
-                failed=traffic.failed,
-                seconds=traffic.seconds,
-                buckets=traffic.buckets,
-                in_flight=in_flight,
+    def _traffic(self) -> Iterator[admin_pb2.Traffic]:
+        counted = self._recent.traffic if self._recent is not None else {}
+        loads = self._executor.loads()
+        for server_id in {**counted, **loads}:
+            traffic, load = counted.get(server_id), loads.get(server_id)
+            if traffic is None and (load is None or not load.in_flight):
+                continue
+            message = admin_pb2.Traffic(
+                worker_id=self._me.id, incarnation=self._me.incarnation, server_id=server_id
             )
-            for server_id, traffic in recent.traffic.items()
-        ]
+            if traffic is not None:
+                message.calls, message.failed = traffic.calls, traffic.failed
+                message.seconds = traffic.seconds
+            message.buckets.extend(traffic.buckets if traffic is not None else [0] * BUCKETS)
+            if load is not None:
+                message.in_flight, message.waiting = load.in_flight, load.waiting
+                if load.waiting:
+                    message.oldest_wait.CopyFrom(duration(load.oldest_wait))
+            yield message

@@ -170,17 +170,17 @@ class Client(Calls):
 
         return ToolWatch(LOOP_THREAD.run(build))
 
-    def servers(self, *, timeout: float | None = None) -> list[ServerInfo]:
-        """List the configured servers with their state, ordered by id.
+    def servers(self, *, load: bool = False, timeout: float | None = None) -> list[ServerInfo]:
+        """List the configured servers with their state; see `AsyncClient.servers`.
 
         Here and in the methods below, `timeout` is the number of seconds until the request fails;
         None means 30.
         """
-        return LOOP_THREAD.run(lambda: self._inner.servers(timeout=timeout))
+        return LOOP_THREAD.run(lambda: self._inner.servers(load=load, timeout=timeout))
 
-    def workers(self, *, timeout: float | None = None) -> list[WorkerInfo]:
-        """List the workers, ordered by id."""
-        return LOOP_THREAD.run(lambda: self._inner.workers(timeout=timeout))
+    def workers(self, *, load: bool = False, timeout: float | None = None) -> list[WorkerInfo]:
+        """List the workers, ordered by id; see `AsyncClient.workers`."""
+        return LOOP_THREAD.run(lambda: self._inner.workers(load=load, timeout=timeout))
 
     def leases(self, *, idle: bool = False, timeout: float | None = None) -> list[LeaseInfo]:
         """List the leases of all clients of the tenant, ordered by id; see `AsyncClient.leases`."""

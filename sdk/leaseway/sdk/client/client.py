@@ -181,17 +181,28 @@ class AsyncClient(AsyncListings, AsyncCalls):
         self._runtime()  # raises if the client is closed
         return AsyncToolWatch(self, servers)
 
-    async def servers(self, *, timeout: float | None = None) -> list[ServerInfo]:
+    async def servers(
+        self, *, load: bool = False, timeout: float | None = None
+    ) -> list[ServerInfo]:
         """List the configured servers with their state, ordered by id.
 
-        Here and in the methods below, `timeout` is the number of seconds until the request fails;
-        None means 30.
+        Args:
+            load: Whether to ask the workers for the calls in flight; takes at most 3 s.
+            timeout: Here and in the methods below, the number of seconds until the request fails;
+                None means 30.
         """
-        return await self._ask(operations.fetch_servers, timeout)
+        return await self._ask(partial(operations.fetch_servers, load=load), timeout)
 
-    async def workers(self, *, timeout: float | None = None) -> list[WorkerInfo]:
-        """List the workers, ordered by id."""
-        return await self._ask(operations.fetch_workers, timeout)
+    async def workers(
+        self, *, load: bool = False, timeout: float | None = None
+    ) -> list[WorkerInfo]:
+        """List the workers, ordered by id.
+
+        Args:
+            load: Whether to ask them for their calls in flight; takes at most 3 s.
+            timeout: As for `servers`.
+        """
+        return await self._ask(partial(operations.fetch_workers, load=load), timeout)
 
     async def leases(self, *, idle: bool = False, timeout: float | None = None) -> list[LeaseInfo]:
         """List the leases of all clients of the tenant, ordered by id.

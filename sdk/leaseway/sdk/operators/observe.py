@@ -86,7 +86,11 @@ class CallInfo:
 
 @dataclass(frozen=True, slots=True)
 class TrafficInfo:
-    """The calls of a server on one worker since that worker started."""
+    """The calls of a server on one worker since that worker started.
+
+    `in_flight` have no result yet, `waiting` of them were not sent to the server, and the oldest of
+    these has waited for `oldest_wait` seconds; None if none waits.
+    """
 
     worker: str
     incarnation: str
@@ -96,6 +100,8 @@ class TrafficInfo:
     seconds: float
     buckets: tuple[int, ...]
     in_flight: int
+    waiting: int = 0
+    oldest_wait: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +215,11 @@ async def fetch_traffic(client: OperatorClient) -> TrafficReport:
         seconds(answer.time),
         tuple(
             from_proto(
-                TrafficInfo, traffic, worker=traffic.worker_id, buckets=tuple(traffic.buckets)
+                TrafficInfo,
+                traffic,
+                worker=traffic.worker_id,
+                buckets=tuple(traffic.buckets),
+                oldest_wait=seconds(traffic.oldest_wait) if traffic.waiting else None,
             )
             for traffic in answer.traffic
         ),

@@ -63,9 +63,11 @@ def _pages(
     return every_page(read)
 
 
-async def fetch_servers(runtime: Runtime, deadline: float) -> list[views.ServerInfo]:
-    """List the configured servers."""
-    request = catalog_pb2.ListServersRequest(tenant=runtime.identity.tenant)
+async def fetch_servers(
+    runtime: Runtime, deadline: float, *, load: bool = False
+) -> list[views.ServerInfo]:
+    """List the configured servers; `load` also asks the workers for their calls in flight."""
+    request = catalog_pb2.ListServersRequest(tenant=runtime.identity.tenant, load=load)
     servers: dict[tuple[str, str], catalog_pb2.ServerStatus] = {}
     async for page in _pages(runtime, runtime.control.catalog.ListServers, request, deadline):
         for part in page.servers:
@@ -85,9 +87,11 @@ async def fetch_problems(runtime: Runtime, deadline: float) -> list[views.Proble
     return [views.problem_from_proto(problem) for problem in problems]
 
 
-async def fetch_workers(runtime: Runtime, deadline: float) -> list[views.WorkerInfo]:
-    """List the workers."""
-    request = admin_pb2.ListWorkersRequest()
+async def fetch_workers(
+    runtime: Runtime, deadline: float, *, load: bool = False
+) -> list[views.WorkerInfo]:
+    """List the workers; `load` also asks them for their calls in flight."""
+    request = admin_pb2.ListWorkersRequest(load=load)
     pages = _pages(runtime, runtime.control.admin.ListWorkers, request, deadline)
     return [views.worker_from_proto(worker) async for page in pages for worker in page.workers]
 

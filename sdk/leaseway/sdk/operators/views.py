@@ -83,6 +83,11 @@ class ServerInfo:
         wanted_launch_hash: The hash of the newest configuration if it has not started yet, or
             empty; `launch_hash` is that of the running one.
         worker_labels: The labels that a worker must have to run the server.
+        in_flight: The number of calls without a result on all workers; None if not requested, or
+            not visible to this client.
+        waiting: How many of them were not sent: they wait for a turn, an instance, a lease or an
+            approval.
+        oldest_wait: Seconds that the oldest of these has waited; None if none waits.
     """
 
     id: str
@@ -104,6 +109,9 @@ class ServerInfo:
     resource_count: int = 0
     wanted_launch_hash: str = ""
     worker_labels: Mapping[str, str] = field(default_factory=dict)
+    in_flight: int | None = None
+    waiting: int | None = None
+    oldest_wait: float | None = None
 
 
 @dataclass(frozen=True)
@@ -156,6 +164,11 @@ class WorkerInfo:
         package_version: The worker's package and version.
         labels: The worker's labels, which `worker_labels` of a server selects.
         servers: Patterns of the ids of servers that the worker accepts; empty accepts all.
+        in_flight: The number of calls without a result; None if not requested, or if the worker did
+            not answer.
+        waiting: How many of them were not sent: they wait for a turn, an instance, a lease or an
+            approval.
+        oldest_wait: Seconds that the oldest of these has waited; None if none waits.
     """
 
     id: str
@@ -171,6 +184,9 @@ class WorkerInfo:
     package_version: str
     labels: Mapping[str, str]
     servers: tuple[str, ...] = ()
+    in_flight: int | None = None
+    waiting: int | None = None
+    oldest_wait: float | None = None
 
 
 @dataclass(frozen=True)
@@ -313,6 +329,7 @@ def server_from_proto(message: catalog_pb2.ServerStatus) -> ServerInfo:
             for instance in message.instances
         ),
         worker_labels=dict(message.worker_labels),
+        **_load(message),
     )
 
 
@@ -331,7 +348,17 @@ def worker_from_proto(message: admin_pb2.WorkerStatus) -> WorkerInfo:
         address=message.worker.address,
         labels=dict(message.labels),
         servers=tuple(message.servers),
+        **_load(message),
     )
+
+
+def _load(message: catalog_pb2.ServerStatus | admin_pb2.WorkerStatus) -> dict[str, object]:
+    load = message.load if message.HasField("load") else None
+    return {
+        "in_flight": load.in_flight if load is not None else None,
+        "waiting": load.waiting if load is not None else None,
+        "oldest_wait": seconds(load.oldest_wait) if load is not None and load.waiting else None,
+    }
 
 
 def lease_from_proto(message: leases_pb2.Lease) -> LeaseInfo:

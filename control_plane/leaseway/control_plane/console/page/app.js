@@ -10,6 +10,7 @@ import { ServerPage, Servers } from "./servers.js";
 import { ToolPage, Tools } from "./tools.js";
 
 const SAMPLES = 60;
+const NO_LOAD = { in_flight: 0, waiting: 0, oldest_wait: null };
 const NO_RIGHTS = { operator: false, caller: false };
 
 const VIEWS = [
@@ -44,7 +45,7 @@ function useRoute() {
 // plane; until then the page shows how old its data is.
 function useLive(onRights, onRefused) {
   const [live, setLive] = useState({ overview: null, revisions: {}, events: [], connected: false });
-  const [traffic, setTraffic] = useState({ rows: [], silent: [] });
+  const [traffic, setTraffic] = useState({ rows: [], silent: [], workers: {} });
   const before = useRef(new Map());
   useEffect(() => {
     let source = null;
@@ -90,13 +91,16 @@ function useLive(onRights, onRefused) {
 // Converts call counts since the workers' start into rates since the last message.
 function rates(message, before) {
   const servers = new Map();
+  const workers = {};
   for (const one of message.traffic) {
     const key = `${one.worker}\n${one.incarnation}\n${one.server}`;
     const was = before.get(key);
     const seen = before.get(`server\n${one.server}`) ?? { history: [] };
     const row = servers.get(one.server) ??
-      { server: one.server, calls: 0, failed: 0, seconds: 0, buckets: [], total: 0, history: seen.history };
+      { server: one.server, calls: 0, failed: 0, seconds: 0, buckets: [], total: 0, history: seen.history, ...NO_LOAD };
     row.total += one.calls;
+    addLoad(row, one);
+    addLoad(workers[one.worker] ??= { ...NO_LOAD }, one);
     if (was && message.time > was.time) {
       const passed = message.time - was.time;
       row.calls += (one.calls - was.calls) / passed;
@@ -114,7 +118,13 @@ function rates(message, before) {
     row.p95 = quantile(row.buckets, 0.95);
     before.set(`server\n${row.server}`, { history: row.history });
   }
-  return { rows: [...servers.values()].sort((a, b) => b.calls - a.calls || b.total - a.total), silent: message.silent };
+  return { rows: [...servers.values()].sort((a, b) => b.calls - a.calls || b.total - a.total), silent: message.silent, workers };
+}
+
+function addLoad(load, one) {
+  load.in_flight += one.in_flight;
+  load.waiting += one.waiting;
+  if (one.oldest_wait !== null) load.oldest_wait = Math.max(load.oldest_wait ?? 0, one.oldest_wait);
 }
 
 // Returns the upper bound in seconds of the bucket (powers of two, in ms) of a quantile.

@@ -1,5 +1,5 @@
 // Leases and workers.
-import { Badge, Empty, Failure, Pager, Search, Confirm, Table, html, number, post, query, seconds, useDebounced, useFetched, useState } from "./parts.js";
+import { Badge, Empty, Failure, Pager, Search, Confirm, Table, html, loadColumns, number, post, query, seconds, useDebounced, useFetched, useState } from "./parts.js";
 
 const LIMIT = 100;
 
@@ -38,6 +38,7 @@ export function Workers({ live, rights }) {
       { title: "Address", cell: (row) => row.address },
       { title: "Leases", numeric: true, cell: (row) => html`${number(row.leases)} / ${number(row.capacity)} <meter aria-label=${`Leases of ${row.id}`} min="0" max=${Math.max(1, row.capacity)} value=${row.leases}></meter>` },
       { title: "Instances", numeric: true, cell: (row) => row.instances },
+      ...loadColumns((row) => live.traffic.workers[row.id]),
       { title: "Behind", cell: (row) => (row.behind ? "yes" : "no") },
       { title: "Version", cell: (row) => row.package_version },
       { title: "Last refusal", cell: (row) => html`<span class="words clip">${row.last_error}</span>` },

@@ -1,5 +1,5 @@
 // The overview: the state of the system in numbers.
-import { Badge, Empty, EventList, Spark, Table, ago, html, number, seconds } from "./parts.js";
+import { Badge, Empty, EventList, Spark, Table, ago, html, loadColumns, number, seconds } from "./parts.js";
 
 export function Overview({ live, overview, now }) {
   const verdict = judge(overview);
@@ -59,6 +59,7 @@ export function TrafficTable({ traffic, limit }) {
     { title: "Median", numeric: true, cell: (row) => (row.p50 === null ? "–" : seconds(row.p50)) },
     { title: "95th percentile", numeric: true, cell: (row) => (row.p95 === null ? "–" : seconds(row.p95)) },
     { title: "Total", numeric: true, cell: (row) => number(row.total) },
+    ...loadColumns((row) => row),
     { title: "Recent rate", cell: (row) => html`<${Spark} values=${row.history} label=${`Calls a second of ${row.server}`} />` },
   ]} />${notes}`;
 }

@@ -87,6 +87,13 @@ export function Badge({ text, tone }) {
   return html`<span class=${`badge ${tone ?? TONES[text] ?? ""}`}>${text}</span>`;
 }
 
+// The columns of the calls in flight; `load` returns those of a row, or undefined.
+export const loadColumns = (load) => [
+  { title: "In flight", numeric: true, cell: (row) => load(row)?.in_flight ?? 0 },
+  { title: "Waiting", numeric: true, cell: (row) => load(row)?.waiting ?? 0 },
+  { title: "Oldest wait", numeric: true, cell: (row) => ((load(row)?.oldest_wait ?? null) === null ? "–" : seconds(load(row).oldest_wait)) },
+];
+
 export function Empty({ children }) {
   return html`<p class="empty">${children}</p>`;
 }

@@ -1,5 +1,5 @@
 // The list of servers, and the page of one server with its instances, tools, problems, logs and events.
-import { Badge, Empty, EventList, Failure, Pager, Search, Table, WhatToDo, clock, get, html, query, useDebounced, useFetched, useState } from "./parts.js";
+import { Badge, Empty, EventList, Failure, Pager, Search, Table, WhatToDo, clock, get, html, loadColumns, query, useDebounced, useFetched, useState } from "./parts.js";
 
 const LIMIT = 100;
 
@@ -29,6 +29,7 @@ export function Servers({ live }) {
       { title: "Kind", cell: (row) => `${row.shared ? "shared" : "leased"}, ${row.transport}` },
       { title: "Tools", numeric: true, cell: (row) => row.tools },
       { title: "Instances", cell: (row) => row.instances_text || "–" },
+      ...loadColumns((row) => live.traffic.rows.find((one) => one.server === row.id)),
       { title: "Problem", cell: (row) => html`<span class="words clip">${row.problem}</span>` },
     ]} /><${Pager} total=${data.total} offset=${offset} limit=${LIMIT} onOffset=${setOffset} />`}`;
 }

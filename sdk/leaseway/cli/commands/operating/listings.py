@@ -13,6 +13,7 @@ from leaseway.cli.commands.server_checks import check_servers
 from leaseway.cli.options.common import ConnectionOptions, client_options, json_option
 from leaseway.cli.options.connection import with_client
 from leaseway.cli.output import instances
+from leaseway.cli.output.load import LOAD_HEADERS, load_cells
 from leaseway.cli.output.tables import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @client_options
 def servers(by_instance: bool, as_json: bool, connection: ConnectionOptions) -> None:
     """List the servers and their states."""
-    listed = with_client(connection, lambda client: client.servers())
+    listed = with_client(connection, lambda client: client.servers(load=True))
     now = datetime.now(UTC)
     if by_instance and not as_json:
         print_table(instances.HEADERS, instances.rows(listed, now), "There are no instances.")
@@ -49,6 +50,7 @@ def servers(by_instance: bool, as_json: bool, connection: ConnectionOptions) -> 
             "RESOURCES",
             "WORKERS",
             "INSTANCES",
+            *LOAD_HEADERS,
             "PROBLEM",
         ),
         lambda s: (
@@ -61,6 +63,7 @@ def servers(by_instance: bool, as_json: bool, connection: ConnectionOptions) -> 
             s.resource_count,
             s.workers,
             instances.summary(s, now),
+            *load_cells(s),
             s.problem,
         ),
         "No servers are configured.",
@@ -106,17 +109,28 @@ def leases(watch: bool, as_json: bool, connection: ConnectionOptions) -> None:
 @client_options
 def workers(as_json: bool, connection: ConnectionOptions) -> None:
     """List the workers, with their leases and instances."""
-    listed = with_client(connection, lambda client: client.workers())
+    listed = with_client(connection, lambda client: client.workers(load=True))
     _show(
         listed,
         as_json,
-        ("WORKER", "STATE", "ADDRESS", "LEASES", "INSTANCES", "LABELS", "VERSION", "LAST ERROR"),
+        (
+            "WORKER",
+            "STATE",
+            "ADDRESS",
+            "LEASES",
+            "INSTANCES",
+            *LOAD_HEADERS,
+            "LABELS",
+            "VERSION",
+            "LAST ERROR",
+        ),
         lambda w: (
             w.id,
             w.state,
             w.address,
             f"{w.leases}/{w.capacity}",
             w.instances,
+            *load_cells(w),
             _labels(w),
             w.package_version,
             w.last_error,

@@ -7,13 +7,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from leaseway.cli.options.common import ConnectionOptions, client_options, examples
 from leaseway.cli.options.connection import with_client
+from leaseway.cli.output.load import LOAD_HEADERS, duration, load_cells
 from leaseway.cli.output.tables import print_table
 from leaseway.wire.visible_text import visible
 
@@ -21,18 +22,34 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from leaseway.sdk import AsyncClient
-    from leaseway.sdk.operators.observe import TrafficReport
+    from leaseway.sdk.operators.observe import TrafficInfo, TrafficReport
 
-SORTS: Final = ("calls", "errors", "slow", "total", "server")
-_KEYS: Final = {"c": "calls", "e": "errors", "p": "slow", "t": "total", "s": "server"}
+SORTS: Final = ("calls", "errors", "slow", "total", "waiting", "server")
+_KEYS: Final = {
+    "c": "calls",
+    "e": "errors",
+    "p": "slow",
+    "t": "total",
+    "w": "waiting",
+    "s": "server",
+}
 _QUIT: Final = "q"
 _MAX_KEYS: Final = 64
-_HEADERS: Final = ("SERVER", "CALLS/S", "ERRORS/S", "50 %", "95 %", "CALLS", "ERRORS")
+_HEADERS: Final = (
+    "SERVER",
+    "CALLS/S",
+    "ERRORS/S",
+    "50 %",
+    "95 %",
+    "CALLS",
+    "ERRORS",
+    *LOAD_HEADERS,
+)
 
 
 @dataclass(frozen=True)
 class Row:
-    """A server's rates since the previous poll, and its totals since its workers started."""
+    """A server's rates since the previous poll, its totals, and its calls in flight now."""
 
     server: str
     calls: float
@@ -41,6 +58,9 @@ class Row:
     p95: float | None
     total: int
     failed: int
+    in_flight: int = 0
+    waiting: int = 0
+    oldest_wait: float | None = None
 
 
 def rows_between(before: TrafficReport | None, after: TrafficReport, sort: str) -> list[Row]:
@@ -50,6 +70,7 @@ def rows_between(before: TrafficReport | None, after: TrafficReport, sort: str) 
     )
     elapsed = after.time - before.time if before else 0.0
     by_server: dict[str, list[tuple[int, int, int, int, tuple[int, ...]]]] = {}
+    loads: dict[str, list[TrafficInfo]] = {}
     for now in after.traffic:
         old = previous.get((now.incarnation, now.server_id))
         is_new = before is not None and old is None  # its first call was since the previous poll
@@ -60,11 +81,24 @@ def rows_between(before: TrafficReport | None, after: TrafficReport, sort: str) 
             buckets = tuple(a - b for a, b in zip(now.buckets, old.buckets, strict=True))
         elif not is_new:
             buckets = ()
+        loads.setdefault(now.server_id, []).append(now)
         by_server.setdefault(now.server_id, []).append(
             (calls, failed, now.calls, now.failed, buckets)
         )
-    rows = [_row(server, parts, elapsed) for server, parts in by_server.items()]
+    rows = [
+        replace(_row(server, parts, elapsed), **_load(loads[server]))
+        for server, parts in by_server.items()
+    ]
     return sorted(rows, key=lambda row: _order(row, sort))
+
+
+def _load(parts: Sequence[TrafficInfo]) -> dict[str, Any]:
+    waits = [part.oldest_wait for part in parts if part.oldest_wait is not None]
+    return {
+        "in_flight": sum(part.in_flight for part in parts),
+        "waiting": sum(part.waiting for part in parts),
+        "oldest_wait": max(waits, default=None),
+    }
 
 
 def _row(
@@ -99,6 +133,7 @@ def _order(row: Row, sort: str) -> tuple[float, float, str]:
         "errors": -row.errors,
         "slow": -(row.p95 or 0.0),
         "total": -float(row.total),
+        "waiting": -(row.oldest_wait or 0.0),
     }.get(sort, 0.0)
     return first, -float(row.total) if sort != "server" else 0.0, row.server
 
@@ -129,8 +164,9 @@ def top(
     """Show the rates and durations of each server's calls, live.
 
     It shows calls and errors per second, and the 50 % and 95 % quantiles of durations (rounded up
-    to powers of two). In a terminal the keys c, e, p, t and s sort by calls, errors, duration,
-    total and name; q exits.
+    to powers of two). It also shows the calls in flight, how many of them wait to be sent, and
+    for how long the oldest has waited. In a terminal the keys c, e, p, t, w and s sort by calls,
+    errors, duration, total, wait and name; q exits.
     """
     view = TrafficView(sort, every, count, limit)
     try:
@@ -213,7 +249,7 @@ class TrafficView:
         from rich.table import Table
         from rich.text import Text
 
-        title = f"calls by server, sorted by {self._sort}   (c e p t s sort, q ends)"
+        title = f"calls by server, sorted by {self._sort}   (c e p t w s sort, q ends)"
         if not self._is_reachable:
             title = "The control plane is unreachable; waiting for it."
         elif self._after is not None and self._after.silent_workers:
@@ -236,13 +272,14 @@ def _cells(rows: Iterable[Row]) -> Iterator[tuple[str, ...]]:
             _time(row.p95),
             f"{row.total:,}",
             f"{row.failed:,}",
+            *load_cells(row),
         )
 
 
 def _time(seconds: float | None) -> str:
     if seconds is None:
         return "-"
-    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    return duration(seconds)
 
 
 @contextlib.contextmanager
