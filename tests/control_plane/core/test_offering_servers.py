@@ -64,10 +64,7 @@ def test_a_probe_that_lists_them_exposes_prompts_and_resources() -> None:
     (held,) = worker.held.values()
     assert held.listing == FOUND
     assert held.resource_filter == LIMITED.resources
-    assert {p.problem.reason for p in state.problems.open()} == {
-        "PROMPTS_FILTERED",
-        "RESOURCES_FILTERED",
-    }
+    assert state.problems.open() == []
 
 
 def test_resources_are_ordered_by_server_and_uri() -> None:

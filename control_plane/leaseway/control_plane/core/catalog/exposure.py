@@ -22,7 +22,7 @@ from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.uri_filters import UriFilter
 from leaseway.wire.bounds import MAX_DEFINITION, MAX_LISTED, MAX_URI
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
-from leaseway.wire.names import is_valid_name
+from leaseway.wire.names import is_valid_name, nearest
 
 _LISTED: Final = 20
 """Limit of names in a message, and of separate warnings per reason and server."""
@@ -217,25 +217,36 @@ def passing(rules: NameFilter, kind: ItemKind) -> Callable[[str], bool]:
 def filtered(
     names: Sequence[str], rules: NameFilter, kind: ItemKind, problems: ExposureWarnings
 ) -> list[str]:
-    """Return the names or URIs that pass a filter; one warning lists all others."""
+    """Return the names or URIs that pass a filter.
+
+    What a filter leaves out is intended and no problem. There is a warning if it leaves nothing
+    though it does not say so, or if it names something that the server does not list: both come
+    from a slip of the pen or from a new version of the server.
+    """
     allows = passing(rules, kind)
-    kept: list[str] = []
-    out: list[str] = []
-    for name in names:  # asked once each: a filter of many patterns is slow
-        (kept if allows(name) else out).append(name)
-    if not out:
+    kept = [name for name in names if allows(name)]  # asked once each: many patterns are slow
+    if not rules or not names or not kind.filtered:
         return kept
-    if rules.also is not None:
-        rule, text = "narrowed", "they do not pass the filters of both layers"
-    elif rules.blacklist:
-        rule, text = "blacklist", "its blacklist matches"
-        if rules.whitelist:
-            text += " and its whitelist does not"
-    else:
-        rule, text = "whitelist", "no pattern of its whitelist matches"
-    count = pluralize(len(out), kind.noun)
-    problems.add(kind.filtered, rule, f"{count} not registered, {text}: {named(out)}.")
+    if isinstance(kind, NamedKind):
+        _warn_of_missing(names, rules, kind, problems)
+    if not kept and "*" not in rules.blacklist:
+        count = pluralize(len(names), kind.noun)
+        text = f"its filters leave out all that it lists, {count}: {named(names)}."
+        problems.add(kind.filtered, "", f"{text} Correct them, or write blacklist: ['*'].")
     return kept
+
+
+def _warn_of_missing(
+    names: Sequence[str], rules: NameFilter, kind: NamedKind, problems: ExposureWarnings
+) -> None:
+    listed = set(names)
+    for where, patterns in (("whitelist", rules.whitelist), ("blacklist", rules.blacklist)):
+        for pattern in dict.fromkeys(patterns):
+            if "*" not in pattern and pattern not in listed:
+                near = nearest(pattern, names, 1)
+                advice = f" Did you mean {shown(near[0])}?" if near else ""
+                text = f"its {where} names {shown(pattern)}, but it lists no such {kind.noun}."
+                problems.add(kind.filtered, f"{where}:{pattern}", f"{text}{advice}")
 
 
 def _name_fault(

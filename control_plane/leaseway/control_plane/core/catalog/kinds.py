@@ -109,5 +109,5 @@ RESOURCE_TEMPLATES: Final = ItemKind(
     malformed="INVALID_RESOURCE_TEMPLATE",
     too_many="TOO_MANY_RESOURCE_TEMPLATES",
     listed_twice="RESOURCE_TEMPLATE_LISTED_TWICE",
-    filtered="RESOURCE_TEMPLATES_FILTERED",
+    filtered="",
 )
