@@ -30,7 +30,7 @@ async def test_five_acquires_may_fail_at_once_and_then_none_starts_a_process(ben
         fault = await bench.acquire_fault(f"t{number}")
         assert fault.reason is Reason.SERVER_NOT_READY
         assert "5 failures in a row" in fault.message
-        assert "The last failure: no licence" in fault.message
+        assert ": no licence. It " in fault.message
         assert fault.metadata["exit_status"] == "3"
         assert fault.retry_delay is not None
         assert fault.retry_delay > 0
@@ -128,7 +128,7 @@ async def test_calls_of_a_failing_shared_server_are_rejected_at_once(
     await bench.until(lambda: restart(bench, "time").circuit == "half_open")
     fault = await bench.caller().refused("time")
     assert fault.reason is Reason.SERVER_NOT_READY
-    assert "The last failure: no licence" in fault.message
+    assert ": no licence. It " in fault.message
     assert fault.retry_delay is not None
     bench.servers.faults.clear()
     bench.servers.gate.set()
@@ -143,7 +143,7 @@ async def test_a_shared_server_that_was_up_is_lost_not_unready(bench: Bench) -> 
     await bench.until(lambda: restart(bench, "time").failures == 1)
     fault = await bench.caller().refused("time")
     assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
-    assert "The last failure: exit status 9" in fault.message
+    assert ": exit status 9. It " in fault.message
 
 
 async def test_leases_that_end_because_of_their_use_break_no_circuit(bench: Bench) -> None:

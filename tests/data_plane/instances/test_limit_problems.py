@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from leaseway.data_plane.core.problems import sentence
 from leaseway.spec.model import InstancePolicy, Limits
 from leaseway.wire.timing.backoff import Backoff
 
@@ -26,7 +27,8 @@ async def test_a_limit_that_is_not_enforced_is_a_warning_with_worker_and_server(
         await bench.acquire()
     report = await bench.plane.expect_report(lambda report: report.problems)
     assert {(each.reason, each.severity, each.message) for each in report.problems} == {
-        (reason, "warning", f"On worker w1, server db: {text}") for reason, text in (WEAK, NONE)
+        (reason, "warning", f"{sentence(text)} (Server db on worker w1.)")
+        for reason, text in (WEAK, NONE)
     }
 
 
@@ -39,7 +41,7 @@ async def test_the_warning_is_cleared_by_the_first_start_with_the_limit(bench: B
     bench.servers.opened[0].crash()
     await bench.until(lambda: len(bench.servers.live) == 1 and len(bench.servers.opened) == 2)
     problems = bench.worker.pool.context.reports.problems
-    await bench.until(lambda: [each.reason for each in problems.open] == [WEAK[0]])
+    await bench.until(lambda: {each.reason for each in problems.open} == {WEAK[0], "SERVER_LOST"})
 
 
 async def test_a_limitation_of_a_server_is_a_warning_until_it_is_replaced(bench: Bench) -> None:
@@ -50,7 +52,7 @@ async def test_a_limitation_of_a_server_is_a_warning_until_it_is_replaced(bench:
     report = await bench.plane.expect_report(lambda report: report.problems)
     [problem] = report.problems
     assert (problem.reason, problem.severity) == ("NO_BACK_CHANNEL", "warning")
-    assert "server db: set protocol: legacy." in problem.message
+    assert problem.message == "set protocol: legacy. (Server db on worker w1.)"
     await bench.serve("db", protocol="legacy")
     report = await bench.plane.expect_report(lambda report: report.cleared)
     assert report.cleared[0].reason == "NO_BACK_CHANNEL"

@@ -174,7 +174,7 @@ def server(
     if not problem and _may_have_problem(variant.state):
         problem = errors.get(key.server_id, "")
     if _is_partial(variant):
-        problem = f"Up on {variant.up} of {variant.workers} workers. {problem}".strip()
+        problem = f"{problem} Up on {variant.up} of {variant.workers} workers.".strip()
     status = catalog_pb2.ServerStatus(
         server_id=key.server_id,
         tenant=key.tenant,

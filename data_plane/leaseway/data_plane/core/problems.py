@@ -45,6 +45,11 @@ class WorkerProblem:
         return (self.scope, self.key, self.reason)
 
 
+def sentence(text: str) -> str:
+    """Return a text, such as the last words of a process, with a mark at its end."""
+    return text if text.endswith((".", "!", "?", ")")) else f"{text}."
+
+
 class ProblemBook:
     """The open problems of one worker, and the changes since the last report.
 

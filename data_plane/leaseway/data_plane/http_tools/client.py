@@ -14,6 +14,7 @@ from aiohttp.payload import Payload
 from multidict import CIMultiDict
 from yarl import URL
 
+from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.http_tools.requests import HttpRequest
 from leaseway.data_plane.http_tools.results import HttpResponse
 from leaseway.spec.http_tools import IDEMPOTENT
@@ -120,11 +121,11 @@ class HttpToolClient:
         headers.setdefault("Accept", "application/json, */*;q=0.5")
         headers.update(request.headers)
         headers.update(trace)
-        same_origin = True
+        is_own = True
         for _ in range(_MAX_REDIRECTS + 1):
-            if not same_origin:  # secrets are only sent to the configured host
+            if not is_own:  # secrets are only sent to the configured host
                 headers = CIMultiDict({"Accept": headers["Accept"], **trace})
-            sent = self._with_query(url) if same_origin and not anonymous else url
+            sent = self._with_query(url) if is_own and not anonymous else url
             body = _TrackedBody(request.body, sending) if request.body is not None else None
             sending.written = sending.written or body is None
             async with self._http.request(
@@ -140,7 +141,7 @@ class HttpToolClient:
                 break
             if url.scheme not in ("http", "https"):
                 break
-            same_origin = _same_origin(start, url)
+            is_own = same_origin(start, url)
         raise Fault(
             Reason.SERVER_ERROR,
             f"The server {self._server} answers with redirects that do not end.",
@@ -205,11 +206,6 @@ class _TrackedBody(Payload):
     async def write(self, writer: AbstractStreamWriter) -> None:
         self._sending.written = True
         await writer.write(self._value)
-
-
-def _same_origin(first: URL, second: URL) -> bool:
-    one = (first.scheme, first.host, first.port)
-    return one == (second.scheme, second.host, second.port)
 
 
 def _backoff(attempt: int) -> float:

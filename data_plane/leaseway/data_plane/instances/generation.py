@@ -18,7 +18,7 @@ from leaseway.data_plane.core.instances.lifetimes import (
     idle_deadline,
     target_spares,
 )
-from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
+from leaseway.data_plane.core.problems import NO_BACK_CHANNEL, sentence
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.instance_set import InstanceSet
 from leaseway.data_plane.instances.live_instance import (
@@ -245,9 +245,9 @@ class Generation(InstanceOwner):
         if self.predecessor is not None:
             self.problems.report(
                 _CHANGED_LAUNCH_FAILED,
-                f"On worker {self._context.worker_id}, server {self.key} did not start with its "
-                "changed configuration; the previous configuration keeps serving there, and the "
-                f"start is retried: {fault.message}",
+                f"{sentence(fault.message)} So the changed configuration is not in use "
+                f"there: the previous one keeps serving, and the start is retried. "
+                f"{self.problems.place}",
             )
 
     async def acquire_for_lease(self, lease_id: str) -> tuple[LiveInstance, Generation]:
@@ -340,7 +340,7 @@ class Generation(InstanceOwner):
             return  # the task that starts it handles the failure
         if live.lease_id:
             if fault is not None and not self.draining:
-                self.problems.report_fault(fault)
+                self.problems.report_crash(fault)
             self._context.hooks.on_leased_instance_ended(live, fault)
             return
         fault = fault or ended_by_itself(live.spec)
@@ -366,8 +366,7 @@ class Generation(InstanceOwner):
                 " older lease, and call again."
             )
         if not self.draining:
-            message = f"On worker {self._context.worker_id}, server {self.key}: {text}"
-            self.problems.report(reason, message, "warning")
+            self.problems.report(reason, f"{sentence(text)} {self.problems.place}", "warning")
 
     def on_instance_warning_cleared(self, live: LiveInstance, reason: str) -> None:
         self.problems.clear(reason)

@@ -8,6 +8,7 @@ from typing import Final
 
 from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.instances.circuit_breaker import CircuitBreaker
+from leaseway.data_plane.core.problems import sentence
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
@@ -195,7 +196,7 @@ class InstanceSet:
             now, up_since, self.policy.restart.delay
         )
         self.last_fault = fault
-        self._problems.report_fault(fault)
+        self._problems.report_crash(fault)
 
     def remove(self, live: LiveInstance, state: str) -> None:
         """Remove an instance and keep its stderr; `state` says how it ended.
@@ -246,11 +247,12 @@ class InstanceSet:
             next_start = f"It starts again in {wait:.1f} s"
         else:
             next_start = "It starts again with the next call"
+        cause = sentence(last.message) if last is not None else "the cause is unknown."
         failures = f", {breaker.failures} failures in a row" if breaker.is_open else ""
         return Fault(
             reason,
-            f"Server {self.key} {condition} on worker {self._context.worker_id}{failures}. "
-            f"{next_start}. The last failure: {last.message if last is not None else 'unknown.'}",
+            f"Server {self.key} {condition}: {cause} "
+            f"{next_start} (worker {self._context.worker_id}{failures}).",
             metadata=last.metadata if last is not None else {},
             retry_delay=wait,
         )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from leaseway.data_plane.core.problems import LIMIT_REASONS, UNREACHABLE, WorkerProblem
+from leaseway.data_plane.background import Alarm
+from leaseway.data_plane.core.instances.crash_loop import CrashHistory
+from leaseway.data_plane.core.problems import LIMIT_REASONS, UNREACHABLE, WorkerProblem, sentence
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, describe_differences
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
@@ -27,6 +30,15 @@ class ServerProblems:
         self._reports = reports
         self._open: set[str] = set()
         self._until_start: set[str] = set()
+        self._until_stable: set[str] = set()
+        self._crashes = CrashHistory()
+        self._loop = asyncio.get_running_loop()
+        self._stable = Alarm(self._on_stable)
+
+    @property
+    def place(self) -> str:
+        """The end of each message: operators read the cause first."""
+        return f"(Server {self._key} on worker {self._worker_id}.)"
 
     def report(self, reason: str, message: str, severity: Severity = "error") -> None:
         """Report a problem, which stays open until it is cleared."""
@@ -39,16 +51,31 @@ class ServerProblems:
         self._until_start.add(reason)
         self.report(reason, fault.message)
 
+    def report_crash(self, fault: Fault) -> None:
+        """Report that an instance ended by itself, until later ones run for long enough.
+
+        In a crash loop each restart succeeds; the problem stays open and counts.
+        """
+        self._stable.clear()
+        self._crashes = self._crashes.crashed(self._loop.time())
+        self.report_fault(fault)
+        self._until_stable |= self._until_start
+
+    def _on_stable(self) -> None:
+        self.clear(*self._until_stable)
+        self._until_stable.clear()
+
     def on_started(self, live: LiveInstance) -> None:
         """Clear the problems of failed starts, and report the warnings of a started instance."""
-        self.clear(*self._until_start, UNREACHABLE)
+        self.clear(*(self._until_start - self._until_stable), UNREACHABLE)
         self._until_start.clear()
+        if self._until_stable:
+            self._stable.set(self._loop.time() + self._crashes.quiet)
         if live.spec.transport == "python":
             live.instance.stderr.watch(self._report_raised)
         warnings = dict(live.instance.warnings)
         for reason, text in warnings.items():
-            message = f"On worker {self._worker_id}, server {self._key}: {text}"
-            self.report(reason, message, "warning")
+            self.report(reason, f"{sentence(text)} {self.place}", "warning")
         self.clear(*(reason for reason in LIMIT_REASONS if reason not in warnings))
 
     def _report_raised(self, line: str) -> None:
@@ -57,9 +84,9 @@ class ServerProblems:
         if place != line:
             self.report(
                 "CALL_RAISED",
-                f"On worker {self._worker_id}, a call of server {self._key} raised: {place}. Its "
-                f"caller got the error. See `leaseway logs {self._key.server_id}` for the "
-                "traceback; this warning stays until the server's entry or code changes.",
+                f"A call raised: {sentence(place)} Its caller got the error. See `leaseway logs "
+                f"{self._key.server_id}` for the traceback; this warning stays until the server's "
+                f"entry or code changes. {self.place}",
                 "warning",
             )
 
@@ -71,6 +98,8 @@ class ServerProblems:
                 self._reports.clear_problem(WorkerProblem("server", reason, "", self._key))
 
     def clear_all(self) -> None:
+        self._stable.clear()
+        self._until_stable.clear()
         self.clear(*tuple(self._open))
 
     def report_changed_lists(self, finding: str) -> None:
@@ -81,10 +110,10 @@ class ServerProblems:
         """
         self.report(
             _TOOLS_CHANGED,
-            f"On worker {self._worker_id}, a leased instance of server {self._key} reports that "
-            f"its tools, prompts or resources changed, and its list {finding} Callers see the "
-            "recorded lists (see `leaseway servers`) until the server is probed again: when its "
-            "entry changes how it starts, or when the control plane and the workers restart.",
+            "A leased instance reports that its tools, prompts or resources changed, and its list "
+            f"{finding} Callers see the recorded lists (see `leaseway servers`) until the server "
+            "is probed again: when its entry changes how it starts, or when the control plane and "
+            f"the workers restart. {self.place}",
             "warning",
         )
 
@@ -106,9 +135,8 @@ class ServerProblems:
             differences = describe_differences(live.differing, live.instance.tools)
             self.report(
                 _TOOL_DIFFERS,
-                f"On worker {self._worker_id}, server {self._key} has other tools than the listed "
-                f"ones: {differences}. Calls of them are rejected there. Install the same server "
-                "on all workers.",
+                f"It has other tools than the listed ones: {differences}. Calls of them are "
+                f"rejected there. Install the same server on all workers. {self.place}",
             )
         elif not any(other.differing for other in instances):
             self.clear(_TOOL_DIFFERS)

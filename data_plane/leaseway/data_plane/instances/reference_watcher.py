@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.background import DISK_TIMEOUT, DiskScanner
-from leaseway.data_plane.core.problems import WorkerProblem
+from leaseway.data_plane.core.problems import WorkerProblem, sentence
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.live_instance import LiveInstance
@@ -249,9 +249,8 @@ class ReferenceWatcher:
         elif generation.instances.resolved_values is not None:
             generation.problems.report(
                 _MISSING,
-                f"On worker {self._context.worker_id}, server {generation.key} keeps the values "
-                f"that it was started with, because a reference no longer resolves: "
-                f"{resolution.outcome.message}",
+                f"{sentence(resolution.outcome.message)} It no longer resolves, so the "
+                f"server keeps the values that it was started with. {generation.problems.place}",
             )
 
     def _reconcile(self, generation: Generation) -> None:
@@ -315,9 +314,9 @@ class ReferenceWatcher:
         if not old.draining:
             old.problems.report(
                 _FAILED,
-                f"On worker {self._context.worker_id}, server {old.key} did not start with the "
-                f"new values of its secrets, files or module; it keeps the old values, and the "
-                f"start is retried: {fault.message}",
+                f"{sentence(fault.message)} So the new values of its secrets, files or module "
+                f"are not in use: it keeps the old ones, and the start is retried. "
+                f"{old.problems.place}",
             )
 
     async def _swap(self, old: Generation, live: LiveInstance) -> None:

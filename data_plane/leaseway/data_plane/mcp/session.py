@@ -21,7 +21,7 @@ from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.core.desired_state import working_folder
 from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.mcp.connect import ServerContext, connect
-from leaseway.data_plane.mcp.process.stderr import StderrTail, significant_line
+from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features import handshake
 from leaseway.data_plane.mcp.protocol.features.health import (
@@ -199,7 +199,7 @@ def start_fault(
     if last_words:
         metadata["stderr"] = last_words
         if "wrote last" not in text:
-            text += f" It wrote last: {significant_line(last_words)}"
+            text += f" It wrote last: {stderr.cause}"
     if garbage and phase != "list":
         text += (
             " It also sent messages that are not JSON-RPC: check that its command starts an MCP"

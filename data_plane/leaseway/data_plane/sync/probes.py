@@ -179,9 +179,8 @@ class Prober:
             WorkerProblem(
                 "server",
                 "OFFERS_NOT_LISTED",
-                f"Not all prompts and resources of server {key} could be listed on worker {worker}:"
-                f" {' '.join(listed.gaps)} The previous lists stay; its tools are unaffected. See "
-                "the server's own log (`leaseway logs`).",
+                f"{' '.join(listed.gaps)} The previous lists stay; its tools are unaffected. See "
+                f"the server's own log (`leaseway logs`). (Server {key} on worker {worker}.)",
                 key,
                 "warning",
             ),
@@ -191,8 +190,7 @@ class Prober:
             WorkerProblem(
                 "server",
                 "DEFINITIONS_LEFT_OUT",
-                f"Not all that server {key} lists on worker {worker} can be used. "
-                f"{' '.join(listed.skipped)} Fix the server.",
+                f"{' '.join(listed.skipped)} Fix the server. (Server {key} on worker {worker}.)",
                 key,
                 "warning",
             ),

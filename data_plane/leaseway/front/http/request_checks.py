@@ -19,12 +19,11 @@ from leaseway.front.http.streams import json_response
 from leaseway.front.messages import JsonRpcError, error_message
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.channels.auth import KEY_VARIABLE
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint, is_local_host
 
 MAX_BODY: Final = MAX_ARGUMENTS + MIB
 """Bytes of one message."""
 _BODY_TIMEOUT: Final = 30.0
-_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class HttpError(Exception):
@@ -63,9 +62,7 @@ class AccessCheck:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
         # Beyond loopback the key protects: a foreign page does not have it.
         self._hosts = (
-            frozenset(host.lower() for host in hosts) | _LOCAL
-            if endpoint.is_loopback or hosts
-            else None
+            frozenset(host.lower() for host in hosts) if endpoint.is_loopback or hosts else None
         )
 
     def check(self, headers: Mapping[str, str]) -> None:
@@ -73,7 +70,7 @@ class AccessCheck:
         origin = headers.get("Origin")
         if origin is not None and not self._is_allowed_origin(origin):
             raise HttpError(403, f"Origin {origin[:200]} is not allowed; see --allow-origin.")
-        if self._hosts is not None and _host_of(headers.get("Host", "")) not in self._hosts:
+        if not self._is_allowed_host(headers.get("Host", "")):
             raise HttpError(403, "This Host is not allowed; see --allow-host.")
         if self._expected is None:
             return
@@ -85,7 +82,12 @@ class AccessCheck:
     def _is_allowed_origin(self, origin: str) -> bool:
         if origin.lower() in self._origins:
             return True
-        return self._hosts is not None and _host_of_url(origin) in _LOCAL
+        return self._hosts is not None and is_local_host(origin.partition("://")[2])
+
+    def _is_allowed_host(self, header: str) -> bool:
+        if self._hosts is None:
+            return True
+        return _host_of_url(f"http://{header}") in self._hosts or is_local_host(header)
 
 
 async def read_body(http: web.BaseRequest) -> bytes:
@@ -112,10 +114,6 @@ def accepts_stream(http: web.BaseRequest) -> bool:
     if "application/json" not in accept and "*/*" not in accept and "application/*" not in accept:
         raise HttpError(406, "Accept application/json and text/event-stream.")
     return "text/event-stream" in accept
-
-
-def _host_of(header: str) -> str:
-    return _host_of_url(f"http://{header}")
 
 
 def _host_of_url(url: str) -> str:

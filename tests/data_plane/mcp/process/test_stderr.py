@@ -102,8 +102,64 @@ def test_blank_lines_are_not_among_the_last_lines() -> None:
         ("docker: no such image.\nSee 'docker run --help'.\n", "docker: no such image."),
         ("a\n\nRun 'docker run --help' for more information", "a"),
         ("npm notice only", "npm notice only"),
+        (
+            "usage: s [-h]\ns: error: unrecognized arguments: --x",
+            "s: error: unrecognized arguments: --x",
+        ),
+        (
+            "error: unknown option '--x'\n\nUsage: s [options]\n\nOptions:\n  -h  show help",
+            "error: unknown option '--x'",
+        ),
+        (
+            (
+                "error: unexpected argument '--x' found\n\nUsage: s <FILE>\n\n"
+                "For more information, try '--help'.\n"
+            ),
+            "error: unexpected argument '--x' found",
+        ),
+        (
+            "flag provided but not defined: -x\nUsage of server:\n  -port int\n    \tthe port\n",
+            "flag provided but not defined: -x",
+        ),
+        ("Usage: s DIRECTORY [DIRECTORY ...]\n", "Usage: s DIRECTORY [DIRECTORY ...]"),
+        (
+            (
+                "node:internal/modules/cjs/loader:1148\n  throw err;\n  ^\n\n"
+                "Error: Cannot find module '/s.js'\n    at f (node:x:1:2) {\n"
+                "  code: 'MODULE_NOT_FOUND',\n  requireStack: []\n}\n\nNode.js v20.20.2\n"
+            ),
+            "Error: Cannot find module '/s.js'",
+        ),
+        (
+            (
+                'Traceback (most recent call last):\n  File "s.py", line 1, in <module>\n'
+                "KeyError: 'TOKEN'\n"
+            ),
+            "KeyError: 'TOKEN'",
+        ),
+        (
+            "panic: no licence\n\ngoroutine 1 [running]:\nm.main()\n\t/s.go:5\nexit status 2\n",
+            "panic: no licence",
+        ),
+        (
+            (
+                "thread 'main' panicked at src/main.rs:4:5:\nno licence\n"
+                "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n"
+            ),
+            "no licence",
+        ),
+        ("Error: no disk\nINFO 0 requests failed\nshutting down", "Error: no disk"),
+        ("bye", "bye"),
         ("See 'x --help'.\n \n\n", "See 'x --help'."),
     ],
 )
 def test_the_significant_line_is_not_a_pointer_to_a_log_or_help(words: str, line: str) -> None:
     assert significant_line(words) == line
+
+
+def test_the_cause_is_found_before_a_long_help_text() -> None:
+    tail = StderrTail()
+    options = "".join(f"  --option-{number}  what it does\n" for number in range(40))
+    tail.feed(f"error: unknown option '--x'\nUsage: s [options]\nOptions:\n{options}".encode())
+    assert tail.cause == "error: unknown option '--x'"
+    assert StderrTail().cause == ""

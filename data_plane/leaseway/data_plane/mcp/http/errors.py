@@ -12,6 +12,7 @@ import msgspec
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND
 from yarl import URL
 
+from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, decode
 from leaseway.data_plane.mcp.protocol.transport import Receipt
 from leaseway.wire import bounds
@@ -134,16 +135,6 @@ def not_followed(server: str, target: URL, status: int) -> Fault:
         status,
         INVALID_REQUEST,
     )
-
-
-def same_origin(source: URL, target: URL) -> bool:
-    """Return whether credentials for one URL may be sent to another."""
-    if target.host != source.host or target.scheme not in ("http", "https"):
-        return False
-    upgraded = source.scheme == "http" and target.scheme == "https"
-    if upgraded and source.is_default_port() and target.is_default_port():
-        return True
-    return target.scheme == source.scheme and target.port == source.port
 
 
 def status_fault(

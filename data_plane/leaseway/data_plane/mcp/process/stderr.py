@@ -11,24 +11,57 @@ from leaseway.wire import bounds
 
 _HIDDEN: Final = "[hidden]"
 _MIN_SECRET: Final = 4
+_MAX_LINE: Final = 300
 _NOISE: Final = re.compile(
-    r"\s*|(See|Run|Try) '[^']*--help'.{0,40}"
-    r"|Node\.js v[\d.]+\s*|\s+at .*"
+    r"\W*|(See|Run|Try) '[^']*--?h(elp)?'.{0,40}|.{0,60}\btry '[^']*--?h(elp)?'\.?\s*"
+    r"|Node\.js v[\d.]+\s*|\s+at .*|note: run with `RUST_BACKTRACE=.*|exit status \d+\s*"
+    r"|goroutine \d+ \[.*|\s+(code|errno|syscall|path|requireStack): .*"
     r"|npm notice.*"
     r"|npm (error|ERR!)(\s+\d{3})?\s*"
     r"|npm (error|ERR!)\s+(A complete log of this run|/\S+-debug-\d+\.log|[A-Z]:\\\S+\.log).*"
     r"|npm (error|ERR!)\s+404\s+(Note that you can also|tarball, folder).*"
 )
+_HELP: Final = re.compile(
+    r"\s*(usage\b.*"
+    r"|(positional arguments|((global|available|common) )?(options|commands|subcommands|arguments"
+    r"|flags)|examples?):?\s*)",
+    re.IGNORECASE,
+)
+"""The head of a part of a help text, whose other lines are indented."""
+_CAUSE: Final = re.compile(
+    r"(error|exception)\b|\b(fatal|panic|failed|failure|cannot|can't|could not|unable to"
+    r"|not found|no such|not defined|denied|refused|unrecogni[sz]ed"
+    r"|unknown (option|argument|flag|command)|unexpected argument|invalid|missing|required)\b",
+    re.IGNORECASE,
+)
+_CHATTER: Final = re.compile(r"\b(TRACE|DEBUG|INFO|NOTICE)\b")
 
 
 def significant_line(text: str) -> str:
-    """Return the last line that does not just point to help or to a log file.
+    """Return the line that says most likely why a process ended.
 
-    If there is none, the last line that is not blank.
+    That is the last line that reads like an error, or else the last one, without help texts,
+    stack traces and pointers to help or a log file. If nothing is left, the last line that is not
+    blank.
     """
     lines = [line for line in text.splitlines() if line.strip()]
-    significant = [line for line in lines if not _NOISE.fullmatch(line)]
-    return (significant or lines)[-1][:300]
+    significant = _without_help(lines)
+    causes = [line for line in significant if _CAUSE.search(line) and not _CHATTER.search(line)]
+    return (causes or significant or lines)[-1][:_MAX_LINE]
+
+
+def _without_help(lines: Iterable[str]) -> list[str]:
+    kept: list[str] = []
+    in_help = False
+    for line in lines:
+        if _HELP.fullmatch(line):
+            in_help = True
+        elif in_help and line[0].isspace():
+            continue
+        elif not _NOISE.fullmatch(line):
+            in_help = False
+            kept.append(line)
+    return kept
 
 
 class StderrTail:
@@ -84,6 +117,12 @@ class StderrTail:
     def last(self, lines: int, size: int) -> str:
         """Return at most `lines` of the last non-blank lines, at most `size` characters of them."""
         return "\n".join([line for line in self.lines() if line.strip()][-lines:])[-size:]
+
+    @property
+    def cause(self) -> str:
+        """The kept line that says most likely why the process ended; empty if there is none."""
+        kept = "\n".join(self.lines())
+        return significant_line(kept) if kept.strip() else ""
 
     def _add(self, piece: bytes) -> None:
         room = self._room - len(self._partial)

@@ -18,6 +18,7 @@ import aiohttp
 from yarl import URL
 
 from leaseway.data_plane.background import shielded
+from leaseway.data_plane.core.origin import same_origin
 from leaseway.data_plane.mcp.http import errors
 from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint, RequestBody
 from leaseway.data_plane.mcp.http.sse_parser import SseEvent, SseParser, SseTooLarge
@@ -201,7 +202,7 @@ class SseTransport(Transport):
             origin = target.origin()
         except ValueError:
             raise errors.unreadable(self._server, "an endpoint that is not a URL") from None
-        if errors.same_origin(stream, target):
+        if same_origin(stream, target):
             return target
         raise Fault(
             Reason.SERVER_ERROR,

@@ -11,7 +11,7 @@ import asyncio
 from typing import Final
 
 from leaseway.data_plane.mcp.process.process import STOP_GRACE, ServerProcess, pipe_for_loop
-from leaseway.data_plane.mcp.process.stderr import StderrTail, significant_line
+from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.messages.lines import LineSplitter, LineTooLong
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
 from leaseway.wire import bounds
@@ -208,7 +208,7 @@ class StdioTransport(Transport):
         if stderr:
             metadata["stderr"] = stderr
         text = f"The server {self._server} {ended}"
-        text += f"; it wrote last: {significant_line(stderr)}" if stderr else "."
+        text += f"; it wrote last: {self._stderr.cause}" if stderr else "."
         return Fault(Reason.SERVER_LOST, text, metadata=metadata)
 
 

@@ -116,7 +116,12 @@ def _status_lines(overview: Overview) -> Iterator[str]:
     yield f"problems  {_counted(problem.severity for problem in overview.problems)}"
     for problem in sorted(overview.problems, key=lambda each: each.severity)[:_MAX_ROWS]:
         place = problem.server_id or problem.worker or problem.scope
-        yield f"          {problem.severity} {problem.reason} {place}: {_line(problem.message)}"
+        shown = any(
+            server.id == problem.server_id and problem.message in server.problem
+            for server in down[:_MAX_ROWS]
+        )
+        message = "see above" if shown else _line(problem.message)
+        yield f"          {problem.severity} {problem.reason} {place}: {message}"
     yield from _more(overview.problems)
     reload = overview.last_reload
     yield "reload    none yet" if reload is None else f"reload    {_event_line(reload)}"

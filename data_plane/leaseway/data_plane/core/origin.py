@@ -1,0 +1,38 @@
+"""Whether credentials for one URL may be sent to another. Pure.
+
+Every redirect and every address that a server names is decided here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from yarl import URL
+
+
+def same_origin(source: URL, target: URL) -> bool:
+    """Return whether credentials for `source` may be sent to `target`.
+
+    That is so if scheme, host and port are the same; or if the same host is asked over https
+    instead of http, both at their default ports. Hosts are compared without regard to case, a
+    trailing dot and the spelling of an IPv6 address. A target with a user or password is never the
+    same: those would be credentials of whoever wrote it.
+    """
+    if source.scheme not in ("http", "https") or target.scheme not in ("http", "https"):
+        return False
+    host = _host(source)
+    if not host or host != _host(target):
+        return False
+    if target.raw_user is not None or target.raw_password is not None:
+        return False
+    if (source.scheme, target.scheme) == ("http", "https"):
+        return source.port == 80 and target.port == 443
+    return source.scheme == target.scheme and source.port == target.port
+
+
+def _host(url: URL) -> str:
+    host = (url.raw_host or "").lower().removesuffix(".")
+    try:
+        return ipaddress.ip_address(host).compressed
+    except ValueError:
+        return host
