@@ -20,7 +20,7 @@ from joserfc.jwk import ECKey, KeySet, OctKey
 from leaseway.identity.authenticator import Authenticator, authenticator_for
 from leaseway.identity.certificates import CertificateRule, principal_for_names
 from leaseway.identity.keys import add_key, make_key, revoke_key
-from leaseway.identity.principal import LOOPBACK, SHARED_KEY, Role
+from leaseway.identity.principal import CREDENTIAL, LOOPBACK, SHARED_KEY, Role
 from leaseway.identity.settings import IdentityFileError, read_identity_file
 from leaseway.wire.errors import Fault, Reason
 
@@ -217,6 +217,40 @@ async def test_a_revoked_key_ends_its_streams_and_a_new_key_is_accepted(tmp_path
         await auth.refresh()
         assert "revoked" in revoked.result().message
     await refused(auth, key)
+
+
+@pytest.mark.parametrize("ends", ["has expired", "was revoked"])
+async def test_a_key_that_is_no_longer_valid_is_named_and_a_guess_is_not(
+    tmp_path: Path, clock: Clock, ends: str
+) -> None:
+    path = tmp_path / "keys.json"
+    key, record = make_key(
+        roles=[Role.CALLER], tenant="acme", agent=None, now=NOW, expires_at=NOW + 5
+    )
+    add_key(path, record)
+    if ends == "was revoked":
+        revoke_key(path, record.id, NOW)
+    auth = Authenticator(keys=path, now=clock, clock=clock)
+    clock.at += 6
+    with pytest.raises(Fault, match=f"The API key {record.id} {ends}") as raised:
+        await auth.principal(f"Bearer {key}")
+    assert raised.value.metadata == {CREDENTIAL: f"key {record.id}"}
+    with pytest.raises(Fault, match="is unknown") as raised:
+        await auth.principal(f"Bearer {key[:-1]}{'a' if key[-1] != 'a' else 'b'}")
+    assert raised.value.metadata == {}
+
+
+async def test_the_subject_of_an_expired_token_is_named_and_that_of_a_forged_one_is_not(
+    issued: tuple[Authenticator, ECKey],
+) -> None:
+    auth, key = issued
+    with pytest.raises(Fault) as raised:
+        await auth.principal(f"Bearer {token(key, exp=int(NOW) - 600)}")
+    assert raised.value.metadata == {CREDENTIAL: "token alice"}
+    forged = token(ECKey.generate_key("P-256", {"kid": "first"}, private=True), exp=1)
+    with pytest.raises(Fault) as raised:
+        await auth.principal(f"Bearer {forged}")
+    assert raised.value.metadata == {}
 
 
 async def test_an_expired_credential_ends_its_streams(tmp_path: Path, clock: Clock) -> None:

@@ -253,11 +253,12 @@ async def test_refused_rpcs_are_recorded(system: System) -> None:
     system.authenticator.refusals.on_refused = lambda refusal, _: reported.append(
         (refusal.rpc, refusal.by, refusal.outcome)
     )
-    names = {name: f"key {system.keys[name][4:12]}" for name in ("acme", "viewer")}
+    names = {name: f"key {system.keys[name][4:12]}" for name in ("acme", "viewer", "revoked")}
     drain, listing = "AdminService/DrainWorker", "CatalogService/ListTools"
     for rpc, credential, tenant in (
         (drain, None, ""),
-        (drain, "revoked", ""),  # same as no credential
+        (drain, "revoked", ""),
+        (drain, None, ""),
         (drain, "acme", ""),
         (drain, "viewer", ""),
         (listing, "acme", "rival"),
@@ -272,6 +273,7 @@ async def test_refused_rpcs_are_recorded(system: System) -> None:
             await guess(b"")
     assert reported == [
         (drain, "", "UNAUTHENTICATED"),
+        (drain, names["revoked"], "UNAUTHENTICATED"),
         (drain, names["acme"], "PERMISSION_DENIED"),
         (drain, names["viewer"], "PERMISSION_DENIED"),
         (listing, names["acme"], "PERMISSION_DENIED"),

@@ -22,6 +22,7 @@ from leaseway.identity.certificates import certificate_names, principal_for_name
 from leaseway.identity.keys import (
     KeyFileError,
     KeyRecords,
+    genuine_record,
     is_api_key,
     principal_for_key,
     read_key_file,
@@ -186,14 +187,22 @@ class Authenticator:
                 await self.refresh()  # the key may be new
                 found = principal_for_key(self._keys, credential, self._now())
             if found is None:
-                raise unauthenticated(
-                    "This API key is unknown, expired or revoked. Ask an operator for another one."
-                )
+                raise self._refused_key(credential)
             return found
         if self._issuers and looks_like_token(credential):
             return await self._token(credential)
         raise unauthenticated(
             f"This credential is not accepted: this address requires {self._accepted()}. {_HOW}"
+        )
+
+    def _refused_key(self, credential: str) -> Fault:
+        """Return why an API key is not accepted; whoever has its secret may know its state."""
+        record = genuine_record(self._keys, credential)
+        if record is None:
+            return unauthenticated("This API key is unknown. Ask an operator for another one.")
+        ended = "was revoked" if record.revoked_at else "has expired"
+        return unauthenticated(
+            f"The API {record.name} {ended}. Ask an operator for another one.", record.name
         )
 
     async def _token(self, token: str) -> Principal:

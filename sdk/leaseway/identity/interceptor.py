@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from leaseway.identity.authenticator import Authenticator
-from leaseway.identity.principal import LOOPBACK, Principal
+from leaseway.identity.principal import CREDENTIAL, LOOPBACK, Principal
 from leaseway.identity.rules import HEALTH, authorize, scope_request
 from leaseway.wire.errors import Fault
 from leaseway.wire.status import abort
@@ -158,7 +158,8 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
                     scope_request(principal, rule, request)
         except Fault as fault:
             rpc = method.removeprefix(_PACKAGE)
-            self._authenticator.refusals.record(rpc, name, str(context.peer()), fault)
+            by = name or fault.metadata.get(CREDENTIAL, "")
+            self._authenticator.refusals.record(rpc, by, str(context.peer()), fault)
             raise
         return principal
 

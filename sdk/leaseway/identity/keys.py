@@ -68,6 +68,11 @@ class KeyRecord:
     revoked_at: str = ""
     note: str = ""
 
+    @property
+    def name(self) -> str:
+        """Its name in logs and the audit."""
+        return f"key {self.id}"
+
     def state(self, now: float) -> str:
         if self.revoked_at:
             return "revoked"
@@ -126,15 +131,21 @@ def principal_for_key(keys: KeyRecords, credential: str, now: float) -> Principa
 
     An unknown id takes as long as a wrong secret.
     """
+    record = genuine_record(keys, credential)
+    if record is None or record.state(now) != "active":
+        return None
+    return Principal(record.name, record.roles, record.tenant, record.agent, record.expires_at)
+
+
+def genuine_record(keys: KeyRecords, credential: str) -> KeyRecord | None:
+    """Return the record of a key whose secret is right, valid or not; None for any other."""
     if len(credential) > _MAX_KEY_LENGTH:
         return None
     key_id, _, secret = credential.removeprefix(PREFIX).partition("_")
     record = keys.get(key_id)
     digest = _digest(record.salt if record is not None else _NO_SALT, secret)
     matches = hmac.compare_digest(digest, record.digest if record is not None else _NO_SALT * 2)
-    if record is None or not matches or record.state(now) != "active":
-        return None
-    return Principal(f"key {key_id}", record.roles, record.tenant, record.agent, record.expires_at)
+    return record if matches else None
 
 
 def read_key_file(path: Path) -> KeyRecords:

@@ -126,6 +126,17 @@ def check_name(what: str, name: str) -> str:
     return name
 
 
-def unauthenticated(message: str) -> Fault:
-    """Return the fault for a request whose credential is missing or invalid."""
-    return Fault(Reason.UNAUTHENTICATED, message)
+CREDENTIAL: Final = "credential"
+"""The metadata of a fault with the name of a credential that is genuine but no longer valid."""
+
+
+def unauthenticated(message: str, credential: str = "") -> Fault:
+    """Return the fault for a request whose credential is missing or invalid.
+
+    Args:
+        message: The message.
+        credential: The name of a genuine credential that has expired or was revoked, for the
+            audit; empty for any other.
+    """
+    metadata = {CREDENTIAL: credential} if credential else {}
+    return Fault(Reason.UNAUTHENTICATED, message, metadata=metadata)

@@ -25,7 +25,8 @@ class RpcRefusal:
 
     Attributes:
         rpc: `Service/Method`, or empty for an unknown RPC.
-        by: The name of the credential, or empty if none was valid.
+        by: The name of the credential, also if it has expired or was revoked; empty if none was
+            genuine.
         peer: The sender's address without port.
         outcome: The error's reason.
     """

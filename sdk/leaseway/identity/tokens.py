@@ -85,6 +85,12 @@ def looks_like_token(credential: str) -> bool:
     return credential.startswith("eyJ") and credential.count(".") == 2
 
 
+def _name(claims: Mapping[str, Any]) -> str:
+    subject = claims.get("sub")
+    shown = subject[:128] if isinstance(subject, str) and subject.isprintable() else "no subject"
+    return f"token {shown}"
+
+
 def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principal:
     """Return the principal of a verified token.
 
@@ -99,9 +105,7 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
             agent = check_name("agent", _text(issuer.agent_claim, agent))
     except ValueError as error:
         raise unauthenticated(f"This token of {issuer.issuer} cannot be used: {error}") from None
-    subject = claims.get("sub")
-    shown = subject[:128] if isinstance(subject, str) and subject.isprintable() else "no subject"
-    return Principal(f"token {shown}", roles, tenant, agent, float(claims["exp"]) + _LEEWAY)
+    return Principal(_name(claims), roles, tenant, agent, float(claims["exp"]) + _LEEWAY)
 
 
 def _roles(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[Role]:
@@ -248,6 +252,7 @@ async def verify_token(
     issuer = issuer_keys.issuer
     key_id = header.get("kid")
     keys = await issuer_keys.keys_for(key_id if isinstance(key_id, str) else None)
+    claims: Mapping[str, Any] = {}
     try:
         claims = jwt.decode(token, keys, algorithms=list(ALGORITHMS)).claims
         registry = jwt.JWTClaimsRegistry(
@@ -262,7 +267,8 @@ async def verify_token(
         reason = getattr(error, "error", "") or type(error).__name__
         raise unauthenticated(
             f"This token of {issuer.issuer} is not valid ({reason}). Get a new one for the "
-            f"audience '{issuer.audience}'."
+            f"audience '{issuer.audience}'.",
+            _name(claims) if claims else "",  # its signature is right
         ) from None
     return principal_from_claims(issuer, claims)
 
