@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from tests.cli.memory import NOW, SERVER, MemoryClient, answering, status_with
+from tests.cli.memory import NOW, PROBLEM, SERVER, MemoryClient, answering, status_with
 from tests.conftest import BOUND
 
 from leaseway.sdk import (
@@ -250,3 +250,19 @@ def test_an_unusable_key_is_a_usage_error(run: Run) -> None:
     assert done.exit_code == 2
     assert "LEASEWAY_KEY" in done.stderr
     assert "two words" not in done.stderr
+
+
+def test_status_prints_the_cause_of_a_server_that_is_down_once(
+    run: Run, client: MemoryClient
+) -> None:
+    cause = "The server time exited with status 3; it wrote last: no licence."
+    down = dataclasses.replace(
+        SERVER, state=ServerState.FAILING, problem=f"{cause} Up on 0 of 1 workers."
+    )
+    client.listed["servers"] = [down]
+    client.listed["problems"] = [dataclasses.replace(PROBLEM, message=cause)]
+    done = run("status")
+    assert done.exit_code == 1
+    assert f"time failing: {cause}" in done.stdout
+    assert done.stdout.count(cause) == 1
+    assert "error EXITED time: see above" in done.stdout
