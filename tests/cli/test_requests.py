@@ -253,8 +253,12 @@ def test_an_unusable_key_is_a_usage_error(run: Run) -> None:
 
 
 def test_status_prints_the_cause_of_a_server_that_is_down_once(
-    run: Run, client: MemoryClient
+    run: Run, client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def no_events(*_: object, **__: object) -> list[Any]:
+        return []
+
+    monkeypatch.setattr("leaseway.sdk.operators.observe.fetch_events", no_events)
     cause = "The server time exited with status 3; it wrote last: no licence."
     down = dataclasses.replace(
         SERVER, state=ServerState.FAILING, problem=f"{cause} Up on 0 of 1 workers."
