@@ -212,6 +212,10 @@ def placeholders(endpoint: str) -> tuple[str, ...]:
     return tuple(_PLACEHOLDER.findall(endpoint))
 
 
+def is_media_type(text: str) -> bool:
+    return _MEDIA_TYPE.fullmatch(text) is not None
+
+
 def is_base_url(text: str) -> bool:
     """Return whether a text can be the address of a tool's own server, or its path."""
     if len(text) > _MAX_URL or any(

@@ -30,7 +30,7 @@ from leaseway.spec.model import VariantKey
 from leaseway.wire.names import is_valid_name
 
 CORPUS = Path(__file__).resolve().parents[3] / "corpus" / "openapi"
-PUBLIC = {"github": (1222, 1), "kubernetes-core": (248, 0), "wsf-schedule": (25, 0)}
+PUBLIC = {"github": (1223, 0), "kubernetes-core": (248, 0), "wsf-schedule": (25, 0)}
 """Operations that are tools, and those that are none."""
 
 
@@ -182,12 +182,14 @@ def test_bodies_of_other_kinds(media: str, body: str, names: list[str]) -> None:
     ("paths", "why"),
     [
         ("/x: { trace: {} }", "the method TRACE is not supported"),
-        ("/x: { get: { servers: [ { url: 'http://other' } ] } }", "has its own 'servers'"),
+        ("/x: { get: { servers: [ { url: 'ftp://other' } ] } }", "none of them is a usable"),
         ("/x/{id}: { get: {} }", "no parameter 'id' with position: path"),
         ("/x: { get: { parameters: [ { name: c, in: cookie, required: true } ] } }", "cookie 'c'"),
         ("/x: { get: { parameters: [ { $ref: 'x.yaml#/p' } ] } }", "refers to another document"),
         ("/x: { get: { parameters: [ { $ref: '#/nowhere' } ] } }", "which does not exist"),
-        ("/x/{id}: { get: { parameters: [ { name: id, in: path, style: matrix } ] } }", "'matrix'"),
+        ("/x/{id}: { get: { parameters: [ { name: id, in: path, style: odd } ] } }", "style 'odd'"),
+        ("/x: { get: { parameters: [ { name: id, in: query, style: odd } ] } }", "style 'odd'"),
+        ("/x: { get: { parameters: [ { name: id, in: header, style: odd } ] } }", "style 'odd'"),
         (("/x: { post: { requestBody: { content: { multipart/form-data: { schema:"
          " { type: string } } } } } }"), "not a plain object"),
         ("/x: { get: { requestBody: { content: { application/json: {} } } } }", "needs a body"),
@@ -310,7 +312,8 @@ def test_a_body_keeps_the_type_that_the_document_says() -> None:
     ("document", "words"),
     [
         ([], "must be a mapping"),
-        ({"swagger": "2.0"}, "Swagger 2.0, but 3.0 or 3.1 is needed"),
+        ({"swagger": "1.2"}, "Swagger 1.2, but OpenAPI 3 or Swagger 2 is needed"),
+        ({"swagger": "2.0", "paths": []}, "'paths' is not a mapping"),
         ({"openapi": "4.0"}, "OpenAPI 4.0"),
         ({"openapi": "3.1.0", "paths": []}, "'paths' is not a mapping"),
     ],
