@@ -21,7 +21,7 @@ def imported(
         listed = [each if isinstance(each, dict) else {"url": each} for each in urls or ()]
         return {"servers": listed} if given is not None else {}
 
-    made = import_document(
+    return import_document(
         {
             "openapi": "3.1.0",
             **servers(document),
@@ -32,7 +32,6 @@ def imported(
         },
         address=address,
     )
-    return made
 
 
 @pytest.mark.parametrize(
