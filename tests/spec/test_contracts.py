@@ -111,7 +111,9 @@ def test_what_a_call_depends_on_may_not_differ(change: str) -> None:
 
 def test_definitions_that_differ_only_far_below_are_told_apart() -> None:
     def chain(last: str) -> bytes:
-        named = {f"d{n}": {"items": {"$ref": f"#/$defs/d{n + 1}"}} for n in range(40)}
+        named: dict[str, Any] = {
+            f"d{n}": {"items": {"$ref": f"#/$defs/d{n + 1}"}} for n in range(40)
+        }
         named["d40"] = {"type": last}
         return encoded({"name": "t", "inputSchema": {"$ref": "#/$defs/d0", "$defs": named}})
 

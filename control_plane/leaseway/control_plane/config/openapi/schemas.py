@@ -240,7 +240,8 @@ class _Conversion:
         self, schema: Mapping[str, Any], reference: str, depth: int, above: tuple[str, ...]
     ) -> dict[str, Any]:
         """Return a referred schema, with the keywords that stand beside the reference."""
-        notes, rules = {}, {}
+        notes: dict[str, Any] = {}
+        rules: dict[str, Any] = {}
         for key, value in schema.items():
             is_note = key in _NOTES or key not in _RULES
             if key != "$ref":
@@ -309,7 +310,9 @@ def _with_null(converted: dict[str, Any]) -> dict[str, Any]:
         converted["enum"] = [*values, None]
     if accepts_null(converted):
         return converted
-    notes = {key: converted.pop(key) for key in ("title", "description") if key in converted}
+    notes: dict[str, Any] = {
+        key: converted.pop(key) for key in ("title", "description") if key in converted
+    }
     return {**notes, "anyOf": [converted, {"type": "null"}]}
 
 
