@@ -46,11 +46,12 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _MEDIA_TYPE: Final = re.compile(
     r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}(; ?[A-Za-z0-9-]{1,64}=[\w.+-]{1,64})*"
 )
-_RESERVED_HEADERS: Final = frozenset(
+RESERVED_HEADERS: Final = frozenset(
     ("host", "content-length", "content-type", "transfer-encoding", "connection", "keep-alive",
      "te", "trailer", "upgrade", "proxy-authorization", "proxy-connection", "traceparent",
      "tracestate", "expect")
 )  # fmt: skip
+"""Headers that no parameter sets, because Leaseway or HTTP itself does; in lower case."""
 _MAX_NAME: Final = 128
 _MAX_URL: Final = 2_048
 
@@ -338,7 +339,7 @@ def _parameter_fault(tool: HttpTool, parameter: HttpParameter) -> str | None:
     if parameter.position == "header":
         if not _TOKEN.fullmatch(name):
             return f"has the header parameter {shown}, which is not a valid header name"
-        if name.lower() in _RESERVED_HEADERS:
+        if name.lower() in RESERVED_HEADERS:
             return f"has the header parameter {shown}, a header that Leaseway sets itself"
     if parameter.position == "body" and tool.method in READ_METHODS:
         return f"has the body parameter {shown}, but {tool.method} has no body"

@@ -219,7 +219,10 @@ class HttpInstance:
             arguments = msgspec.json.decode(request.arguments or b"{}", type=dict)
             if prepared.bytes_in and request.read_artifact is not None:
                 await read_artifacts(arguments, prepared.bytes_in, request.read_artifact)
-            http_request = build_request(prepared.tool, prepared.base, arguments)
+            has_nulls = b"null" in request.arguments
+            http_request = build_request(
+                prepared.tool, prepared.base, arguments, has_nulls=has_nulls
+            )
             meta = request.meta or {}
             trace = {name: str(meta[name]) for name in _TRACE if meta.get(name)}
             async with asyncio.timeout(prepared.tool.timeout):

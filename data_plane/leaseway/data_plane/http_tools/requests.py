@@ -32,13 +32,21 @@ class HttpRequest:
     body: bytes | None
 
 
-def build_request(tool: HttpTool, base_url: str, arguments: Mapping[str, Any]) -> HttpRequest:
+def build_request(
+    tool: HttpTool, base_url: str, arguments: Mapping[str, Any], *, has_nulls: bool = True
+) -> HttpRequest:
     """Return the request of a call, whose arguments are valid by the tool's input schema.
+
+    Args:
+        tool: The tool.
+        base_url: The address that its endpoint is below.
+        arguments: The call's arguments.
+        has_nulls: False if the arguments are known to contain no null.
 
     Raises:
         Fault: INVALID_ARGUMENTS: a value can't be sent.
     """
-    values = _Values(tool, arguments)
+    values = _Values(tool, arguments, has_nulls)
     url = base_url.rstrip("/") + values.target()
     if len(url) > MAX_TARGET:
         text = f"the URL of the request has more than {MAX_TARGET} characters"
@@ -59,7 +67,7 @@ class _Values:
     null means that it is left out, as models send null for what they omit.
     """
 
-    def __init__(self, tool: HttpTool, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, tool: HttpTool, arguments: Mapping[str, Any], has_nulls: bool) -> None:
         self._tool = tool
         self._values: Values = []
         for parameter in tool.parameters:
@@ -68,7 +76,7 @@ class _Values:
                 value = parameter.parsed.get("default")
                 if value is None:
                     continue
-            elif isinstance(value, dict | list):
+            elif has_nulls and isinstance(value, dict | list):
                 value = _without_nulls(value, parameter.parsed)
             self._values.append((parameter, value))
 

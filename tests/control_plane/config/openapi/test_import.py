@@ -103,6 +103,7 @@ def test_parameters_come_from_the_path_and_from_the_operation() -> None:
       - { name: 'ids[]', in: query, explode: false, schema: { type: array } }
       - { name: filter, in: query, style: deepObject, schema: { type: object } }
       - { name: Authorization, in: header, schema: { type: string } }
+      - { name: Content-Length, in: header, required: true, schema: { type: integer } }
       - { name: X-Trace, in: header, schema: { type: string } }
 """)
     assert (tool.name, tool.method, tool.endpoint) == ("users_get", "GET", "/users/{id}")

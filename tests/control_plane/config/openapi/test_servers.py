@@ -62,7 +62,8 @@ def test_an_operation_or_its_path_may_have_a_server_of_its_own(own: Any, expecte
 
 
 @pytest.mark.parametrize(
-    "own", ["https://{host}.example.com", "ftp://x.test", "https://u:p@x.test", [5]]
+    "own",
+    ["https://{host}.example.com", "ftp://x.test", "https://u:p@x.test", "https://x.test?v=1", [5]],
 )
 def test_an_operation_without_a_usable_server_is_refused(own: Any) -> None:
     made = imported(V1, operation=[{"url": own}])

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from leaseway.control_plane.config.openapi.media import BodyType, choose_body, part_type, sent_type
 from leaseway.control_plane.config.openapi.schemas import References, SchemaReader, Unsupported
-from leaseway.spec.http_tools import Body, HttpParameter, Position, Style
+from leaseway.spec.http_tools import RESERVED_HEADERS, Body, HttpParameter, Position, Style
 
 _MAX_NAME: Final = 64
 _MAX_MEMBERS: Final = 100
 _MAX_TEXT: Final = 1_024
 _NOT_IN_PARAMETERS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-_IGNORED_HEADERS: Final = frozenset(("accept", "content-type", "authorization"))
+_IGNORED_HEADERS: Final = RESERVED_HEADERS | {"accept", "content-type", "authorization"}
 _DELIMITED: Final[Mapping[str, Style]] = {"spaceDelimited": "space", "pipeDelimited": "pipe"}
 _HEADER_STYLES: Final[Mapping[str, Style]] = {"simple": "comma", **_DELIMITED}
 _PATH_STYLES: Final[Mapping[str, Style]] = {
@@ -47,7 +47,7 @@ class Parameters:
                 raise Unsupported(f"it needs the cookie {name[:64]!r}")
             return
         if place == "header" and name.lower() in _IGNORED_HEADERS:
-            return  # as OpenAPI demands: bodies and security set these headers
+            return  # bodies, security and HTTP itself set these headers
         schema = self._schema(given)
         if place == "path":
             default = self._schemas.default_of(given.get("schema"))

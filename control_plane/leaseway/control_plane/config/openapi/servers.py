@@ -105,7 +105,7 @@ def _filled(server: Mapping[str, Any]) -> str:
 
 
 def _absolute(url: str, address: str) -> str:
-    """Return an address without a query, below a document's own if it is relative."""
+    """Return an address, below a document's own if it is relative."""
     try:
         parts = urlsplit(urljoin(address, url) if address else url)
     except ValueError:
@@ -113,4 +113,4 @@ def _absolute(url: str, address: str) -> str:
     path = parts.path.rstrip("/")
     if not parts.scheme and not parts.netloc:
         path = f"/{path.lstrip('./')}"  # relative to a document that has no address
-    return urlunsplit((parts.scheme.lower(), parts.netloc, path, "", ""))
+    return urlunsplit((parts.scheme.lower(), parts.netloc, path, parts.query, parts.fragment))
