@@ -253,6 +253,8 @@ def test_another_server_gets_credentials_only_if_the_operator_says_so(tmp_path: 
     assert [tool.send_credentials for tool in tools] == [True, True, False]
     parsed = load(_with_other_servers(tmp_path, "openapi: api.json"))
     assert not parsed.issues, "there is nothing that could be sent"
+    parsed = load(_with_other_servers(tmp_path, "openapi: api.json, base_url: http://staging"))
+    assert ["'base_url' does not apply to it" in each.message for each in parsed.issues] == [True]
 
 
 def test_an_origin_is_a_scheme_and_a_host(tmp_path: Path) -> None:

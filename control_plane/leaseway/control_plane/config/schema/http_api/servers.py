@@ -56,7 +56,7 @@ def add_http_tools(
                 place.error(at, IssueReason.BAD_HTTP_TOOL, message)
     if document is not None:
         imported = document.imported
-        values.setdefault("url", imported.base_url)
+        is_moved = origin(values.setdefault("url", imported.base_url)) != origin(imported.base_url)
         written = [
             _trusting(without_parameters(tool, headers, query), document.trusted)
             for tool in imported.tools
@@ -64,7 +64,7 @@ def add_http_tools(
         ]
         named = leave_room(written, sum(len(step.add) for step in transforms))
         tools = {tool.name: tool for tool in named} | tools
-        if headers or query or credentials:
+        if headers or query or credentials or is_moved:
             _warn_of_other_servers(document, tools.values(), where)
         if not given:
             _warn_of_credentials(document, headers, where)
@@ -96,8 +96,9 @@ def _warn_of_other_servers(document: OpenApi, tools: Iterable[HttpTool], where: 
         more = f" and {len(of_origin) - 1} more" if len(of_origin) > 1 else ""
         message = (
             f"The tool {quoted(of_origin[0].name)}{more} of the document has its own server,"
-            f" {address}, which gets neither 'headers' nor 'security'. Add {address} to"
-            " 'send_credentials_to' of 'openapi' if it may have them."
+            f" {address}: 'base_url' does not apply to it, and it gets neither 'headers' nor"
+            f" 'security'. Add {address} to 'send_credentials_to' of 'openapi' if it may have them,"
+            " or leave the tool out with 'exclude'."
         )
         place, _ = where.find("openapi", document.at)
         place.warning(document.at, IssueReason.CREDENTIAL_MISSING, message)
