@@ -199,7 +199,7 @@ def test_a_form_that_is_one_parameter_repeats_its_lists() -> None:
 
 def test_parts_say_their_media_type_and_each_file_of_a_list_is_a_part() -> None:
     file = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"}
-    optional = {"anyOf": [{"type": "array", "items": file}, {"type": "null"}]}
+    optional = {"anyOf": [{"type": "array", "items": {"oneOf": [file, {}]}}, {"type": "null"}]}
     called = tool(
         parameter("files", "body", schema=json.dumps(optional)),
         parameter("meta", "body", schema='{"type": "object"}'),
@@ -208,7 +208,7 @@ def test_parts_say_their_media_type_and_each_file_of_a_list_is_a_part() -> None:
         body="multipart",
     )
     data = [base64.b64encode(each).decode() for each in (b"one", b"two")]
-    sent = request(called, files=data, meta={"a": 1}, xml="<a/>", tags=["x", 2, None])
+    sent = request(called, files=[*data, {"id": 1}], meta={"a": 1}, xml="<a/>", tags=["x", 2, None])
     head = f"Content-Type: {sent.headers['Content-Type']}\r\n\r\n".encode()
     parts = list(email.message_from_bytes(head + (sent.body or b""), policy=HTTP).iter_parts())
     assert [
@@ -222,6 +222,7 @@ def test_parts_say_their_media_type_and_each_file_of_a_list_is_a_part() -> None:
     ] == [
         ("files", "files", "image/png", "one"),
         ("files", "files", "image/png", "two"),
+        ("files", None, "application/json", '{"id":1}'),
         ("meta", None, "application/json", '{"a":1}'),
         ("xml", None, "application/xml", "<a/>"),
         ("tags", None, None, "x"),

@@ -103,12 +103,13 @@ def _part(parameter: HttpParameter, item: Any) -> tuple[str, bytes]:
     """Return the header and the content of a part."""
     name = _quoted_name(parameter.sent_as)
     header = f'Content-Disposition: form-data; name="{name}"'
-    if parameter.is_binary:
+    if parameter.is_binary and isinstance(item, str | bytes):
         kind = parameter.media_type or _BYTES
         header += f'; filename="{name}"\r\nContent-Type: {kind}'
         return header, _bytes(parameter, item)
     is_object = isinstance(item, list | dict) or parameter.style == "json"
-    kind = parameter.media_type or (_JSON if is_object else "")
+    own = "" if parameter.is_binary else parameter.media_type
+    kind = own or (_JSON if is_object else "")
     if kind:
         header += f"\r\nContent-Type: {kind}"
     if is_object:
