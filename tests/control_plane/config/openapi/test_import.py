@@ -6,6 +6,7 @@ import contextlib
 import copy
 import gzip
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,34 @@ def test_a_schema_that_would_explode_is_left_open_further_down() -> None:
         components={"schemas": schemas},
     )
     assert 0 < len(tool.parameters[0].schema) <= 32 * 1024
+
+
+@pytest.mark.parametrize("key", ["allOf", "anyOf", "oneOf"])
+@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data"])
+def test_schemas_that_double_at_each_level_cost_little(key: str, kind: str) -> None:
+    schemas: dict[str, Any] = {"S0": {"type": "object", "properties": {"a": {"type": "string"}}}}
+    for number in range(1, 40):
+        ref = {"$ref": f"#/components/schemas/S{number - 1}"}
+        schemas[f"S{number}"] = {key: [ref, ref], "properties": {"b": ref}}
+    last = {"$ref": "#/components/schemas/S39"}
+    media = {kind: {"schema": last, "encoding": {"b": {"style": "form"}}}}
+    began = time.process_time()
+    made = import_document(
+        {
+            "openapi": "3.1.0",
+            "components": {"schemas": schemas},
+            "paths": {
+                "/x": {
+                    "post": {
+                        "parameters": [{"name": "q", "in": "query", "schema": last}],
+                        "requestBody": {"content": media},
+                    }
+                }
+            },
+        }
+    )
+    assert time.process_time() - began < 5
+    assert len(made.tools) + len(made.skipped) == 1
 
 
 def test_names_are_made_valid_and_unique() -> None:

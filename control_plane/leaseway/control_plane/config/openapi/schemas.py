@@ -20,8 +20,11 @@ MAX_SCHEMA: Final = 32 * 1024
 _DEPTHS: Final = (24, 8, 6, 5, 4, 3, 2, 1)
 _MAX_NODES: Final = 4_000
 _MAX_REFERENCES: Final = 50
-_MAX_LEVELS: Final = 16
-"""Levels of `allOf` and alternatives that are searched for the members of an object."""
+_MAX_RULES: Final = 20
+"""Schemas of one member that are compared with a further one of it."""
+_MAX_READ_ONLY: Final = 20
+_MAX_STEPS: Final = 500
+"""Parts of a schema that one question about it may visit; documents may repeat them without end."""
 _MAX_TEXT: Final = 1_024
 _MAX_DEFAULT: Final = 200
 """Characters of a default that a description names."""
@@ -86,11 +89,24 @@ class References:
         return node
 
 
+class _Steps:
+    """A limit of the parts of a schema that one search visits."""
+
+    def __init__(self, limit: int = _MAX_STEPS) -> None:
+        self._left = limit
+
+    def take(self) -> bool:
+        """Return whether another part may be visited."""
+        self._left -= 1
+        return self._left >= 0
+
+
 class SchemaReader:
     """Converts schemas of one document to JSON Schemas."""
 
     def __init__(self, references: References) -> None:
         self._references = references
+        self._referred: dict[tuple[str, bool], dict[str, Any]] = {}
 
     def read(self, schema: Any, *, files: bool = False) -> dict[str, Any]:
         """Return a self-contained schema within the size limit.
@@ -103,6 +119,15 @@ class SchemaReader:
         Raises:
             Unsupported: A reference has no target.
         """
+        reference = schema.get("$ref") if isinstance(schema, Mapping) and len(schema) == 1 else None
+        if not isinstance(reference, str):
+            return self._convert(schema, files)
+        known = self._referred.get((reference, files))
+        if known is None:
+            known = self._referred[reference, files] = self._convert(schema, files)
+        return dict(known)
+
+    def _convert(self, schema: Any, files: bool) -> dict[str, Any]:
         for depth in _DEPTHS:
             converted = _Conversion(self._references, files).schema(schema, depth, ())
             if len(json.dumps(converted)) <= MAX_SCHEMA:
@@ -124,18 +149,18 @@ class SchemaReader:
         Raises:
             Unsupported: A reference has no target.
         """
-        return self._accepts(schema, kind, 0)
+        return self._accepts(schema, kind, _Steps())
 
-    def _accepts(self, schema: Any, kind: str, depth: int) -> bool:
+    def _accepts(self, schema: Any, kind: str, steps: _Steps) -> bool:
         schema = self._references.follow(schema)
-        if not isinstance(schema, Mapping) or depth > _MAX_LEVELS:
+        if not isinstance(schema, Mapping) or not steps.take():
             return False
         if kind in _types(schema):
             return True
         if kind == "object" and isinstance(schema.get("properties"), Mapping):
             return True
         return any(
-            self._accepts(part, kind, depth + 1)
+            self._accepts(part, kind, steps)
             for key in ("allOf", "anyOf", "oneOf")
             for part in _list(schema.get(key))
         )
@@ -152,18 +177,21 @@ class SchemaReader:
         Raises:
             Unsupported: A reference has no target.
         """
-        properties: dict[str, Any] = {}
+        rules: dict[str, list[Any]] = {}
         required: list[str] = []
-        if not self._merge(schema, properties, required, 0, lenient) or not properties:
+        if not self._merge(schema, rules, required, _Steps(), lenient) or not rules:
             return None
+        properties = {
+            name: parts[0] if len(parts) == 1 else {"allOf": parts} for name, parts in rules.items()
+        }
         return {"properties": properties, "required": required}
 
     def _merge(
-        self, schema: Any, properties: dict[str, Any], required: list[str], depth: int,
-        lenient: bool,
+        self, schema: Any, properties: dict[str, list[Any]], required: list[str],
+        steps: _Steps, lenient: bool,
     ) -> bool:  # fmt: skip
         """Add the members of a schema; return False if it has rules that members can't express."""
-        if not isinstance(schema, Mapping) or depth > _MAX_LEVELS:
+        if not isinstance(schema, Mapping) or not steps.take():
             return False
         types = _types(schema)
         if types and "object" not in types:
@@ -175,36 +203,37 @@ class SchemaReader:
         parts = [*_list(schema.get("allOf"))]
         if "$ref" in schema:
             parts.insert(0, self._references.at(schema["$ref"]))
-        if not all(self._merge(part, properties, required, depth + 1, lenient) for part in parts):
+        if not all(self._merge(part, properties, required, steps, lenient) for part in parts):
             return False
         for key in ("anyOf", "oneOf"):
             for part in _list(schema.get(key)):
                 if not lenient:
                     return False
-                self._merge(part, properties, [], depth + 1, lenient)
+                self._merge(part, properties, [], steps, lenient)
         named = schema.get("properties")
         for name, member in named.items() if isinstance(named, Mapping) else ():
-            before = properties.get(str(name), member)
-            properties[str(name)] = member if before == member else {"allOf": [before, member]}
+            rules = properties.setdefault(str(name), [])
+            if not any(member is known or member == known for known in rules[:_MAX_RULES]):
+                rules.append(member)
         required += [name for name in _list(schema.get("required")) if isinstance(name, str)]
         return True
 
     def is_read_only(self, schema: Any) -> bool:
         """Return whether only responses have a member with this schema."""
-        return _is_read_only(self._references, schema, 0)
+        return _is_read_only(self._references, schema, _Steps(_MAX_READ_ONLY))
 
 
-def _is_read_only(references: References, schema: Any, depth: int) -> bool:
+def _is_read_only(references: References, schema: Any, steps: _Steps) -> bool:
     try:
         schema = references.follow(schema)
     except Unsupported:
         return False  # its conversion says why, unless it is not needed
-    if not isinstance(schema, Mapping) or depth > _MAX_LEVELS:
+    if not isinstance(schema, Mapping) or not steps.take():
         return False
     if isinstance(schema.get("readOnly"), bool):
         return schema["readOnly"] is True
     parts = _list(schema.get("allOf"))
-    return any(_is_read_only(references, part, depth + 1) for part in parts)
+    return any(_is_read_only(references, part, steps) for part in parts)
 
 
 _NOTES: Final = frozenset(
@@ -283,7 +312,7 @@ class _Conversion:
                 converted[key] = {
                     str(name): self.schema(part, depth, above)
                     for name, part in named.items()
-                    if not _is_read_only(self._references, part, 0)
+                    if not _is_read_only(self._references, part, _Steps(_MAX_READ_ONLY))
                 }
         if "required" in converted:
             known = converted.get("properties", {})
