@@ -1,15 +1,18 @@
 """A hand-written MCP server over stdio, standard library only; answers either era.
 
 Options: `--legacy` has no `server/discover`; `--log PATH` records every received line;
-`--name TEXT`; `--changes` says that its tools may change; `--many N` lists N more tools in pages.
+`--name TEXT`; `--changes` says that its tools may change; `--many N` lists N more tools in pages;
+`--restless` describes each tool with its process id and the time, and lists sets in any order.
 Tools: echo, meta, slow, never, progress, fail, error, log, change, env, counter, pid, sample, ping.
 """
 
 import argparse
 import json
 import os
+import random
 import sys
 import threading
+import time
 from pathlib import Path
 
 PREFIX = "io.modelcontextprotocol/"
@@ -19,6 +22,7 @@ options.add_argument("--changes", action="store_true")
 options.add_argument("--log")
 options.add_argument("--name", default="echo-raw")
 options.add_argument("--many", type=int, default=0)
+options.add_argument("--restless", action="store_true")
 args = options.parse_args()
 log = Path(args.log) if args.log else None
 lock = threading.Lock()
@@ -33,7 +37,31 @@ def tools():
     for name in names + (["added"] if state["changed"] else []):
         schema = {"type": "object", "properties": {"text": {"type": "string"}}}
         found.append({"name": name, "inputSchema": schema, "x-unknown": {"kept": 1.0}})
+        if args.restless:
+            found[-1] |= restless(schema)
     return found + [{"name": f"t{i}", "inputSchema": {"type": "object"}} for i in range(args.many)]
+
+
+def restless(schema):
+    """Return a definition that no two processes write in the same way."""
+    node = f"Node_{os.getpid()}"
+    orders = random.sample(["asc", "desc", "none", "other"], 4)
+    kinds = random.sample([{"type": "string"}, {"type": "null"}], 2)
+    properties = {
+        **schema["properties"],
+        "order": {"enum": orders, "default": orders[0], "description": f"At {time.time()}"},
+        "node": {"$ref": f"#/$defs/{node}"},
+    }
+    return {
+        "title": f"Of process {os.getpid()}",
+        "description": f"Process {os.getpid()}, listed at {time.time()}.",
+        "inputSchema": {
+            "type": "object",
+            "title": f"Arguments {os.getpid()}",
+            "$defs": {node: {"anyOf": kinds, "title": node}},
+            "properties": dict(random.sample(list(properties.items()), len(properties))),
+        },
+    }
 
 
 def send(message):

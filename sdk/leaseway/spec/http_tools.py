@@ -13,11 +13,11 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 Position = Literal["path", "query", "header", "body"]
 Body = Literal["json", "form", "multipart", "binary", "text"]
-Style = Literal["repeat", "comma", "space", "pipe", "spread", "deep", "json"]
+Style = Literal["repeat", "comma", "space", "pipe", "spread", "deep", "json", "label", "matrix"]
 
 TemplateEngine = Literal["go", "jinja2"]
 
@@ -25,10 +25,10 @@ METHODS: Final = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 POSITIONS: Final[tuple[Position, ...]] = ("path", "query", "header", "body")
 BODIES: Final[tuple[Body, ...]] = ("json", "form", "multipart", "binary", "text")
 STYLES: Final[tuple[Style, ...]] = (
-    "repeat", "comma", "space", "pipe", "spread", "deep", "json",
+    "repeat", "comma", "space", "pipe", "spread", "deep", "json", "label", "matrix",
 )  # fmt: skip
 """How lists and mappings are serialized: `a=1&a=2`, `a=1,2`, `a=1 2`, `a=1|2`, each member of a
-mapping as a separate pair, `a[b]=1`, and JSON."""
+mapping as a separate pair, `a[b]=1`, JSON, and in paths `.1.2` and `;a=1,2`."""
 
 IDEMPOTENT: Final = frozenset(("GET", "HEAD", "OPTIONS", "PUT", "DELETE"))
 """Methods that may be retried when it is unknown whether the request arrived."""
@@ -46,12 +46,14 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")
 _MEDIA_TYPE: Final = re.compile(
     r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}(; ?[A-Za-z0-9-]{1,64}=[\w.+-]{1,64})*"
 )
-_RESERVED_HEADERS: Final = frozenset(
+RESERVED_HEADERS: Final = frozenset(
     ("host", "content-length", "content-type", "transfer-encoding", "connection", "keep-alive",
      "te", "trailer", "upgrade", "proxy-authorization", "proxy-connection", "traceparent",
      "tracestate", "expect")
 )  # fmt: skip
+"""Headers that no parameter sets, because Leaseway or HTTP itself does; in lower case."""
 _MAX_NAME: Final = 128
+_MAX_URL: Final = 2_048
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,9 @@ class HttpParameter:
         wire_name: Its name in the request; empty means `name`.
         style: How a list or mapping is serialized in a path, query or header.
         is_body: Whether it is the whole body instead of a member of it.
+        explode: Whether `comma`, `label` and `matrix` write members as `name=value`, and the latter
+            two each item on its own.
+        allow_reserved: Whether reserved characters that end no value stay as they are in a query.
     """
 
     name: str
@@ -74,6 +79,8 @@ class HttpParameter:
     wire_name: str = ""
     style: Style = "repeat"
     is_body: bool = False
+    explode: bool = False
+    allow_reserved: bool = False
 
     @property
     def sent_as(self) -> str:
@@ -85,10 +92,20 @@ class HttpParameter:
         schema: dict[str, Any] = json.loads(self.schema)
         return schema
 
-    @property
+    @cached_property
     def is_binary(self) -> bool:
-        """Whether its text is base64 of the bytes to send."""
-        return holds_bytes(self.parsed) or holds_bytes(self.parsed.get("items"))
+        """Whether its text, or each text of its list, is base64 of the bytes to send."""
+        return any(map(holds_bytes, _schemas_of_texts(self.parsed)))
+
+    @cached_property
+    def media_type(self) -> str:
+        """The media type of its bytes or text; empty if it has none."""
+        kinds = (each.get("contentMediaType") for each in _schemas_of_texts(self.parsed))
+        return next((kind for kind in kinds if isinstance(kind, str) and kind.isprintable()), "")
+
+    @cached_property
+    def accepts_null(self) -> bool:
+        return accepts_null(self.parsed)
 
 
 @dataclass(frozen=True)
@@ -108,6 +125,10 @@ class HttpTool:
         retries: How often to retry a request that did not arrive or met an overloaded server.
         annotations: Overrides for the annotations that follow from the method, by MCP name.
         is_anonymous: Whether its requests are sent without the server's `security`.
+        base_url: Its own server: an address, or a path at the origin of the server's address; empty
+            means the server's address.
+        send_credentials: Whether the server's `headers` and `security` are sent to `base_url` even
+            if it has another origin.
     """
 
     name: str
@@ -124,6 +145,8 @@ class HttpTool:
     retries: int = 0
     annotations: tuple[tuple[str, bool], ...] = ()
     is_anonymous: bool = False
+    base_url: str = ""
+    send_credentials: bool = False
 
     @property
     def path(self) -> str:
@@ -151,9 +174,70 @@ def holds_bytes(schema: object) -> bool:
     )
 
 
+_MAX_CHOICES: Final = 8
+"""Levels of alternatives of a schema that are searched for bytes and for null."""
+
+
+def _schemas_of_texts(schema: object, depth: int = _MAX_CHOICES) -> Iterator[Mapping[str, Any]]:
+    """Yield a schema, and those of its alternatives and of its items."""
+    if not isinstance(schema, dict) or depth <= 0:
+        return
+    yield schema
+    for key in ("anyOf", "oneOf", "allOf"):
+        parts = schema.get(key)
+        for part in parts if isinstance(parts, list) else ():
+            yield from _schemas_of_texts(part, depth - 1)
+    yield from _schemas_of_texts(schema.get("items"), depth - 1)
+
+
+def accepts_null(schema: object, depth: int = _MAX_CHOICES) -> bool:
+    """Return whether null is a value of a schema; true if that can't be told."""
+    if not isinstance(schema, dict) or depth <= 0:
+        return schema is not False
+    names = schema.get("type", "null")
+    if names != "null" and not (isinstance(names, list) and "null" in names):
+        return False
+    values = schema.get("enum", [schema.get("const")])
+    if isinstance(values, list) and None not in values:
+        return False
+    for key in ("anyOf", "oneOf"):
+        parts = schema.get(key)
+        if isinstance(parts, list) and not any(accepts_null(each, depth - 1) for each in parts):
+            return False
+    parts = schema.get("allOf")
+    return not isinstance(parts, list) or all(accepts_null(each, depth - 1) for each in parts)
+
+
 def placeholders(endpoint: str) -> tuple[str, ...]:
     """Return the names in braces of an endpoint, in order."""
     return tuple(_PLACEHOLDER.findall(endpoint))
+
+
+def is_media_type(text: str) -> bool:
+    return _MEDIA_TYPE.fullmatch(text) is not None
+
+
+def is_base_url(text: str) -> bool:
+    """Return whether a text can be the address of a tool's own server, or its path."""
+    if len(text) > _MAX_URL or any(
+        c.isspace() or not c.isprintable() or c in "\\?#{}" for c in text
+    ):
+        return False
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        return False
+    if any(unquote(part) in (".", "..") for part in parts.path.split("/")):
+        return False
+    if text.startswith("/"):
+        return not text.startswith("//")
+    return (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and "@" not in parts.netloc
+        and port != 0
+    )
 
 
 def sets_any(parameter: HttpParameter, headers: Container[str], query: Container[str]) -> bool:
@@ -172,6 +256,12 @@ def without_parameters(tool: HttpTool, headers: Container[str], query: Container
 def find_faults(tool: HttpTool) -> Iterator[ToolFault]:
     """Yield the inconsistencies of a tool."""
     yield from _endpoint_faults(tool)
+    if tool.base_url and not is_base_url(tool.base_url):
+        yield ToolFault(
+            "base_url",
+            "has a base_url that is neither an http or https address without a query nor a path"
+            " that begins with one '/'",
+        )
     yield from _path_faults(tool)
     yield from _name_faults(tool)
     for number, parameter in enumerate(tool.parameters):
@@ -249,7 +339,7 @@ def _parameter_fault(tool: HttpTool, parameter: HttpParameter) -> str | None:
     if parameter.position == "header":
         if not _TOKEN.fullmatch(name):
             return f"has the header parameter {shown}, which is not a valid header name"
-        if name.lower() in _RESERVED_HEADERS:
+        if name.lower() in RESERVED_HEADERS:
             return f"has the header parameter {shown}, a header that Leaseway sets itself"
     if parameter.position == "body" and tool.method in READ_METHODS:
         return f"has the body parameter {shown}, but {tool.method} has no body"

@@ -269,7 +269,7 @@ class ServerSpec:
         if self.transport != "http_api":
             return {}
         return {
-            "http_tools": [asdict(tool) for tool in self.http_tools],
+            "http_tools": [_tool_part(tool) for tool in self.http_tools],
             "follow_redirects": self.follow_redirects,
             "retries": self.retries,
             **(
@@ -395,6 +395,19 @@ def hidden_spec(key: VariantKey) -> ServerSpec:
         instances=InstancePolicy(start="lazy"),
         description="Disabled for this tenant.",
     )
+
+
+def _tool_part(tool: HttpTool) -> dict[str, object]:
+    """Return a tool's fields; those that were added later only if they are set."""
+    written = _without_unset(asdict(tool), ("base_url", "send_credentials"))
+    written["parameters"] = [
+        _without_unset(asdict(each), ("explode", "allow_reserved")) for each in tool.parameters
+    ]
+    return written
+
+
+def _without_unset(fields: dict[str, object], added: tuple[str, ...]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value or name not in added}
 
 
 def _digest(content: object) -> str:

@@ -195,6 +195,8 @@ def _tool_to_proto(tool: HttpTool) -> spec_pb2.HttpTool:
                 wire_name=each.wire_name,
                 style=each.style,
                 is_body=each.is_body,
+                explode=each.explode,
+                allow_reserved=each.allow_reserved,
             )
             for each in tool.parameters
         ],
@@ -206,6 +208,8 @@ def _tool_to_proto(tool: HttpTool) -> spec_pb2.HttpTool:
         retries=tool.retries,
         annotations=dict(tool.annotations),
         is_anonymous=tool.is_anonymous,
+        base_url=tool.base_url,
+        send_credentials=tool.send_credentials,
     )
 
 
@@ -225,6 +229,8 @@ def _tool_from_proto(message: spec_pb2.HttpTool) -> HttpTool:
         retries=message.retries,
         annotations=tuple(sorted(message.annotations.items())),
         is_anonymous=message.is_anonymous,
+        base_url=message.base_url,
+        send_credentials=message.send_credentials,
     )
 
 
@@ -237,6 +243,8 @@ def _parameter_from_proto(message: spec_pb2.HttpParameter) -> HttpParameter:
         wire_name=message.wire_name,
         style=_known(message.style, STYLES, "repeat"),
         is_body=message.is_body,
+        explode=message.explode,
+        allow_reserved=message.allow_reserved,
     )
 
 

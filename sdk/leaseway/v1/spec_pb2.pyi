@@ -258,6 +258,8 @@ class HttpParameter(_message.Message):
     WIRE_NAME_FIELD_NUMBER: _builtins.int
     STYLE_FIELD_NUMBER: _builtins.int
     IS_BODY_FIELD_NUMBER: _builtins.int
+    EXPLODE_FIELD_NUMBER: _builtins.int
+    ALLOW_RESERVED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name in the tool's arguments. Set by the control plane; never empty."""
     position: _builtins.str
@@ -270,10 +272,14 @@ class HttpParameter(_message.Message):
     """Its name in the request. Empty means `name`."""
     style: _builtins.str
     """How lists and mappings are serialized: `repeat` (also when empty), `comma`, `space`, `pipe`,
-    `spread`, `deep` or `json`.
+    `spread`, `deep`, `json`, `label` or `matrix`.
     """
     is_body: _builtins.bool
     """Whether it is the whole body instead of a member of it."""
+    explode: _builtins.bool
+    """Whether `comma`, `label` and `matrix` write members as `name=value`. Unset means `name,value`."""
+    allow_reserved: _builtins.bool
+    """Whether reserved characters that end no value stay as they are in a query."""
     def __init__(
         self,
         *,
@@ -284,10 +290,12 @@ class HttpParameter(_message.Message):
         wire_name: _builtins.str = ...,
         style: _builtins.str = ...,
         is_body: _builtins.bool = ...,
+        explode: _builtins.bool = ...,
+        allow_reserved: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_body", b"is_body", "name", b"name", "position", b"position", "required", b"required", "schema", b"schema", "style", b"style", "wire_name", b"wire_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_reserved", b"allow_reserved", "explode", b"explode", "is_body", b"is_body", "name", b"name", "position", b"position", "required", b"required", "schema", b"schema", "style", b"style", "wire_name", b"wire_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -333,6 +341,8 @@ class HttpTool(_message.Message):
     ANNOTATIONS_FIELD_NUMBER: _builtins.int
     CONTENT_TYPE_FIELD_NUMBER: _builtins.int
     IS_ANONYMOUS_FIELD_NUMBER: _builtins.int
+    BASE_URL_FIELD_NUMBER: _builtins.int
+    SEND_CREDENTIALS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, unique in its server."""
     method: _builtins.str
@@ -357,6 +367,12 @@ class HttpTool(_message.Message):
     """The Content-Type of the body. Empty means the one that `body` implies."""
     is_anonymous: _builtins.bool
     """Whether its requests are sent without the server's `security`."""
+    base_url: _builtins.str
+    """Its own server: an address, or a path at the origin of the server's address. Empty means the
+    server's address.
+    """
+    send_credentials: _builtins.bool
+    """Whether the server's `headers` and `security` are sent to another origin in `base_url`."""
     @_builtins.property
     def parameters(self) -> _containers.RepeatedCompositeFieldContainer[Global___HttpParameter]:
         """Its parameters, in the operator's order."""
@@ -386,10 +402,12 @@ class HttpTool(_message.Message):
         annotations: _abc.Mapping[_builtins.str, _builtins.bool] | None = ...,
         content_type: _builtins.str = ...,
         is_anonymous: _builtins.bool = ...,
+        base_url: _builtins.str = ...,
+        send_credentials: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["timeout", b"timeout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "body", b"body", "content_type", b"content_type", "description", b"description", "endpoint", b"endpoint", "is_anonymous", b"is_anonymous", "method", b"method", "name", b"name", "parameters", b"parameters", "response_template", b"response_template", "retries", b"retries", "template_engine", b"template_engine", "timeout", b"timeout", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["annotations", b"annotations", "base_url", b"base_url", "body", b"body", "content_type", b"content_type", "description", b"description", "endpoint", b"endpoint", "is_anonymous", b"is_anonymous", "method", b"method", "name", b"name", "parameters", b"parameters", "response_template", b"response_template", "retries", b"retries", "send_credentials", b"send_credentials", "template_engine", b"template_engine", "timeout", b"timeout", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from leaseway.data_plane.http_tools.definitions import definition
 from leaseway.data_plane.http_tools.requests import HttpRequest, build_request
-from leaseway.spec.http_tools import Body, HttpParameter, HttpTool, Position, Style
+from leaseway.spec.http_tools import STYLES, Body, HttpParameter, HttpTool, Position, Style
 from leaseway.wire.errors import Fault
 
 BASE = "https://api.example.com/v1"
@@ -127,7 +127,11 @@ def test_a_missing_path_parameter_is_rejected() -> None:
     ("style", "value", "query"),
     [
         ("repeat", [1, "b"], "q=1&q=b"),
-        ("comma", [1, "b"], "q=1%2Cb"),
+        ("comma", [1, "b,c"], "q=1,b%2Cc"),
+        ("comma", {"R": 1, "G": None, "B": "b"}, "q=R,1,B,b"),
+        ("pipe", {"R": 1, "B": "b"}, "q=R%7C1%7CB%7Cb"),
+        ("spread", {"a": [1, 2]}, "a=1&a=2"),
+        ("json", "x", "q=%22x%22"),
         ("space", ["a", "b"], "q=a%20b"),
         ("pipe", ["a", "b"], "q=a%7Cb"),
         ("deep", {"a": 1, "b": {"c": ["x"]}}, "q%5Ba%5D=1&q%5Bb%5D%5Bc%5D%5B0%5D=x"),
@@ -143,6 +147,87 @@ def test_a_missing_path_parameter_is_rejected() -> None:
 def test_lists_and_objects_are_encoded_in_their_style(style: Style, value: Any, query: str) -> None:
     called = tool(parameter("q", "query", style=style), method="GET")
     assert urlsplit(request(called, q=value).url).query == query
+
+
+@pytest.mark.parametrize(
+    ("style", "explode", "text", "listed", "named"),
+    [
+        ("comma", False, "5", "3,4,5", "R,100,G,200"),
+        ("comma", True, "5", "3,4,5", "R=100,G=200"),
+        ("label", False, ".5", ".3,4,5", ".R,100,G,200"),
+        ("label", True, ".5", ".3.4.5", ".R=100.G=200"),
+        ("matrix", False, ";id=5", ";id=3,4,5", ";id=R,100,G,200"),
+        ("matrix", True, ";id=5", ";id=3;id=4;id=5", ";R=100;G=200"),
+    ],
+)
+def test_a_path_has_the_text_that_rfc_6570_gives_it(
+    style: Style, explode: bool, text: str, listed: str, named: str
+) -> None:
+    called = tool(parameter("id", "path", style=style, explode=explode), endpoint="/x/{id}")
+    for value, expected in ((5, text), ([3, 4, 5], listed), ({"R": 100, "G": 200}, named)):
+        assert request(called, id=value).url == f"{BASE}/x/{expected}"
+
+
+def test_reserved_characters_stay_only_where_they_end_no_value() -> None:
+    called = tool(parameter("q", "query", allow_reserved=True), method="GET")
+    sent = request(called, q="a/b?c:d@e,f=g&h#i+j%k;l").url
+    assert sent == f"{BASE}/x?q=a/b?c:d@e,f=g%26h%23i%2Bj%25k%3Bl"
+
+
+def test_null_for_a_parameter_that_does_not_accept_it_is_left_out() -> None:
+    inner = {
+        "type": "object",
+        "properties": {"x": {"type": "string"}, "y": {"type": ["string", "null"]}},
+    }
+    called = tool(
+        parameter("name", "body", schema='{"type": "string"}'),
+        parameter("note", "body", schema='{"anyOf": [{"type": "string"}, {"type": "null"}]}'),
+        parameter("inner", "body", schema=json.dumps(inner)),
+    )
+    sent = request(called, name=None, note=None, inner={"x": None, "y": None, "z": None})
+    assert json.loads(sent.body or b"") == {"note": None, "inner": {"y": None, "z": None}}
+    parts = request(HttpTool("t", "POST", "/x", parameters=called.parameters, body="multipart"))
+    assert parts.body is None
+
+
+def test_a_form_that_is_one_parameter_repeats_its_lists() -> None:
+    called = tool(parameter("body", "body", is_body=True, style="json"), body="form")
+    assert request(called, body={"a": [1, "x"], "b": {"c": 1}}).body == (
+        b"a=1&a=x&b=%7B%22c%22%3A1%7D"
+    )
+
+
+def test_parts_say_their_media_type_and_each_file_of_a_list_is_a_part() -> None:
+    file = {"type": "string", "contentEncoding": "base64", "contentMediaType": "image/png"}
+    optional = {"anyOf": [{"type": "array", "items": {"oneOf": [file, {}]}}, {"type": "null"}]}
+    called = tool(
+        parameter("files", "body", schema=json.dumps(optional)),
+        parameter("meta", "body", schema='{"type": "object"}'),
+        parameter("xml", "body", schema='{"contentMediaType": "application/xml"}'),
+        parameter("tags", "body"),
+        body="multipart",
+    )
+    data = [base64.b64encode(each).decode() for each in (b"one", b"two")]
+    sent = request(called, files=[*data, {"id": 1}], meta={"a": 1}, xml="<a/>", tags=["x", 2, None])
+    head = f"Content-Type: {sent.headers['Content-Type']}\r\n\r\n".encode()
+    parts = list(email.message_from_bytes(head + (sent.body or b""), policy=HTTP).iter_parts())
+    assert [
+        (
+            part.get_param("name", header="content-disposition"),
+            part.get_filename(),
+            part.get("content-type"),
+            part.get_payload(),
+        )
+        for part in parts
+    ] == [
+        ("files", "files", "image/png", "one"),
+        ("files", "files", "image/png", "two"),
+        ("files", None, "application/json", '{"id":1}'),
+        ("meta", None, "application/json", '{"a":1}'),
+        ("xml", None, "application/xml", "<a/>"),
+        ("tags", None, None, "x"),
+        ("tags", None, None, "2"),
+    ]
 
 
 def test_defaults_and_wire_names_are_sent() -> None:
@@ -240,7 +325,7 @@ _json = st.recursive(
 
 @given(
     st.sampled_from(["json", "form", "multipart", "binary", "text"]),
-    st.sampled_from(["repeat", "comma", "space", "pipe", "spread", "deep", "json"]),
+    st.sampled_from(STYLES),
     st.fixed_dictionaries({}, optional=dict.fromkeys(("p", "q", "h", "b"), _json)),
 )
 def test_any_arguments_make_a_request_to_the_same_host_or_are_rejected(

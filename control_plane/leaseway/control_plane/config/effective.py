@@ -82,7 +82,9 @@ def _field(spec: ServerSpec, key: Key) -> Any:
     if key.field == "enabled":
         return True
     if key.field in ("openapi", "http_tools"):
-        return [f"{tool.name}: {tool.method} {tool.endpoint}" for tool in spec.http_tools]
+        return [
+            f"{tool.name}: {tool.method} {tool.base_url}{tool.endpoint}" for tool in spec.http_tools
+        ]
     value: Any = spec
     for name in key.field.split("."):
         value = getattr(value, name)

@@ -88,18 +88,30 @@ class HttpToolClient:
 
     async def send(
         self, request: HttpRequest, trace: Mapping[str, str], retries: int, sending: SendState,
-        *, anonymous: bool = False,
+        *, anonymous: bool = False, foreign: bool = False,
     ) -> HttpResponse:  # fmt: skip
         """Send a request, with trace headers and retries if it is idempotent; return the response.
+
+        Args:
+            request: The request.
+            trace: The trace headers.
+            retries: How often it may be sent again.
+            sending: Notes whether any of it was sent.
+            anonymous: Whether it is sent without credentials.
+            foreign: Whether it is sent without credentials and without the configured headers, as
+                its server is not the configured one.
 
         Raises:
             Fault: SERVER_LOST: the connection failed. RESULT_TOO_LARGE.
         """
         remaining = retries if request.method in IDEMPOTENT else 0
+        anonymous = anonymous or foreign
+        configured = self._anonymous if anonymous else self._headers
+        configured = {} if foreign else configured
         while True:
             attempt = retries - remaining
             try:
-                response = await self._send_once(request, trace, sending, anonymous)
+                response = await self._send_once(request, trace, sending, configured, anonymous)
             except (aiohttp.ClientError, OSError) as error:
                 if not remaining:
                     raise self._broken(request, error, sending) from error
@@ -113,11 +125,12 @@ class HttpToolClient:
             await asyncio.sleep(pause)
 
     async def _send_once(
-        self, request: HttpRequest, trace: Mapping[str, str], sending: SendState, anonymous: bool
-    ) -> HttpResponse:
+        self, request: HttpRequest, trace: Mapping[str, str], sending: SendState,
+        configured: Mapping[str, str], anonymous: bool,
+    ) -> HttpResponse:  # fmt: skip
         url = URL(request.url, encoded=True)
         start = url
-        headers = CIMultiDict(self._anonymous if anonymous else self._headers)
+        headers = CIMultiDict(configured)
         headers.setdefault("Accept", "application/json, */*;q=0.5")
         headers.update(request.headers)
         headers.update(trace)

@@ -73,6 +73,10 @@ class _Tool:
     template: Template | None
     bytes_in: tuple[str, ...]
     """The names of its parameters with bytes."""
+    base: str
+    """The address that its endpoint is below."""
+    is_foreign: bool
+    """Whether that is another origin, which gets neither headers nor credentials."""
 
 
 class HttpInstance:
@@ -117,7 +121,6 @@ class HttpInstance:
         self._vault = vault
         self._listener = listener
         self._tools: dict[str, _Tool] = {}
-        self._base = ""
         self._owns_renderers = renderers is None
         self._renderers = renderers or Renderers(environment)
         self._client: HttpToolClient | None = None
@@ -139,14 +142,15 @@ class HttpInstance:
             )
             self._check(resolved_values)
             # In a thread: compiling takes milliseconds per template.
-            self._tools = await self._renderers.run(self._server, self._prepare_all)
+            self._tools = await self._renderers.run(
+                self._server, self._prepare_all, resolved_values.url
+            )
         except BaseException:
             self.state = "failed"
             raise
         if self.state != "starting":
             raise self._closed_fault()
         self.resolved_values = resolved_values
-        self._base = resolved_values.url
         self._client = HttpToolClient(
             self._server,
             self._http,
@@ -215,7 +219,10 @@ class HttpInstance:
             arguments = msgspec.json.decode(request.arguments or b"{}", type=dict)
             if prepared.bytes_in and request.read_artifact is not None:
                 await read_artifacts(arguments, prepared.bytes_in, request.read_artifact)
-            http_request = build_request(prepared.tool, self._base, arguments)
+            has_nulls = b"null" in request.arguments
+            http_request = build_request(
+                prepared.tool, prepared.base, arguments, has_nulls=has_nulls
+            )
             meta = request.meta or {}
             trace = {name: str(meta[name]) for name in _TRACE if meta.get(name)}
             async with asyncio.timeout(prepared.tool.timeout):
@@ -225,6 +232,7 @@ class HttpInstance:
                     prepared.tool.retries,
                     sending,
                     anonymous=prepared.tool.is_anonymous,
+                    foreign=prepared.is_foreign,
                 )
         except Fault as fault:
             return Outcome(b"", fault=fault)
@@ -259,18 +267,19 @@ class HttpInstance:
         started: Started = "unknown" if sending.written else "no"
         return Outcome(b"", fault=Fault(Reason.INTERNAL, text, started))
 
-    def _prepare_all(self) -> dict[str, _Tool]:
-        return {tool.name: self._prepare_tool(tool) for tool in self.spec.http_tools}
+    def _prepare_all(self, url: str) -> dict[str, _Tool]:
+        return {tool.name: self._prepare_tool(tool, url) for tool in self.spec.http_tools}
 
-    def _prepare_tool(self, tool: HttpTool) -> _Tool:
+    def _prepare_tool(self, tool: HttpTool, url: str) -> _Tool:
         if tool.method in IDEMPOTENT and not tool.retries and self.spec.retries:
             tool = replace(tool, retries=self.spec.retries)
         bytes_in = tuple(each.name for each in tool.parameters if each.is_binary)
+        base, is_foreign = _base_of(tool, url)
         if not tool.response_template:
-            return _Tool(tool, None, bytes_in)
+            return _Tool(tool, None, bytes_in, base, is_foreign)
         try:
             template = compiled(tool.response_template, tool.template_engine)
-            return _Tool(tool, template, bytes_in)
+            return _Tool(tool, template, bytes_in, base, is_foreign)
         except TemplateSyntaxError as error:
             text = f"the response template of its tool {tool.name} does not compile ({error})"
             raise self._unusable(text) from None
@@ -353,6 +362,21 @@ class _HttpCall:
             done(outcome)
         except Exception:  # a caller's bug must not affect the instance
             _logger.exception("The callback of a call failed.")
+
+
+def _base_of(tool: HttpTool, url: str) -> tuple[str, bool]:
+    """Return the address below which a tool's endpoint is, and whether it is another origin.
+
+    Args:
+        tool: The tool.
+        url: The server's own address.
+    """
+    if not tool.base_url:
+        return url, False
+    origin = URL(url).origin()
+    if tool.base_url.startswith("/"):
+        return f"{origin}{tool.base_url}", False
+    return tool.base_url, URL(tool.base_url).origin() != origin and not tool.send_credentials
 
 
 def _not_found(server: str, request: ToolRequest) -> Fault:

@@ -225,7 +225,7 @@ class Generation(InstanceOwner):
             return  # nothing would clear the warning
         if failure is not None:
             self.problems.report_changed_lists(f"could not be read: {failure.message}")
-        elif live.lists_other(self.variant.toolset):
+        elif live.serves_other(self.variant.toolset):
             self.problems.report_changed_lists("is not the recorded one.")
         else:
             self.problems.update_tools(live, self.instances, self.variant.toolset)

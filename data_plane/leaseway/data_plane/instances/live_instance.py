@@ -9,7 +9,12 @@ from leaseway.data_plane.core.calls.turns import CallTurns
 from leaseway.data_plane.core.instances.lifetimes import InstanceTimes
 from leaseway.data_plane.core.ports import InstancePort, OpenInstance
 from leaseway.data_plane.core.resolved_values import ResolvedValues
-from leaseway.data_plane.core.tools.toolset import CompiledToolset, differing_tools, has_other_tools
+from leaseway.data_plane.core.tools.toolset import (
+    CompiledToolset,
+    differing_tools,
+    has_other_tools,
+    serves_other_tools,
+)
 from leaseway.data_plane.metrics.instruments import WorkerMeters, measure_start
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
@@ -151,11 +156,21 @@ class LiveInstance:
         self.differing = differing_tools(toolset, self.instance.tools)
 
     def lists_other(self, toolset: CompiledToolset) -> bool:
-        """Return whether its lists differ from the recorded ones, exposed or not."""
+        """Return whether its lists differ from the recorded ones in any text, exposed or not."""
         prompts_resources = self.instance.prompts_resources
         return has_other_tools(toolset, self.instance.tools) or (
             prompts_resources is not None
             and toolset.prompts_resources.lists_other(
+                prompts_resources.prompts, prompts_resources.resources, prompts_resources.templates
+            )
+        )
+
+    def serves_other(self, toolset: CompiledToolset) -> bool:
+        """Return whether its lists differ from the recorded ones in what callers depend on."""
+        prompts_resources = self.instance.prompts_resources
+        return serves_other_tools(toolset, self.instance.tools) or (
+            prompts_resources is not None
+            and toolset.prompts_resources.serves_other(
                 prompts_resources.prompts, prompts_resources.resources, prompts_resources.templates
             )
         )

@@ -128,7 +128,7 @@ class ServerProblems:
             toolset: The contract.
         """
         if _TOOLS_CHANGED in self._open and not any(
-            other.is_ready and other.lists_other(toolset) for other in instances
+            other.is_ready and other.serves_other(toolset) for other in instances
         ):
             self.clear(_TOOLS_CHANGED)
         if live.differing:

@@ -12,8 +12,10 @@ from leaseway.control_plane.config.effective import effective_values
 from leaseway.control_plane.config.formats.detection import parse_text
 from leaseway.control_plane.config.layers.sources import parse_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, ParsedConfig
+from leaseway.control_plane.core.catalog.exposure import transformed
 from leaseway.spec.http_tools import HttpTool
 from leaseway.spec.model import ServerSpec, VariantKey
+from leaseway.wire.names import is_valid_name
 
 HEAD = """version: 1
 servers:
@@ -212,6 +214,83 @@ def test_credentials_that_a_document_wants_are_asked_for(tmp_path: Path) -> None
     (issue,) = parsed.issues
     assert (issue.reason, issue.severity) == ("CREDENTIAL_MISSING", "warning")
     assert "'k' (the header 'Authorization: Bearer …')" in issue.message
+
+
+UPLOADS = "https://uploads.example.com"
+
+
+def _with_other_servers(folder: Path, entry: str) -> Path:
+    document = {
+        "openapi": "3.1.0",
+        "servers": [{"url": "https://api.example.com"}],
+        "paths": {
+            f"/{name}": {"get": {"operationId": name, "servers": [{"url": url}]}}
+            for name, url in (("a", UPLOADS), ("b", f"{UPLOADS}/v2"), ("c", "/v3"))
+        },
+    }
+    (folder / "api.json").write_text(json.dumps(document))
+    path = folder / "mcp.yaml"
+    path.write_text(f"version: 1\nservers:\n  s: {{ transport: http_api, {entry} }}\n")
+    return path
+
+
+def test_another_server_gets_credentials_only_if_the_operator_says_so(tmp_path: Path) -> None:
+    headers = "headers: { X-Key: { secret: KEY } }"
+    parsed = load(_with_other_servers(tmp_path, f"openapi: api.json, {headers}"))
+    (issue,) = parsed.issues
+    assert (issue.reason, issue.severity) == ("CREDENTIAL_MISSING", "warning")
+    assert "'a' and 1 more of the document has its own server, https://uploads" in issue.message
+    tools = parsed.servers[VariantKey("s")].http_tools
+    assert [(tool.base_url, tool.send_credentials) for tool in tools] == [
+        (UPLOADS, False),
+        (f"{UPLOADS}/v2", False),
+        ("/v3", False),
+    ]
+    trusting = f"openapi: {{ source: api.json, send_credentials_to: ['{UPLOADS}:443'] }}"
+    parsed = load(_with_other_servers(tmp_path, f"{trusting}, {headers}"))
+    assert not parsed.issues
+    tools = parsed.servers[VariantKey("s")].http_tools
+    assert [tool.send_credentials for tool in tools] == [True, True, False]
+    parsed = load(_with_other_servers(tmp_path, "openapi: api.json"))
+    assert not parsed.issues, "there is nothing that could be sent"
+    parsed = load(_with_other_servers(tmp_path, "openapi: api.json, base_url: http://staging"))
+    assert ["'base_url' does not apply to it" in each.message for each in parsed.issues] == [True]
+
+
+def test_an_origin_is_a_scheme_and_a_host(tmp_path: Path) -> None:
+    for text in ("example.com", f"{UPLOADS}/v2", "ftp://example.com", "https://u:p@x.test"):
+        entry = f"openapi: {{ source: api.json, send_credentials_to: ['{text}'] }}"
+        (issue,) = load(_with_other_servers(tmp_path, entry)).issues
+        assert "write the scheme and host of a server" in issue.message
+
+
+def test_names_of_operations_leave_room_for_what_the_transform_adds(tmp_path: Path) -> None:
+    long = ["x" * 60, f"{'x' * 70}a", f"{'x' * 70}b", "short"]
+    paths = {f"/{number}": {"get": {"operationId": name}} for number, name in enumerate(long)}
+    document = {"openapi": "3.1.0", "servers": [{"url": "https://a.example"}], "paths": paths}
+    (tmp_path / "api.json").write_text(json.dumps(document))
+    path = tmp_path / "mcp.yaml"
+    path.write_text(
+        "version: 1\ndefaults: { transform: [ { prefix: '{server}_' }, { suffix: _x } ] }\n"
+        "servers:\n  github: { transport: http_api, openapi: api.json }\n"
+    )
+    first, again = (load(path).servers[VariantKey("github")] for _ in range(2))
+    names = [tool.name for tool in first.http_tools]
+    assert all(is_valid_name(transformed(name, first.transforms)) for name in names)
+    assert [len(name) for name in names] == [55, 55, 55, 5]
+    assert len(set(names)) == len(names)
+    assert names == [tool.name for tool in again.http_tools]
+    assert names[3] == "short"
+
+
+@pytest.mark.parametrize(
+    "url", ["", "ftp://x", "x.test", "//x.test", "https://u@x.test", "https://x?q=1", "/a/../b"]
+)
+def test_a_tools_own_server_is_an_address_or_a_path(url: str) -> None:
+    text = f"      - {{ name: t, method: GET, endpoint: /u, base_url: '{url}' }}\n"
+    assert any("base_url" in issue.message for issue in parse(text).issues)
+    good = "      - { name: t, method: GET, endpoint: /u, base_url: 'https://x.test/v2' }\n"
+    assert not parse(good).issues
 
 
 def test_a_tools_change_is_a_new_launch_and_other_transports_keep_their_hash() -> None:

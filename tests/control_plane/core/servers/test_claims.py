@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tests.control_plane.core.builders import START, at, coordinator, hello, listing, load, spec
+import json
+
+from tests.control_plane.core.builders import (
+    START,
+    at,
+    coordinator,
+    hello,
+    listing,
+    load,
+    recorded,
+    spec,
+)
 from tests.control_plane.core.fake_worker import FAILED, FakeWorker, exposed, run
 
 from leaseway.control_plane.core.catalog.listing import ServerListing
@@ -160,3 +171,33 @@ def test_a_new_exposure_keeps_a_pending_verification() -> None:
     assert first.cancelled == []
     answer(state, [first, second], listing("echo", "more"), at(3))
     assert exposed(state) == {"p_echo": "a", "p_more": "a"}
+
+
+def described(name: str, **members: object) -> ServerListing:
+    return ServerListing(recorded(name, definition=json.dumps({"name": name, **members}).encode()))
+
+
+def test_a_claim_that_differs_only_in_texts_is_no_mismatch() -> None:
+    state, first, second = two_workers()
+    state.handle_relisting("w2", A, LAUNCH, described("echo", description="pid 2"), at(1))
+    run(state, [first, second], at(1))
+    answer(state, [first, second], described("echo", description="pid 1"), at(2))
+    assert reasons(state) == []
+
+
+def test_a_listing_in_another_order_is_no_new_version() -> None:
+    state, first, second = two_workers()
+    orders = [["a", "b", "c"], ["c", "a", "b"], ["b", "c", "a"]]
+    listings = [described("echo", inputSchema={"enum": each}) for each in orders]
+    state.handle_relisting("w1", A, LAUNCH, listings[0], at(1))
+    run(state, [first, second], at(1))
+    state.tick(at(2))
+    version = state.committed.version
+    for number, each in enumerate(listings[1:], start=3):
+        state.handle_relisting("w1", A, LAUNCH, each, at(number))
+        state.handle_relisting("w2", A, LAUNCH, each, at(number))
+        run(state, [first, second], at(number))
+        state.tick(at(number + 1))
+    assert state.committed.version == version
+    assert not first.probes
+    assert not second.probes

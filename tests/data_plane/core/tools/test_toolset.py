@@ -89,10 +89,10 @@ def test_an_exposed_tool_must_have_been_recorded() -> None:
 
 
 def test_missing_and_different_tools_differ_and_equal_ones_do_not() -> None:
-    toolset = compiled(tool("same", title="t"), tool("changed", title="old"), tool("gone"))
+    toolset = compiled(tool("same", title="t"), tool("changed", inputSchema={}), tool("gone"))
     listed = {
-        "same": b'{ "title": "t", "name": "same", "_meta": {"n": 1} }',
-        "changed": tool("changed", title="new"),
+        "same": b'{ "title": "pid 7", "name": "same", "_meta": {"n": 1} }',
+        "changed": tool("changed", inputSchema={"required": ["x"]}),
         "extra": tool("extra"),
     }
     differing = differing_tools(toolset, listed)

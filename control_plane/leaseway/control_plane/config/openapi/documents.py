@@ -59,14 +59,15 @@ class Documents:
         """Return a document's tools, by its absolute path or its address.
 
         Raises:
-            DocumentUnavailable: It cannot be read and is not cached, or it is not OpenAPI.
+            DocumentUnavailable: It cannot be read and is not cached, or it is no document.
         """
         with self._lock:
             version, content, stale = self._document(source)
             known = self._imported.get((source, selection))
             if known is None or known[0] != version:
                 try:
-                    known = version, import_document(content, selection)
+                    address = source if is_address(source) else ""
+                    known = version, import_document(content, selection, address)
                 except BadDocument as error:
                     raise DocumentUnavailable(str(error)) from None
                 self._keep(self._imported, (source, selection), known)

@@ -1,7 +1,8 @@
 """Converts schemas of an OpenAPI document to self-contained JSON Schemas.
 
 References are written out. If a schema refers to itself or is too large, its deeper parts accept
-anything: a tool may accept more than the document allows, never less.
+anything: a tool may accept more than the document allows, never less. Defaults become text: what a
+server does without a value is no reason to send it one.
 """
 
 from __future__ import annotations
@@ -11,17 +12,26 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
+from leaseway.spec.http_tools import accepts_null
+
 MAX_SCHEMA: Final = 32 * 1024
 """Characters of one parameter's JSON Schema."""
 
 _DEPTHS: Final = (24, 8, 6, 5, 4, 3, 2, 1)
 _MAX_NODES: Final = 4_000
 _MAX_REFERENCES: Final = 50
+_MAX_RULES: Final = 20
+"""Schemas of one member that are compared with a further one of it."""
+_MAX_READ_ONLY: Final = 20
+_MAX_STEPS: Final = 500
+"""Parts of a schema that one question about it may visit; documents may repeat them without end."""
 _MAX_TEXT: Final = 1_024
+_MAX_DEFAULT: Final = 200
+"""Characters of a default that a description names."""
 _MAX_ENUM: Final = 500
 
 _KEPT: Final = frozenset(
-    ("type", "format", "title", "description", "default", "enum", "const", "pattern", "minLength",
+    ("type", "format", "title", "description", "enum", "const", "pattern", "minLength",
      "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
      "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "required",
      "contentEncoding", "contentMediaType", "examples")
@@ -29,6 +39,8 @@ _KEPT: Final = frozenset(
 _ONE: Final = ("items", "additionalProperties", "not", "contains", "propertyNames")
 _MANY: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMED: Final = ("properties", "patternProperties")
+_RULES: Final = _KEPT.union(_ONE, _MANY, _NAMED)
+"""Keywords that are converted; those beside a reference apply together with its target's."""
 
 
 class Unsupported(Exception):
@@ -42,14 +54,16 @@ class References:
         self._document = document
 
     def follow(self, node: Any) -> Any:
-        """Return a node, or the target of its reference.
+        """Return a node, or the target of its reference with the members that stand beside it.
 
         Raises:
             Unsupported: The target is in another document, missing, or part of a cycle.
         """
+        beside: dict[str, Any] = {}
         for _ in range(_MAX_REFERENCES):
             if not isinstance(node, Mapping) or "$ref" not in node:
-                return node
+                return {**node, **beside} if beside and isinstance(node, Mapping) else node
+            beside = {**{key: value for key, value in node.items() if key != "$ref"}, **beside}
             node = self.at(node["$ref"])
         raise Unsupported("its references form a cycle")
 
@@ -75,64 +89,167 @@ class References:
         return node
 
 
+class _Steps:
+    """A limit of the parts of a schema that one search visits."""
+
+    def __init__(self, limit: int = _MAX_STEPS) -> None:
+        self._left = limit
+
+    def take(self) -> bool:
+        """Return whether another part may be visited."""
+        self._left -= 1
+        return self._left >= 0
+
+
 class SchemaReader:
     """Converts schemas of one document to JSON Schemas."""
 
     def __init__(self, references: References) -> None:
         self._references = references
+        self._referred: dict[tuple[str, bool], dict[str, Any]] = {}
 
-    def read(self, schema: Any) -> dict[str, Any]:
+    def read(self, schema: Any, *, files: bool = False) -> dict[str, Any]:
         """Return a self-contained schema within the size limit.
+
+        Args:
+            schema: The schema, as written in the document.
+            files: Whether text with a media type and no encoding stands for bytes, as in multipart
+                bodies of OpenAPI 3.1.
 
         Raises:
             Unsupported: A reference has no target.
         """
+        reference = schema.get("$ref") if isinstance(schema, Mapping) and len(schema) == 1 else None
+        if not isinstance(reference, str):
+            return self._convert(schema, files)
+        known = self._referred.get((reference, files))
+        if known is None:
+            known = self._referred[reference, files] = self._convert(schema, files)
+        return dict(known)
+
+    def _convert(self, schema: Any, files: bool) -> dict[str, Any]:
         for depth in _DEPTHS:
-            converted = _Conversion(self._references).schema(schema, depth, ())
+            converted = _Conversion(self._references, files).schema(schema, depth, ())
             if len(json.dumps(converted)) <= MAX_SCHEMA:
                 return converted
         return {}
 
-    def object_of(self, schema: Any) -> Mapping[str, Any] | None:
-        """Return a schema's `properties` and `required`, or None if it has other rules.
-
-        Objects in `allOf` are merged.
+    def default_of(self, schema: Any) -> Any:
+        """Return a schema's default, or None.
 
         Raises:
             Unsupported: A reference has no target.
         """
-        return self._object_of(schema, 0)
+        followed = self._references.follow(schema)
+        return followed.get("default") if isinstance(followed, Mapping) else None
 
-    def _object_of(self, schema: Any, depth: int) -> Mapping[str, Any] | None:
+    def accepts(self, schema: Any, kind: str) -> bool:
+        """Return whether a schema, or one of its alternatives, names a type.
+
+        Raises:
+            Unsupported: A reference has no target.
+        """
+        return self._accepts(schema, kind, _Steps())
+
+    def _accepts(self, schema: Any, kind: str, steps: _Steps) -> bool:
         schema = self._references.follow(schema)
-        if not isinstance(schema, Mapping) or depth > _MAX_REFERENCES:
-            return None
-        if any(key in schema for key in ("oneOf", "anyOf", "not", "patternProperties")):
-            return None
-        if "object" not in _types(schema) and not ("properties" in schema or "allOf" in schema):
-            return None
-        if isinstance(schema.get("additionalProperties"), Mapping):
-            return None
-        properties: dict[str, Any] = {}
+        if not isinstance(schema, Mapping) or not steps.take():
+            return False
+        if kind in _types(schema):
+            return True
+        if kind == "object" and isinstance(schema.get("properties"), Mapping):
+            return True
+        return any(
+            self._accepts(part, kind, steps)
+            for key in ("allOf", "anyOf", "oneOf")
+            for part in _list(schema.get(key))
+        )
+
+    def object_of(self, schema: Any, *, lenient: bool = False) -> Mapping[str, Any] | None:
+        """Return a schema's `properties` and `required`, or None if it has other rules.
+
+        Objects in `allOf` and beside a reference are merged.
+
+        Args:
+            schema: The schema, as written in the document.
+            lenient: Whether the members of alternatives are merged too, as optional ones.
+
+        Raises:
+            Unsupported: A reference has no target.
+        """
+        rules: dict[str, list[Any]] = {}
         required: list[str] = []
-        for part in (*_list(schema.get("allOf")), schema):
-            if part is not schema:
-                read = self._object_of(part, depth + 1)
-                if read is None:
-                    return None
-            else:
-                read = part
-            named = read.get("properties")
-            properties.update(named if isinstance(named, Mapping) else {})
-            required += [name for name in _list(read.get("required")) if isinstance(name, str)]
-        return {"properties": properties, "required": required} if properties else None
+        if not self._merge(schema, rules, required, _Steps(), lenient) or not rules:
+            return None
+        properties = {
+            name: parts[0] if len(parts) == 1 else {"allOf": parts} for name, parts in rules.items()
+        }
+        return {"properties": properties, "required": required}
+
+    def _merge(
+        self, schema: Any, properties: dict[str, list[Any]], required: list[str],
+        steps: _Steps, lenient: bool,
+    ) -> bool:  # fmt: skip
+        """Add the members of a schema; return False if it has rules that members can't express."""
+        if not isinstance(schema, Mapping) or not steps.take():
+            return False
+        types = _types(schema)
+        if types and "object" not in types:
+            return False
+        if "not" in schema or "patternProperties" in schema:
+            return False
+        if isinstance(schema.get("additionalProperties"), Mapping) and not lenient:
+            return False
+        parts = [*_list(schema.get("allOf"))]
+        if "$ref" in schema:
+            parts.insert(0, self._references.at(schema["$ref"]))
+        if not all(self._merge(part, properties, required, steps, lenient) for part in parts):
+            return False
+        for key in ("anyOf", "oneOf"):
+            for part in _list(schema.get(key)):
+                if not lenient:
+                    return False
+                self._merge(part, properties, [], steps, lenient)
+        named = schema.get("properties")
+        for name, member in named.items() if isinstance(named, Mapping) else ():
+            rules = properties.setdefault(str(name), [])
+            if not any(member is known or member == known for known in rules[:_MAX_RULES]):
+                rules.append(member)
+        required += [name for name in _list(schema.get("required")) if isinstance(name, str)]
+        return True
+
+    def is_read_only(self, schema: Any) -> bool:
+        """Return whether only responses have a member with this schema."""
+        return _is_read_only(self._references, schema, _Steps(_MAX_READ_ONLY))
+
+
+def _is_read_only(references: References, schema: Any, steps: _Steps) -> bool:
+    try:
+        schema = references.follow(schema)
+    except Unsupported:
+        return False  # its conversion says why, unless it is not needed
+    if not isinstance(schema, Mapping) or not steps.take():
+        return False
+    if isinstance(schema.get("readOnly"), bool):
+        return schema["readOnly"] is True
+    parts = _list(schema.get("allOf"))
+    return any(_is_read_only(references, part, steps) for part in parts)
+
+
+_NOTES: Final = frozenset(
+    ("title", "description", "default", "example", "examples", "deprecated", "readOnly",
+     "writeOnly", "nullable", "x-nullable", "externalDocs", "xml", "summary", "$comment",
+     "discriminator")
+)  # fmt: skip
+"""Keywords that may be moved from beside a reference to its target."""
 
 
 class _Conversion:
     """The conversion of one schema, with a limit of nodes."""
 
-    def __init__(self, references: References) -> None:
+    def __init__(self, references: References, files: bool) -> None:
         self._references = references
+        self._files = files
         self._nodes = _MAX_NODES
 
     def schema(self, schema: Any, depth: int, above: tuple[str, ...]) -> dict[str, Any]:
@@ -142,16 +259,33 @@ class _Conversion:
             return {}
         reference = schema.get("$ref")
         if reference is not None:
-            if str(reference) in above or len(above) > _MAX_REFERENCES:
-                return {}
-            target = self._references.at(reference)
-            beside = {key: value for key, value in schema.items() if key != "$ref"}
-            merged = {**target, **beside} if isinstance(target, Mapping) else beside
-            return self.schema(merged, depth, (*above, str(reference)))
+            return self._referred(schema, str(reference), depth, above)
         converted = {key: value for key, value in schema.items() if key in _KEPT}
-        _modernize(schema, converted)
+        _modernize(schema, converted, self._files)
         self._parts(schema, converted, depth - 1, above)
-        return converted
+        return _with_null(converted) if _is_nullable(schema) else converted
+
+    def _referred(
+        self, schema: Mapping[str, Any], reference: str, depth: int, above: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Return a referred schema, with the keywords that stand beside the reference."""
+        notes: dict[str, Any] = {}
+        rules: dict[str, Any] = {}
+        for key, value in schema.items():
+            is_note = key in _NOTES or key not in _RULES
+            if key != "$ref":
+                (notes if is_note else rules)[key] = value
+        if reference in above or len(above) > _MAX_REFERENCES:
+            target: Any = {}
+        else:
+            target = self._references.at(schema["$ref"])
+        above = (*above, reference)
+        if not rules:
+            merged = {**target, **notes} if isinstance(target, Mapping) else notes
+            return self.schema(merged, depth, above)
+        # Both apply; a keyword beside the reference does not replace the target's.
+        both = {**notes, "allOf": [*_list(rules.pop("allOf", None)), rules, target]}
+        return self.schema(both, depth, above)
 
     def _parts(
         self,
@@ -178,7 +312,7 @@ class _Conversion:
                 converted[key] = {
                     str(name): self.schema(part, depth, above)
                     for name, part in named.items()
-                    if not (isinstance(part, Mapping) and part.get("readOnly") is True)
+                    if not _is_read_only(self._references, part, _Steps(_MAX_READ_ONLY))
                 }
         if "required" in converted:
             known = converted.get("properties", {})
@@ -190,29 +324,73 @@ class _Conversion:
                 del converted["required"]
 
 
-def _modernize(schema: Mapping[str, Any], converted: dict[str, Any]) -> None:
-    """Convert the keywords in which OpenAPI 3.0 differs from JSON Schema."""
+def _is_nullable(schema: Mapping[str, Any]) -> bool:
+    return schema.get("nullable") is True or schema.get("x-nullable") is True
+
+
+def _with_null(converted: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that accepts null too, as OpenAPI 3.0 says with `nullable`."""
+    kind, values = converted.get("type"), converted.get("enum")
+    if isinstance(kind, str):
+        converted["type"] = [kind, "null"]
+    elif isinstance(kind, list) and "null" not in kind:
+        converted["type"] = [*kind, "null"]
+    if isinstance(values, list) and None not in values:
+        converted["enum"] = [*values, None]
+    if accepts_null(converted):
+        return converted
+    notes: dict[str, Any] = {
+        key: converted.pop(key) for key in ("title", "description") if key in converted
+    }
+    return {**notes, "anyOf": [converted, {"type": "null"}]}
+
+
+def _modernize(schema: Mapping[str, Any], converted: dict[str, Any], files: bool) -> None:
+    """Convert the keywords in which OpenAPI differs from JSON Schema, and defaults to text."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         flag = schema.get(exclusive)
         if isinstance(flag, bool):
             converted.pop(exclusive, None)
             if flag and bound in converted:
                 converted[exclusive] = converted.pop(bound)
-    if schema.get("nullable") is True:
-        if isinstance(converted.get("type"), str):
-            converted["type"] = [converted["type"], "null"]
-        if isinstance(converted.get("enum"), list) and None not in converted["enum"]:
-            converted["enum"] = [*converted["enum"], None]
-    if schema.get("format") == "binary":
-        del converted["format"]
+    if schema.get("format") == "binary" or (files and is_file(schema)):
+        converted.pop("format", None)
         converted["contentEncoding"] = "base64"
-        text = schema.get("description")
-        converted["description"] = (
-            f"{text} (base64)" if isinstance(text, str) and text else "Base64."
-        )
+        _describe(converted, "Base64.", "(base64)")
+    default = schema.get("default")
+    if default is not None:
+        text = json.dumps(default, ensure_ascii=False, default=str)
+        if len(text) <= _MAX_DEFAULT:
+            _describe(converted, f"Default: {text}.", f"Default: {text}.")
     if "examples" not in converted and "example" in schema:
         converted["examples"] = [schema["example"]]
     _drop_invalid(converted)
+
+
+def is_file(schema: Mapping[str, Any]) -> bool:
+    """Return whether text of a schema is raw bytes where bytes can be sent."""
+    kind = schema.get("contentMediaType")
+    types = _types(schema)
+    return (
+        isinstance(kind, str)
+        and "contentEncoding" not in schema
+        and (not types or "string" in types)
+        and not is_text(kind)
+    )
+
+
+def is_text(kind: str) -> bool:
+    """Return whether content of a media type is sent as text."""
+    kind = kind.partition(";")[0].strip().lower()
+    return kind.startswith("text/") or kind.endswith(
+        ("/json", "+json", "/xml", "+xml", "/yaml", "+yaml", "/x-ndjson", "/javascript")
+    )
+
+
+def _describe(converted: dict[str, Any], alone: str, added: str) -> None:
+    text = converted.get("description")
+    has_text = isinstance(text, str) and text
+    converted["description"] = f"{text} {added}" if has_text else alone
 
 
 def _drop_invalid(converted: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from leaseway.control_plane.config.openapi.names import leave_room
 from leaseway.control_plane.config.openapi.operations import Imported
 from leaseway.spec.http_tools import HttpParameter, HttpTool
 
@@ -25,7 +26,8 @@ def native_server(imported: Imported, name: str, source: str) -> str:
     security = _security(imported, name)
     if security:
         entry["security"] = security
-    entry["http_tools"] = [_tool(tool) for tool in imported.tools]
+    # Names have room for the prefix that most files give their servers.
+    entry["http_tools"] = [_tool(tool) for tool in leave_room(imported.tools, len(f"{name}_"))]
     lines = [f"# {len(imported.tools)} operations of {ascii(source)[1:-1]}."]
     lines += [f"# No tool: {each.operation}: {each.reason}." for each in imported.skipped]
     content = {"version": 1, "servers": {name: entry}}
@@ -55,6 +57,8 @@ def _tool(tool: HttpTool) -> dict[str, Any]:
         if getattr(tool, key):
             written[key] = getattr(tool, key)
     written |= {"method": tool.method, "endpoint": tool.endpoint}
+    if tool.base_url:
+        written["base_url"] = tool.base_url
     if tool.parameters:
         written["parameters"] = [_parameter(each) for each in tool.parameters]
     if tool.body != "json":
@@ -74,6 +78,10 @@ def _parameter(parameter: HttpParameter) -> dict[str, Any]:
         written["as"] = parameter.wire_name
     if parameter.style != "repeat":
         written["style"] = parameter.style
+    if parameter.explode:
+        written["explode"] = True
+    if parameter.allow_reserved:
+        written["allow_reserved"] = True
     if parameter.is_body:
         written["whole_body"] = True
     schema = dict(parameter.parsed)

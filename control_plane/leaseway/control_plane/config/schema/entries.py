@@ -6,14 +6,13 @@ Files of every format are translated into native keys first, and layers are merg
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any, Final
 
 from leaseway.control_plane.config.schema.filters import for_server
-from leaseway.control_plane.config.schema.http_api.documents import OpenApi
-from leaseway.control_plane.config.schema.http_api.security import resolve_credentials
+from leaseway.control_plane.config.schema.http_api.servers import add_http_tools
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS
 from leaseway.control_plane.config.schema.process_servers import (
@@ -24,7 +23,6 @@ from leaseway.control_plane.config.schema.process_servers import (
 from leaseway.control_plane.config.schema.tables import Key, entries_of, read_table
 from leaseway.control_plane.config.schema.values import BadValue
 from leaseway.control_plane.config.tree.yaml_tree import START, Position, TableEntry
-from leaseway.spec.http_tools import sets_any, without_parameters
 from leaseway.spec.model import (
     Builtin,
     InstancePolicy,
@@ -104,7 +102,10 @@ def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerS
         where.error(entry.at, IssueReason.DEFAULTS_REFUSED, message)
     _check_warm(entry, values, where)
     check_image(entry, values, where)
-    _check_http_tools(entry, values, where)
+    if transport == "http_api" and server_id not in where.log.failed:
+        transforms = for_server(values.get("transforms", defaults.transforms), server_id)
+        add_http_tools(entry, values, transforms, where)
+    values.pop("openapi", None)
     if transport == "builtin" and "tools" in values:
         written = {each.name for each in known}
         confined = values.get("sandbox", Sandbox()).strict
@@ -189,69 +190,6 @@ def _check_warm(server: TableEntry, values: dict[str, Any], where: Where) -> Non
     elif warm and values.get("truely_stateless"):
         message = "'warm' has no effect: a server with 'truely-stateless: true' is never leased."
         place.warning(at, IssueReason.KEY_WITHOUT_EFFECT, message)
-
-
-def _check_http_tools(server: TableEntry, values: dict[str, Any], where: Where) -> None:
-    """Add the tools of an OpenAPI document to those of the file, and report missing keys."""
-    document: OpenApi | None = values.pop("openapi", None)
-    if where.transport != "http_api" or server.name in where.log.failed:
-        return
-    tools = {tool.name: tool for tool in values.get("http_tools", ())}
-    headers = {name.lower(): "headers" for name in values.get("headers", {})}
-    schemes = document.imported.schemes if document is not None else None
-    given = values.get("security", {})
-    credentials = resolve_credentials(given, schemes, where)
-    values["security"] = credentials
-    for name, credential in credentials.items():
-        if credential.header.lower() in headers:
-            message = (
-                f"{quoted(name)} sets the header {quoted(credential.header)}, but 'headers' sets"
-                " it, too."
-            )
-            place, at = where.find(f"security.{name}", where.log.places[where.key])
-            place.error(at, IssueReason.BAD_VALUE, message)
-    headers |= {each.header.lower(): "security" for each in credentials.values() if each.header}
-    query = {each.name for each in credentials.values() if each.kind == "query"}
-    place, at = where.find("http_tools", server.at)
-    for tool in tools.values():
-        for parameter in tool.parameters:
-            if sets_any(parameter, headers, query):
-                by = headers.get(parameter.sent_as.lower(), "security")
-                message = (
-                    f"The tool {quoted(tool.name)} has the {parameter.position} parameter"
-                    f" {quoted(parameter.sent_as)}, which {by!r} sets already."
-                )
-                place.error(at, IssueReason.BAD_HTTP_TOOL, message)
-    if document is not None:
-        imported = document.imported
-        values.setdefault("url", imported.base_url)
-        written = [without_parameters(tool, headers, query) for tool in imported.tools]
-        tools = {tool.name: tool for tool in written} | tools
-        if not given:
-            _warn_of_credentials(document, headers, where)
-    if not tools:
-        message = f"The server {quoted(server.name)} needs 'http_tools' or 'openapi'."
-        where.missing(server.at, "http_tools", message)
-    if not values.get("url"):
-        text = " the document names no absolute address" if document is not None else ""
-        message = f"The server {quoted(server.name)} needs 'base_url'{':' if text else ''}{text}."
-        where.missing(server.at, "base_url", message)
-    values["http_tools"] = tuple(tools.values())
-
-
-def _warn_of_credentials(document: OpenApi, headers: Collection[str], where: Where) -> None:
-    """Warn of each header, query parameter or cookie that needs a credential by its document."""
-    reported: set[str] = set()
-    for name, scheme in document.imported.schemes.items():
-        if scheme.target in reported or scheme.target.removeprefix("header ") in headers:
-            continue
-        reported.add(scheme.target)
-        message = (
-            f"The document says that requests may need its security scheme {quoted(name)}"
-            f" ({scheme.example}); set it under 'security' if yours do."
-        )
-        place, _ = where.find("openapi", document.at)
-        place.warning(document.at, IssueReason.CREDENTIAL_MISSING, message)
 
 
 def _no_transport(server_id: str, present: Mapping[str, TableEntry]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from leaseway.control_plane.core.catalog.definition import is_task_only
+from leaseway.spec.contracts import same_content, same_contract, same_items
 
 _SEPARATOR: Final = 1 << 63
 """Starts each list after the tools in a digest; no definition is that long."""
@@ -51,6 +52,42 @@ class ServerListing:
                 state.update(_framed(offers))
         return state.hexdigest()
 
+    def settled(self, previous: ServerListing) -> ServerListing:
+        """Return this listing, with the previous definitions where only an order differs.
+
+        Some servers write sets and lists in another order each time: that changes nothing, so no
+        worker and no client needs to hear of it.
+        """
+        if self.digest == previous.digest:
+            return previous
+        return replace(
+            self,
+            tools=_settle(self.tools, previous.tools),
+            prompts=_settle(self.prompts, previous.prompts),
+            resources=_settle(self.resources, previous.resources),
+            templates=_settle(self.templates, previous.templates),
+        )
+
+    def agrees(self, other: ServerListing) -> bool:
+        """Return whether both listings are the same in what callers depend on, texts aside."""
+        if self.digest == other.digest:
+            return True
+        return (
+            self.by_name.keys() == other.by_name.keys()
+            and all(
+                same_contract(tool.definition, other.by_name[name].definition)
+                for name, tool in self.by_name.items()
+            )
+            and all(
+                same_items([each.definition for each in one], [each.definition for each in another])
+                for one, another in (
+                    (self.prompts, other.prompts),
+                    (self.resources, other.resources),
+                    (self.templates, other.templates),
+                )
+            )
+        )
+
     @cached_property
     def by_name(self) -> dict[str, ListedItem]:
         """The tools by original name; the first of duplicates."""
@@ -64,6 +101,20 @@ class ServerListing:
     @cached_property
     def prompts_by_name(self) -> dict[str, ListedItem]:
         return {prompt.name: prompt for prompt in reversed(self.prompts)}
+
+
+def _settle(
+    items: tuple[ListedItem, ...], before: tuple[ListedItem, ...]
+) -> tuple[ListedItem, ...]:
+    known = {item.name: item for item in before}
+    settled = tuple(
+        known[item.name]
+        if item.name in known and same_content(item.definition, known[item.name].definition)
+        else item
+        for item in items
+    )
+    is_reordered = len(settled) == len(before) == len(known) and set(settled) == set(before)
+    return before if is_reordered else settled
 
 
 def _framed(items: Iterable[ListedItem]) -> bytes:

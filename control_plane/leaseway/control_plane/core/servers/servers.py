@@ -164,7 +164,9 @@ class Servers:
         elif isinstance(outcome, ServerListing):
             self.probes.drop(job.spec.key)
             self.failures.pop(job.spec.key, None)
-            self._set_good(job.spec.key, build_good(job.spec, outcome), now)
+            before = self.last_known_good.get(job.spec.key)
+            listing = outcome if before is None else outcome.settled(before.listing)
+            self._set_good(job.spec.key, build_good(job.spec, listing), now)
             if not job.spec.key.tenant:
                 for spec in self._of_tenants.of(job.spec.key.server_id):
                     self._copy_common_listing(spec, now)
@@ -190,8 +192,8 @@ class Servers:
         if not isinstance(outcome, ServerListing):
             self._open_problem(key, outcome, now)
         elif self.probed_by.get(key) == worker_id:
-            self._set_good(key, relist(good, outcome), now)
-        elif outcome.digest == good.listing.digest:
+            self._set_good(key, relist(good, outcome.settled(good.listing)), now)
+        elif outcome.settled(good.listing) == good.listing:
             self._close_problem(key, now)
             self._close_mismatch(key, worker_id)
         else:
@@ -321,9 +323,9 @@ class Servers:
         if good is None or good.launch_hash != job.spec.launch_hash:
             return
         if isinstance(outcome, ServerListing):
-            self._set_good(key, relist(good, outcome), now)
+            self._set_good(key, relist(good, outcome.settled(good.listing)), now)
         newest = job.later or claim
-        if isinstance(outcome, ServerListing) and outcome.digest == newest.listing.digest:
+        if isinstance(outcome, ServerListing) and outcome.agrees(newest.listing):
             self._close_mismatch(key, newest.worker_id)
         elif job.later is not None:
             self.probes.verify_claim(job.spec, job.later, now.mono)

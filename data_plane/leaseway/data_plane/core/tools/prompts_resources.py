@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from leaseway.data_plane.core.tools.arguments import parse_arguments
+from leaseway.spec.contracts import same_items
 from leaseway.spec.uri_filters import ALL_URIS, UriFilter
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
@@ -46,6 +47,16 @@ class CompiledPromptsResources:
     ) -> bool:
         recorded = (self.recorded_prompts, self.recorded_resources, self.recorded_templates)
         return recorded != (tuple(prompts), tuple(resources), tuple(templates))
+
+    def serves_other(
+        self, prompts: Iterable[bytes], resources: Iterable[bytes], templates: Iterable[bytes]
+    ) -> bool:
+        """Return whether lists differ from the recorded ones in more than texts and order."""
+        recorded = (self.recorded_prompts, self.recorded_resources, self.recorded_templates)
+        listed = (tuple(prompts), tuple(resources), tuple(templates))
+        return recorded != listed and any(
+            not same_items(*pair) for pair in zip(recorded, listed, strict=True)
+        )
 
 
 NOTHING_BUT_TOOLS: Final = CompiledPromptsResources()

@@ -6,7 +6,7 @@ Also the contract: the tools that the probe recorded. Each instance's own list i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
     NOTHING_BUT_TOOLS,
     CompiledPromptsResources,
 )
+from leaseway.spec.contracts import same_contract
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.names import nearest
 
@@ -190,6 +191,8 @@ def _compile_plan(entry: ExposedTool, definition: bytes, tool: Mapping[str, Any]
 def differing_tools(toolset: CompiledToolset, listed: Mapping[str, bytes]) -> frozenset[str]:
     """Return the original names of exposed tools that an instance lacks or defines differently.
 
+    Only what calls depend on counts: a text with a process id, or a set in another order, does not.
+
     Args:
         toolset: The toolset that callers see.
         listed: The instance's own definitions by original name.
@@ -197,15 +200,26 @@ def differing_tools(toolset: CompiledToolset, listed: Mapping[str, bytes]) -> fr
     return frozenset(
         name
         for name, plan in toolset.tools.items()
-        if name not in listed or not _same(plan.definition, listed[name])
+        if name not in listed or not same_contract(plan.definition, listed[name])
     )
 
 
 def has_other_tools(toolset: CompiledToolset, listed: Mapping[str, bytes]) -> bool:
-    """Return whether an instance's list differs from the contract."""
+    """Return whether an instance's list differs from the recorded one, in any text."""
+    return _differ(toolset, listed, _same)
+
+
+def serves_other_tools(toolset: CompiledToolset, listed: Mapping[str, bytes]) -> bool:
+    """Return whether an instance's list differs from the contract in what calls depend on."""
+    return _differ(toolset, listed, same_contract)
+
+
+def _differ(
+    toolset: CompiledToolset, listed: Mapping[str, bytes], same: Callable[[bytes, bytes], bool]
+) -> bool:
     contract = toolset.contract
     return contract.keys() != listed.keys() or not all(
-        _same(definition, listed[name]) for name, definition in contract.items()
+        same(definition, listed[name]) for name, definition in contract.items()
     )
 
 
@@ -216,7 +230,10 @@ def _same(one: bytes, other: bytes) -> bool:
 
 
 def _comparable(definition: bytes) -> object:
-    tool = _decode(definition)
+    try:
+        tool = _decode(definition)
+    except (ValueError, RecursionError):
+        return definition
     if isinstance(tool, dict):
         tool.pop("_meta", None)  # describes the list, not the tool
     return tool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,22 +12,32 @@ from leaseway.control_plane.config.openapi.documents import (
     is_address,
 )
 from leaseway.control_plane.config.openapi.operations import Imported, OperationSelection
+from leaseway.control_plane.config.openapi.servers import origin
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.tables import Key, keyed, record
 from leaseway.control_plane.config.schema.values import BadValue, list_of, plain_text, reader
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Position, Tree
-from leaseway.spec.http_tools import MAX_TOOLS
+from leaseway.spec.http_tools import MAX_TOOLS, is_base_url
 
 _MAX_PATTERNS: Final = 1_000
 _MAX_WARNINGS: Final = 20
+_MAX_ORIGINS: Final = 100
+_SLASHES: Final = len("//")
+
+Origin = tuple[str, str, int | None]
+"""Scheme, host and port."""
 
 
 @dataclass(frozen=True)
 class OpenApi:
-    """An imported document, and the position of the key that names it."""
+    """An imported document, and the position of the key that names it.
+
+    `trusted` are the origins of operations' own servers that get the headers and credentials.
+    """
 
     imported: Imported
     at: Position
+    trusted: frozenset[Origin] = frozenset()
 
 
 _SOURCE: Final = plain_text(longest=4_096, empty=False)
@@ -37,11 +47,27 @@ _CHOICE: Final = record(
     dict[str, tuple[str, ...]],
     "a choice of operations",
 )
+
+
+@reader({"type": "string", "pattern": "^https?://[^/]+/?$"})
+def _origin(node: Tree, where: Where) -> Origin:
+    text = _SOURCE.read(node, where)
+    found = origin(text) if is_base_url(text) else None
+    if found is None or text.count("/") > _SLASHES + text.endswith("/"):
+        raise BadValue(
+            f"{quoted(where.key)} is {quoted(text)}; write the scheme and host of a server, as in"
+            " https://uploads.example.com."
+        )
+    return found
+
+
+_ORIGINS: Final = list_of(_origin, _MAX_ORIGINS)
 _SETTINGS: Final = record(
     keyed(
         Key("source", _SOURCE),
         Key("include", _CHOICE),
         Key("exclude", _CHOICE),
+        Key("send_credentials_to", _ORIGINS),
     ),
     dict[str, Any],
     "'openapi'",
@@ -60,7 +86,8 @@ def openapi(node: Tree, where: Where) -> OpenApi:
         for which in ("include", "exclude")
         for name, patterns in settings.get(which, {}).items()
     }
-    return _load(settings["source"], OperationSelection(**choice), node, where)
+    loaded = _load(settings["source"], OperationSelection(**choice), node, where)
+    return replace(loaded, trusted=frozenset(settings.get("send_credentials_to", ())))
 
 
 def _load(source: str, selection: OperationSelection, node: Tree, where: Where) -> OpenApi:

@@ -248,6 +248,8 @@ _PARAMETER_KEYS: Final = keyed(
     Key("required", boolean),
     Key("as", plain_text(longest=256, empty=False), "wire_name"),
     Key("style", choice(*STYLES)),
+    Key("explode", boolean),
+    Key("allow_reserved", boolean),
     Key("whole_body", boolean, "is_body"),
     Key("schema", _nested),
 )
@@ -294,6 +296,8 @@ _TOOL_KEYS: Final = keyed(
     Key("description", text(longest=_MAX_TEXT)),
     Key("method", choice(*METHODS)),
     Key("endpoint", _matching("^/(?!/)", longest=4_096)),
+    Key("base_url", _matching("^(https?://|/)", longest=2_048)),
+    Key("send_credentials", boolean),
     Key("parameters", list_of(_parameter, MAX_PARAMETERS, "parameters")),
     Key("body", choice(*BODIES)),
     Key("content_type", plain_text(longest=256, empty=False)),

@@ -1,0 +1,101 @@
+"""Chooses the media type of a request's body, and how that type is encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from leaseway.spec.http_tools import Body, holds_bytes, is_media_type
+
+_JSONS: Final = ("application/json", "application/merge-patch+json", "text/json")
+"""Preferred over other JSON types; a merge patch is a plain object."""
+_ANY_TYPE: Final = ("*/*", "application/*")
+_TEXTS: Final = ("/xml", "+xml", "/yaml", "+yaml", "/x-ndjson", "/jsonl", "/graphql", "/javascript")
+_FORMS: Final[Mapping[str, Body]] = {
+    "multipart/form-data": "multipart",
+    "application/x-www-form-urlencoded": "form",
+}
+
+
+@dataclass(frozen=True)
+class BodyType:
+    """The chosen media type of a body.
+
+    Attributes:
+        kind: As it is written in the document.
+        body: How its values are encoded.
+        schema: Its schema; may be anything.
+        encoding: How each member is written, by its name.
+    """
+
+    kind: str
+    body: Body
+    schema: Any = field(default_factory=dict)
+    encoding: Mapping[str, Any] = field(default_factory=dict)
+
+
+def choose_body(content: Mapping[str, Any]) -> BodyType:
+    """Return the media type to send: JSON if there is a choice, then a form, then text."""
+    kinds = {essence(str(kind)): kind for kind in content}
+    jsons = (each for each in kinds if each.endswith("+json"))
+    for kind in (*_JSONS, *jsons):
+        if kind in kinds:
+            return _body_type(content, kinds[kind], "json")
+    for kind, body in _FORMS.items():
+        if kind in kinds:
+            return _body_type(content, kinds[kind], body)
+    for kind, written in kinds.items():
+        if kind.startswith("text/") or kind.endswith(_TEXTS):
+            return _body_type(content, written, "text")
+    chosen = _body_type(content, next(iter(content)), "binary")
+    is_value = isinstance(chosen.schema, Mapping) and not holds_bytes(dict(chosen.schema))
+    if essence(chosen.kind) in _ANY_TYPE and is_value:
+        return _body_type(content, next(iter(content)), "json")
+    return chosen
+
+
+def _body_type(content: Mapping[str, Any], kind: Any, body: Body) -> BodyType:
+    media = content[kind]
+    if not isinstance(media, Mapping):
+        return BodyType(str(kind), body)
+    encoding = media.get("encoding")
+    return BodyType(
+        str(kind),
+        body,
+        media.get("schema", {}),
+        encoding if isinstance(encoding, Mapping) else {},
+    )
+
+
+def essence(kind: str) -> str:
+    """Return a media type in lower case, without its parameters."""
+    return kind.partition(";")[0].strip().lower()
+
+
+def sent_type(chosen: BodyType) -> str:
+    """Return the content type to send; empty if the encoding determines it.
+
+    Parameters stay, except a charset: bodies are UTF-8.
+    """
+    kind = essence(chosen.kind)
+    if chosen.body in ("form", "multipart", "binary") or "*" in kind:
+        return ""
+    kept = [part.strip() for part in chosen.kind.split(";")[1:]]
+    kept = [part for part in kept if part and not part.lower().startswith("charset")]
+    if chosen.body == "text":
+        kept.append("charset=utf-8")
+    full = "; ".join([kind, *kept])
+    full = full if is_media_type(full) else kind
+    return "" if full == "application/json" or not is_media_type(full) else full
+
+
+def part_type(encoding: Mapping[str, Any]) -> str:
+    """Return the content type that a part of a multipart body must have; empty if it is open."""
+    kind = encoding.get("contentType")
+    if not isinstance(kind, str) or not kind.strip():
+        return ""
+    if "," in kind or "*" in kind:  # a choice: the bytes are sent as what they are
+        first = kind.partition(",")[0].strip()
+        return "" if first.startswith(("text/", "*/*")) else "application/octet-stream"
+    return essence(kind)

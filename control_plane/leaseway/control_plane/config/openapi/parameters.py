@@ -1,0 +1,229 @@
+"""Converts the parameters and the body of an operation to the parameters of a tool."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from leaseway.control_plane.config.openapi.media import BodyType, choose_body, part_type, sent_type
+from leaseway.control_plane.config.openapi.schemas import References, SchemaReader, Unsupported
+from leaseway.spec.http_tools import RESERVED_HEADERS, Body, HttpParameter, Position, Style
+
+_MAX_NAME: Final = 64
+_MAX_MEMBERS: Final = 100
+_MAX_TEXT: Final = 1_024
+_NOT_IN_PARAMETERS: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_IGNORED_HEADERS: Final = RESERVED_HEADERS | {"accept", "content-type", "authorization"}
+_DELIMITED: Final[Mapping[str, Style]] = {"spaceDelimited": "space", "pipeDelimited": "pipe"}
+_HEADER_STYLES: Final[Mapping[str, Style]] = {"simple": "comma", **_DELIMITED}
+_PATH_STYLES: Final[Mapping[str, Style]] = {
+    "label": "label",
+    "matrix": "matrix",
+    **_HEADER_STYLES,
+}
+
+
+class Parameters:
+    """The parameters of one operation, with unique names."""
+
+    def __init__(self, references: References, schemas: SchemaReader) -> None:
+        self._references = references
+        self._schemas = schemas
+        self.parameters: list[HttpParameter] = []
+
+    def add(self, given: Mapping[str, Any]) -> None:
+        """Add a parameter of an operation.
+
+        Raises:
+            Unsupported: It can't be sent.
+        """
+        name, place = str(given["name"]), given.get("in")
+        required = given.get("required") is True
+        explode = given.get("explode") is True
+        if place == "cookie":
+            if required:
+                raise Unsupported(f"it needs the cookie {name[:64]!r}")
+            return
+        if place == "header" and name.lower() in _IGNORED_HEADERS:
+            return  # bodies, security and HTTP itself set these headers
+        schema = self._schema(given)
+        if place == "path":
+            default = self._schemas.default_of(given.get("schema"))
+            if default is not None:
+                # Something must stand in the path, so this default alone is sent.
+                schema["default"] = default
+            style = self._simple_style(given, _PATH_STYLES)
+            self._add(name, "path", schema, True, style, explode=explode)
+        elif place == "query":
+            style = _content_style(given) or self._query_style(
+                given.get("schema"), given.get("style"), given.get("explode")
+            )
+            reserved = given.get("allowReserved") is True
+            self._add(name, "query", schema, required, style, allow_reserved=reserved)
+        elif place == "header":
+            style = self._simple_style(given, _HEADER_STYLES)
+            self._add(name, "header", schema, required, style, explode=explode)
+        else:
+            raise Unsupported(f"its parameter {name[:64]!r} is in {str(place)[:32]!r}")
+
+    def add_body(self, given: Mapping[str, Any]) -> tuple[Body, str]:
+        """Add an operation's body; return its encoding and content type.
+
+        The type is empty if the encoding, or the parameter's schema, determines it.
+
+        Raises:
+            Unsupported: It can't be sent.
+        """
+        content = given["content"]
+        if not isinstance(content, Mapping):
+            raise Unsupported("its body's 'content' is not a mapping")
+        chosen = choose_body(content)
+        required = given.get("required") is True
+        text = given.get("description")
+        description = text[:_MAX_TEXT] if isinstance(text, str) else ""
+        if chosen.body in ("binary", "text"):
+            self._add_raw(chosen, required, description)
+        else:
+            self._add_values(chosen, required, description)
+        return chosen.body, sent_type(chosen)
+
+    def _add_raw(self, chosen: BodyType, required: bool, description: str) -> None:
+        read = self._schemas.read(chosen.schema)
+        types = read.get("type", "string")
+        if chosen.body == "binary" or (types != "string" and "string" not in types):
+            kept = ("description", "title", "examples")
+            read = {key: read[key] for key in kept if key in read}
+        read["type"] = "string"
+        if chosen.body == "binary":
+            read["contentEncoding"] = "base64"
+            description = description or "The body, as base64."
+        if description and "description" not in read:
+            read["description"] = description
+        if "*" not in chosen.kind:
+            read["contentMediaType"] = chosen.kind.partition(";")[0].strip()
+        self._add("body", "body", read, required, "json", is_body=True)
+
+    def _add_values(self, chosen: BodyType, required: bool, description: str) -> None:
+        is_json = chosen.body == "json"
+        members = self._schemas.object_of(chosen.schema, lenient=chosen.body == "multipart")
+        if members is not None and len(members["properties"]) <= _MAX_MEMBERS:
+            self._add_members(members, required, chosen)
+            return
+        if chosen.body == "multipart":
+            raise Unsupported("its multipart body is not a plain object")
+        read = self._schemas.read(chosen.schema)
+        if description and "description" not in read:
+            read["description"] = description
+        is_deep = any(_style_of(each) == "deepObject" for each in chosen.encoding.values())
+        style: Style = "json" if is_json else "deep" if is_deep else "repeat"
+        self._add("body", "body", read, required, style, is_body=True)
+
+    def _add_members(self, members: Mapping[str, Any], required: bool, chosen: BodyType) -> None:
+        for name, schema in members["properties"].items():
+            if self._schemas.is_read_only(schema):
+                continue
+            is_required = required and name in members["required"]
+            encoding = chosen.encoding.get(name)
+            encoding = encoding if isinstance(encoding, Mapping) else {}
+            match chosen.body:
+                case "form":
+                    style = self._form_style(schema, encoding)
+                    reserved = encoding.get("allowReserved") is True
+                    read = self._schemas.read(schema)
+                    self._add(name, "body", read, is_required, style, allow_reserved=reserved)
+                case "multipart":
+                    read, style = self._part(schema, encoding)
+                    self._add(name, "body", read, is_required, style)
+                case _:
+                    self._add(name, "body", self._schemas.read(schema), is_required, "json")
+
+    def _form_style(self, schema: Any, encoding: Mapping[str, Any]) -> Style:
+        if not {"style", "explode"} & encoding.keys():
+            # Without a style, OpenAPI repeats lists and writes objects as JSON.
+            is_json = str(encoding.get("contentType", "")).endswith("json")
+            return "json" if is_json and not self._schemas.accepts(schema, "string") else "repeat"
+        return self._query_style(schema, encoding.get("style"), encoding.get("explode"))
+
+    def _part(self, schema: Any, encoding: Mapping[str, Any]) -> tuple[dict[str, Any], Style]:
+        """Return the schema and the style of a part of a multipart body."""
+        kind = part_type(encoding)
+        followed = self._references.follow(schema)
+        is_text_or_any = isinstance(followed, Mapping) and (
+            not {"type", "properties", "allOf", "anyOf", "oneOf", "enum"} & followed.keys()
+            or followed.get("type") == "string"
+        )
+        if kind and is_text_or_any and "contentEncoding" not in followed:
+            schema = {**followed, "type": "string", "contentMediaType": kind}
+        read = self._schemas.read(schema, files=True)
+        if kind and not kind.endswith("json"):
+            read.setdefault("contentMediaType", kind)
+        style: Style = "repeat"
+        if {"style", "explode"} & encoding.keys():
+            style = self._query_style(schema, encoding.get("style"), encoding.get("explode"))
+        return read, style
+
+    def _schema(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        schema = given.get("schema")
+        content = given.get("content")
+        if schema is None and isinstance(content, Mapping) and content:
+            media = next(iter(content.values()))
+            schema = media.get("schema") if isinstance(media, Mapping) else None
+        text = given.get("description")
+        if isinstance(text, str) and text:
+            schema = {**(schema if isinstance(schema, Mapping) else {}), "description": text}
+        return self._schemas.read(schema or {})
+
+    def _simple_style(self, given: Mapping[str, Any], styles: Mapping[str, Style]) -> Style:
+        written = str(given.get("style", "simple"))
+        style = _content_style(given) or styles.get(written)
+        if style is None:
+            place = given.get("in")
+            raise Unsupported(f"its {place} parameter has the style {written[:32]!r}")
+        return style
+
+    def _query_style(self, schema: Any, style: Any, explode: Any) -> Style:
+        """Return the style for one of OpenAPI's, of a parameter or a member of a form."""
+        if style == "deepObject":
+            return "deep"
+        if style in _DELIMITED:
+            return "repeat" if explode is True else _DELIMITED[str(style)]
+        if style not in (None, "form"):
+            raise Unsupported(f"one of its parameters has the style {str(style)[:32]!r}")
+        if explode is False:
+            return "comma"
+        return "spread" if self._schemas.accepts(schema, "object") else "repeat"
+
+    def _add(
+        self, name: str, position: Position, schema: Mapping[str, Any], required: bool,
+        style: Style, *, is_body: bool = False, explode: bool = False,
+        allow_reserved: bool = False,
+    ) -> None:  # fmt: skip
+        argument = _NOT_IN_PARAMETERS.sub("_", name).strip("_")[:_MAX_NAME] or position
+        taken = {each.name for each in self.parameters}
+        if argument in taken:
+            argument = f"{position}_{argument}"[:_MAX_NAME]
+        number = 2
+        while argument in taken:
+            argument, number = f"{argument[: _MAX_NAME - 4]}_{number}", number + 1
+        wire = "" if argument == name or is_body else name
+        text = json.dumps(schema, ensure_ascii=False)
+        self.parameters.append(
+            HttpParameter(
+                argument, position, text, required, wire, style, is_body, explode, allow_reserved
+            )
+        )
+
+
+def _content_style(given: Mapping[str, Any]) -> Style | None:
+    """Return the style of a parameter with `content`: JSON, or else its text."""
+    content = given.get("content")
+    if not isinstance(content, Mapping) or not content:
+        return None
+    kind = str(next(iter(content))).partition(";")[0].strip().lower()
+    return "json" if kind.endswith("json") or "*" in kind else "repeat"
+
+
+def _style_of(encoding: Any) -> Any:
+    return encoding.get("style") if isinstance(encoding, Mapping) else None

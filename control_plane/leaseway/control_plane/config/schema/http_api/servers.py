@@ -1,0 +1,119 @@
+"""Completes an `http_api` server with its document's tools, its credentials and its address."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from leaseway.control_plane.config.openapi.names import leave_room
+from leaseway.control_plane.config.openapi.servers import origin
+from leaseway.control_plane.config.schema.http_api.documents import OpenApi, Origin
+from leaseway.control_plane.config.schema.http_api.security import resolve_credentials
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.tree.yaml_tree import TableEntry
+from leaseway.spec.http_tools import HttpTool, sets_any, without_parameters
+from leaseway.spec.model import Transform
+
+
+def add_http_tools(
+    server: TableEntry, values: dict[str, Any], transforms: Sequence[Transform], where: Where
+) -> None:
+    """Add the tools of an OpenAPI document to those of the file, and report missing keys.
+
+    Args:
+        server: The entry.
+        values: Its values; modified.
+        transforms: What is added to the names of its tools.
+        where: Where mistakes are reported.
+    """
+    document: OpenApi | None = values.get("openapi")
+    tools = {tool.name: tool for tool in values.get("http_tools", ())}
+    headers = {name.lower(): "headers" for name in values.get("headers", {})}
+    schemes = document.imported.schemes if document is not None else None
+    given = values.get("security", {})
+    credentials = resolve_credentials(given, schemes, where)
+    values["security"] = credentials
+    for name, credential in credentials.items():
+        if credential.header.lower() in headers:
+            message = (
+                f"{quoted(name)} sets the header {quoted(credential.header)}, but 'headers' sets"
+                " it, too."
+            )
+            place, at = where.find(f"security.{name}", where.log.places[where.key])
+            place.error(at, IssueReason.BAD_VALUE, message)
+    headers |= {each.header.lower(): "security" for each in credentials.values() if each.header}
+    query = {each.name for each in credentials.values() if each.kind == "query"}
+    place, at = where.find("http_tools", server.at)
+    for tool in tools.values():
+        for parameter in tool.parameters:
+            if sets_any(parameter, headers, query):
+                by = headers.get(parameter.sent_as.lower(), "security")
+                message = (
+                    f"The tool {quoted(tool.name)} has the {parameter.position} parameter"
+                    f" {quoted(parameter.sent_as)}, which {by!r} sets already."
+                )
+                place.error(at, IssueReason.BAD_HTTP_TOOL, message)
+    if document is not None:
+        imported = document.imported
+        is_moved = origin(values.setdefault("url", imported.base_url)) != origin(imported.base_url)
+        written = [
+            _trusting(without_parameters(tool, headers, query), document.trusted)
+            for tool in imported.tools
+            if tool.name not in tools
+        ]
+        named = leave_room(written, sum(len(step.add) for step in transforms))
+        tools = {tool.name: tool for tool in named} | tools
+        if headers or query or credentials or is_moved:
+            _warn_of_other_servers(document, tools.values(), where)
+        if not given:
+            _warn_of_credentials(document, headers, where)
+    if not tools:
+        message = f"The server {quoted(server.name)} needs 'http_tools' or 'openapi'."
+        where.missing(server.at, "http_tools", message)
+    if not values.get("url"):
+        text = " the document names no absolute address" if document is not None else ""
+        message = f"The server {quoted(server.name)} needs 'base_url'{':' if text else ''}{text}."
+        where.missing(server.at, "base_url", message)
+    values["http_tools"] = tuple(tools.values())
+
+
+def _trusting(tool: HttpTool, trusted: frozenset[Origin]) -> HttpTool:
+    is_trusted = bool(tool.base_url) and origin(tool.base_url) in trusted
+    return replace(tool, send_credentials=True) if is_trusted else tool
+
+
+def _warn_of_other_servers(document: OpenApi, tools: Iterable[HttpTool], where: Where) -> None:
+    """Warn of each origin other than the server's that gets neither headers nor credentials."""
+    found: dict[Origin, list[HttpTool]] = {}
+    for tool in tools:
+        own = origin(tool.base_url)
+        if own is not None and not tool.send_credentials:
+            found.setdefault(own, []).append(tool)
+    for of_origin in found.values():
+        url = of_origin[0].base_url
+        address = "/".join(url.split("/")[:3])
+        more = f" and {len(of_origin) - 1} more" if len(of_origin) > 1 else ""
+        message = (
+            f"The tool {quoted(of_origin[0].name)}{more} of the document has its own server,"
+            f" {address}: 'base_url' does not apply to it, and it gets neither 'headers' nor"
+            f" 'security'. Add {address} to 'send_credentials_to' of 'openapi' if it may have them,"
+            " or leave the tool out with 'exclude'."
+        )
+        place, _ = where.find("openapi", document.at)
+        place.warning(document.at, IssueReason.CREDENTIAL_MISSING, message)
+
+
+def _warn_of_credentials(document: OpenApi, headers: Collection[str], where: Where) -> None:
+    """Warn of each header, query parameter or cookie that needs a credential by its document."""
+    reported: set[str] = set()
+    for name, scheme in document.imported.schemes.items():
+        if scheme.target in reported or scheme.target.removeprefix("header ") in headers:
+            continue
+        reported.add(scheme.target)
+        message = (
+            f"The document says that requests may need its security scheme {quoted(name)}"
+            f" ({scheme.example}); set it under 'security' if yours do."
+        )
+        place, _ = where.find("openapi", document.at)
+        place.warning(document.at, IssueReason.CREDENTIAL_MISSING, message)

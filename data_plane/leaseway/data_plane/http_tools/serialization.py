@@ -1,0 +1,131 @@
+"""Writes arguments as text: in a path, a query, a header or a form, by their style. Pure.
+
+Items and members are percent-encoded on their own and separators are not, so that a server tells
+both apart, whether it splits a value before or after it decodes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from leaseway.spec.http_tools import HttpParameter
+
+Quote = Callable[[str], str]
+
+_SEPARATORS: Final = {"comma": ",", "space": " ", "pipe": "|", "repeat": ",", "spread": ","}
+_ENCODED: Final = {" ": "%20", "|": "%7C"}
+"""Separators that no address may contain as they are."""
+_RESERVED: Final = "/:?@!$'()*,="
+"""Reserved characters that neither end a value of a query nor stand for another character."""
+
+
+def text_of(value: Any) -> str:
+    """Return a value as text: text unchanged, all else as JSON."""
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def path_text(parameter: HttpParameter, value: Any, quoted: Quote) -> str:
+    """Return a value as a part of a path."""
+    style, name = parameter.style, quoted(parameter.sent_as)
+    if style not in ("label", "matrix"):
+        return joined(parameter, value, quoted)
+    items = _items(value, quoted, parameter.explode)
+    if style == "label":
+        return "".join(f".{item}" for item in items) if parameter.explode else f".{','.join(items)}"
+    if parameter.explode and isinstance(value, dict):
+        return "".join(f";{item}" for item in items)
+    if parameter.explode:
+        return "".join(f";{name}={item}" for item in items)
+    return f";{name}={','.join(items)}"
+
+
+def joined(parameter: HttpParameter, value: Any, quoted: Quote) -> str:
+    """Return a value as one text, its items and members with separators."""
+    if parameter.style == "json":
+        return quoted(msgspec.json.encode(value).decode())
+    separator = _SEPARATORS.get(parameter.style)
+    is_plain = isinstance(value, list) or (
+        isinstance(value, dict) and parameter.style in ("comma", "space", "pipe")
+    )
+    if separator is None or not is_plain or not _is_flat(value):
+        return quoted(text_of(value))
+    between = separator if quoted(" ") == " " else _ENCODED.get(separator, separator)
+    return between.join(_items(value, quoted, parameter.explode))
+
+
+def pairs(parameter: HttpParameter, value: Any) -> Iterator[str]:
+    """Yield `name=value` for each pair of a value in a query or form, percent-encoded."""
+
+    def quoted(text: str) -> str:
+        safe = _RESERVED if parameter.allow_reserved else ""
+        return quote(text, safe=safe, errors="replace")
+
+    name, style = parameter.sent_as, parameter.style
+    if value is None:
+        return
+    if style == "deep":
+        for key, text in _deep(name, value):
+            yield f"{quote_name(key)}={quoted(text)}"
+    elif isinstance(value, dict) and style == "spread":
+        for key, item in value.items():
+            for each in item if isinstance(item, list) else [item]:
+                if each is not None:
+                    yield f"{quote_name(key)}={quoted(text_of(each))}"
+    elif isinstance(value, list) and style in ("repeat", "spread"):
+        for item in value:
+            yield f"{quote_name(name)}={quoted(text_of(item))}"
+    else:
+        yield f"{quote_name(name)}={joined(parameter, value, quoted)}"
+
+
+def quote_name(text: str) -> str:
+    return quote(text, safe="", errors="replace")
+
+
+def as_is(text: str) -> str:
+    return text
+
+
+def _items(value: Any, quoted: Quote, explode: bool) -> list[str]:
+    """Return the items of a list, or the names and values of a mapping; null members are left out.
+
+    Args:
+        value: The value; one that is neither is the only item.
+        quoted: Encodes each text.
+        explode: Whether members are `name=value`, instead of two items.
+    """
+    if isinstance(value, list):
+        return [quoted(text_of(item)) for item in value]
+    if not isinstance(value, dict):
+        return [quoted(text_of(value))]
+    members = [
+        (quoted(str(name)), quoted(text_of(item)))
+        for name, item in value.items()
+        if item is not None
+    ]
+    if explode:
+        return [f"{name}={text}" for name, text in members]
+    return [text for member in members for text in member]
+
+
+def _is_flat(value: Any) -> bool:
+    items = value.values() if isinstance(value, dict) else value
+    return not any(isinstance(item, list | dict) for item in items)
+
+
+def _deep(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield pairs such as `name[key][0]` and its text for all members of a value."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _deep(f"{name}[{key}]", item)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _deep(f"{name}[{index}]", item)
+    elif value is not None:
+        yield name, text_of(value)

@@ -1,0 +1,348 @@
+"""Schemas and bodies of OpenAPI documents: what they say, and what is only text."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from leaseway.control_plane.config.openapi.operations import import_document
+from leaseway.data_plane.core.tools.arguments import ArgumentCheck
+from leaseway.data_plane.http_tools.definitions import input_schema
+from leaseway.data_plane.http_tools.requests import HttpRequest, build_request
+from leaseway.spec.http_tools import HttpTool
+
+BASE = "https://api.example.com"
+
+
+def only(operation: str, *, path: str = "/x", method: str = "post", **components: Any) -> HttpTool:
+    made = import_document(
+        {
+            "openapi": "3.1.0",
+            "paths": {path: {method: yaml.safe_load(operation)}},
+            "components": components,
+        }
+    )
+    assert not made.skipped, made.skipped
+    (tool,) = made.tools
+    return tool
+
+
+def request(tool: HttpTool, **arguments: Any) -> HttpRequest:
+    assert not ArgumentCheck(input_schema(tool)).violations(arguments)
+    return build_request(tool, BASE, arguments)
+
+
+def keywords(node: Any) -> set[str]:
+    if isinstance(node, dict):
+        return set(node).union(*map(keywords, node.values()))
+    return set().union(*map(keywords, node)) if isinstance(node, list) else set()
+
+
+REPOSITORY = {
+    "type": "object",
+    "required": ["visibility"],
+    "properties": {
+        "id": {"$ref": "#/components/schemas/Id"},
+        "headline": {"type": "string", "example": "leaseway", "default": "x"},
+        "private": {"type": "boolean", "default": False, "description": "Who sees it."},
+        "visibility": {"enum": ["public"], "default": "public"},
+        "kind": {"const": "repository"},
+        "nested": {
+            "type": "object",
+            "properties": {"wiki": {"type": "boolean", "default": True}},
+            "default": {"wiki": True},
+        },
+        "list": {"type": "array", "items": {"type": "string", "default": "a"}, "default": ["a"]},
+        "merged": {"allOf": [{"$ref": "#/components/schemas/Merge"}], "default": "squash"},
+        "updated": {"type": "string", "readOnly": True, "default": "now"},
+        "url": {"allOf": [{"type": "string"}], "readOnly": True},
+    },
+}
+SCHEMAS = {
+    "Repository": REPOSITORY,
+    "Merge": {"enum": ["squash", "rebase"], "default": "rebase"},
+    "Id": {"type": "integer", "readOnly": True, "default": 0},
+}
+PATCH = """
+parameters:
+  - { name: version, in: path, required: true, schema: { type: string, default: v1 } }
+  - { name: page, in: query, schema: { type: integer, default: 1 } }
+  - { name: per, in: query, required: true, schema: { default: 30 } }
+  - { name: X-Kind, in: header, schema: { enum: [a], default: a } }
+requestBody: { content: { %s: { schema: %s } } }
+"""
+
+
+@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data",
+                                  "application/x-www-form-urlencoded"])  # fmt: skip
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "{ $ref: '#/components/schemas/Repository' }",
+        "{ allOf: [ { $ref: '#/components/schemas/Repository' }, { properties: { q: {} } } ] }",
+    ],
+)
+def test_nothing_is_sent_that_the_caller_did_not_give(kind: str, schema: str) -> None:
+    tool = only(PATCH % (kind, schema), path="/{version}/x", method="patch", schemas=SCHEMAS)
+    sent = request(tool, per=5, private=True, visibility="public")
+    assert sent.url == f"{BASE}/v1/x?per=5", "only a path cannot do without a value"
+    assert set(sent.headers) == {"Content-Type"}
+    body = (sent.body or b"").decode()
+    assert "private" in body
+    assert not {name for name in REPOSITORY["properties"] if name in body} - {
+        "private",
+        "visibility",
+    }
+
+
+def test_defaults_are_text_and_members_that_only_responses_have_are_gone() -> None:
+    whole = "{ type: array, items: { $ref: '#/components/schemas/Repository' } }"
+    for schema in ("{ $ref: '#/components/schemas/Repository' }", whole):
+        tool = only(PATCH % ("application/json", schema), path="/{version}/x", schemas=SCHEMAS)
+        properties = copy.deepcopy(input_schema(tool)["properties"])
+        assert properties.pop("version") == {
+            "type": "string",
+            "default": "v1",
+            "description": 'Default: "v1".',
+        }
+        assert not {"default", "readOnly", "id", "updated", "url"} & keywords(properties)
+        assert properties["page"]["description"] == "Default: 1."
+    body = properties["body"]["items"]["properties"]
+    assert body["private"]["description"] == "Who sees it. Default: false."
+    assert body["headline"]["examples"] == ["leaseway"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "nullable": True},
+        {"type": ["string", "null"]},
+        {"type": "string", "x-nullable": True},
+        {"$ref": "#/components/schemas/Text", "nullable": True},
+        {"allOf": [{"$ref": "#/components/schemas/Text"}], "nullable": True},
+        {"oneOf": [{"$ref": "#/components/schemas/Text"}], "nullable": True, "description": "d"},
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        {"enum": ["a", "b"], "nullable": True},
+        {"type": "string", "enum": ["a"], "nullable": True},
+    ],
+)
+def test_null_is_sent_where_the_document_allows_it_and_left_out_elsewhere(schema: Any) -> None:
+    body = {"type": "object", "properties": {"a": schema, "b": {"type": "string"}}}
+    media = {"application/json": {"schema": body}}
+    tool = only(
+        yaml.safe_dump({"requestBody": {"content": media}}),
+        schemas={"Text": {"type": "string"}},
+    )
+    assert request(tool, a="a").body == b'{"a":"a"}'
+    assert request(tool, a=None).body == b'{"a":null}'
+    assert build_request(tool, BASE, {"a": None, "b": None}).body == b'{"a":null}'
+    assert ArgumentCheck(input_schema(tool)).violations({"a": 5})
+
+
+def test_keywords_beside_a_reference_apply_together_with_its_target() -> None:
+    pet = {"type": "object", "properties": {"name": {"type": "string"}}, "description": "Any pet."}
+    cat = {
+        "$ref": "#/components/schemas/Pet",
+        "description": "A cat.",
+        "properties": {"lives": {"$ref": "#/components/schemas/Count", "maximum": 9}},
+        "required": ["name"],
+    }
+    tool = only(
+        "requestBody: { required: true, content: { application/json: { schema: { $ref:"
+        " '#/components/schemas/Cat' } } } }",
+        schemas={"Pet": pet, "Cat": cat, "Count": {"type": "integer", "minimum": 0}},
+    )
+    assert [(each.name, each.required) for each in tool.parameters] == [
+        ("name", True),
+        ("lives", False),
+    ]
+    check = ArgumentCheck(input_schema(tool))
+    assert not check.violations({"name": "Tom", "lives": 9})
+    for lives in (-1, 10, "9"):
+        assert check.violations({"name": "Tom", "lives": lives})
+    listed = only(
+        "parameters: [ { $ref: '#/components/parameters/Q', description: Mine } ]",
+        parameters={"Q": {"name": "cat", "in": "query", "schema": cat, "description": "Its own"}},
+        schemas={"Pet": pet, "Count": {}},
+    )
+    assert listed.parameters[0].parsed["description"] == "Mine"
+
+
+FILES = {
+    "today's FastAPI": {"type": "string", "contentMediaType": "application/octet-stream"},
+    "an optional file": {"anyOf": [{"type": "string", "contentMediaType": "image/png"},
+                                   {"type": "null"}]},
+    "OpenAPI 3.0": {"type": "string", "format": "binary"},
+    "with an encoding": {"type": "string", "contentEncoding": "base64",
+                         "contentMediaType": "image/png"},
+    "a list": {"type": "array", "items": {"type": "string", "format": "binary"}},
+    "an optional list": {"anyOf": [{"type": "array", "items": {"type": "string",
+                         "contentMediaType": "application/octet-stream"}}, {"type": "null"}]},
+    "a reference": {"$ref": "#/components/schemas/File"},
+    "an encoding's type": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_a_multipart_body_are_sent_as_bytes(name: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"f": FILES[name], "note": {"type": "string"}, "n": {"type": "integer"}},
+        "required": ["f"],
+    }
+    encoding = {"f": {"contentType": "image/png"}} if name == "an encoding's type" else {}
+    media = {"multipart/form-data": {"schema": schema, "encoding": encoding}}
+    tool = only(
+        yaml.safe_dump({"requestBody": {"required": True, "content": media}}),
+        schemas={"File": FILES["today's FastAPI"]},
+    )
+    data = "AP8AYQ=="
+    sent = request(tool, f=[data, data] if "list" in name else data, note="plain", n=3)
+    body = sent.body or b""
+    assert body.count(b'filename="f"') == (2 if "list" in name else 1)
+    assert b"\r\n\r\n\x00\xff\x00a\r\n" in body
+    assert b'name="note"\r\n\r\nplain\r\n' in body
+    assert b'name="n"\r\n\r\n3\r\n' in body
+    kind = (
+        "image/png" if "image/png" in str((FILES[name], encoding)) else "application/octet-stream"
+    )
+    assert f"Content-Type: {kind}\r\n".encode() in body
+
+
+def test_text_with_a_media_type_is_sent_as_text() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "csv": {"type": "string", "contentMediaType": "text/csv"},
+            "json": {"type": "string", "contentMediaType": "application/json"},
+            "svg": {"type": "string"},
+        },
+    }
+    for kind in ("multipart/form-data", "application/json"):
+        media = {kind: {"schema": schema, "encoding": {"svg": {"contentType": "image/svg+xml"}}}}
+        tool = only(yaml.safe_dump({"requestBody": {"content": media}}))
+        body = request(tool, csv="a,b", json="[]", svg="<svg/>").body or b""
+        assert all(text in body for text in (b"a,b", b"[]", b"<svg/>"))
+
+
+@pytest.mark.parametrize(
+    ("member", "encoding", "value", "body"),
+    [
+        ("{ type: array }", "{}", ["a", 1], b"f=a&f=1"),
+        ("{ type: array }", "{ explode: false }", ["a", 1], b"f=a,1"),
+        ("{ type: array }", "{ style: spaceDelimited, explode: false }", ["a", 1], b"f=a%201"),
+        ("{ type: array }", "{ style: pipeDelimited }", ["a", 1], b"f=a%7C1"),
+        ("{ type: array }", "{ contentType: application/json }", ["a", 1], b"f=%5B%22a%22%2C1%5D"),
+        ("{ type: object }", "{}", {"a": 1}, b"f=%7B%22a%22%3A1%7D"),
+        ("{ type: object }", "{ style: form }", {"a": 1, "b": 2}, b"a=1&b=2"),
+        ("{ type: object }", "{ style: form, explode: false }", {"a": 1}, b"f=a,1"),
+        ("{ type: object }", "{ style: deepObject }", {"a": [1]}, b"f%5Ba%5D%5B0%5D=1"),
+        ("{ type: string }", "{ allowReserved: true }", "a/b", b"f=a/b"),
+        ("{ type: string }", "{}", "a/b c", b"f=a%2Fb%20c"),
+    ],
+)
+def test_members_of_a_form_are_written_in_their_encoding(
+    member: str, encoding: str, value: Any, body: bytes
+) -> None:
+    schema = f"{{ type: object, properties: {{ f: {member} }} }}"
+    kind = "application/x-www-form-urlencoded"
+    tool = only(
+        f"requestBody: {{ content: {{ {kind}: {{ schema: {schema}, encoding: {{ f: {encoding} }}"
+        " } } }"
+    )
+    assert request(tool, f=value).body == body
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "query"),
+    [
+        ("schema: { type: array }", ["a", "b"], "q=a&q=b"),
+        ("explode: false, schema: { type: array }", ["a", "b,c"], "q=a,b%2Cc"),
+        ("style: spaceDelimited, schema: { type: array }", ["a", "b"], "q=a%20b"),
+        ("style: spaceDelimited, explode: true, schema: { type: array }", ["a", "b"], "q=a&q=b"),
+        ("style: pipeDelimited, explode: false, schema: { type: array }", ["a", "b"], "q=a%7Cb"),
+        ("schema: { type: object }", {"a": 1, "b": 2}, "a=1&b=2"),
+        ("schema: { properties: { a: {} } }", {"a": 1}, "a=1"),
+        ("schema: { type: [object, 'null'] }", {"a": 1}, "a=1"),
+        ("schema: { anyOf: [ { type: object }, { type: 'null' } ] }", {"a": 1}, "a=1"),
+        ("explode: false, schema: { type: object }", {"a": 1, "b": 2}, "q=a,1,b,2"),
+        ("style: deepObject, schema: { type: object }", {"a": {"b": 1}}, "q%5Ba%5D%5Bb%5D=1"),
+        ("content: { application/json: { schema: {} } }", {"a": [1]}, "q=%7B%22a%22%3A%5B1%5D%7D"),
+        ("content: { application/json: { schema: {} } }", "x", "q=%22x%22"),
+        ("content: { text/plain: { schema: {} } }", "x", "q=x"),
+        ("allowReserved: true, schema: { type: string }", "/a?b&c", "q=/a?b%26c"),
+        ("schema: { type: boolean }", True, "q=true"),
+    ],
+)
+def test_queries_are_written_in_their_style(parameter: str, value: Any, query: str) -> None:
+    tool = only(f"parameters: [ {{ name: q, in: query, {parameter} }} ]", method="get")
+    assert request(tool, q=value).url == f"{BASE}/x?{query}"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value", "text"),
+    [
+        ("", ["a", "b"], "a,b"),
+        ("", {"a": 1, "b": 2}, "a,1,b,2"),
+        ("explode: true, ", {"a": 1, "b": 2}, "a=1,b=2"),
+    ],
+)
+def test_headers_and_paths_are_written_in_the_simple_style(
+    parameter: str, value: Any, text: str
+) -> None:
+    both = ", ".join(
+        f"{{ name: {name}, in: {place}, required: true, {parameter}schema: {{}} }}"
+        for name, place in (("X-Q", "header"), ("id", "path"))
+    )
+    tool = only(f"parameters: [ {both} ]", path="/x/{id}", method="get")
+    sent = request(tool, id=value, **{"X-Q": value})
+    assert (sent.url, sent.headers["X-Q"]) == (f"{BASE}/x/{text}", text)
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [
+        ("label", ".a.b"),
+        ("matrix", ";id=a;id=b"),
+    ],
+)
+def test_paths_may_have_labels_and_matrices(style: str, text: str) -> None:
+    tool = only(
+        f"parameters: [ {{ name: id, in: path, style: {style}, explode: true, schema: {{}} }} ]",
+        path="/x{id}/y",
+        method="get",
+    )
+    assert request(tool, id=["a", "b"]).url == f"{BASE}/x{text}/y"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "sent"),
+    [
+        ("application/json", "json", "application/json"),
+        ("application/json; charset=utf-8", "json", "application/json"),
+        ("APPLICATION/JSON", "json", "application/json"),
+        ("application/vnd.api+json", "json", "application/vnd.api+json"),
+        ("application/vnd.api+json; charset=utf-8", "json", "application/vnd.api+json"),
+        ("application/vnd.x+json; version=2", "json", "application/vnd.x+json; version=2"),
+        ("application/*+json", "json", "application/json"),
+        ("text/json", "json", "text/json"),
+        ("text/plain", "text", "text/plain; charset=utf-8"),
+        ("text/plain; charset=iso-8859-1", "text", "text/plain; charset=utf-8"),
+        ("application/xml", "text", "application/xml; charset=utf-8"),
+        ("application/x-www-form-urlencoded; charset=utf-8", "form",
+         "application/x-www-form-urlencoded"),
+        ("application/octet-stream", "binary", "application/octet-stream"),
+        ("image/*", "binary", "application/octet-stream"),
+        ("image/png", "binary", "image/png"),
+    ],
+)  # fmt: skip
+def test_a_body_is_sent_with_its_media_type(kind: str, body: str, sent: str) -> None:
+    tool = only(
+        yaml.safe_dump({"requestBody": {"content": {kind: {"schema": {"properties": {"a": {}}}}}}})
+    )
+    assert tool.body == body
+    value = {"a": "YQ=="} if body in ("json", "form") else {"body": "YQ=="}
+    assert request(tool, **value).headers["Content-Type"] == sent
