@@ -125,9 +125,9 @@ async def test_a_token_has_a_tenant_an_agent_and_roles(
     issued: tuple[Authenticator, ECKey],
 ) -> None:
     auth, key = issued
-    principal = await auth.principal(f"Bearer {token(key, roles='operator caller photos:read')}")
+    principal = await auth.principal(f"Bearer {token(key, roles='approver caller photos:read')}")
     assert (principal.name, principal.tenant, principal.agent) == ("token alice", "acme", "billing")
-    assert principal.roles == {Role.OPERATOR, Role.CALLER}
+    assert principal.roles == {Role.APPROVER, Role.CALLER}
 
 
 @pytest.mark.parametrize(

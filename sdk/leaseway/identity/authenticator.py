@@ -29,9 +29,11 @@ from leaseway.identity.keys import (
 from leaseway.identity.principal import (
     LOOPBACK,
     SHARED_KEY,
+    SYSTEM_ROLES,
     WORKER_KEY,
     Principal,
     Role,
+    check_scope,
     unauthenticated,
 )
 from leaseway.identity.refusals import RpcRefusals
@@ -142,6 +144,18 @@ class Authenticator:
             return WORKER_KEY
         if self.is_open:
             return _LOOPBACK_CALLER
+        principal = await self._credential(authorization, certificate)
+        if principal.tenant is not None and not principal.roles.isdisjoint(SYSTEM_ROLES):
+            try:
+                check_scope(principal.roles, principal.tenant)
+            except ValueError as error:
+                raise unauthenticated(f"This credential cannot be used: {error}") from None
+        if self._worker_key is not None and Role.PLANE in principal.roles:
+            return _without_plane(principal)
+        return principal
+
+    async def _credential(self, authorization: str | None, certificate: bytes | None) -> Principal:
+        """Return the principal of the credential, which needs no worker key."""
         if authorization:
             scheme, _, credential = authorization.partition(" ")
             if scheme.lower() != _SCHEME or not credential:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from leaseway.identity.principal import SEES_ALL, Principal, Role, check_name, parse_roles
+from leaseway.identity.principal import SYSTEM_ROLES, Principal, Role, check_name, parse_roles
 from leaseway.vault.private_file import PrivateFileError, locked, write_private
 from leaseway.wire import bounds
 
@@ -102,7 +102,7 @@ def make_key(
         raise ValueError("A key needs a role.")
     if tenant is None and Role.CALLER in roles:
         raise ValueError("A key of the role caller needs a tenant: add --tenant.")
-    if tenant is not None and roles & {*SEES_ALL, Role.PLANE}:
+    if tenant is not None and roles & SYSTEM_ROLES:
         message = "A key of the role operator, viewer or plane has no tenant: omit --tenant."
         raise ValueError(message)
     if tenant is not None:

@@ -29,6 +29,8 @@ class Role(StrEnum):
 ALL_ROLES: Final = frozenset(Role)
 SEES_ALL: Final = frozenset({Role.OPERATOR, Role.VIEWER})
 """The roles that see all tenants."""
+SYSTEM_ROLES: Final = SEES_ALL | {Role.PLANE}
+"""The roles that reach beyond a tenant; only a credential without a tenant has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class Principal:
             raise Fault(
                 Reason.PERMISSION_DENIED,
                 f"{target} requires the role {' or '.join(sorted(roles))}; this credential "
-                f"({self.name}) has {', '.join(sorted(self.roles))}. Use another credential, or "
+                f"({self.name}) has {', '.join(sorted(self.roles)) or 'none'}. Use another "
+                "credential, or "
                 "create a key with that role: leaseway key create --role ROLE.",
             )
 
@@ -112,6 +115,24 @@ def parse_roles(words: Iterable[str]) -> frozenset[Role]:
                 f"'{word[:64]}' is no role; the roles are {', '.join(Role)}."
             ) from None
     return frozenset(roles)
+
+
+def check_scope(roles: frozenset[Role], tenant: object) -> None:
+    """Check that a credential with a tenant has no role that reaches beyond it.
+
+    Args:
+        roles: The roles of the credential.
+        tenant: Its tenant, or None.
+
+    Raises:
+        ValueError: It has a tenant and one of `SYSTEM_ROLES`.
+    """
+    beyond = roles & SYSTEM_ROLES
+    if tenant is not None and beyond:
+        raise ValueError(
+            f"The role {' or '.join(sorted(beyond))} is for all tenants, so a credential with a "
+            "tenant cannot have it."
+        )
 
 
 def check_name(what: str, name: str) -> str:

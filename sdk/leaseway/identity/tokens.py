@@ -22,9 +22,11 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from leaseway.identity.principal import (
+    ALL_ROLES,
     Principal,
     Role,
     check_name,
+    check_scope,
     parse_roles,
     unauthenticated,
 )
@@ -66,6 +68,7 @@ class Issuer:
         tenant_claim: The claim with the tenant.
         agent_claim: The claim with the agent, or empty for none.
         roles_claim: The claim with the roles, or empty: all are callers.
+        roles: The roles that its tokens may have; others in the claim are ignored.
         refresh: Seconds between two reads of the keys.
         stale_after: Seconds after which keys that cannot be read again are no longer trusted.
     """
@@ -77,6 +80,7 @@ class Issuer:
     tenant_claim: str = "tenant"
     agent_claim: str = ""
     roles_claim: str = ""
+    roles: frozenset[Role] = ALL_ROLES
     refresh: float = 300.0
     stale_after: float = 24 * 3600.0
 
@@ -94,6 +98,7 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
     try:
         roles = _roles(issuer, claims)
         tenant = _tenant(issuer, claims, roles)
+        check_scope(roles, tenant)
         agent = claims.get(issuer.agent_claim) if issuer.agent_claim else None
         if agent is not None:
             agent = check_name("agent", _text(issuer.agent_claim, agent))
@@ -107,15 +112,15 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
 def _roles(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[Role]:
     words = claims.get(issuer.roles_claim) if issuer.roles_claim else None
     if words is None:
-        return frozenset({Role.CALLER})
+        words = [Role.CALLER.value]
     if isinstance(words, str):
         words = words.split()
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ValueError(f"its claim '{issuer.roles_claim}' must be a list of roles.")
-    known = {role.value for role in Role}
-    roles = parse_roles(word for word in words if word in known)  # ignore roles of other systems
+    allowed = {role.value for role in issuer.roles}
+    roles = parse_roles(word for word in words if word in allowed)  # ignore those of other systems
     if not roles:
-        raise ValueError(f"its claim '{issuer.roles_claim}' has none of {', '.join(Role)}.")
+        raise ValueError(f"it has none of the roles {', '.join(sorted(issuer.roles))}.")
     return roles
 
 
