@@ -253,6 +253,8 @@ class Authenticator:
         self._log_access()
         while True:
             await asyncio.sleep(_POLL)
+            for issuer in self._issuers.values():
+                issuer.refresh()
             await self.refresh()
 
     def _log_access(self) -> None:
