@@ -208,3 +208,29 @@ def test_an_identity_file_cannot_give_such_a_role_a_tenant(
     (tmp_path / "identity.toml").write_text(table.format(role=role))
     with pytest.raises(IdentityFileError, match=f"role {role} is for all tenants"):
         Authenticator(identity=tmp_path / "identity.toml")
+
+
+@pytest.mark.parametrize("name", ["*", "all", "..", "a:b", " "])
+async def test_no_credential_has_a_tenant_whose_name_means_something_else(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(ValueError, match="tenant"):
+        make_key(roles=[Role.CALLER], tenant=name, agent=None, now=NOW)
+    key, record = make_key(roles=[Role.CALLER], tenant="acme", agent=None, now=NOW)
+    good, other = make_key(roles=[Role.CALLER], tenant="acme", agent=None, now=NOW)
+    add_key(tmp_path / "keys.json", KeyRecord(**{**vars(record), "tenant": name}))
+    add_key(tmp_path / "keys.json", other)
+    auth = Authenticator(
+        identity=folder / "identity.toml", keys=tmp_path / "keys.json", now=lambda: NOW
+    )
+    assert await may_send(auth, Sent(f"Bearer {key}")) == set()
+    assert await may_send(auth, Sent(f"Bearer {good}")), "a bad key costs itself"
+    assert await may_send(auth, token("of all tenants", Role.CALLER, name)) == set()
+    assert await may_send(auth, certificate("x", f"spiffe://caller/{name}")) == set()
+    for table in (
+        f'[[jwt]]\nissuer = "i"\naudience = "a"\njwks = "j"\ntenant = "{name}"\n',
+        f'[[mtls]]\nmatch = "CN=x"\ntenant = "{name}"\n',
+    ):
+        (tmp_path / "identity.toml").write_text(table)
+        with pytest.raises(IdentityFileError, match="tenant"):
+            Authenticator(identity=tmp_path / "identity.toml")

@@ -29,10 +29,10 @@ from leaseway.identity.keys import (
 from leaseway.identity.principal import (
     LOOPBACK,
     SHARED_KEY,
-    SYSTEM_ROLES,
     WORKER_KEY,
     Principal,
     Role,
+    check_name,
     check_scope,
     unauthenticated,
 )
@@ -145,8 +145,9 @@ class Authenticator:
         if self.is_open:
             return _LOOPBACK_CALLER
         principal = await self._credential(authorization, certificate)
-        if principal.tenant is not None and not principal.roles.isdisjoint(SYSTEM_ROLES):
+        if principal.tenant is not None:
             try:
+                check_name("tenant", principal.tenant)
                 check_scope(principal.roles, principal.tenant)
             except ValueError as error:
                 raise unauthenticated(f"This credential cannot be used: {error}") from None

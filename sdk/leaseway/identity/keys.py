@@ -258,6 +258,7 @@ def _text(value: object) -> str:
 
 
 def _optional(value: object) -> str | None:
+    """Return a tenant or agent; the authenticator refuses the key if it may not be one."""
     return None if value is None else check_name("name", _text(value))
 
 

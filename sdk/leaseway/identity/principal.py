@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import DEFAULT_TENANT, is_valid_key
+from leaseway.wire.names import DEFAULT_TENANT, TENANT_RULE, is_valid_key, is_valid_tenant
 
 
 class Role(StrEnum):
@@ -144,6 +144,8 @@ def check_name(what: str, name: str) -> str:
     """
     if not name or not is_valid_key(name):
         raise ValueError(f"A {what} has 1 to 256 characters and no control characters.")
+    if what == "tenant" and not is_valid_tenant(name):
+        raise ValueError(f"A tenant's name has {TENANT_RULE}.")
     return name
 
 
