@@ -73,7 +73,7 @@ async def send(channel: grpc.aio.Channel, path: str, content: bytes, key: str) -
         await call.done_writing()
         while await call.read() is not grpc.aio.EOF:
             pass
-    return (await call.code()).name
+    return str((await call.code()).name)
 
 
 @pytest.mark.parametrize("name", ["control plane", "worker"])

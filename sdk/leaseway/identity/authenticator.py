@@ -378,7 +378,7 @@ def _stamp(path: Path) -> tuple[object, ...]:
         status = path.stat()
     except OSError as error:
         return str(path), error.errno
-    return str(path), status.st_mtime_ns, status.st_size, status.st_ino
+    return str(path), status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 _HOW: Final = "Set LEASEWAY_KEY, or send the header Authorization: Bearer CREDENTIAL."

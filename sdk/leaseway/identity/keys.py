@@ -20,6 +20,7 @@ from typing import Any, Final
 from leaseway.identity.principal import SYSTEM_ROLES, Principal, Role, check_name, parse_roles
 from leaseway.vault.private_file import PrivateFileError, locked, write_private
 from leaseway.wire import bounds
+from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
 PREFIX: Final = "lwk_"
 MAX_KEYS: Final = 10_000
@@ -141,13 +142,14 @@ def read_key_file(path: Path) -> KeyRecords:
     """Return the keys in a file, or no keys if the file does not exist.
 
     Raises:
-        KeyFileError: It cannot be read, or is no key file.
+        KeyFileError: It cannot be read, other users can change it, or it is no key file.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_KEY_FILE + 1)
+        content = read_trusted(path, MAX_KEY_FILE)
     except FileNotFoundError:
         return {}
+    except UntrustedFile as error:
+        raise KeyFileError(str(error)) from None
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {error.strerror}.") from None
     if len(content) > MAX_KEY_FILE:

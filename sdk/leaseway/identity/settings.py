@@ -34,6 +34,7 @@ from leaseway.identity.tokens import Issuer
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.names import nearest
+from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
 MAX_IDENTITY_FILE: Final = 1 * bounds.MIB
 _MAX_TABLES: Final = 256
@@ -67,14 +68,15 @@ def read_identity_file(path: Path) -> IdentitySettings:
     """Read an identity file; relative paths in it are relative to its folder.
 
     Raises:
-        IdentityFileError: It cannot be read, or is invalid.
+        IdentityFileError: It cannot be read, other users can change it, or it is invalid.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_IDENTITY_FILE + 1)
+        content = read_trusted(path, MAX_IDENTITY_FILE)
         if len(content) > MAX_IDENTITY_FILE:
             raise IdentityFileError(f"{path} is larger than {MAX_IDENTITY_FILE} bytes.")
         document = tomllib.loads(content.decode())
+    except UntrustedFile as error:
+        raise IdentityFileError(str(error)) from None
     except OSError as error:
         raise IdentityFileError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:

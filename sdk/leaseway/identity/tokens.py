@@ -31,6 +31,7 @@ from leaseway.identity.principal import (
 )
 from leaseway.wire import bounds
 from leaseway.wire.channels.fetching import fetch, in_thread
+from leaseway.wire.secrets.trusted_files import read_trusted
 
 _logger = logging.getLogger(__name__)
 
@@ -315,20 +316,19 @@ def _stamp(path: str) -> object:
         status = Path(path).stat()
     except OSError as error:
         return error.errno
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 def _load(location: str) -> bytes:
     if "://" in location:
         return fetch(location, limit=MAX_JWKS, timeout=_FETCH_TIMEOUT, accept="application/json")
-    with Path(location).open("rb") as file:
-        content = file.read(MAX_JWKS + 1)
+    content = read_trusted(Path(location), MAX_JWKS)
     if len(content) > MAX_JWKS:
         raise OSError(f"it has more than {MAX_JWKS} bytes.")
     return content
 
 
-def _verified_claims(token: str, keys: Sequence[Key]) -> Mapping[str, Any]:
+def _verified_claims(token: str, keys: Sequence[Key]) -> dict[str, Any]:
     """Return the claims of a token that one of the keys has signed.
 
     Raises:

@@ -122,7 +122,10 @@ def trickled_headers(web: Web) -> Reply:
 
 
 def silent(web: Web) -> Reply:
-    return lambda _request: web.ended.wait(BOUND) and None
+    def reply(_request: http.server.BaseHTTPRequestHandler) -> None:
+        web.ended.wait(BOUND)
+
+    return reply
 
 
 @pytest.mark.parametrize("slow", [trickled_content, trickled_headers, silent])
@@ -238,7 +241,7 @@ def test_a_status_and_a_refused_connection_are_errors_without_the_address(web: W
 async def test_a_function_in_a_thread_of_its_own_returns_and_raises() -> None:
     assert await in_thread(lambda: 5) == 5
     with pytest.raises(KeyError):
-        await in_thread({}.__getitem__, "x")
+        await in_thread(dict[str, int]().__getitem__, "x")
     waiting = asyncio.create_task(in_thread(time.sleep, 0.01))
     await asyncio.sleep(0)
     waiting.cancel()
