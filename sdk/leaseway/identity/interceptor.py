@@ -49,12 +49,14 @@ class _Rpc:
         behaviour: Its handler.
         decode: Decodes its request; None if it has a stream of requests.
         streams: Whether it has a stream of responses.
+        generates: Whether its handler is an asynchronous generator of responses.
     """
 
     method: str
     behaviour: RpcBehaviour
     decode: MessageDecoder | None
     streams: bool
+    generates: bool
 
 
 class IdentityInterceptor(grpc.aio.ServerInterceptor):
@@ -91,11 +93,13 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         name = method.rpartition("/")[2]
         decode = MessageDecoder(name, handler.request_deserializer or _as_is, limit_of(method))
         has_one = method != "" and not handler.request_streaming
+        behaviour = _behaviour(handler)
         rpc = _Rpc(
             method,
-            _behaviour(handler),
+            behaviour,
             decode if has_one else None,
-            handler.response_streaming,
+            streams=handler.response_streaming,
+            generates=inspect.isasyncgenfunction(behaviour),
         )
 
         async def checked(requests: Any, context: Context) -> Any:
@@ -197,7 +201,7 @@ async def _run_until(revoked: asyncio.Future[Fault], serving: Coroutine[Any, Any
 
 async def _run(rpc: _Rpc, request: Any, context: Context) -> Any:
     """Run a handler: a coroutine, or an asynchronous generator of responses."""
-    if not inspect.isasyncgenfunction(rpc.behaviour):
+    if not rpc.generates:
         return await rpc.behaviour(request, context)
     async for response in rpc.behaviour(request, context):
         await context.write(response)
