@@ -56,9 +56,12 @@ def test_a_process_that_has_not_grown_collects_nothing() -> None:
 
 
 def test_growth_ends_cycles_and_returns_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    collections: list[int] = []
-    monkeypatch.setattr(gc, "collect", lambda: collections.append(1))
-    assert Process().after(1.0, 100 * MIB + GROWTH) == len(collections) == 1
+    generations: list[int] = []
+    monkeypatch.setattr(gc, "collect", generations.append)
+    process = Process()
+    assert process.after(1.0, 100 * MIB + GROWTH) == 1
+    assert process.after(10.0, 100 * MIB + GROWTH) == 2
+    assert generations == [1, 2], "all garbage if it stays large"
 
 
 def test_a_process_that_stays_large_is_checked_less_and_less() -> None:

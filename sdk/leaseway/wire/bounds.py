@@ -149,6 +149,8 @@ MAX_OPEN_READS: Final = 8
 """Messages that a server receives at the same time from callers without a credential."""
 OPEN_READ_TIMEOUT: Final = 5.0
 """How long one of them may take."""
+MAX_HEADERS: Final = 20 * KIB
+"""Headers of one RPC, with a token of 16 KiB."""
 MAX_RPCS: Final = 5_000
 """Open RPCs of one connection: more than the limits with an error of their own allow."""
 

@@ -35,6 +35,9 @@ SERVER_OPTIONS: Final[Options] = (
     ("grpc.server.max_pending_requests", _MAX_PENDING),
     ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
     ("grpc.max_concurrent_streams", bounds.MAX_RPCS),
+    # By default gRPC refuses some RPCs with headers over 8 KiB, at random, and all over 16 KiB.
+    ("grpc.max_metadata_size", bounds.MAX_HEADERS),
+    ("grpc.absolute_max_metadata_size", bounds.MAX_HEADERS),
     # Two processes on one port would silently get half of the connections each.
     ("grpc.so_reuseport", 0),
     # Without this a server treats its clients' pings as abuse and closes the connection.

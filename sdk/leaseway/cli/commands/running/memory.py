@@ -100,8 +100,9 @@ class GrowthWatch:
         if size < self._low + GROWTH or self._loop.time() - self._last < self._interval:
             return
         self._last = self._loop.time()
+        # The youngest garbage first, which takes milliseconds, and all if that is not enough.
+        gc.collect(1 if self._interval == _MIN_INTERVAL else 2)
         self._interval = min(2 * self._interval, _MAX_INTERVAL)
-        gc.collect()
         self._loop.run_in_executor(None, self._trim).add_done_callback(self._trimmed)
 
     def _trimmed(self, _done: object) -> None:
