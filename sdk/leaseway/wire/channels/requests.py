@@ -13,7 +13,6 @@ import grpc
 
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.limits import over_limit
 from leaseway.wire.messages.decoding import MessageDecoder
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -82,11 +81,8 @@ class OpenReads:
         finally:
             self._ends.pop(given_up, None)
         if not read.done():
-            raise over_limit(
-                "open_reads",
-                "worker",
-                "The request arrived too slowly. Send it in one piece.",
-            )
+            message = "The request arrived too slowly. Send it in one piece."
+            raise Fault(Reason.OVERLOADED, message, retry_delay=1.0)
         return await _decoded(read.result(), decode)
 
 

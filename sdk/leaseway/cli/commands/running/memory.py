@@ -25,6 +25,13 @@ _FREEZE_MODULES_AFTER: Final = 5.0
 _FREEZE_ALL_AFTER: Final = 10.0
 """Seconds until the configuration and the first instances, which stay, are loaded."""
 
+_MALLOC_OPTIONS: Final = {-3: 2 * MIB, -1: 8 * MIB}
+"""glibc's `M_MMAP_THRESHOLD` and `M_TRIM_THRESHOLD`.
+
+By default the first large message raises both, and later ones leave holes in the heap instead of
+being returned to the system.
+"""
+
 GROWTH: Final = 32 * MIB
 """Growth of the process that causes a collection."""
 _CHECK_EVERY: Final = 1.0
@@ -38,6 +45,7 @@ _PAGE_SIZE: Final = resource.getpagesize()
 
 def collect_rarely(loop: asyncio.AbstractEventLoop) -> None:
     """Collect garbage rarely, never look at what exists by then, and keep the process small."""
+    _return_large_blocks()
     gc.set_threshold(*_THRESHOLDS)
     gc.freeze()
     # Freeze the modules first, without a collection, so that the later one is short.
@@ -114,6 +122,14 @@ def resident_bytes() -> int:
     with suppress(OSError):
         return int(_STATM.read_text().split()[1]) * _PAGE_SIZE
     return 0
+
+
+def _return_large_blocks() -> None:
+    """Let glibc return each large block to the system when it is freed."""
+    with suppress(AttributeError, OSError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in _MALLOC_OPTIONS.items():
+            mallopt(option, value)
 
 
 def _trim() -> Callable[[], object]:
