@@ -21,6 +21,7 @@ from leaseway.identity.principal import Principal, Role
 from leaseway.identity.rules import RULES
 from leaseway.identity.tokens import MAX_TOKEN
 from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2, sync_pb2
+from leaseway.wire import bounds
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.health import HealthService, enable_reflection
@@ -387,3 +388,23 @@ async def test_a_token_of_the_greatest_size_reaches_its_check(system: System, si
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await call(b"", metadata=bearer_metadata(credential))
             assert reason_of(raised.value) is Reason.UNAUTHENTICATED
+
+
+async def test_watches_of_health_have_a_limit_as_they_need_no_credential(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_OPEN_WATCHES", 2)
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(system.address) as channel:
+        watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        held = [watch(b""), watch(b"")]
+        assert [await each.read() for each in held] == [b"\x08\x01"] * 2
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await watch(b"").read()
+        assert reason_of(raised.value) is Reason.OVERLOADED
+        held[0].cancel()
+        while True:  # until the server has noticed
+            try:
+                assert await watch(b"").read() == b"\x08\x01"
+            except grpc.aio.AioRpcError:
+                continue
+            break

@@ -18,6 +18,7 @@ import grpc
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.principal import LOOPBACK, Principal
 from leaseway.identity.rules import HEALTH, authorize, limit_of, scope_request
+from leaseway.wire import bounds
 from leaseway.wire.channels.requests import OpenReads, read_request, release
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.decoding import MessageDecoder
@@ -70,6 +71,7 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         self._authenticator = authenticator
         self._handlers: dict[str, tuple[_Handler, _Handler]] = {}
         self._open_reads = OpenReads()
+        self._open_watches = 0
         self._unknown = self._checked("", _UNKNOWN)
 
     async def intercept_service(
@@ -126,8 +128,7 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
     async def _serve(self, rpc: _Rpc, requests: Any, context: Context) -> Any:
         try:
             if rpc.decode is not None and rpc.method.startswith(HEALTH):
-                request = await self._open_reads.read(context, rpc.decode)
-                return await _run(rpc, request, context)
+                return await self._serve_open(rpc, rpc.decode, context)
             if self._authenticator.allows_all:
                 if rpc.decode is not None:
                     requests = await read_request(context, rpc.decode)
@@ -138,6 +139,20 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
             if fault.reason in _REFUSALS:
                 await asyncio.sleep(_REFUSAL_DELAY)
             await abort(context, fault)
+
+    async def _serve_open(self, rpc: _Rpc, decode: MessageDecoder, context: Context) -> Any:
+        """Serve an RPC that needs no credential."""
+        request = await self._open_reads.read(context, decode)
+        if not rpc.streams:
+            return await _run(rpc, request, context)
+        if self._open_watches >= bounds.MAX_OPEN_WATCHES:
+            message = f"This server has {bounds.MAX_OPEN_WATCHES} watches of its health, its limit."
+            raise Fault(Reason.OVERLOADED, message, retry_delay=1.0)
+        self._open_watches += 1
+        try:
+            return await _run(rpc, request, context)
+        finally:
+            self._open_watches -= 1
 
     async def _serve_authorized(self, rpc: _Rpc, requests: Any, context: Context) -> Any:
         authorization, certificate = self._credentials(context)

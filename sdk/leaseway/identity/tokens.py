@@ -321,7 +321,13 @@ def _stamp(path: str) -> object:
 
 def _load(location: str) -> bytes:
     if "://" in location:
-        return fetch(location, limit=MAX_JWKS, timeout=_FETCH_TIMEOUT, accept="application/json")
+        return fetch(
+            location,
+            limit=MAX_JWKS,
+            timeout=_FETCH_TIMEOUT,
+            accept="application/json",
+            is_protected=True,
+        )
     content = read_trusted(Path(location), MAX_JWKS)
     if len(content) > MAX_JWKS:
         raise OSError(f"it has more than {MAX_JWKS} bytes.")

@@ -147,6 +147,8 @@ MAX_OPEN_MESSAGE: Final = 4 * KIB
 """One message of an RPC that needs no credential."""
 MAX_OPEN_READS: Final = 8
 """Messages that a server receives at the same time from callers without a credential."""
+MAX_OPEN_WATCHES: Final = 1024
+"""Streams of responses of a server to callers without a credential: watches of its health."""
 OPEN_READ_TIMEOUT: Final = 5.0
 """How long one of them may take."""
 MAX_HEADERS: Final = 20 * KIB

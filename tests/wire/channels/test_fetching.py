@@ -181,6 +181,16 @@ def test_an_address_of_this_network_may_redirect_inside_it(web: Web) -> None:
         get(web.url("/"))
 
 
+def test_a_protected_document_comes_from_no_other_host_by_http(web: Web) -> None:
+    web.replies["/"] = redirects(web.url("/document", "127.0.0.2"))
+    web.replies["/document"] = sends(b"there")
+    assert get(web.url("/")) == b"there"
+    with pytest.raises(FetchError, match="redirects to http"):
+        get(web.url("/"), is_protected=True)
+    web.replies["/"] = redirects("/document")
+    assert get(web.url("/"), is_protected=True) == b"there"
+
+
 @pytest.mark.parametrize(
     ("location", "reason"),
     [

@@ -51,6 +51,7 @@ def fetch(
     limit: int,
     timeout: float,
     accept: str = "*/*",
+    is_protected: bool = False,
     is_inner: Callable[[str], bool] = is_inner,
 ) -> bytes:
     """Return the content of an `http` or `https` address. Blocks.
@@ -60,6 +61,7 @@ def fetch(
         limit: The greatest size in bytes.
         timeout: Seconds for everything: names, connections, redirects and the content.
         accept: The header `Accept`.
+        is_protected: Whether redirects to other hosts must lead to `https`.
         is_inner: Returns whether an IP address is one that redirects may not lead to.
 
     Raises:
@@ -67,7 +69,9 @@ def fetch(
     """
     loop = asyncio.new_event_loop()  # of this thread; closing it waits for no name lookup
     try:
-        return loop.run_until_complete(_within(timeout, _Fetch(url, limit, accept, is_inner)))
+        return loop.run_until_complete(
+            _within(timeout, _Fetch(url, limit, accept, is_protected, is_inner))
+        )
     finally:
         loop.close()
 
@@ -120,12 +124,15 @@ async def _within(timeout: float, fetch: _Fetch) -> bytes:
 class _Fetch:
     """One fetch with its redirects."""
 
-    def __init__(self, url: str, limit: int, accept: str, is_inner: Callable[[str], bool]) -> None:
+    def __init__(
+        self, url: str, limit: int, accept: str, is_protected: bool, is_inner: Callable[[str], bool]
+    ) -> None:
         from yarl import URL
 
         self._origin = URL(url)
         self._limit = limit
         self._accept = accept
+        self._is_protected = is_protected
         self._is_inner = is_inner
         self._outer_only = False
 
@@ -147,6 +154,9 @@ class _Fetch:
                     if response.status not in _REDIRECTS:
                         return await self._content(response)
                     target = redirect_target(target, response.headers.get("Location", ""))
+                    is_elsewhere = target.host != self._origin.host
+                    if self._is_protected and is_elsewhere and target.scheme != "https":
+                        raise FetchError("it redirects to http")
         raise FetchError(f"it redirects more than {MAX_REDIRECTS} times")
 
     async def _look_up(self, host: str, port: int, family: int) -> list[tuple[int, str]]:
