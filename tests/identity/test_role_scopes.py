@@ -210,7 +210,7 @@ def test_an_identity_file_cannot_give_such_a_role_a_tenant(
         Authenticator(identity=tmp_path / "identity.toml")
 
 
-@pytest.mark.parametrize("name", ["*", "all", "..", "a:b", " "])
+@pytest.mark.parametrize("name", ["*", "all", "..", "a/../b", " "])
 async def test_no_credential_has_a_tenant_whose_name_means_something_else(
     folder: Path, tmp_path: Path, name: str
 ) -> None:

@@ -24,12 +24,13 @@ KEY_RULE: Final = f"at most {MAX_KEY_LENGTH} characters, without line breaks or 
 
 _CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 
-_RESERVED_TENANTS: Final = frozenset({"", ALL_TENANTS, "all", ".", ".."})
-_TENANT_SEPARATORS: Final = frozenset("/\\:*")
+_RESERVED_TENANTS: Final = frozenset({"", "all"})
+_PATTERN_CHARACTERS: Final = frozenset("*\\")
+_RESERVED_PARTS: Final = frozenset({"", ".", ".."})
 
 TENANT_RULE: Final = (
-    f"1 to {MAX_KEY_LENGTH} visible characters without '/', '\\', ':' and '*', and is none of "
-    "'all', '.' and '..', which have a meaning"
+    f"1 to {MAX_KEY_LENGTH} visible characters without '*' and '\\', and is neither 'all' nor a "
+    "path such as '..' or '/a', which have a meaning"
 )
 """The rule for a tenant's name, for messages."""
 
@@ -56,15 +57,15 @@ def is_valid_key(key: str) -> bool:
 def is_valid_tenant(name: str) -> bool:
     """Return whether a tenant may have this name (`TENANT_RULE`).
 
-    Names stand in places where others have a meaning: `*` for all tenants, paths and file names,
-    `TENANT:PATH` of a command line.
+    Names stand in places where others have a meaning: `*` for all tenants, and paths.
     """
     return (
         len(name) <= MAX_KEY_LENGTH
         and name.isprintable()
         and name.strip() == name
         and name.lower() not in _RESERVED_TENANTS
-        and _TENANT_SEPARATORS.isdisjoint(name)
+        and _PATTERN_CHARACTERS.isdisjoint(name)
+        and _RESERVED_PARTS.isdisjoint(name.split("/"))
     )
 
 
