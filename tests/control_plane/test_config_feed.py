@@ -14,6 +14,8 @@ from tests.conftest import BOUND
 from leaseway.control_plane import config_feed
 from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import FileContent, parse_contents
+from leaseway.control_plane.config.openapi.documents import Documents
+from leaseway.control_plane.config.schema.http_api import documents as http_api_documents
 from leaseway.control_plane.config.schema.issues import ParsedConfig
 from leaseway.control_plane.config.tree.files import Unreadable
 from leaseway.control_plane.config_feed import load_config
@@ -174,3 +176,45 @@ async def test_each_operation_that_is_no_tool_is_a_separate_problem(tmp_path: Pa
         1, 1, 1,
     ]  # fmt: skip
     assert len(told) == 3
+
+
+async def test_a_web_server_that_hangs_holds_back_neither_other_servers_nor_its_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = Documents()
+    monkeypatch.setattr(config_feed, "DOCUMENTS", documents)
+    monkeypatch.setattr(http_api_documents, "DOCUMENTS", documents)
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        await may_answer.wait()
+        head = {"openapi": "3.1.0", "info": {"title": "t", "version": "1"}}
+        paths = {"/x": {"get": {"operationId": "x", "responses": {}}}}
+        text = json.dumps({**head, "servers": [{"url": "http://x"}], "paths": paths}).encode()
+        writer.write(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/openapi.json"
+    api = f"api: {{transport: http_api, openapi: '{url}'}}"
+    path = tmp_path / "mcp.yaml"
+    path.write_text(GOOD.replace("}}", f"}}, {api}}}"))
+    plane = Plane(epoch=1)
+    following = asyncio.create_task(config_feed.follow_config(plane, path))
+
+    async def until(*servers: str) -> None:
+        while set(plane.state.servers.desired or {}) != {VariantKey(each) for each in servers}:
+            await plane.wait_for_change(1)
+
+    async with server, asyncio.timeout(BOUND):
+        await until("a")
+        await asked.wait()
+        swap(path, GOOD.replace("a:", "b:").replace("}}", f"}}, {api}}}"))
+        await until("b")
+        may_answer.set()
+        await until("b", "api")  # without another change
+        following.cancel()
+        await asyncio.wait({following})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import json
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, OctKey
+from tests.conftest import BOUND
 
 from leaseway.identity.authenticator import Authenticator, authenticator_for
 from leaseway.identity.certificates import CertificateRule, principal_for_names
@@ -125,9 +127,9 @@ async def test_a_token_has_a_tenant_an_agent_and_roles(
     issued: tuple[Authenticator, ECKey],
 ) -> None:
     auth, key = issued
-    principal = await auth.principal(f"Bearer {token(key, roles='operator caller photos:read')}")
+    principal = await auth.principal(f"Bearer {token(key, roles='approver caller photos:read')}")
     assert (principal.name, principal.tenant, principal.agent) == ("token alice", "acme", "billing")
-    assert principal.roles == {Role.OPERATOR, Role.CALLER}
+    assert principal.roles == {Role.APPROVER, Role.CALLER}
 
 
 @pytest.mark.parametrize(
@@ -382,3 +384,98 @@ def _counting(reads: list[str]) -> Callable[[str], bytes]:
         raise OSError("gone")
 
     return load
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None,
+        5,
+        {},
+        {"kty": "EC", "crv": "P-999", "kid": "odd", "x": "AA", "y": "AA"},
+        {"kty": "AKP", "kid": "odd", "alg": "ML-DSA-65", "pub": "AA"},
+        {"kty": "oct", "kid": "odd", "k": "c2VjcmV0"},
+        {"kty": "EC", "kid": 7, "crv": "P-256"},
+        {"kty": "RSA", "kid": "odd", "n": None, "e": "AQAB"},
+        {"kty": "EC", "kid": "first", "crv": "P-256", "x": "AA", "y": "AA"},
+    ],
+)
+async def test_an_odd_key_of_an_issuer_costs_only_itself(
+    issued: tuple[Authenticator, ECKey], tmp_path: Path, odd: object
+) -> None:
+    auth, key = issued
+    entry = {**key.as_dict(private=False), "use": None, "alg": None}
+    (tmp_path / "jwks.json").write_text(json.dumps({"keys": [odd, entry, odd]}))
+    assert (await auth.principal(f"Bearer {token(key)}")).tenant == "acme"
+
+
+async def test_two_keys_with_one_id_are_both_tried(
+    issued: tuple[Authenticator, ECKey], tmp_path: Path
+) -> None:
+    auth, key = issued
+    other = ec_key("first")
+    publish(tmp_path, other, key)
+    for signer in (key, other):
+        assert (await auth.principal(f"Bearer {token(signer)}")).tenant == "acme"
+
+
+async def test_a_key_for_encryption_verifies_no_token(
+    issued: tuple[Authenticator, ECKey], tmp_path: Path
+) -> None:
+    auth, key = issued
+    entry = {**key.as_dict(private=False), "use": "enc"}
+    (tmp_path / "jwks.json").write_text(json.dumps({"keys": [entry]}))
+    await refused(auth, token(key))
+
+
+class Issuing:
+    """A web server with an issuer's keys, whose answers the test holds back."""
+
+    def __init__(self, document: bytes) -> None:
+        self.document = document
+        self.requests = 0
+        self.asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        self.requests += 1
+        self.asked.set()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(self.document))
+        with contextlib.suppress(ConnectionError):
+            await self.may_answer.wait()
+            writer.write(self.document)
+            await writer.drain()
+        writer.close()
+
+
+async def test_tokens_of_known_keys_do_not_wait_for_an_issuer_that_hangs(
+    tmp_path: Path, clock: Clock
+) -> None:
+    key, newer = ec_key("first"), ec_key("second")
+    issuing = Issuing(json.dumps(KeySet([key]).as_dict(private=False)).encode())
+    server = await asyncio.start_server(issuing.answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    text = IDENTITY.replace("jwks.json", f"http://127.0.0.1:{port}/keys")
+    (tmp_path / "identity.toml").write_text(text)
+    auth = Authenticator(identity=tmp_path / "identity.toml", now=lambda: NOW, clock=clock)
+    async with server, asyncio.timeout(BOUND):
+        await auth.principal(f"Bearer {token(key)}")
+        issuing.asked.clear()
+        issuing.may_answer.clear()
+        issuing.document = json.dumps(KeySet([newer]).as_dict(private=False)).encode()
+        clock.at += 301
+        for subject in ("alice", "bob"):  # not cached
+            assert (await auth.principal(f"Bearer {token(key, sub=subject)}")).tenant == "acme"
+        await issuing.asked.wait()
+        waiting = [
+            asyncio.create_task(auth.principal(f"Bearer {token(newer, sub=str(number))}"))
+            for number in range(5)
+        ]
+        await auth.principal(f"Bearer {token(key, sub='carol')}")
+        assert not any(task.done() for task in waiting)
+        issuing.may_answer.set()
+        assert {each.tenant for each in await asyncio.gather(*waiting)} == {"acme"}
+        assert issuing.requests == 2, "one request for all that wait"
+        await refused(auth, token(key, sub="dave"))

@@ -19,7 +19,9 @@ from leaseway.identity.interceptor import IdentityInterceptor, caller
 from leaseway.identity.keys import add_key, make_key, revoke_key
 from leaseway.identity.principal import Principal, Role
 from leaseway.identity.rules import RULES
+from leaseway.identity.tokens import MAX_TOKEN
 from leaseway.v1 import admin_pb2, catalog_pb2, execution_pb2, leases_pb2, sync_pb2
+from leaseway.wire import bounds
 from leaseway.wire.channels.auth import bearer_metadata
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.channels.health import HealthService, enable_reflection
@@ -377,3 +379,34 @@ async def test_a_handler_that_fails_after_its_caller_disconnected_is_no_error_of
         await server.stop(None)
     gc.collect()
     assert reported == []
+
+
+@pytest.mark.parametrize("size", [8 * 1024, 12 * 1024, MAX_TOKEN - 1, MAX_TOKEN])
+async def test_a_token_of_the_greatest_size_reaches_its_check(system: System, size: int) -> None:
+    credential = "lwk_" + "x" * (size - 4)
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(system.address) as channel:
+        call: Any = channel.unary_unary("/leaseway.v1.AdminService/GetStatus")
+        for _ in range(10):  # gRPC refuses some of those between its two limits
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await call(b"", metadata=bearer_metadata(credential))
+            assert reason_of(raised.value) is Reason.UNAUTHENTICATED
+
+
+async def test_watches_of_health_have_a_limit_as_they_need_no_credential(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_OPEN_WATCHES", 2)
+    async with asyncio.timeout(BOUND), grpc.aio.insecure_channel(system.address) as channel:
+        watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        held = [watch(b""), watch(b"")]
+        assert [await each.read() for each in held] == [b"\x08\x01"] * 2
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await watch(b"").read()
+        assert reason_of(raised.value) is Reason.OVERLOADED
+        held[0].cancel()
+        while True:  # until the server has noticed
+            try:
+                assert await watch(b"").read() == b"\x08\x01"
+            except grpc.aio.AioRpcError:
+                continue
+            break

@@ -13,6 +13,7 @@ from typing import Any, Final
 from leaseway.control_plane.config.kubernetes.resources import resource_path
 from leaseway.control_plane.config.layers.sources import Source, parse_sources
 from leaseway.control_plane.config.loading import FileContent, parse_contents
+from leaseway.control_plane.config.openapi.documents import DOCUMENTS
 from leaseway.control_plane.config.schema.issues import (
     ConfigIssue,
     IssueReason,
@@ -54,16 +55,18 @@ async def follow_config(
     sources = parse_sources([str(config)]) if isinstance(config, Path) else config
     watch = watch_sources(sources)
     followed = _FollowedFiles()
+    DOCUMENTS.fetch_in_background()
     removals = _Removals()
     async with aclosing(watch):
         found = await anext(watch)
         change = asyncio.ensure_future(anext(watch))
         try:
             while True:
+                documents = DOCUMENTS.changes
                 parsed = await load_config(plane, found, on_loaded, partial(removals.wait, change))
                 if parsed is not None:
                     removals.record(found, parsed)
-                    await asyncio.to_thread(followed.reset, parsed.followed)
+                    await asyncio.to_thread(followed.reset, parsed.followed, documents)
                     await _wait_for_change(change, followed)
                 if change.done():
                     found = change.result()
@@ -116,19 +119,34 @@ class _Removals:
 async def _wait_for_change(change: asyncio.Future[Any], followed: _FollowedFiles) -> None:
     """Wait for a change of the configuration, or of a file that it refers to."""
     while not change.done():
-        await asyncio.wait({change}, timeout=_POLL_INTERVAL if followed.signatures else None)
-        if bool(followed.signatures) and await asyncio.to_thread(followed.changed):
+        polls = bool(followed.signatures) or followed.may_change
+        await asyncio.wait({change}, timeout=_POLL_INTERVAL if polls else None)
+        if followed.has_new_documents or (polls and await asyncio.to_thread(followed.changed)):
             return
 
 
 class _FollowedFiles:
-    """Files that a configuration refers to, with their signatures when it was read."""
+    """Files that a configuration refers to, with their signatures when it was read.
+
+    Documents that are fetched meanwhile count as well.
+    """
 
     def __init__(self) -> None:
         self.signatures: dict[Path, tuple[int, int, int] | None] = {}
+        self._documents = DOCUMENTS.changes
 
-    def reset(self, paths: Iterable[Path]) -> None:
+    def reset(self, paths: Iterable[Path], documents: int) -> None:
+        """Follow the files of a configuration that was read at this state of the documents."""
         self.signatures = {path: _signature(path) for path in paths}
+        self._documents = documents
+
+    @property
+    def may_change(self) -> bool:
+        return DOCUMENTS.is_fetching or self.has_new_documents
+
+    @property
+    def has_new_documents(self) -> bool:
+        return DOCUMENTS.changes != self._documents
 
     def changed(self) -> bool:
         """Return whether a file was replaced or modified, by inode, size and mtime."""

@@ -33,6 +33,8 @@ from leaseway.identity.principal import (
     WORKER_KEY,
     Principal,
     Role,
+    check_name,
+    check_scope,
     unauthenticated,
 )
 from leaseway.identity.refusals import RpcRefusals
@@ -143,6 +145,19 @@ class Authenticator:
             return WORKER_KEY
         if self.is_open:
             return _LOOPBACK_CALLER
+        principal = await self._credential(authorization, certificate)
+        if principal.tenant is not None:
+            try:
+                check_name("tenant", principal.tenant)
+                check_scope(principal.roles, principal.tenant)
+            except ValueError as error:
+                raise unauthenticated(f"This credential cannot be used: {error}") from None
+        if self._worker_key is not None and Role.PLANE in principal.roles:
+            return _without_plane(principal)
+        return principal
+
+    async def _credential(self, authorization: str | None, certificate: bytes | None) -> Principal:
+        """Return the principal of the credential, which needs no worker key."""
         if authorization:
             scheme, _, credential = authorization.partition(" ")
             if scheme.lower() != _SCHEME or not credential:
@@ -248,6 +263,8 @@ class Authenticator:
         self._log_access()
         while True:
             await asyncio.sleep(_POLL)
+            for issuer in self._issuers.values():
+                issuer.refresh()
             await self.refresh()
 
     def _log_access(self) -> None:
@@ -370,7 +387,7 @@ def _stamp(path: Path) -> tuple[object, ...]:
         status = path.stat()
     except OSError as error:
         return str(path), error.errno
-    return str(path), status.st_mtime_ns, status.st_size, status.st_ino
+    return str(path), status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 _HOW: Final = "Set LEASEWAY_KEY, or send the header Authorization: Bearer CREDENTIAL."

@@ -14,7 +14,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from leaseway.identity.principal import Principal, Role, check_name
+from leaseway.identity.principal import Principal, Role, check_name, check_scope
 
 _PLACEHOLDER: Final = re.compile(r"\{(tenant|agent)\}|\*")
 _MAX_NAMES: Final = 64
@@ -50,12 +50,15 @@ class CertificateRule:
 
 def check_rule(rule: CertificateRule) -> None:
     """Raise `ValueError` for an invalid rule, such as one that gives a caller no tenant."""
+    if not rule.roles:
+        raise ValueError("roles: name at least one.")
     if not rule.match.startswith(("spiffe://", "CN=")):
         raise ValueError(f"match '{rule.match[:200]}' is neither spiffe://… nor CN=NAME.")
     if rule.match.count("{tenant}") > 1 or rule.match.count("{agent}") > 1:
         raise ValueError("match may have {tenant} and {agent} once each.")
     if rule.tenant is None and "{tenant}" not in rule.match and Role.CALLER in rule.roles:
         raise ValueError("a caller needs a tenant: set tenant, or write {tenant} in match.")
+    check_scope(rule.roles, rule.tenant or ("{tenant}" if "{tenant}" in rule.match else None))
 
 
 def certificate_names(certificate: bytes) -> tuple[str, ...]:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import grpc
 
 from leaseway.identity.authenticator import Authenticator
 from leaseway.identity.principal import CREDENTIAL, LOOPBACK, Principal
-from leaseway.identity.rules import HEALTH, authorize, scope_request
-from leaseway.wire.errors import Fault
+from leaseway.identity.rules import HEALTH, authorize, limit_of, scope_request
+from leaseway.wire import bounds
+from leaseway.wire.channels.requests import OpenReads, read_request, release
+from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.decoding import MessageDecoder
 from leaseway.wire.status import abort
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -25,6 +29,10 @@ RpcBehaviour = Callable[[Any, Context], Any]
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 _PACKAGE: Final = "/leaseway.v1."
+_REFUSALS: Final = (Reason.UNAUTHENTICATED, Reason.PERMISSION_DENIED, Reason.INVALID_REQUEST)
+_REFUSAL_DELAY: Final = 0.01
+"""Seconds until a refusal is sent. gRPC loses some memory when it sends to a stream that its client
+has reset, as an attacker can thousands of times a second; such an RPC is cancelled by then."""
 _caller: Final[ContextVar[Principal]] = ContextVar("leaseway-caller", default=LOOPBACK)
 
 
@@ -33,12 +41,38 @@ def caller() -> Principal:
     return _caller.get()
 
 
+@dataclass(frozen=True, slots=True)
+class _Rpc:
+    """How one RPC is served.
+
+    Attributes:
+        method: Its path, or empty for an unknown RPC.
+        behaviour: Its handler.
+        decode: Decodes its request; None if it has a stream of requests.
+        streams: Whether it has a stream of responses.
+        generates: Whether its handler is an asynchronous generator of responses.
+    """
+
+    method: str
+    behaviour: RpcBehaviour
+    decode: MessageDecoder | None
+    streams: bool
+    generates: bool
+
+
 class IdentityInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses RPCs without a valid credential or an allowed role."""
+    """Refuses RPCs without a valid credential or an allowed role, before it reads their requests.
+
+    It also limits what is read and releases the memory of RPCs that fail, so a server needs it even
+    if all senders may send all RPCs.
+    """
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
         self._handlers: dict[str, tuple[_Handler, _Handler]] = {}
+        self._open_reads = OpenReads()
+        self._open_watches = 0
+        self._unknown = self._checked("", _UNKNOWN)
 
     async def intercept_service(
         self,
@@ -47,11 +81,9 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
     ) -> _Handler | None:
         """Wrap the handler of an RPC in the check."""
         handler = await continuation(handler_call_details)
-        method = handler_call_details.method
-        if method.startswith(HEALTH):
-            return handler
         if handler is None:  # do not reveal unknown RPCs without a credential
-            return self._checked(method, _UNKNOWN)
+            return self._unknown
+        method = handler_call_details.method
         known, checked = self._handlers.get(method, (None, None))
         if known is not handler or checked is None:  # gRPC calls this for each RPC
             checked = self._checked(method, handler)
@@ -59,37 +91,90 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
         return checked
 
     def _checked(self, method: str, handler: _Handler) -> _Handler:
-        make_handler, behaviour = _kind(handler)
-        one_request = not handler.request_streaming
+        """Return a handler that checks the RPC, then reads its request, then runs `handler`."""
+        name = method.rpartition("/")[2]
+        decode = MessageDecoder(name, handler.request_deserializer or _as_is, limit_of(method))
+        has_one = method != "" and not handler.request_streaming
+        behaviour = _behaviour(handler)
+        rpc = _Rpc(
+            method,
+            behaviour,
+            decode if has_one else None,
+            streams=handler.response_streaming,
+            generates=inspect.isasyncgenfunction(behaviour),
+        )
 
-        if handler.response_streaming:
+        async def checked(requests: Any, context: Context) -> Any:
+            try:
+                return await self._serve(rpc, requests, context)
+            except (grpc.aio.AbortError, asyncio.CancelledError) as error:
+                release(error)
+                del requests, context  # `raise` adds this frame to the traceback
+                raise
 
-            async def checked(request: Any, context: Context) -> Any:
-                await self._stream(method, behaviour, one_request, request, context)
-
-        else:
-
-            async def checked(request: Any, context: Context) -> Any:
-                authorization, certificate = self._credentials(context)
-                try:
-                    principal = await self._authorize(
-                        method,
-                        authorization,
-                        certificate,
-                        request if one_request else None,
-                        context,
-                    )
-                except Fault as fault:
-                    await abort(context, fault)
-                _caller.set(principal)
-                return await behaviour(request, context)
-
-        wrapped: _Handler = make_handler(
+        # A handler with a stream of requests decides when it reads the first one. On the wire a
+        # single request is a stream of one.
+        make_handler: Callable[..., _Handler] = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return make_handler(
             checked,
-            request_deserializer=handler.request_deserializer,
+            request_deserializer=None if has_one else decode,
             response_serializer=handler.response_serializer,
         )
-        return wrapped
+
+    async def _serve(self, rpc: _Rpc, requests: Any, context: Context) -> Any:
+        try:
+            if rpc.decode is not None and rpc.method.startswith(HEALTH):
+                return await self._serve_open(rpc, rpc.decode, context)
+            if self._authenticator.allows_all:
+                if rpc.decode is not None:
+                    requests = await read_request(context, rpc.decode)
+                return await _run(rpc, requests, context)
+            return await self._serve_authorized(rpc, requests, context)
+        except Fault as fault:
+            release(fault)
+            if fault.reason in _REFUSALS:
+                await asyncio.sleep(_REFUSAL_DELAY)
+            await abort(context, fault)
+
+    async def _serve_open(self, rpc: _Rpc, decode: MessageDecoder, context: Context) -> Any:
+        """Serve an RPC that needs no credential."""
+        request = await self._open_reads.read(context, decode)
+        if not rpc.streams:
+            return await _run(rpc, request, context)
+        if self._open_watches >= bounds.MAX_OPEN_WATCHES:
+            message = f"This server has {bounds.MAX_OPEN_WATCHES} watches of its health, its limit."
+            raise Fault(Reason.OVERLOADED, message, retry_delay=1.0)
+        self._open_watches += 1
+        try:
+            return await _run(rpc, request, context)
+        finally:
+            self._open_watches -= 1
+
+    async def _serve_authorized(self, rpc: _Rpc, requests: Any, context: Context) -> Any:
+        authorization, certificate = self._credentials(context)
+        name = ""
+        try:
+            principal = await self._authenticator.principal(authorization, certificate)
+            name = principal.name
+            rule = authorize(principal, rpc.method) if rpc.method else None
+            if rpc.decode is not None:
+                requests = await read_request(context, rpc.decode)
+                if rule is not None:
+                    scope_request(principal, rule, requests)
+        except Fault as fault:
+            method = rpc.method.removeprefix(_PACKAGE)
+            by = name or fault.metadata.get(CREDENTIAL, "")
+            self._authenticator.refusals.record(method, by, str(context.peer()), fault)
+            raise
+        _caller.set(principal)
+        if not rpc.streams:
+            return await _run(rpc, requests, context)
+        with self._authenticator.watch(authorization, certificate, principal) as revoked:
+            return await _run_until(revoked, _run(rpc, requests, context))
 
     def _credentials(self, context: Context) -> tuple[str | None, bytes | None]:
         """Return the `authorization` header, or else the client certificate, of an RPC.
@@ -103,94 +188,62 @@ class IdentityInterceptor(grpc.aio.ServerInterceptor):
             return None, None
         return None, next(iter(context.auth_context().get("x509_pem_cert", ())), None)
 
-    async def _stream(
-        self,
-        method: str,
-        behaviour: RpcBehaviour,
-        one_request: bool,
-        request: Any,
-        context: Context,
-    ) -> None:
-        authorization, certificate = self._credentials(context)
-        known_method = method if behaviour is not _unimplemented else ""
-        try:
-            principal = await self._authorize(
-                known_method, authorization, certificate, request if one_request else None, context
-            )
-        except Fault as fault:
-            await abort(context, fault)
-        _caller.set(principal)
-        with self._authenticator.watch(authorization, certificate, principal) as revoked:
-            serving = asyncio.ensure_future(_run_streaming(behaviour, request, context))
-            try:
-                ends: set[asyncio.Future[Any]] = {serving, revoked}
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                if not serving.done():
-                    serving.cancel()
-                    await asyncio.wait({serving})
-                if not serving.cancelled():
-                    serving.exception()  # retrieve it, or asyncio logs it; the peer disconnected
-            if revoked.done() and serving.cancelled():
-                await abort(context, revoked.result())
-            await serving
-
-    async def _authorize(
-        self,
-        method: str,
-        authorization: str | None,
-        certificate: bytes | None,
-        request: Any,
-        context: Context,
-    ) -> Principal:
-        """Return the principal of an RPC; `method` is empty for an unknown RPC.
-
-        Raises:
-            Fault: The RPC is refused, which is recorded.
-        """
-        name = ""
-        try:
-            principal = await self._authenticator.principal(authorization, certificate)
-            name = principal.name
-            if method:
-                rule = authorize(principal, method)
-                if request is not None:
-                    scope_request(principal, rule, request)
-        except Fault as fault:
-            rpc = method.removeprefix(_PACKAGE)
-            by = name or fault.metadata.get(CREDENTIAL, "")
-            self._authenticator.refusals.record(rpc, by, str(context.peer()), fault)
-            raise
-        return principal
-
 
 def identity_interceptors(authenticator: Authenticator) -> tuple[IdentityInterceptor, ...]:
-    """Return the interceptors of a server: none if all senders may send all RPCs."""
-    return () if authenticator.allows_all else (IdentityInterceptor(authenticator),)
+    """Return the interceptors of a server."""
+    return (IdentityInterceptor(authenticator),)
 
 
-async def _run_streaming(behaviour: RpcBehaviour, request: Any, context: Context) -> None:
-    """Run a streaming handler: an asynchronous generator, or a coroutine that writes."""
-    if inspect.isasyncgenfunction(behaviour):
-        async for response in behaviour(request, context):
-            await context.write(response)
-    else:
-        await behaviour(request, context)
+async def _run_until(revoked: asyncio.Future[Fault], serving: Coroutine[Any, Any, Any]) -> None:
+    """Run a streaming handler until it ends or its credential is revoked.
+
+    Raises:
+        Fault: The credential is no longer valid.
+    """
+    task = asyncio.ensure_future(serving)
+    try:
+        ends: set[asyncio.Future[Any]] = {task, revoked}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # retrieve it, or asyncio logs it; the peer disconnected
+    if revoked.done() and task.cancelled():
+        raise revoked.result()
+    await task
 
 
-def _kind(handler: Any) -> tuple[Callable[..., Any], RpcBehaviour]:
+async def _run(rpc: _Rpc, request: Any, context: Context) -> Any:
+    """Run a handler: a coroutine, or an asynchronous generator of responses."""
+    if not rpc.generates:
+        return await rpc.behaviour(request, context)
+    async for response in rpc.behaviour(request, context):
+        await context.write(response)
+    return None
+
+
+def _behaviour(handler: Any) -> RpcBehaviour:
+    behaviour: RpcBehaviour
     match handler.request_streaming, handler.response_streaming:
         case False, False:
-            return grpc.unary_unary_rpc_method_handler, handler.unary_unary
+            behaviour = handler.unary_unary
         case False, True:
-            return grpc.unary_stream_rpc_method_handler, handler.unary_stream
+            behaviour = handler.unary_stream
         case True, False:
-            return grpc.stream_unary_rpc_method_handler, handler.stream_unary
+            behaviour = handler.stream_unary
         case _:
-            return grpc.stream_stream_rpc_method_handler, handler.stream_stream
+            behaviour = handler.stream_stream
+    return behaviour
+
+
+def _as_is(content: bytes) -> bytes:
+    return content
 
 
 async def _unimplemented(_requests: Any, context: Context) -> None:
+    await asyncio.sleep(_REFUSAL_DELAY)
     await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Unknown method.")
 
 

@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from leaseway.identity.principal import SEES_ALL, Principal, Role, check_name, parse_roles
+from leaseway.identity.principal import SYSTEM_ROLES, Principal, Role, check_name, parse_roles
 from leaseway.vault.private_file import PrivateFileError, locked, write_private
 from leaseway.wire import bounds
+from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
 PREFIX: Final = "lwk_"
 MAX_KEYS: Final = 10_000
@@ -107,7 +108,7 @@ def make_key(
         raise ValueError("A key needs a role.")
     if tenant is None and Role.CALLER in roles:
         raise ValueError("A key of the role caller needs a tenant: add --tenant.")
-    if tenant is not None and roles & {*SEES_ALL, Role.PLANE}:
+    if tenant is not None and roles & SYSTEM_ROLES:
         message = "A key of the role operator, viewer or plane has no tenant: omit --tenant."
         raise ValueError(message)
     if tenant is not None:
@@ -152,13 +153,14 @@ def read_key_file(path: Path) -> KeyRecords:
     """Return the keys in a file, or no keys if the file does not exist.
 
     Raises:
-        KeyFileError: It cannot be read, or is no key file.
+        KeyFileError: It cannot be read, other users can change it, or it is no key file.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_KEY_FILE + 1)
+        content = read_trusted(path, MAX_KEY_FILE)
     except FileNotFoundError:
         return {}
+    except UntrustedFile as error:
+        raise KeyFileError(str(error)) from None
     except OSError as error:
         raise KeyFileError(f"{path} cannot be read: {error.strerror}.") from None
     if len(content) > MAX_KEY_FILE:
@@ -269,6 +271,7 @@ def _text(value: object) -> str:
 
 
 def _optional(value: object) -> str | None:
+    """Return a tenant or agent; the authenticator refuses the key if it may not be one."""
     return None if value is None else check_name("name", _text(value))
 
 

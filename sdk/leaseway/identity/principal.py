@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import DEFAULT_TENANT, is_valid_key
+from leaseway.wire.names import DEFAULT_TENANT, TENANT_RULE, is_valid_key, is_valid_tenant
 
 
 class Role(StrEnum):
@@ -29,6 +29,8 @@ class Role(StrEnum):
 ALL_ROLES: Final = frozenset(Role)
 SEES_ALL: Final = frozenset({Role.OPERATOR, Role.VIEWER})
 """The roles that see all tenants."""
+SYSTEM_ROLES: Final = SEES_ALL | {Role.PLANE}
+"""The roles that reach beyond a tenant; only a credential without a tenant has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class Principal:
             raise Fault(
                 Reason.PERMISSION_DENIED,
                 f"{target} requires the role {' or '.join(sorted(roles))}; this credential "
-                f"({self.name}) has {', '.join(sorted(self.roles))}. Use another credential, or "
+                f"({self.name}) has {', '.join(sorted(self.roles)) or 'none'}. Use another "
+                "credential, or "
                 "create a key with that role: leaseway key create --role ROLE.",
             )
 
@@ -114,6 +117,24 @@ def parse_roles(words: Iterable[str]) -> frozenset[Role]:
     return frozenset(roles)
 
 
+def check_scope(roles: frozenset[Role], tenant: object) -> None:
+    """Check that a credential with a tenant has no role that reaches beyond it.
+
+    Args:
+        roles: The roles of the credential.
+        tenant: Its tenant, or None.
+
+    Raises:
+        ValueError: It has a tenant and one of `SYSTEM_ROLES`.
+    """
+    beyond = roles & SYSTEM_ROLES
+    if tenant is not None and beyond:
+        raise ValueError(
+            f"The role {' or '.join(sorted(beyond))} is for all tenants, so a credential with a "
+            "tenant cannot have it."
+        )
+
+
 def check_name(what: str, name: str) -> str:
     """Return a tenant's or agent's name; raises `ValueError` if it is not valid.
 
@@ -123,6 +144,8 @@ def check_name(what: str, name: str) -> str:
     """
     if not name or not is_valid_key(name):
         raise ValueError(f"A {what} has 1 to 256 characters and no control characters.")
+    if what == "tenant" and not is_valid_tenant(name):
+        raise ValueError(f"A tenant's name has {TENANT_RULE}.")
     return name
 
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from leaseway.identity.principal import SEES_ALL, Principal, Role
+from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.messages.decoding import DEFAULT_LIMIT, MessageLimit
 
 TenantUse = Literal["own", "filter", "calls", "none"]
 """How an RPC uses its tenant field: `own` acts for it, `filter` means all tenants if it is empty
@@ -25,6 +27,13 @@ _LISTS: Final = _CALLS | SEES_ALL
 _SEES_APPROVALS: Final = _APPROVES | SEES_ALL
 _ANY: Final = frozenset(Role)
 
+_CALL: Final = MessageLimit(bounds.MAX_GRPC_RECEIVED, bounds.MAX_CALL_FIELDS)
+"""Of a call, whose arguments have limits and an error of their own."""
+_SYNC: Final = MessageLimit(bounds.MAX_GRPC_RECEIVED, bounds.MAX_GRPC_RECEIVED)
+"""Of a worker, which sends up to 1 MiB and the parts of longer messages."""
+_SMALL: Final = MessageLimit(bounds.MAX_OPEN_MESSAGE, bounds.MAX_OPEN_MESSAGE)
+"""Of RPCs that are not Leaseway's own: health and reflection."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -34,11 +43,13 @@ class Rule:
         roles: The allowed roles.
         tenant: How it uses its tenant field.
         changes: Whether it may change state.
+        limit: The limits of a request.
     """
 
     roles: frozenset[Role]
     tenant: TenantUse = "none"
     changes: bool = False
+    limit: MessageLimit = DEFAULT_LIMIT
 
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -64,10 +75,10 @@ RULES: Final[Mapping[str, Rule]] = {
         "AdminService/GetTraffic": Rule(SEES_ALL),
         "AdminService/ListApprovals": Rule(_SEES_APPROVALS, "filter"),
         "AdminService/DecideApproval": Rule(_APPROVES, "filter", changes=True),
-        "SyncService/Sync": Rule(_JOINS, changes=True),
+        "SyncService/Sync": Rule(_JOINS, changes=True, limit=_SYNC),
         "ExecutionService/Exchange": Rule(_CALLS, "calls", changes=True),
-        "ExecutionService/CallTool": Rule(_CALLS, "own", changes=True),
-        "ExecutionService/CallToolStreaming": Rule(_CALLS, "own", changes=True),
+        "ExecutionService/CallTool": Rule(_CALLS, "own", changes=True, limit=_CALL),
+        "ExecutionService/CallToolStreaming": Rule(_CALLS, "own", changes=True, limit=_CALL),
         "ExecutionService/ReadArtifact": Rule(_CALLS, "own"),
         "ExecutionService/ReadLogs": Rule(SEES_ALL, "own"),
         "LeaseService/AcquireLease": Rule(_CALLS, "own", changes=True),
@@ -90,6 +101,12 @@ def find_rule(method: str) -> Rule | None:
     if rule is None and method.startswith(_REFLECTION):
         return Rule(_ANY)
     return rule
+
+
+def limit_of(method: str) -> MessageLimit:
+    """Return the limits of an RPC's request."""
+    rule = RULES.get(method)
+    return _SMALL if rule is None else rule.limit
 
 
 def authorize(principal: Principal, method: str) -> Rule:

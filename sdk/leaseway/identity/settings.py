@@ -22,11 +22,19 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from leaseway.identity.certificates import CertificateRule, check_rule
-from leaseway.identity.principal import Role, check_name, parse_roles
+from leaseway.identity.principal import (
+    ALL_ROLES,
+    SYSTEM_ROLES,
+    Role,
+    check_name,
+    check_scope,
+    parse_roles,
+)
 from leaseway.identity.tokens import Issuer
 from leaseway.wire import bounds
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.names import nearest
+from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
 MAX_IDENTITY_FILE: Final = 1 * bounds.MIB
 _MAX_TABLES: Final = 256
@@ -60,14 +68,15 @@ def read_identity_file(path: Path) -> IdentitySettings:
     """Read an identity file; relative paths in it are relative to its folder.
 
     Raises:
-        IdentityFileError: It cannot be read, or is invalid.
+        IdentityFileError: It cannot be read, other users can change it, or it is invalid.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_IDENTITY_FILE + 1)
+        content = read_trusted(path, MAX_IDENTITY_FILE)
         if len(content) > MAX_IDENTITY_FILE:
             raise IdentityFileError(f"{path} is larger than {MAX_IDENTITY_FILE} bytes.")
         document = tomllib.loads(content.decode())
+    except UntrustedFile as error:
+        raise IdentityFileError(str(error)) from None
     except OSError as error:
         raise IdentityFileError(f"{path} cannot be read: {error.strerror}.") from None
     except (ValueError, RecursionError) as error:
@@ -120,15 +129,40 @@ def _issuer(table: Mapping[str, Any], folder: Path) -> Issuer:
         if required not in table:
             raise ValueError(f"{required} is missing.")
     texts = {
-        name: _text(name, value) for name, value in table.items() if name not in _ISSUER_SECONDS
+        name: _text(name, value)
+        for name, value in table.items()
+        if name not in (*_ISSUER_SECONDS, "roles")
     }
     if "tenant" in texts:
         check_name("tenant", texts["tenant"])
         if "tenant_claim" in texts:
             raise ValueError("give either tenant or tenant_claim.")
     texts["jwks"] = _jwks(texts["jwks"], folder)
+    roles = _issuer_roles(table)
     times = {name: _seconds(name, table[name]) for name in _ISSUER_SECONDS if name in table}
-    return Issuer(**texts, **times)  # type: ignore[arg-type] # the names are the attributes'
+    return Issuer(**texts, **times, roles=roles)  # type: ignore[arg-type] # the names are the attributes'
+
+
+def _issuer_roles(table: Mapping[str, Any]) -> frozenset[Role]:
+    """Return the roles that an issuer may give.
+
+    Raises:
+        ValueError: They are invalid, or reach beyond the issuer's tenant.
+    """
+    tenant = table.get("tenant")
+    if "roles" not in table:
+        return ALL_ROLES if tenant is None else ALL_ROLES - SYSTEM_ROLES
+    roles = _roles(table["roles"])
+    if not roles:
+        raise ValueError("roles: name at least one.")
+    check_scope(roles, tenant)
+    return roles
+
+
+def _roles(value: object) -> frozenset[Role]:
+    if not isinstance(value, list) or not all(isinstance(role, str) for role in value):
+        raise ValueError("roles: write a list of names.")
+    return parse_roles(value)
 
 
 def _jwks(location: str, folder: Path) -> str:
@@ -147,15 +181,13 @@ def _rule(table: Mapping[str, Any]) -> CertificateRule:
     _check_keys("", table, ("match", "tenant", "agent", "roles"))
     if "match" not in table:
         raise ValueError("match is missing.")
-    roles = table.get("roles", [Role.CALLER.value])
-    if not isinstance(roles, list) or not all(isinstance(role, str) for role in roles):
-        raise ValueError("roles: write a list of names.")
+    roles = _roles(table.get("roles", [Role.CALLER.value]))
     names = {
         what: check_name(what, _text(what, table[what]))
         for what in ("tenant", "agent")
         if what in table
     }
-    rule = CertificateRule(_text("match", table["match"]), parse_roles(roles), **names)
+    rule = CertificateRule(_text("match", table["match"]), roles, **names)
     check_rule(rule)
     return rule
 

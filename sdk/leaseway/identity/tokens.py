@@ -2,7 +2,7 @@
 
 `joserfc` verifies signatures; only asymmetric algorithms are accepted. An issuer's keys (JWKS) are
 read from a file or a URL, again at a regular interval and when a token names an unknown key. If
-reading fails, the last keys are used until `stale_after`.
+reading fails or takes long, the last keys are used until `stale_after`.
 """
 
 from __future__ import annotations
@@ -10,25 +10,30 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import KeySet
+from joserfc.jwk import JWKRegistry, Key
 
 from leaseway.identity.principal import (
+    ALL_ROLES,
     Principal,
     Role,
     check_name,
+    check_scope,
     parse_roles,
     unauthenticated,
 )
 from leaseway.wire import bounds
+from leaseway.wire.channels.fetching import fetch, in_thread
+from leaseway.wire.secrets.trusted_files import read_trusted
+
+_logger = logging.getLogger(__name__)
 
 ALGORITHMS: Final = (
     "RS256",
@@ -44,6 +49,12 @@ ALGORITHMS: Final = (
     "EdDSA",
 )
 """The accepted signature algorithms, none of which uses a shared secret."""
+
+_KEY_TYPES: Final = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+"""The type of key of an algorithm, by its first two characters."""
+_MAX_CANDIDATES: Final = 16
+"""Keys that are tried for one token, of those with its id, or of all if it names none."""
+_MAX_SKIPPED: Final = 5
 
 MAX_TOKEN: Final = 16 * bounds.KIB
 MAX_JWKS: Final = 1 * bounds.MIB
@@ -66,6 +77,7 @@ class Issuer:
         tenant_claim: The claim with the tenant.
         agent_claim: The claim with the agent, or empty for none.
         roles_claim: The claim with the roles, or empty: all are callers.
+        roles: The roles that its tokens may have; others in the claim are ignored.
         refresh: Seconds between two reads of the keys.
         stale_after: Seconds after which keys that cannot be read again are no longer trusted.
     """
@@ -77,6 +89,7 @@ class Issuer:
     tenant_claim: str = "tenant"
     agent_claim: str = ""
     roles_claim: str = ""
+    roles: frozenset[Role] = ALL_ROLES
     refresh: float = 300.0
     stale_after: float = 24 * 3600.0
 
@@ -100,6 +113,7 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
     try:
         roles = _roles(issuer, claims)
         tenant = _tenant(issuer, claims, roles)
+        check_scope(roles, tenant)
         agent = claims.get(issuer.agent_claim) if issuer.agent_claim else None
         if agent is not None:
             agent = check_name("agent", _text(issuer.agent_claim, agent))
@@ -111,15 +125,15 @@ def principal_from_claims(issuer: Issuer, claims: Mapping[str, Any]) -> Principa
 def _roles(issuer: Issuer, claims: Mapping[str, Any]) -> frozenset[Role]:
     words = claims.get(issuer.roles_claim) if issuer.roles_claim else None
     if words is None:
-        return frozenset({Role.CALLER})
+        words = [Role.CALLER.value]
     if isinstance(words, str):
         words = words.split()
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ValueError(f"its claim '{issuer.roles_claim}' must be a list of roles.")
-    known = {role.value for role in Role}
-    roles = parse_roles(word for word in words if word in known)  # ignore roles of other systems
+    allowed = {role.value for role in issuer.roles}
+    roles = parse_roles(word for word in words if word in allowed)  # ignore those of other systems
     if not roles:
-        raise ValueError(f"its claim '{issuer.roles_claim}' has none of {', '.join(Role)}.")
+        raise ValueError(f"it has none of the roles {', '.join(sorted(issuer.roles))}.")
     return roles
 
 
@@ -140,8 +154,74 @@ def _text(claim: str, value: object) -> str:
     return value
 
 
+class JwkSet:
+    """The usable keys of a JWKS document.
+
+    An entry that this release does not understand costs only itself: issuers publish keys of new
+    kinds before they use them.
+
+    Args:
+        document: The decoded document.
+
+    Attributes:
+        skipped: Why entries cannot be used.
+
+    Raises:
+        ValueError: It is no JWKS document.
+    """
+
+    def __init__(self, document: object) -> None:
+        entries = document.get("keys") if isinstance(document, dict) else None
+        if not isinstance(entries, list):
+            raise ValueError("it is no JWKS document: it has no list 'keys'.")
+        self.skipped: list[str] = []
+        self._keys: list[tuple[str | None, Key]] = []
+        for number, entry in enumerate(entries, start=1):
+            try:
+                self._keys.append(_signing_key(entry))
+            except (ValueError, TypeError, KeyError, AttributeError, JoseError) as error:
+                self.skipped.append(f"key {number}: {str(error)[:200] or type(error).__name__}")
+        self.ids: Final = frozenset(key_id for key_id, _ in self._keys if key_id is not None)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def candidates(self, key_id: str | None, algorithm: object) -> list[Key]:
+        """Return the keys that may have signed a token, at most `_MAX_CANDIDATES`.
+
+        Args:
+            key_id: The token's `kid`, or None.
+            algorithm: The token's `alg`.
+        """
+        kind = _KEY_TYPES.get(str(algorithm)[:2])
+        found = [
+            key
+            for known, key in self._keys
+            if key.key_type == kind and (key_id is None or known == key_id)
+        ]
+        return found[:_MAX_CANDIDATES]
+
+
+def _signing_key(entry: object) -> tuple[str | None, Key]:
+    """Return the id and the key of an entry of a JWKS document."""
+    if not isinstance(entry, dict):
+        raise TypeError("it is no JSON object")
+    members = {name: value for name, value in entry.items() if value is not None}
+    key_id = members.get("kid")
+    if key_id is not None and not isinstance(key_id, str):
+        raise ValueError("its kid is no string")
+    if members.get("use", "sig") != "sig" or "verify" not in members.get("key_ops", ["verify"]):
+        raise ValueError("it does not verify signatures")
+    if members.get("kty") not in _KEY_TYPES.values():
+        raise ValueError("its kty is none of RSA, EC and OKP")
+    return key_id, JWKRegistry.import_key(members)
+
+
 class IssuerKeys:
     """The current keys of one issuer.
+
+    They are read in a thread of their own, at most once at a time. Tokens of known keys never wait
+    for a web server.
 
     Args:
         issuer: The issuer.
@@ -152,58 +232,86 @@ class IssuerKeys:
         self.issuer = issuer
         self.problem = ""
         self._clock = clock
-        self._keys: KeySet | None = None
-        self._ids: frozenset[str] = frozenset()
+        self._keys: JwkSet | None = None
         self._read_at = float("-inf")
         self._tried_at = float("-inf")
         self._file_stamp: object = None
-        self._lock = asyncio.Lock()
+        self._is_file = "://" not in issuer.jwks
+        self._reading: asyncio.Task[None] | None = None
 
-    async def keys_for(self, key_id: str | None) -> KeySet:
+    async def keys_for(self, key_id: str | None) -> JwkSet:
         """Return the keys to verify a token with; read them if the key id is unknown.
 
         Raises:
             Fault: UNAUTHENTICATED: they could not be read for too long.
         """
-        now = self._clock()
-        unknown = key_id is not None and key_id not in self._ids
-        due = self._keys is None or unknown or now - self._read_at > self.issuer.refresh
-        if due and (self._lock.locked() or self._may_read()):  # or another task reads them
-            async with self._lock:
-                if self._may_read():
-                    await self._refresh()
-        if self._keys is None or self._clock() - self._read_at > self.issuer.stale_after:
+        is_known = self._is_trusted() and (
+            self._keys is None or key_id is None or key_id in self._keys.ids
+        )
+        reading = self._read_if_due(is_known)
+        if reading is not None and (self._is_file or not is_known):
+            await asyncio.shield(reading)
+        if self._keys is None or not self._is_trusted():
             raise unauthenticated(
                 f"The keys of {self.issuer.issuer} cannot be read, so its tokens cannot be "
                 f"verified: {self.problem}"
             )
         return self._keys
 
+    def refresh(self) -> None:
+        """Start to read the keys if they have been in use and are old."""
+        if self._keys is not None:
+            self._read_if_due(True)
+
+    def _is_trusted(self) -> bool:
+        age = self._clock() - self._read_at
+        return self._keys is not None and age <= self.issuer.stale_after
+
+    def _read_if_due(self, is_known: bool) -> asyncio.Task[None] | None:
+        """Return the reading of the keys, a new one if it is due, or None."""
+        if self._reading is None and self._may_read():
+            is_old = self._clock() - self._read_at > self.issuer.refresh
+            if is_old or not is_known:
+                self._tried_at = self._clock()
+                self._reading = asyncio.create_task(self._read(), name="read keys of an issuer")
+                self._reading.add_done_callback(self._read_ended)
+        return self._reading
+
+    def _read_ended(self, _reading: asyncio.Task[None]) -> None:
+        self._reading = None
+
     def _may_read(self) -> bool:
         """Return whether the file has changed, or the minimum interval has passed."""
-        if "://" not in self.issuer.jwks and _stamp(self.issuer.jwks) != self._file_stamp:
+        if self._is_file and _stamp(self.issuer.jwks) != self._file_stamp:
             return True
         return self._clock() - self._tried_at > _MIN_INTERVAL
 
-    async def _refresh(self) -> None:
-        if "://" not in self.issuer.jwks:
-            self._file_stamp = _stamp(
-                self.issuer.jwks
-            )  # before reading, because it may change meanwhile
+    async def _read(self) -> None:
+        stamp = _stamp(self.issuer.jwks) if self._is_file else None  # it may change meanwhile
         try:
-            content = await asyncio.to_thread(_load, self.issuer.jwks)
-            document = json.loads(content)
-            keys = KeySet.import_key_set(document)
-        except (OSError, ValueError, RecursionError, KeyError, TypeError, JoseError) as error:
+            async with asyncio.timeout(_FETCH_TIMEOUT + 1.0):
+                keys = await in_thread(_read_keys, self.issuer.jwks)
+        except (OSError, ValueError, RecursionError) as error:
             self.problem = f"{self.issuer.jwks}: {str(error) or type(error).__name__}"
         else:
+            if keys.skipped and (self._keys is None or self._keys.skipped != keys.skipped):
+                _logger.warning(
+                    "%s has keys that cannot be used and are skipped: %s",
+                    self.issuer.jwks,
+                    "; ".join(keys.skipped[:_MAX_SKIPPED]),
+                )
             self._keys = keys
-            self._ids = frozenset(
-                key["kid"] for key in document["keys"] if isinstance(key.get("kid"), str)
-            )
             self._read_at = self._clock()
             self.problem = ""
+        self._file_stamp = stamp
         self._tried_at = self._clock()
+
+
+def _read_keys(location: str) -> JwkSet:
+    keys = JwkSet(json.loads(_load(location)))
+    if not len(keys):
+        raise ValueError(f"it has no usable key. {'; '.join(keys.skipped[:_MAX_SKIPPED])}")
+    return keys
 
 
 def _stamp(path: str) -> object:
@@ -212,22 +320,37 @@ def _stamp(path: str) -> object:
         status = Path(path).stat()
     except OSError as error:
         return error.errno
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 def _load(location: str) -> bytes:
-    if "://" not in location:
-        with Path(location).open("rb") as file:
-            content = file.read(MAX_JWKS + 1)
-    else:
-        try:
-            with urllib.request.urlopen(location, timeout=_FETCH_TIMEOUT) as response:  # noqa: S310 - http and https only
-                content = response.read(MAX_JWKS + 1)
-        except urllib.error.HTTPError as error:
-            raise OSError(f"it responds with {error.code}.") from None
+    if "://" in location:
+        return fetch(
+            location,
+            limit=MAX_JWKS,
+            timeout=_FETCH_TIMEOUT,
+            accept="application/json",
+            is_protected=True,
+        )
+    content = read_trusted(Path(location), MAX_JWKS)
     if len(content) > MAX_JWKS:
         raise OSError(f"it has more than {MAX_JWKS} bytes.")
-    return bytes(content)
+    return content
+
+
+def _verified_claims(token: str, keys: Sequence[Key]) -> dict[str, Any]:
+    """Return the claims of a token that one of the keys has signed.
+
+    Raises:
+        JoseError, ValueError, TypeError, KeyError: None has.
+    """
+    failure: Exception = ValueError("No key of the issuer fits.")
+    for key in keys:
+        try:
+            return jwt.decode(token, key, algorithms=list(ALGORITHMS)).claims
+        except (JoseError, ValueError, TypeError, KeyError) as error:
+            failure = error
+    raise failure
 
 
 async def verify_token(
@@ -251,10 +374,11 @@ async def verify_token(
         raise unauthenticated("The issuer of this token is not trusted.")
     issuer = issuer_keys.issuer
     key_id = header.get("kid")
-    keys = await issuer_keys.keys_for(key_id if isinstance(key_id, str) else None)
+    key_id = key_id if isinstance(key_id, str) else None
+    keys = await issuer_keys.keys_for(key_id)
     claims: Mapping[str, Any] = {}
     try:
-        claims = jwt.decode(token, keys, algorithms=list(ALGORITHMS)).claims
+        claims = _verified_claims(token, keys.candidates(key_id, header.get("alg")))
         registry = jwt.JWTClaimsRegistry(
             now=int(now()),
             leeway=_LEEWAY,

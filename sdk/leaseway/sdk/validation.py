@@ -8,7 +8,14 @@ from numbers import Real
 
 from leaseway.sdk.errors import InvalidRequest
 from leaseway.wire.messages.mcp import LOG_LEVELS
-from leaseway.wire.names import KEY_RULE, is_text, is_valid_key
+from leaseway.wire.names import (
+    ALL_TENANTS,
+    KEY_RULE,
+    TENANT_RULE,
+    is_text,
+    is_valid_key,
+    is_valid_tenant,
+)
 
 
 def check_call(name: object, arguments: object, timeout: object) -> None:
@@ -43,6 +50,13 @@ def check_key(parameter: str, value: object) -> None:
     check_text(parameter, value)
     if isinstance(value, str) and not is_valid_key(value):
         raise InvalidRequest(f"{parameter} has {KEY_RULE}; {value[:40]!a}… breaks that.")
+
+
+def check_tenant(value: object) -> None:
+    """Raise as `check_text`, and InvalidRequest for an invalid tenant; `*` is for operators."""
+    check_key("tenant", value)
+    if isinstance(value, str) and value not in ("", ALL_TENANTS) and not is_valid_tenant(value):
+        raise InvalidRequest(f"tenant has {TENANT_RULE}; {value[:40]!a} breaks that.")
 
 
 def check_seconds(parameter: str, value: object) -> None:

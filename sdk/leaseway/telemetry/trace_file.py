@@ -11,7 +11,7 @@ import hmac
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final, Self
@@ -76,6 +76,33 @@ class SpanRecord:
         return (self.end_ns - self.start_ns) / 1e9
 
 
+class _TokenGate(grpc.aio.ServerInterceptor):
+    """Refuses spans without the token of this run, before they are received."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+        # A handler of a stream reads nothing by itself.
+        self._refusal: Any = grpc.stream_stream_rpc_method_handler(_refuse)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Pass on an RPC with the token, or refuse it."""
+        sent = dict(handler_call_details.invocation_metadata or ()).get(SPAN_HEADER, "")
+        if hmac.compare_digest(str(sent).encode(), self._token):
+            return await continuation(handler_call_details)
+        return self._refusal
+
+
+async def _refuse(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    await context.abort(
+        grpc.StatusCode.UNAUTHENTICATED,
+        f"Spans need the header {SPAN_HEADER} that `leaseway up` prints.",
+    )
+
+
 class TraceCollector:
     """An async context that receives OTLP over gRPC on loopback and appends spans to a file.
 
@@ -101,7 +128,7 @@ class TraceCollector:
 
         self._file = _open(self._path)
         self._torn = _is_torn(self._path)
-        self._server = make_server()
+        self._server = make_server(interceptors=(_TokenGate(self._token),) if self._token else ())
         register: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
         register(self, self._server)
         self.endpoint = bind(self._server, Endpoint("127.0.0.1", 0))
@@ -120,13 +147,6 @@ class TraceCollector:
         """Receive one batch of spans."""
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
-        if self._token:
-            sent = dict(context.invocation_metadata() or ()).get(SPAN_HEADER, "")
-            if not hmac.compare_digest(str(sent).encode(), self._token.encode()):
-                await context.abort(
-                    grpc.StatusCode.UNAUTHENTICATED,
-                    f"Spans need the header {SPAN_HEADER} that `leaseway up` prints.",
-                )
         lines = b"".join(_as_json(vars(span)).encode() + b"\n" for span in _records(request))
         self._append(lines)
         return trace_service_pb2.ExportTraceServiceResponse()

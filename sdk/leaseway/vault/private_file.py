@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from leaseway.wire.secrets.trusted_files import UntrustedFile, check_secret
+
 _LOCK_TIMEOUT: Final = 10.0
 _LOCK_POLL: Final = 0.02
-_OTHERS: Final = stat.S_IROTH | stat.S_IWOTH
-_GROUP: Final = stat.S_IRGRP | stat.S_IWGRP
 
 
 class PrivateFileError(Exception):
@@ -36,16 +36,12 @@ def read_private(path: Path, limit: int) -> bytes | None:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise PrivateFileError(f"{path} is not a file.")
-            # A file of another user may be readable by our group: Kubernetes mounts secrets so.
-            is_own = status.st_uid == os.geteuid()
-            if status.st_mode & (_OTHERS | _GROUP if is_own else _OTHERS):
-                raise PrivateFileError(
-                    f"{path} is open to other users of this machine (mode "
-                    f"{stat.S_IMODE(status.st_mode):04o}). Close it: chmod 600 {path}"
-                )
+            check_secret(file.fileno(), path)
             content = file.read(limit + 1)
     except FileNotFoundError:
         return None
+    except UntrustedFile as error:
+        raise PrivateFileError(str(error)) from None
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be read: {error.strerror}.") from None
     if len(content) > limit:

@@ -139,6 +139,22 @@ MAX_GRPC_MESSAGE: Final = 5 * MIB
 MAX_GRPC_RECEIVED: Final = 16 * MIB
 """One received message. It exceeds the other bounds, so that their errors are returned instead of
 gRPC's own RESOURCE_EXHAUSTED, which has no reason."""
+MAX_FIELDS: Final = 32_768
+"""Fields of one received message, on all levels; more are not decoded."""
+MAX_CALL_FIELDS: Final = 5 * MAX_VALUES
+"""The same of a unary call, whose arguments are typed: a value takes up to five fields."""
+MAX_OPEN_MESSAGE: Final = 4 * KIB
+"""One message of an RPC that needs no credential."""
+MAX_OPEN_READS: Final = 8
+"""Messages that a server receives at the same time from callers without a credential."""
+MAX_OPEN_WATCHES: Final = 1024
+"""Streams of responses of a server to callers without a credential: watches of its health."""
+OPEN_READ_TIMEOUT: Final = 5.0
+"""How long one of them may take."""
+MAX_HEADERS: Final = 20 * KIB
+"""Headers of one RPC, with a token of 16 KiB."""
+MAX_RPCS: Final = 5_000
+"""Open RPCs of one connection: more than the limits with an error of their own allow."""
 
 MAX_CONFIG: Final = 4 * MIB
 """Bytes of a configuration file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Final
 
 from leaseway.wire.errors import Fault, Reason
@@ -23,6 +24,16 @@ KEY_RULE: Final = f"at most {MAX_KEY_LENGTH} characters, without line breaks or 
 
 _CONTROL: Final = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]")
 
+_RESERVED_TENANTS: Final = frozenset({"", "all"})
+_PATTERN_CHARACTERS: Final = frozenset("*\\")
+_RESERVED_PARTS: Final = frozenset({"", ".", ".."})
+
+TENANT_RULE: Final = (
+    f"1 to {MAX_KEY_LENGTH} visible characters without '*' and '\\', and is neither 'all' nor a "
+    "path such as '..' or '/a', which have a meaning"
+)
+"""The rule for a tenant's name, for messages."""
+
 SECRET_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 """The name of a secret, in a vault and in references to it."""
 
@@ -40,6 +51,22 @@ def is_valid_name(name: str) -> bool:
 def is_valid_key(key: str) -> bool:
     """Return whether a session key, a tenant or an agent satisfies `KEY_RULE`; empty ones do."""
     return len(key) <= MAX_KEY_LENGTH and _CONTROL.search(key) is None
+
+
+@lru_cache(maxsize=4096)
+def is_valid_tenant(name: str) -> bool:
+    """Return whether a tenant may have this name (`TENANT_RULE`).
+
+    Names stand in places where others have a meaning: `*` for all tenants, and paths.
+    """
+    return (
+        len(name) <= MAX_KEY_LENGTH
+        and name.isprintable()
+        and name.strip() == name
+        and name.lower() not in _RESERVED_TENANTS
+        and _PATTERN_CHARACTERS.isdisjoint(name)
+        and _RESERVED_PARTS.isdisjoint(name.split("/"))
+    )
 
 
 def is_text(value: str) -> bool:
@@ -73,7 +100,7 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
 
 
 def check_caller_names(*, session: str = "", tenant: str = "", agent: str = "") -> None:
-    """Reject names that break `KEY_RULE`; empty means not given, and is valid.
+    """Reject names that break `KEY_RULE` or `TENANT_RULE`; empty means not given, and is valid.
 
     Raises:
         Fault: INVALID_REQUEST. The message does not repeat the name.
@@ -87,3 +114,5 @@ def check_caller_names(*, session: str = "", tenant: str = "", agent: str = "") 
             )
             article = "An" if noun[0] == "a" else "A"
             raise Fault(Reason.INVALID_REQUEST, f"{article} {noun} has {KEY_RULE}; {why}.")
+    if tenant and not is_valid_tenant(tenant):
+        raise Fault(Reason.INVALID_REQUEST, f"A tenant's name has {TENANT_RULE}.")

@@ -16,7 +16,7 @@ from leaseway.control_plane.config.layers.sources import (
 )
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
 from leaseway.control_plane.config.tree.files import Unreadable, read_config
-from leaseway.wire.names import is_valid_name
+from leaseway.wire.names import is_valid_name, is_valid_tenant
 
 FileContent = str | Unreadable | None
 """A file's text, why it can't be read, or None if it is missing."""
@@ -84,7 +84,7 @@ def _unread(contents: Mapping[Source, FileContent]) -> Iterable[ConfigIssue]:
         elif not _names_a_tenant(source):
             message = (
                 f"The name of the file {source.path} is not a valid tenant name: use 1 to 64"
-                " characters of a-z, A-Z, 0-9, '_' and '-'. The file is skipped."
+                " characters of a-z, A-Z, 0-9, '_' and '-', and not 'all'. The file is skipped."
             )
             yield _issue(source, "error", IssueReason.BAD_VALUE, message)
 
@@ -113,7 +113,8 @@ def _second_domain(source: Source) -> ConfigIssue:
 
 
 def _names_a_tenant(source: Source) -> bool:
-    return source.kind != "domain" or is_valid_name(source.tenant)
+    tenant = source.tenant
+    return source.kind != "domain" or (is_valid_name(tenant) and is_valid_tenant(tenant))
 
 
 def _missing(source: Source) -> str:

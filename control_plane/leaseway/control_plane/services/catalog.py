@@ -191,7 +191,8 @@ class CatalogService(catalog_pb2_grpc.CatalogServiceServicer):
         self, name: str, request: _ListRequest, context: _Context
     ) -> tuple[PageStart, str]:
         """Check a list request and wait for the first registry; return its page and tenant."""
-        await check_client(request.client, context, request.tenant)
+        lists_all = request.tenant == ALL_TENANTS and caller().has(SEES_ALL)
+        await check_client(request.client, context, "" if lists_all else request.tenant)
         start = await page_of(name, request, context)
         await self._wait_for_registry(context)
         return start, tenant_of(request.tenant)

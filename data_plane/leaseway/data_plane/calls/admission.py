@@ -15,7 +15,12 @@ from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import DEFAULT_TENANT, MAX_KEY_LENGTH, check_caller_names
+from leaseway.wire.names import (
+    DEFAULT_TENANT,
+    MAX_KEY_LENGTH,
+    check_caller_names,
+    is_valid_tenant,
+)
 
 _LINE_FEED: Final = ord("\n")
 _RETURN: Final = ord("\r")
@@ -45,7 +50,7 @@ class CallAdmission:
         """
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
-        if len(tenant) > MAX_KEY_LENGTH or len(call.session) > MAX_KEY_LENGTH:
+        if not is_valid_tenant(tenant) or len(call.session) > MAX_KEY_LENGTH:
             check_caller_names(session=call.session, tenant=tenant)  # leases check them fully
         generation = self._pool.resolve(call.server_id, tenant, call.agent)
         variant = generation.variant

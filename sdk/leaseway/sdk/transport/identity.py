@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from leaseway.sdk.validation import check_key, check_text
+from leaseway.sdk.validation import check_key, check_tenant, check_text
 from leaseway.v1 import catalog_pb2
 from leaseway.wire.channels.auth import bearer_metadata, read_key
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, parse_endpoint
@@ -70,7 +70,7 @@ def identify(
         if value is not None:
             check_text(parameter, value)
     check_key("agent", agent or "")
-    check_key("tenant", tenant or "")
+    check_tenant(tenant or "")
     chosen = address or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
     endpoints = [parse_endpoint(part.strip()) for part in chosen.split(",")]
     if any(endpoint.port == 0 for endpoint in endpoints):

@@ -24,15 +24,20 @@ _PINGS: Final = (
     ("grpc.http2.max_pings_without_data", 0),
 )
 
-# RPCs that wait for the event loop. By default gRPC aborts those beyond a thousand with a bare
-# CANCELLED, a number that many clients starting at once can reach.
-_MAX_PENDING: Final = 50_000
+# RPCs of all connections that wait for the event loop. gRPC aborts those beyond with a bare
+# CANCELLED. Many clients starting at once reach its default of a thousand. Each takes 10 KiB, and a
+# client that opens and resets streams sends them faster than the loop can end them.
+_MAX_PENDING: Final = 4_096
 
 SERVER_OPTIONS: Final[Options] = (
     ("grpc.max_receive_message_length", bounds.MAX_GRPC_RECEIVED),
     ("grpc.max_send_message_length", bounds.MAX_GRPC_MESSAGE),
     ("grpc.server.max_pending_requests", _MAX_PENDING),
     ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
+    ("grpc.max_concurrent_streams", bounds.MAX_RPCS),
+    # By default gRPC refuses some RPCs with headers over 8 KiB, at random, and all over 16 KiB.
+    ("grpc.max_metadata_size", bounds.MAX_HEADERS),
+    ("grpc.absolute_max_metadata_size", bounds.MAX_HEADERS),
     # Two processes on one port would silently get half of the connections each.
     ("grpc.so_reuseport", 0),
     # Without this a server treats its clients' pings as abuse and closes the connection.

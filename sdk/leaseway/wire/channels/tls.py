@@ -18,6 +18,7 @@ import grpc
 
 from leaseway.wire.bounds import MIB
 from leaseway.wire.channels.replaceable_channel import ReplaceableChannel
+from leaseway.wire.secrets.trusted_files import UntrustedFile, read_trusted
 
 CA_VARIABLE: Final = "LEASEWAY_TLS_CA"
 CERTIFICATE_VARIABLE: Final = "LEASEWAY_TLS_CERT"
@@ -176,6 +177,9 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 
 def _context(tls: Tls) -> ssl.SSLContext:
     assert tls.certificate is not None
+    for path in (tls.certificate, tls.key, tls.client_ca):
+        if path is not None:
+            _read(path)  # checks that other users cannot change it
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -194,6 +198,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
 def _check_client(tls: Tls) -> None:
     """Raise a ValueError if the files for clients cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _read(tls.ca)
     try:
         context.load_verify_locations(tls.ca)
         if tls.certificate is not None:
@@ -230,13 +235,14 @@ def _stamp(path: Path) -> tuple[object, ...]:
         status = path.stat()
     except OSError as error:
         return (error.errno,)
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 def _read(path: Path | None) -> bytes:
     assert path is not None
     try:
-        with path.open("rb") as file:
-            return file.read(_MAX_FILE)
+        return read_trusted(path, _MAX_FILE)[:_MAX_FILE]
+    except UntrustedFile as error:
+        raise ValueError(str(error)) from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}.") from None

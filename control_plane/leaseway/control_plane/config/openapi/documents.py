@@ -6,11 +6,10 @@ Reading may block on the disk or network: configurations are parsed in a thread.
 from __future__ import annotations
 
 import json
+import logging
 import stat
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,9 @@ from leaseway.control_plane.config.openapi.operations import (
 )
 from leaseway.control_plane.config.tree.yaml_tree import BadText, load_plain
 from leaseway.wire.bounds import MIB
+from leaseway.wire.channels.fetching import FetchError, fetch
+
+_logger = logging.getLogger(__name__)
 
 MAX_DOCUMENT: Final = 64 * MIB
 """Bytes of a document."""
@@ -32,6 +34,10 @@ _TIMEOUT: Final = 15.0
 _MAX_AGE: Final = 300.0
 """Seconds until a document is fetched from an address again."""
 _MAX_CACHED: Final = 16
+_PATIENCE: Final = 3.0
+"""Seconds that one configuration waits for web servers; later its other servers go ahead."""
+_LEAST_PATIENCE: Final = 0.2
+_ACCEPT: Final = "application/json, application/yaml, */*;q=0.5"
 
 
 class DocumentUnavailable(Exception):
@@ -46,14 +52,74 @@ class OpenApiDocument:
     stale: str = ""
 
 
-class Documents:
-    """A cache of documents by path or address."""
+@dataclass
+class _Known:
+    """A fetched document.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    Attributes:
+        version: Changes with its content.
+        content: Its content.
+        fetched_at: When it was last fetched.
+        stale: Why it could not be fetched again.
+    """
+
+    version: Hashable
+    content: Any
+    fetched_at: float
+    stale: str = ""
+
+
+class _Fetch:
+    """A fetch in progress.
+
+    Attributes:
+        ended: Whether it has ended.
+        is_followed: Whether a load went ahead without it.
+    """
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.is_followed = False
+
+
+class Documents:
+    """A cache of documents by path or address.
+
+    Args:
+        clock: Returns monotonic seconds.
+        timeout: Seconds for a fetch.
+
+    Attributes:
+        changes: How often a fetch in the background has changed what `load` would return.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, timeout: float = _TIMEOUT
+    ) -> None:
+        self.changes = 0
         self._clock = clock
+        self._timeout = timeout
+        self._patience: float | None = None
+        self._wait_until = float("-inf")
         self._lock = threading.Lock()
-        self._read: dict[str, tuple[Hashable, float, Any]] = {}
+        self._files: dict[str, tuple[Hashable, Any]] = {}
+        self._fetched: dict[str, _Known] = {}
+        self._failed: dict[str, str] = {}
+        self._fetches: dict[str, _Fetch] = {}
         self._imported: dict[tuple[str, OperationSelection], tuple[Hashable, Imported]] = {}
+
+    def fetch_in_background(self, patience: float = _PATIENCE) -> None:
+        """Let no `load` wait longer for web servers from now on; `changes` says when to load again.
+
+        Args:
+            patience: Seconds that the loads of one configuration wait, all together.
+        """
+        self._patience = patience
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether a document is being fetched."""
+        return bool(self._fetches)
 
     def load(self, source: str, selection: OperationSelection) -> OpenApiDocument:
         """Return a document's tools, by its absolute path or its address.
@@ -61,8 +127,13 @@ class Documents:
         Raises:
             DocumentUnavailable: It cannot be read and is not cached, or it is no document.
         """
+        stale = ""
+        if is_address(source):
+            fetched = self._from_address(source)
+            version, content, stale = fetched.version, fetched.content, fetched.stale
+        else:
+            version, content = self._from_file(source)
         with self._lock:
-            version, content, stale = self._document(source)
             known = self._imported.get((source, selection))
             if known is None or known[0] != version:
                 try:
@@ -73,31 +144,80 @@ class Documents:
                 self._keep(self._imported, (source, selection), known)
             return OpenApiDocument(known[1], stale)
 
-    def _document(self, source: str) -> tuple[Hashable, Any, str]:
-        if not is_address(source):
-            return self._from_file(source)
-        known = self._read.get(source)
-        if known is not None and self._clock() - known[1] < _MAX_AGE:
-            return known[0], known[2], ""
+    def _from_address(self, source: str) -> _Known:
+        with self._lock:
+            known = self._fetched.get(source)
+            failure = self._failed.pop(source, None)  # of the fetch that this load was told about
+            if known is not None and self._clock() - known.fetched_at < _MAX_AGE:
+                return known
+            if failure is not None:
+                if known is None:
+                    raise DocumentUnavailable(failure)
+                return known
+            fetching = self._fetches.get(source)
+            if fetching is None:
+                fetching = self._fetches[source] = _Fetch()
+                threading.Thread(
+                    target=self._fetch, args=(source, fetching), name="fetch", daemon=True
+                ).start()
+            if self._patience is not None and known is not None:
+                fetching.is_followed = True
+                return known
+        fetching.ended.wait(self._waiting_time())
+        with self._lock:
+            known = self._fetched.get(source)
+            failure = self._failed.pop(source, None)
+            if not fetching.ended.is_set():
+                fetching.is_followed = True
+                failure = f"The OpenAPI document {source} is still being fetched; its tools follow."
+            if known is None:
+                raise DocumentUnavailable(failure or f"{source} is no OpenAPI document.")
+            return known
+
+    def _waiting_time(self) -> float | None:
+        """Return how long a load may wait; the loads of one configuration share the time."""
+        if self._patience is None:
+            return None  # a fetch is bounded
+        now = self._clock()
+        if now > self._wait_until + _TIMEOUT:
+            self._wait_until = now + self._patience
+        return max(self._wait_until - now, _LEAST_PATIENCE)
+
+    def _fetch(self, source: str, fetching: _Fetch) -> None:
+        content: Any = None
+        text = failure = ""
         try:
-            text = _fetch(source)
+            text = _fetched_text(source, self._timeout)
             content = parse(text, source)
         except DocumentUnavailable as error:
-            if known is None:
-                raise
-            return known[0], known[2], str(error)
-        version = hash(text)
-        self._keep(self._read, source, (version, self._clock(), content))
-        return version, content, ""
+            failure = str(error)
+        except Exception:
+            _logger.exception("Fetching an OpenAPI document failed.")
+            failure = f"The OpenAPI document {source} can't be fetched: see the log."
+        with self._lock:
+            known = self._fetched.get(source)
+            before = None if known is None else (known.version, known.stale)
+            if not failure:
+                known = _Known(hash(text), content, self._clock())
+                self._keep(self._fetched, source, known)
+            else:
+                if known is not None:
+                    known.stale = failure
+                self._keep(self._failed, source, failure)
+            after = None if known is None else (known.version, known.stale)
+            if fetching.is_followed and (known is None or before != after):
+                self.changes += 1
+            del self._fetches[source]
+            fetching.ended.set()
 
-    def _from_file(self, source: str) -> tuple[Hashable, Any, str]:
+    def _from_file(self, source: str) -> tuple[Hashable, Any]:
         path = Path(source)
         try:
             found = path.stat()
             version = (found.st_ino, found.st_size, found.st_mtime_ns)
-            known = self._read.get(source)
+            known = self._files.get(source)
             if known is not None and known[0] == version:
-                return version, known[2], ""
+                return known
             if not stat.S_ISREG(found.st_mode):
                 raise DocumentUnavailable(f"The OpenAPI document {source} is not a regular file.")
             with path.open("rb") as file:
@@ -108,8 +228,9 @@ class Documents:
                 f"The OpenAPI document {source} can't be read: {reason}."
             ) from None
         content = parse(text, source)
-        self._keep(self._read, source, (version, self._clock(), content))
-        return version, content, ""
+        with self._lock:
+            self._keep(self._files, source, (version, content))
+        return version, content
 
     def _keep(self, kept: dict[Any, Any], key: Hashable, value: object) -> None:
         kept.pop(key, None)
@@ -143,17 +264,14 @@ def parse(text: str, source: str) -> Any:
         ) from None
 
 
-def _fetch(source: str) -> str:
-    headers = {"Accept": "application/json, application/yaml, */*;q=0.5"}
-    request = urllib.request.Request(source, headers=headers)  # noqa: S310 - http or https
+def _fetched_text(source: str, timeout: float) -> str:
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:  # noqa: S310
-            return _decoded(response.read(MAX_DOCUMENT + 1), source)
-    except urllib.error.HTTPError as error:
-        reason = f"HTTP status {error.code}"
-    except (OSError, ValueError) as error:
-        reason = str(getattr(error, "reason", error))
-    raise DocumentUnavailable(f"The OpenAPI document {source} can't be fetched: {reason}.")
+        data = fetch(source, limit=MAX_DOCUMENT + 1, timeout=timeout, accept=_ACCEPT)
+    except FetchError as error:
+        raise DocumentUnavailable(
+            f"The OpenAPI document {source} can't be fetched: {error}."
+        ) from None
+    return _decoded(data, source)
 
 
 def _decoded(data: bytes, source: str) -> str:

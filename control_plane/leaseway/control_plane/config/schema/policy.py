@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,9 +26,9 @@ from leaseway.control_plane.config.schema.values import (
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.permissions import EVERYTHING, Permissions
-from leaseway.spec.policy import RISKS, ArgumentRule, Rate, TenantLimits
+from leaseway.spec.policy import OTHER_TENANTS, RISKS, ArgumentRule, Rate, TenantLimits
 from leaseway.spec.rules import RuleNotCompiled, compile_expression
-from leaseway.wire.names import is_valid_key
+from leaseway.wire.names import is_valid_key, is_valid_tenant
 
 MAX_TENANTS: Final = 10_000
 MAX_AGENTS: Final = 1_000
@@ -225,7 +225,15 @@ def _granted(keys: Keys) -> Reader[Mapping[str, GrantConfig]]:
     return read
 
 
-def _named(keys: Keys, limit: int, what: str) -> Reader[Tenants]:
+def _is_tenant(name: str) -> bool:
+    return name == OTHER_TENANTS or is_valid_tenant(name)
+
+
+def _is_agent(name: str) -> bool:
+    return bool(name) and is_valid_key(name)
+
+
+def _named(keys: Keys, limit: int, what: str, is_valid: Callable[[str], bool]) -> Reader[Tenants]:
     """Return a reader of a mapping of names to their settings."""
     settings = record(keys, TenantConfig, what)
 
@@ -234,7 +242,7 @@ def _named(keys: Keys, limit: int, what: str) -> Reader[Tenants]:
         tenants: dict[str, TenantConfig] = {}
         for entry in entries_of(node, where, limit):
             place = where.child(entry)
-            if not entry.name or not is_valid_key(entry.name):
+            if not is_valid(entry.name):
                 message = f"{quoted(entry.name)} can't be the name of {what}."
                 place.error(entry.at, IssueReason.BAD_VALUE, message)
                 continue
@@ -247,7 +255,9 @@ def _named(keys: Keys, limit: int, what: str) -> Reader[Tenants]:
 
 
 _TOOLS: Final = Key("tools", filters.tools)
-_AGENTS: Final = _named(keyed(Key("servers", _granted(keyed(_TOOLS)))), MAX_AGENTS, "an agent")
+_AGENTS: Final = _named(
+    keyed(Key("servers", _granted(keyed(_TOOLS)))), MAX_AGENTS, "an agent", _is_agent
+)
 _LIMITS: Final = record(
     keyed(
         Key("calls", rate),
@@ -277,5 +287,6 @@ tenants: Final = _named(
     ),
     MAX_TENANTS,
     "a tenant",
+    _is_tenant,
 )
 """Reads `tenants:`; a mistake in it rejects the whole file."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from leaseway.cli.commands.running.memory import collect_rarely
 from leaseway.cli.errors import FAILED, CliFailure
 from leaseway.cli.options.artifacts import ArtifactOptions, artifact_options
 from leaseway.cli.options.common import (
@@ -51,16 +52,6 @@ if TYPE_CHECKING:
 Runner = Callable[[], Coroutine[Any, Any, int]]
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 ListenerT = TypeVar("ListenerT", bound="HttpListener")
-_GC_THRESHOLDS = (10_000, 20, 50)
-"""Thresholds of the garbage collector's generations.
-
-A call creates many objects but few cycles: with Python's default of 700, collections take one
-twentieth of a process's time.
-"""
-_FREEZE_MODULES_AFTER = 5.0
-"""Seconds until MCP's modules are loaded; a collection would spend 35 ms on them."""
-_FREEZE_ALL_AFTER = 10.0
-"""Seconds until the configuration and the first instances, which stay, are loaded."""
 _FILE_THREADS = 8
 """Limit of concurrent blocking operations, such as file reads and name lookups."""
 
@@ -359,13 +350,9 @@ def run_process(
     if exit_with_stdin:
         threading.Thread(target=_stop_at_end_of_stdin, name="stdin", daemon=True).start()
     try:
-        gc.set_threshold(*_GC_THRESHOLDS)
-        gc.freeze()
         with asyncio.Runner(loop_factory=loop_factory) as loop:
             loop.get_loop().set_default_executor(_file_threads())
-            # Freeze the modules first, without a collection, so that the later one is short.
-            loop.get_loop().call_later(_FREEZE_MODULES_AFTER, gc.freeze)
-            loop.get_loop().call_later(_FREEZE_ALL_AFTER, _collect_and_freeze)
+            collect_rarely(loop.get_loop())
             return loop.run(runner())
     except OSError as error:
         raise CliFailure(str(error), FAILED) from None
@@ -381,12 +368,6 @@ def _gc_disabled() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _collect_and_freeze() -> None:
-    """Exclude all current objects from later collections."""
-    gc.collect(1)
-    gc.freeze()
 
 
 def _file_threads() -> ThreadPoolExecutor:

@@ -1,0 +1,259 @@
+"""Fetches of documents: bounds of the whole, and redirects."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.conftest import BOUND
+from yarl import URL
+
+from leaseway.wire.channels.fetching import (
+    MAX_REDIRECTS,
+    FetchError,
+    fetch,
+    in_thread,
+    is_inner,
+    redirect_target,
+)
+
+Reply = Callable[[http.server.BaseHTTPRequestHandler], None]
+
+
+class Web:
+    """A web server of this machine.
+
+    Attributes:
+        replies: What it does, by path.
+        paths: The requested paths.
+    """
+
+    def __init__(self) -> None:
+        self.replies: dict[str, Reply] = {}
+        self.paths: list[str] = []
+        web = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                web.paths.append(self.path)
+                web.replies[self.path](self)
+
+            def log_message(self, *_: Any) -> None:
+                """Write nothing."""
+
+        self.server = http.server.ThreadingHTTPServer(("0.0.0.0", 0), Handler)
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+        self.ended = threading.Event()
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def url(self, path: str, host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+    def close(self) -> None:
+        self.ended.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    web = Web()
+    yield web
+    web.close()
+
+
+def sends(content: bytes) -> Reply:
+    def reply(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(content)
+
+    return reply
+
+
+def redirects(target: str) -> Reply:
+    def reply(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(302)
+        request.send_header("Location", target)
+        request.end_headers()
+
+    return reply
+
+
+def get(url: str, **changes: Any) -> bytes:
+    return fetch(url, **{"limit": 1_000, "timeout": BOUND, **changes})
+
+
+def test_a_document_at_its_greatest_size_is_fetched(web: Web) -> None:
+    web.replies["/"] = sends(b"x" * 1_000)
+    assert get(web.url("/")) == b"x" * 1_000
+    web.replies["/"] = sends(b"x" * 1_001)
+    with pytest.raises(FetchError, match="more than 1000 bytes"):
+        get(web.url("/"))
+
+
+def trickled_content(web: Web) -> Reply:
+    def reply(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        while not web.ended.wait(0.02):
+            request.wfile.write(b" ")
+
+    return reply
+
+
+def trickled_headers(web: Web) -> Reply:
+    def reply(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.wfile.write(b"HTTP/1.0 200 OK\r\n")
+        while not web.ended.wait(0.02):
+            request.wfile.write(b"a:b\r\n")
+
+    return reply
+
+
+def silent(web: Web) -> Reply:
+    def reply(_request: http.server.BaseHTTPRequestHandler) -> None:
+        web.ended.wait(BOUND)
+
+    return reply
+
+
+@pytest.mark.parametrize("slow", [trickled_content, trickled_headers, silent])
+def test_a_server_that_sends_slowly_costs_no_more_than_the_time_for_all(
+    web: Web, slow: Callable[[Web], Reply]
+) -> None:
+    web.replies["/"] = slow(web)
+    web.replies["/far"] = redirects("/")
+    started = time.monotonic()
+    with pytest.raises(FetchError, match=r"within 0\.5 s"):
+        get(web.url("/far"), timeout=0.5)
+    assert time.monotonic() - started < BOUND
+
+
+def test_redirects_are_followed_a_few_times(web: Web) -> None:
+    for number in range(MAX_REDIRECTS):
+        web.replies[f"/{number}"] = redirects(f"/{number + 1}")
+    web.replies[f"/{MAX_REDIRECTS}"] = sends(b"there")
+    assert get(web.url("/0")) == b"there"
+    web.replies["/loop"] = redirects("/loop")
+    with pytest.raises(FetchError, match="more than 5 times"):
+        get(web.url("/loop"))
+
+
+def of_machine(address: str) -> bool:
+    """Treat one loopback address as an outer one."""
+    return address != "127.0.0.1" and is_inner(address)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "[::ffff:127.0.0.2]", "169.254.169.254", "inner"])
+def test_no_redirect_leads_into_this_network(
+    web: Web, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up = socket.getaddrinfo
+
+    def resolve(name: str, *args: Any, **kwargs: Any) -> Any:
+        return look_up("127.0.0.3" if name == "inner" else name, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    web.replies["/"] = redirects(web.url("/secret", host))
+    web.replies["/secret"] = sends(b"secret")
+    with pytest.raises(FetchError, match="inside this network"):
+        get(web.url("/"), is_inner=of_machine)
+    assert web.paths == ["/"]
+
+
+def test_an_address_of_this_network_may_redirect_inside_it(web: Web) -> None:
+    web.replies["/"] = redirects(web.url("/document", "127.0.0.2"))
+    web.replies["/document"] = sends(b"there")
+    assert get(web.url("/")) == b"there"
+    web.replies["/"] = redirects("http://169.254.169.254/latest/")
+    with pytest.raises(FetchError, match="inside this network"):
+        get(web.url("/"))
+
+
+def test_a_protected_document_comes_from_no_other_host_by_http(web: Web) -> None:
+    web.replies["/"] = redirects(web.url("/document", "127.0.0.2"))
+    web.replies["/document"] = sends(b"there")
+    assert get(web.url("/")) == b"there"
+    with pytest.raises(FetchError, match="redirects to http"):
+        get(web.url("/"), is_protected=True)
+    web.replies["/"] = redirects("/document")
+    assert get(web.url("/"), is_protected=True) == b"there"
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("http://login.example/keys", "from https to http"),
+        ("file:///etc/passwd", "no web address"),
+        ("ftp://login.example/", "no web address"),
+        ("https:///keys", "no web address"),
+        ("", "no web address"),
+    ],
+)
+def test_redirects_keep_to_encrypted_web_addresses(location: str, reason: str) -> None:
+    with pytest.raises(FetchError, match=reason):
+        redirect_target(URL("https://login.example/a"), location)
+
+
+@pytest.mark.parametrize(
+    ("address", "inner"),
+    [
+        ("8.8.8.8", False),
+        ("2001:4860:4860::8888", False),
+        ("10.0.0.1", True),
+        ("100.64.0.1", True),
+        ("0.0.0.0", True),
+        ("::1", True),
+        ("fe80::1%eth0", True),
+        ("fd00::1", True),
+        ("::ffff:10.0.0.1", True),
+        ("64:ff9b::a00:1", True),
+        ("64:ff9b::808:808", False),
+        ("2002:a00:1::", True),
+        ("224.0.0.1", True),
+    ],
+)
+def test_inner_addresses_are_known_in_every_form(address: str, inner: bool) -> None:
+    assert is_inner(address) is inner
+
+
+def test_a_proxy_is_used_unless_no_proxy_names_the_host(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", web.url(""))
+    web.replies["http://far.example/doc"] = sends(b"through the proxy")
+    assert get("http://far.example/doc") == b"through the proxy"
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    web.replies["/doc"] = sends(b"directly")
+    assert get(web.url("/doc")) == b"directly"
+
+
+def test_a_status_and_a_refused_connection_are_errors_without_the_address(web: Web) -> None:
+    web.replies["/"] = lambda request: request.send_error(404)
+    with pytest.raises(FetchError, match="HTTP status 404") as raised:
+        get(web.url("/"))
+    assert str(web.port) not in str(raised.value)
+    with pytest.raises(FetchError):
+        get("http://127.0.0.1:1/")
+
+
+async def test_a_function_in_a_thread_of_its_own_returns_and_raises() -> None:
+    assert await in_thread(lambda: 5) == 5
+    with pytest.raises(KeyError):
+        await in_thread(dict[str, int]().__getitem__, "x")
+    waiting = asyncio.create_task(in_thread(time.sleep, 0.01))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
