@@ -27,6 +27,7 @@ from leaseway.data_plane.mcp.process.launch import Launch
 from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper, reap_killed
 from leaseway.data_plane.mcp.process.spawner import SpawnHangsError
 from leaseway.data_plane.mcp.process.stderr import StderrTail
+from leaseway.wire import ancestors
 from leaseway.wire.bounds import MIB
 from leaseway.wire.errors import Fault
 
@@ -284,7 +285,7 @@ def _spawn(launch: Launch, mark: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**launch.environment, MARK_VARIABLE: mark},
+        env={**launch.environment, **ancestors.inherited(os.environ), MARK_VARIABLE: mark},
         cwd=launch.cwd or None,
         bufsize=0,
         start_new_session=True,
