@@ -16,6 +16,7 @@ from leaseway.control_plane.config.schema.http_api.documents import OpenApi
 from leaseway.control_plane.config.schema.http_api.security import resolve_credentials
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS
+from leaseway.control_plane.config.schema.lease_names import check_lease_names
 from leaseway.control_plane.config.schema.process_servers import (
     check_builtin,
     check_image,
@@ -104,6 +105,7 @@ def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerS
         where.error(entry.at, IssueReason.DEFAULTS_REFUSED, message)
     _check_warm(entry, values, where)
     check_image(entry, values, where)
+    check_lease_names(entry, values, where)
     _check_http_tools(entry, values, where)
     if transport == "builtin" and "tools" in values:
         written = {each.name for each in known}

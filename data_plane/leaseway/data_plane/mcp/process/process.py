@@ -178,6 +178,8 @@ class ServerProcess:
             self._stderr_transport.close()
         elif self._popen.stderr is not None:
             self._popen.stderr.close()
+        if self._launch.private is not None:
+            await self._reaper.folders.remove(self._launch.private)
         cgroup = self._launch.cgroup
         if cgroup is not None and not await cgroup.remove():
             _logger.warning(

@@ -1,0 +1,91 @@
+"""`${lease}`, `${session}` and `${tenant}` in args, env and cwd of leased servers (DESIGN §2).
+
+Workers replace them when an instance starts, after all other references. Values are file names:
+without separators and `..`, and different for different sessions and tenants, also on disks that
+ignore case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from leaseway.spec.references import references
+
+PRIVATE: Final = "private"
+"""The `cwd` of a server whose instances each get a folder of their own."""
+
+LEASE: Final = "lease"
+SESSION: Final = "session"
+TENANT: Final = "tenant"
+NAMES: Final = (LEASE, SESSION, TENANT)
+
+_PLAIN: Final = re.compile(r"[a-z0-9_-]{1,64}")
+_ODD: Final = re.compile(r"[^a-z0-9_-]+")
+_SHOWN: Final = 24
+
+
+def names_in(texts: Iterable[str]) -> frozenset[str]:
+    """Return which of `NAMES` some texts refer to."""
+    return frozenset(name for text in texts for name, _ in references(text) if name in NAMES)
+
+
+def depth_of_names(path: str) -> int:
+    """Return how many parts at the end of a path begin at the first with one of `NAMES`."""
+    parts = [part for part in path.split("/") if part]
+    named = (index for index, part in enumerate(parts) if names_in([part]))
+    return len(parts) - next(named, len(parts))
+
+
+def marks() -> dict[str, str]:
+    """Return what stands for the names until an instance starts: no other value contains NUL."""
+    return {name: f"\0{name}\0" for name in NAMES}
+
+
+def file_name(text: str) -> str:
+    """Return a file name for a tenant: itself if it is plain, else with a digest after a dot."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return f"{_shown(text)}.{_digest(text)}"
+
+
+@dataclass(frozen=True)
+class LeaseNames:
+    """The values for one instance.
+
+    Attributes:
+        lease: A random name, which no other instance has.
+        session: A name of the session, the same for each of its leases; different from those of
+            all other sessions and tenants.
+        tenant: A name of the tenant.
+    """
+
+    lease: str = field(default_factory=lambda: secrets.token_hex(16))
+    session: str = field(default_factory=lambda: f"probe.{secrets.token_hex(16)}")
+    tenant: str = field(default_factory=lambda: f"probe.{secrets.token_hex(16)}")
+
+    @staticmethod
+    def of(tenant: str, session: str) -> LeaseNames:
+        """Return the values for a lease; without one (a probe, a spare) all are random."""
+        digest = _digest(f"{len(tenant)} {tenant}{session}")
+        return LeaseNames(session=f"{_shown(session)}.{digest}", tenant=file_name(tenant))
+
+    def fill(self, text: str) -> str:
+        """Return a resolved text with its marks replaced."""
+        if "\0" not in text:
+            return text
+        for name, mark in marks().items():
+            text = text.replace(mark, getattr(self, name))
+        return text
+
+
+def _shown(text: str) -> str:
+    return _ODD.sub("_", text.lower())[:_SHOWN] or "_"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]
