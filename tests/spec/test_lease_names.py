@@ -31,9 +31,13 @@ def test_the_name_of_a_plain_tenant_is_its_own_and_no_other_tenant_can_take_a_ma
     assert LeaseNames.of(made, "s").tenant != made
 
 
-def test_probes_and_spares_have_names_of_their_own() -> None:
-    one, two = LeaseNames(), LeaseNames()
-    assert len({one.lease, one.session, one.tenant, two.lease, two.session, two.tenant}) == 6
+def test_instances_without_a_lease_have_names_of_their_own_which_repeat() -> None:
+    one, again, two = map(LeaseNames.of_none, ("files", "files", "files for acme"))
+    assert one.lease != again.lease
+    assert (one.session, one.tenant) == (again.session, again.tenant)
+    assert one.session != two.session
+    assert one.session.startswith("probe.")
+    assert LeaseNames.of("t", one.session).session != one.session
 
 
 def test_marks_are_filled_in_and_other_text_stays() -> None:

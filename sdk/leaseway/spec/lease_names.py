@@ -11,7 +11,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from leaseway.spec.references import references
@@ -27,6 +27,8 @@ NAMES: Final = (LEASE, SESSION, TENANT)
 _PLAIN: Final = re.compile(r"[a-z0-9_-]{1,64}")
 _ODD: Final = re.compile(r"[^a-z0-9_-]+")
 _SHOWN: Final = 24
+_RUN: Final = secrets.token_hex(16)
+"""Makes names of probes unguessable."""
 
 
 def names_in(texts: Iterable[str]) -> frozenset[str]:
@@ -64,15 +66,25 @@ class LeaseNames:
         tenant: A name of the tenant.
     """
 
-    lease: str = field(default_factory=lambda: secrets.token_hex(16))
-    session: str = field(default_factory=lambda: f"probe.{secrets.token_hex(16)}")
-    tenant: str = field(default_factory=lambda: f"probe.{secrets.token_hex(16)}")
+    lease: str
+    session: str
+    tenant: str
 
     @staticmethod
     def of(tenant: str, session: str) -> LeaseNames:
-        """Return the values for a lease; without one (a probe, a spare) all are random."""
+        """Return the values for a lease."""
         digest = _digest(f"{len(tenant)} {tenant}{session}")
-        return LeaseNames(session=f"{_shown(session)}.{digest}", tenant=file_name(tenant))
+        return LeaseNames(_random(), f"{_shown(session)}.{digest}", file_name(tenant))
+
+    @staticmethod
+    def of_none(variant: str) -> LeaseNames:
+        """Return the values for an instance without a lease, such as a probe of a variant.
+
+        No session or tenant has them. They stay the same in this process, so that repeated probes
+        leave no more than one file behind.
+        """
+        name = f"probe.{_digest(f'{_RUN} {variant}')}"
+        return LeaseNames(_random(), name, name)
 
     def fill(self, text: str) -> str:
         """Return a resolved text with its marks replaced."""
@@ -81,6 +93,10 @@ class LeaseNames:
         for name, mark in marks().items():
             text = text.replace(mark, getattr(self, name))
         return text
+
+
+def _random() -> str:
+    return secrets.token_hex(16)
 
 
 def _shown(text: str) -> str:

@@ -67,7 +67,7 @@ class Instance:
         known_version: The protocol version of another instance of the server, or empty.
         resolved_values: Of the server's references, or None to resolve them at the start.
         patience: How long the server may be silent, or None for the default (DESIGN §10).
-        names: The names of its lease, or None for random ones.
+        names: The names of its lease, or None if it has no lease.
 
     Attributes:
         state: `starting`, `ready`, `disconnected` (unresponsive, being closed), `closing`,
@@ -107,7 +107,7 @@ class Instance:
         self._listener = listener
         self._known_version = known_version
         self._patience = patience
-        self._names = names or LeaseNames()
+        self._names = names or LeaseNames.of_none(str(spec.key))
         self.prompts_resources: ListedPromptsResources | None = None
         self._session: McpSession | None = None
         self._peer: Peer | None = None
