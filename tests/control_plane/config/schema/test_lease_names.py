@@ -31,8 +31,8 @@ def test_where_there_is_a_lease_its_names_may_be_used(body: str) -> None:
         ("env: {A: '${lease}'}, truely-stateless: true", "belongs to no lease"),
         ("args: ['${session}'], warm: 1", "'warm' asks for warm spares"),
         ("cwd: '/a/${tenant}', start: eager", "'start' asks for warm spares"),
-        ("cwd: '${session}'", "must be an absolute path or 'private'"),
-        ("cwd: here", "must be an absolute path or 'private'"),
+        ("cwd: '${session}'", "must be an absolute path"),
+        ("cwd: here", "must be an absolute path"),
     ],
 )
 def test_where_there_is_none_they_are_errors(body: str, words: str) -> None:

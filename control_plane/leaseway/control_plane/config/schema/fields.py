@@ -79,7 +79,7 @@ def _folder_fault(path: str) -> str | None:
         return None
     if path.startswith(("/", "${")) and depth_of_names(path) < len(path.split("/")):
         return None
-    return f"must be an absolute path or 'private', but is {quoted(path)}."
+    return f"must be an absolute path, but is {quoted(path)}."
 
 
 def _session_id_fault(text: str) -> str | None:
