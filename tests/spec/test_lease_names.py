@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leaseway.spec.lease_names import LeaseNames, depth_of_names, marks, names_in
+from leaseway.spec.lease_names import LeaseNames, depth_of_names, marks, names_in, shared_part
 from leaseway.spec.model import ServerSpec, Value, VariantKey
 
 texts = st.text(max_size=80) | st.sampled_from(["..", ".", "a/b", "A", "a", "\0", "con", "é"])
@@ -68,4 +68,6 @@ def test_the_part_of_a_path_that_belongs_to_a_lease_begins_at_its_first_name() -
     assert depth_of_names("/srv/${HOME}/${session}") == 1
     assert depth_of_names("/srv/x-${tenant}/a/b") == 3
     assert depth_of_names("/srv") == 0
+    assert shared_part("/srv/x-${tenant}/a/b") == "/srv"
+    assert (shared_part("/srv"), shared_part("private")) == ("/srv", "")
     assert names_in(["$session", "${ session }", "${Session}"]) == frozenset()

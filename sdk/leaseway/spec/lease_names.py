@@ -43,6 +43,14 @@ def depth_of_names(path: str) -> int:
     return len(parts) - next(named, len(parts))
 
 
+def shared_part(cwd: str) -> str:
+    """Return the part of a `cwd` that all leases share; empty for private folders."""
+    if cwd == PRIVATE:
+        return ""
+    depth = depth_of_names(cwd)
+    return "/".join(cwd.rstrip("/").split("/")[:-depth]) if depth else cwd
+
+
 def marks() -> dict[str, str]:
     """Return what stands for the names until an instance starts: no other value contains NUL."""
     return {name: f"\0{name}\0" for name in NAMES}

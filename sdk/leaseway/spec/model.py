@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 from leaseway.spec.http_tools import HttpTool
-from leaseway.spec.lease_names import SESSION, TENANT, names_in
+from leaseway.spec.lease_names import SESSION, TENANT, names_in, shared_part
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.permissions import EVERYTHING
 from leaseway.spec.policy import NO_POLICY, ServerPolicy
@@ -328,10 +328,11 @@ class ServerSpec:
     def named_folders(self) -> tuple[str, ...]:
         """The folders that its entry names as its own, as they are written.
 
-        These are its working directory, its sandbox's writable paths and its allowed paths.
+        These are its working directory (without the part for one lease), its sandbox's writable
+        paths and its allowed paths.
         """
         allowed = self.policy.permissions.allowed_paths or ()
-        named = (self.cwd, *self.sandbox.writable_paths, *allowed)
+        named = (shared_part(self.cwd), *self.sandbox.writable_paths, *allowed)
         return tuple(dict.fromkeys(path for path in named if path))
 
     @property

@@ -23,7 +23,7 @@ from leaseway.data_plane.mcp.process.sandbox.mounts import (
     other_servers_folders,
     permitted_paths,
 )
-from leaseway.spec.lease_names import PRIVATE
+from leaseway.spec.lease_names import PRIVATE, names_in
 from leaseway.spec.model import Limits, ServerSpec
 from leaseway.wire.errors import Fault
 
@@ -69,7 +69,7 @@ async def prepare(
     """Return how to start a server; the caller must remove the launch's cgroup.
 
     A server without limits, sandbox and `cwd` is started as configured. A sandbox hides the folders
-    of the other servers and Leaseway's own files; a private working directory is writable there.
+    of the other servers and Leaseway's own files; a working directory of its own is writable.
 
     Raises:
         Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND, START_FAILED,
@@ -92,7 +92,7 @@ async def prepare(
                 sandbox = spec.sandbox
                 if not permissions.write:
                     sandbox = replace(sandbox, writable_paths=())
-                if spec.cwd == PRIVATE:
+                if spec.cwd == PRIVATE or names_in([spec.cwd]):
                     sandbox = replace(sandbox, writable_paths=(*sandbox.writable_paths, cwd))
                 base = cwd or str(Path.cwd())
                 paths = permitted_paths(permissions, base)
