@@ -341,6 +341,24 @@ async def test_a_server_that_hangs_holds_back_no_tools_and_failed_ones_are_named
         assert "Server failing: " in stderr.read()
 
 
+async def test_the_front_of_a_leaseway_is_no_server_of_itself(tmp_path: Path) -> None:
+    async with running(tmp_path, COUNTER) as (system, sdk), front(system) as url:
+        own = {"transport": "streamable_http", "url": url, "transform": [{"prefix": "own_"}]}
+        for protocol in ("legacy", "2026-07-28"):
+            name = f"own-{protocol}"
+            system.write({**COUNTER, name: own | {"protocol": protocol}})
+
+            async def is_refused(name: str = name) -> bool:
+                problems = await sdk.problems()
+                return any(
+                    each.server_id == name and "of this Leaseway itself" in each.message
+                    for each in problems
+                )
+
+            await eventually(is_refused)
+        assert not [tool for tool in await sdk.list_tools() if tool.name.startswith("own_")]
+
+
 async def test_a_file_that_names_its_own_front_does_not_start_it_again(tmp_path: Path) -> None:
     config, wrapper, said = tmp_path / "mcp.yaml", tmp_path / "wrapper", tmp_path / "said"
     front = f"{' '.join(LEASEWAY)} mcp --config {config}"

@@ -22,6 +22,7 @@ from leaseway.front.stdio import StdioFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk import AsyncClient
 from leaseway.telemetry.http_listener import HttpListener
+from leaseway.wire import ancestors
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -97,7 +98,8 @@ async def run_http(
             count=lambda: callers.sessions,
             ended=ended,
         )
-        return HttpFront(_methods(options, client), sessions)
+        own = _digest_of_control_plane(options)
+        return HttpFront(_methods(options, client), sessions, control_plane=own)
 
     callers = Callers(build_front, options.tenant, options.agent, options.key, authenticator)
     key = options.key if authenticator is None else None
@@ -152,7 +154,12 @@ def _methods(
         handles=options.handles,
         shows_problems=options.shows_problems,
         instructions=instructions,
+        control_plane=_digest_of_control_plane(options),
     )
+
+
+def _digest_of_control_plane(options: FrontOptions) -> str:
+    return ancestors.digest(ancestors.of_address(options.control_plane))
 
 
 def _stop_signal() -> asyncio.Event:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from leaseway.wire.ancestors import META_KEY
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.version import PACKAGE_VERSION
 
@@ -70,20 +71,27 @@ def no_instructions() -> str:
     return ""
 
 
-def initialize_result(version: str, instructions: str = "") -> bytes:
-    """Return the result of `initialize`; empty instructions are left out."""
-    result = {"protocolVersion": version, "capabilities": CAPABILITIES, "serverInfo": SERVER_INFO}
+def initialize_result(version: str, instructions: str = "", control_plane: str = "") -> bytes:
+    """Return the result of `initialize`; empty instructions and digests are left out."""
+    result: dict[str, Any] = {
+        "protocolVersion": version,
+        "capabilities": CAPABILITIES,
+        "serverInfo": SERVER_INFO,
+    }
+    if control_plane:
+        result["_meta"] = {META_KEY: control_plane}
     return msgspec.json.encode(_instructed(result, instructions))
 
 
-def discover_result(instructions: str = "") -> bytes:
-    """Return the result of `server/discover`; empty instructions are left out."""
+def discover_result(instructions: str = "", control_plane: str = "") -> bytes:
+    """Return the result of `server/discover`; empty instructions and digests are left out."""
+    own = {META_KEY: control_plane} if control_plane else {}
     result = {
         "supportedVersions": MODERN_VERSIONS,
         "capabilities": CAPABILITIES,
         "resultType": "complete",
         **CACHE_HINTS,
-        "_meta": {SERVER_INFO_KEY: SERVER_INFO},
+        "_meta": {SERVER_INFO_KEY: SERVER_INFO, **own},
     }
     return msgspec.json.encode(_instructed(result, instructions))
 

@@ -139,6 +139,7 @@ class Methods:
         shows_problems: Whether the client runs this Leaseway, so that it is shown configuration
             errors if there are no tools.
         instructions: Returns what clients are told about this Leaseway; may be empty.
+        control_plane: The digest of the control plane's address (`wire.ancestors`), or empty.
     """
 
     def __init__(
@@ -150,9 +151,11 @@ class Methods:
         handles: bool = True,
         shows_problems: bool = False,
         instructions: Callable[[], str] = no_instructions,
+        control_plane: str = "",
     ) -> None:
         self.client = client
         self._instructions = instructions
+        self._control_plane = control_plane
         self.catalog = CatalogCache(client)
         self._media = media
         self._shows_problems = shows_problems
@@ -187,7 +190,7 @@ class Methods:
 
     async def _discover(self, request: Request) -> bytes:
         read_params(request, ListParams)
-        return discover_result(self._instructions())
+        return discover_result(self._instructions(), self._control_plane)
 
     async def _list_tools(self, request: Request) -> bytes:
         params = read_params(request, ListParams)

@@ -17,6 +17,9 @@ from leaseway.wire.channels.endpoint import Endpoint
 VARIABLE: Final = "_LEASEWAY_WITHIN"
 """Set for planes and, by workers, for their servers, whatever those inherit."""
 
+META_KEY: Final = "leaseway/controlPlane"
+"""In the `_meta` of a front's handshake: the digest of its control plane's address."""
+
 MAX_DEPTH: Final = 4
 """Leaseways that may run below one another: wrappers can give each one another configuration."""
 
@@ -30,6 +33,16 @@ def of_files(paths: Iterable[Path]) -> str:
 def of_address(address: Endpoint) -> str:
     """Return the token of the control plane at an address."""
     return f"at-{address}"
+
+
+def digest(token: str) -> str:
+    """Return what a front says of its control plane: enough to recognise it, and no address."""
+    return hashlib.sha256(token.encode()).hexdigest()[:32]
+
+
+def digests(environment: Mapping[str, str]) -> frozenset[str]:
+    """Return the digests of all Leaseways that this process runs below, or is part of."""
+    return frozenset(digest(token) for token in environment.get(VARIABLE, "").split())
 
 
 def contains(environment: Mapping[str, str], token: str) -> bool:
