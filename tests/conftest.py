@@ -56,7 +56,8 @@ def absent(kind: str, reason: str) -> None:
 def npm_server() -> ServerCommand:
     """Return a function from an npm server's binary to the command that starts it.
 
-    Names: `mcp-server-everything`, `mcp-server-filesystem`, `playwright-mcp`, `supergateway`.
+    Names: `mcp-server-everything`, `mcp-server-filesystem`, `mcp-server-memory`, `playwright-mcp`,
+    `supergateway`.
     """
     folder = Path(os.environ.get("LEASEWAY_NPM_SERVERS") or ROOT / ".build" / "npm")
 

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,12 +22,13 @@ import mcp_types as types
 import pytest
 import yaml
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import listen
 from mcp.shared.message import SessionMessage
 from tests.conftest import BOUND, descendants
 from tests.e2e.forking import fork_leaseway, run_leaseway
-from tests.e2e.system import LEASEWAY, System, eventually, python_server, running
+from tests.e2e.system import LEASEWAY, SERVERS, System, eventually, python_server, running
 from tests.servers.pictures import png
 
 from leaseway.sdk import AsyncClient
@@ -300,6 +302,77 @@ async def test_a_desktop_client_runs_the_servers_of_a_file(tmp_path: Path) -> No
         assert text_of(await client.call_tool("echo", {"text": "here"})) == "here"
         assert text_of(await client.call_tool("next", {})) == "1"
     await eventually(lambda: not set(descendants(os.getpid())) - before)
+
+
+async def test_a_server_that_hangs_holds_back_no_tools_and_failed_ones_are_named(
+    tmp_path: Path,
+) -> None:
+    gate = tmp_path / "gate"
+    script = (
+        f"until [ -e {gate} ]; do sleep 0.05; done; exec {sys.executable} {SERVERS / 'counter.py'}"
+    )
+    servers = {
+        "echo": echo("echo"),
+        "hanging": {"transport": "stdio", "command": "sh", "args": ["-c", script]},
+        "failing": {"transport": "stdio", "command": "no-such-program"},
+    }
+    config = write_config(tmp_path, servers)
+    command, *arguments = LEASEWAY
+    words = [*arguments, "mcp", "--config", str(config)]
+    changed = asyncio.Event()
+
+    async def on_message(message: Any) -> None:
+        if getattr(message, "method", "") == "notifications/tools/list_changed":
+            changed.set()
+
+    with (tmp_path / "stderr").open("w+") as stderr:
+        parameters = StdioServerParameters(command=command, args=words)
+        target = stdio_client(parameters, errlog=stderr)
+        async with (
+            asyncio.timeout(2 * BOUND),
+            Client(target, mode="legacy", message_handler=on_message) as client,
+        ):
+            assert "hanging" in (client.instructions or "")
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["echo"]
+            gate.touch()
+            await changed.wait()
+            assert "next" in {tool.name for tool in (await client.list_tools()).tools}
+        stderr.seek(0)
+        assert "Server failing: " in stderr.read()
+
+
+async def test_the_front_of_a_leaseway_is_no_server_of_itself(tmp_path: Path) -> None:
+    async with running(tmp_path, COUNTER) as (system, sdk), front(system) as url:
+        own = {"transport": "streamable_http", "url": url, "transform": [{"prefix": "own_"}]}
+        for protocol in ("legacy", "2026-07-28"):
+            name = f"own-{protocol}"
+            system.write({**COUNTER, name: own | {"protocol": protocol}})
+
+            async def is_refused(name: str = name) -> bool:
+                problems = await sdk.problems()
+                return any(
+                    each.server_id == name and "of this Leaseway itself" in each.message
+                    for each in problems
+                )
+
+            await eventually(is_refused)
+        assert not [tool for tool in await sdk.list_tools() if tool.name.startswith("own_")]
+
+
+async def test_a_file_that_names_its_own_front_does_not_start_it_again(tmp_path: Path) -> None:
+    config, wrapper, said = tmp_path / "mcp.yaml", tmp_path / "wrapper", tmp_path / "said"
+    front = f"{' '.join(LEASEWAY)} mcp --config {config}"
+    wrapper.write_text(f"#!/bin/sh\n{front} 2>{said}.new; mv {said}.new {said}\n")
+    wrapper.chmod(0o755)
+    own = {"transport": "stdio", "command": str(wrapper), "inherit_env": "none"}
+    write_config(tmp_path, {"echo": echo("echo"), "own": own})
+    async with (
+        asyncio.timeout(2 * BOUND),
+        Client(Stdio("--config", str(config)), mode="legacy") as client,
+    ):
+        await eventually(said.exists)
+        assert "would start itself for ever" in said.read_text()
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["echo"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

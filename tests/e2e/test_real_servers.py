@@ -67,6 +67,23 @@ async def test_server_everything_over_stdio(tmp_path: Path, npm_server: ServerCo
 
 @pytest.mark.npm
 @pytest.mark.usefixtures("leak_guard")
+async def test_a_memory_in_a_file_of_its_session_is_no_one_elses(
+    tmp_path: Path, npm_server: ServerCommand
+) -> None:
+    env = {"MEMORY_FILE_PATH": f"{tmp_path}/${{session}}.json"}
+    servers = {"memory": entry(npm_server("mcp-server-memory"), env=env)}
+    secret = {"name": "alice's secret", "entityType": "note", "observations": ["blue"]}
+    async with running(tmp_path, servers) as (_, client):
+        async with client.session("alice") as alice, client.session("bob") as bob:
+            await alice.call_tool("memory:create_entities", {"entities": [secret]})
+            seen = (await bob.call_tool("memory:read_graph", {})).text
+            assert "secret" not in seen
+        async with client.session("alice") as later:  # another lease, another process
+            assert "secret" in (await later.call_tool("memory:read_graph", {})).text
+
+
+@pytest.mark.npm
+@pytest.mark.usefixtures("leak_guard")
 async def test_server_everything_over_streamable_http(
     tmp_path: Path, npm_server: ServerCommand
 ) -> None:

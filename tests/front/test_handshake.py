@@ -36,12 +36,12 @@ INITIALIZE = {"id": 1, "method": "initialize", "params": {"protocolVersion": "20
 class Client:
     """The other end of two pipes."""
 
-    def __init__(self) -> None:
+    def __init__(self, hold: float = 0.0) -> None:
         source, self._output = os.pipe()
         self._input, target = os.pipe()
         self._ends = [source, self._input, target]
         self.lines: SimpleQueue[bytes | None] = SimpleQueue()
-        self.responder = HandshakeResponder(source, target)
+        self.responder = HandshakeResponder(source, target, hold)
         self._responses = os.fdopen(self._input, closefd=False)
 
     def send(self, *messages: Any) -> None:
@@ -161,3 +161,27 @@ def test_importing_the_handshake_imports_no_slow_package() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_held_handshake_is_answered_with_the_instructions_once_they_are_settled() -> None:
+    client = Client(hold=BOUND)
+    try:
+        client.send(INITIALIZE, {"id": "p", "method": "ping"})
+        assert client.receive()["id"] == "p"
+        client.responder.instruct("Still starting: a.", False)
+        client.send({"id": "q", "method": "ping"})
+        assert client.receive()["id"] == "q"
+        client.responder.instruct("Server b does not run.", True)
+        response = client.receive()
+        assert (response["id"], response["result"]["instructions"]) == (1, "Server b does not run.")
+    finally:
+        client.close()
+
+
+def test_a_held_handshake_is_answered_in_time_without_instructions() -> None:
+    client = Client(hold=0.01)
+    try:
+        client.send(discover(MODERN_VERSIONS[0], {}))
+        assert "still starting" in client.receive()["result"]["instructions"]
+    finally:
+        client.close()

@@ -31,6 +31,7 @@ from leaseway.data_plane.references.vault import WorkerVault
 from leaseway.data_plane.worker import Shutdown, Worker, WorkerOptions
 from leaseway.identity.authenticator import authenticator_for
 from leaseway.identity.interceptor import identity_interceptors
+from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.telemetry.diagnostics import diagnostics_on_signal
 from leaseway.telemetry.logs_otlp import OtlpAudit, otlp_audit
@@ -199,6 +200,7 @@ async def _connections(
                 *,
                 known_version: str = "",
                 resolved_values: ResolvedValues | None = None,
+                names: LeaseNames | None = None,
             ) -> InstancePort:
                 instance_id = f"{worker_id}-{spec.key.server_id}-{next(numbers)}"
                 if spec.transport == "http_api":
@@ -219,6 +221,7 @@ async def _connections(
                     instance_id=instance_id,
                     known_version=known_version,
                     resolved_values=resolved_values,
+                    names=names,
                 )
 
             try:

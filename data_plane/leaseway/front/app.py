@@ -6,20 +6,23 @@ import asyncio
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from leaseway.front.calling.media import MediaMode
 from leaseway.front.calling.sealing import Sealer
 from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, EndedSessions, SessionTable
-from leaseway.front.handshake import HandshakeResponder
+from leaseway.front.handshake import HandshakeResponder, no_instructions
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.front.methods import Methods
+from leaseway.front.starts import report_starts
 from leaseway.front.stdio import StdioFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk import AsyncClient
 from leaseway.telemetry.http_listener import HttpListener
+from leaseway.wire import ancestors
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -95,7 +98,8 @@ async def run_http(
             count=lambda: callers.sessions,
             ended=ended,
         )
-        return HttpFront(_methods(options, client), sessions)
+        own = _digest_of_control_plane(options)
+        return HttpFront(_methods(options, client), sessions, control_plane=own)
 
     callers = Callers(build_front, options.tenant, options.agent, options.key, authenticator)
     key = options.key if authenticator is None else None
@@ -120,30 +124,42 @@ async def run_stdio(options: FrontOptions, scope: str, handshake: HandshakeRespo
         str(options.control_plane), agent=options.agent, tenant=options.tenant, key=options.key
     )
     async with client:
-        methods = _methods(options, client)
+        methods = _methods(options, client, handshake.instructions)
         front = StdioFront(methods, options.tenant, scope, handshake)
         serving = asyncio.create_task(front.serve(), name="front stdio")
         waiting = asyncio.create_task(stopped.wait(), name="front signals")
+        tasks: list[asyncio.Task[Any]] = [serving, waiting]
+        if options.shows_problems:
+            report = report_starts(client, handshake.instruct)
+            tasks.append(asyncio.create_task(report, name="front starts"))
         try:
             await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 serving.result()
         finally:
-            for task in (serving, waiting):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(serving, waiting, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await methods.catalog.close()
     return 0
 
 
-def _methods(options: FrontOptions, client: AsyncClient) -> Methods:
+def _methods(
+    options: FrontOptions, client: AsyncClient, instructions: Callable[[], str] = no_instructions
+) -> Methods:
     return Methods(
         client,
         search=options.search,
         media=options.media,
         handles=options.handles,
         shows_problems=options.shows_problems,
+        instructions=instructions,
+        control_plane=_digest_of_control_plane(options),
     )
+
+
+def _digest_of_control_plane(options: FrontOptions) -> str:
+    return ancestors.digest(ancestors.of_address(options.control_plane))
 
 
 def _stop_signal() -> asyncio.Event:

@@ -33,8 +33,11 @@ _LISTINGS: Final[dict[str, Callable[[Any], PagedListing[Any]]]] = {
 }
 """How the list of each kind is built."""
 _RETRY: Final = Backoff(initial=0.1, maximum=5.0)
-_FIRST_START_WAIT: Final = 20.0
-"""Seconds that the first list waits for servers that are starting: many clients list only once."""
+_FIRST_START_WAIT: Final = 3.0
+"""Seconds from the cache's creation that first lists wait for servers that are starting: many
+clients list only once."""
+_FIRST_TOOL_WAIT: Final = 20.0
+"""Seconds that a first list waits while there is no tool at all."""
 _POLL: Final = 0.5
 """Seconds between two polls; a failed start makes no registry version."""
 _MAX_LISTINGS: Final = 256
@@ -59,6 +62,7 @@ class CatalogCache:
         self._fetches: dict[str, asyncio.Task[Collection[Any]]] = {}
         self._listeners: set[ChangeListener] = set()
         self._watch: asyncio.Task[None] | None = None
+        self._created = asyncio.get_running_loop().time()
 
     async def listing(self, kind: str, scope: str = "") -> PagedListing[Any]:
         """Return the list of a kind, limited to the server `scope` unless that is empty.
@@ -128,9 +132,13 @@ class CatalogCache:
         """Wait, within a limit, for servers that start for the first time, and list again."""
         runtime, _ = self._client._scope()
         version = runtime.resolver.watch()
+        some_at = self._created + _FIRST_START_WAIT
+        any_at = asyncio.get_running_loop().time() + _FIRST_TOOL_WAIT
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_START_WAIT):
+            async with asyncio.timeout_at(any_at if kind == "tools" else some_at) as waiting:
                 while getattr(items, "pending", ()):
+                    if items:
+                        waiting.reschedule(some_at)
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_POLL):
                             await version.wait_beyond(getattr(items, "registry_version", 0))

@@ -12,10 +12,12 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from leaseway.wire.ancestors import META_KEY
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.version import PACKAGE_VERSION
 
@@ -41,6 +43,11 @@ CAPABILITIES: Final = {
     "logging": {},
 }
 _CHUNK: Final = 256 * 1024
+_STARTING: Final = (
+    "Leaseway is still starting its servers. Their tools are announced when they are up"
+    " (tools/list_changed)."
+)
+"""The instructions before anything is known about the servers."""
 
 
 class _FirstMessage(msgspec.Struct):
@@ -59,24 +66,38 @@ def negotiate_version(requested: object) -> str:
     return HANDSHAKE_VERSIONS[-1]
 
 
-def initialize_result(version: str) -> bytes:
-    """Return the result of `initialize`."""
-    return msgspec.json.encode(
-        {"protocolVersion": version, "capabilities": CAPABILITIES, "serverInfo": SERVER_INFO}
-    )
+def no_instructions() -> str:
+    """Return the instructions of a front that has none."""
+    return ""
 
 
-def discover_result() -> bytes:
-    """Return the result of `server/discover`."""
-    return msgspec.json.encode(
-        {
-            "supportedVersions": MODERN_VERSIONS,
-            "capabilities": CAPABILITIES,
-            "resultType": "complete",
-            **CACHE_HINTS,
-            "_meta": {SERVER_INFO_KEY: SERVER_INFO},
-        }
-    )
+def initialize_result(version: str, instructions: str = "", control_plane: str = "") -> bytes:
+    """Return the result of `initialize`; empty instructions and digests are left out."""
+    result: dict[str, Any] = {
+        "protocolVersion": version,
+        "capabilities": CAPABILITIES,
+        "serverInfo": SERVER_INFO,
+    }
+    if control_plane:
+        result["_meta"] = {META_KEY: control_plane}
+    return msgspec.json.encode(_instructed(result, instructions))
+
+
+def discover_result(instructions: str = "", control_plane: str = "") -> bytes:
+    """Return the result of `server/discover`; empty instructions and digests are left out."""
+    own = {META_KEY: control_plane} if control_plane else {}
+    result = {
+        "supportedVersions": MODERN_VERSIONS,
+        "capabilities": CAPABILITIES,
+        "resultType": "complete",
+        **CACHE_HINTS,
+        "_meta": {SERVER_INFO_KEY: SERVER_INFO, **own},
+    }
+    return msgspec.json.encode(_instructed(result, instructions))
+
+
+def _instructed(result: dict[str, Any], instructions: str) -> dict[str, Any]:
+    return result | {"instructions": instructions} if instructions else result
 
 
 def _is_modern(params: Any) -> bool:
@@ -97,16 +118,49 @@ class HandshakeResponder:
     Args:
         source: The descriptor of the client's lines.
         target: The descriptor for responses.
+        hold: Seconds that answers to `initialize` and `server/discover` wait for `instruct`, so
+            that they can say which servers do not run.
     """
 
-    def __init__(self, source: int, target: int) -> None:
+    def __init__(self, source: int, target: int, hold: float = 0.0) -> None:
         self.target = target
         self._source = source
         self._initialize: bytes | None = None
         self._on_line: Callable[[bytes | None], None] | None = None
         self._lock = threading.Lock()
         self._is_connected = threading.Event()
+        self._hold = hold
+        self._instructions = _STARTING if hold else ""
+        self._held: list[tuple[bytes, Callable[[str], bytes]]] = []
+        self._is_instructed = threading.Event()
+        if not hold:
+            self._is_instructed.set()
         threading.Thread(target=self._run, name="stdin", daemon=True).start()
+
+    def instructions(self) -> str:
+        """Return the newest instructions for the client."""
+        return self._instructions
+
+    def instruct(self, instructions: str, is_settled: bool) -> None:
+        """Set the instructions; if they are settled, send the answers that waited for them."""
+        with self._lock:
+            self._instructions = instructions
+            if is_settled:
+                self._send_held()
+
+    def wait_instructed(self) -> None:
+        """Block until there are instructions, for at most the time that answers are held."""
+        self._is_instructed.wait(self._hold)
+
+    def _send_held(self) -> None:
+        self._is_instructed.set()
+        held, self._held = self._held, []
+        for request_id, result in held:
+            self._respond(request_id, result(self._instructions))
+
+    def _stop_holding(self) -> None:
+        with self._lock:
+            self._send_held()
 
     def connect(self, on_line: Callable[[bytes | None], None]) -> bytes | None:
         """Pass all further lines to the front.
@@ -160,7 +214,7 @@ class HandshakeResponder:
             return False
         if MODERN_MARK in line:
             is_discovery = message.method == "server/discover" and _is_modern(params)
-            return is_discovery and self._respond(request_id, discover_result())
+            return is_discovery and self._hold_or_respond(request_id, discover_result)
         if message.method == "ping":
             return self._respond(request_id, b"{}")
         if message.method != "initialize" or self._initialize is not None:
@@ -169,7 +223,17 @@ class HandshakeResponder:
             return False
         self._initialize = line
         version = negotiate_version(params.get("protocolVersion"))
-        return self._respond(request_id, initialize_result(version))
+        return self._hold_or_respond(request_id, partial(initialize_result, version))
+
+    def _hold_or_respond(self, request_id: bytes, result: Callable[[str], bytes]) -> bool:
+        if self._is_instructed.is_set():
+            return self._respond(request_id, result(self._instructions))
+        if not self._held:
+            timer = threading.Timer(self._hold, self._stop_holding)
+            timer.daemon = True
+            timer.start()
+        self._held.append((request_id, result))
+        return True
 
     def _respond(self, request_id: bytes, result: bytes) -> bool:
         request_id = request_id.replace(b"\n", b" ").replace(b"\r", b" ")

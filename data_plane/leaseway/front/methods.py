@@ -41,7 +41,7 @@ from leaseway.front.calling.relay import Listener, call_tool, send_request
 from leaseway.front.calling.sessions import LiveSession, ResourceSubscription
 from leaseway.front.calling.suspended_calls import SuspendedCalls, is_suspended
 from leaseway.front.catalog import CatalogCache
-from leaseway.front.handshake import discover_result
+from leaseway.front.handshake import discover_result, no_instructions
 from leaseway.front.messages import (
     CallParams,
     CompleteParams,
@@ -138,6 +138,8 @@ class Methods:
         handles: Whether to list the tools for lease handles to modern clients.
         shows_problems: Whether the client runs this Leaseway, so that it is shown configuration
             errors if there are no tools.
+        instructions: Returns what clients are told about this Leaseway; may be empty.
+        control_plane: The digest of the control plane's address (`wire.ancestors`), or empty.
     """
 
     def __init__(
@@ -148,8 +150,12 @@ class Methods:
         media: MediaMode = "inline",
         handles: bool = True,
         shows_problems: bool = False,
+        instructions: Callable[[], str] = no_instructions,
+        control_plane: str = "",
     ) -> None:
         self.client = client
+        self._instructions = instructions
+        self._control_plane = control_plane
         self.catalog = CatalogCache(client)
         self._media = media
         self._shows_problems = shows_problems
@@ -184,7 +190,7 @@ class Methods:
 
     async def _discover(self, request: Request) -> bytes:
         read_params(request, ListParams)
-        return discover_result()
+        return discover_result(self._instructions(), self._control_plane)
 
     async def _list_tools(self, request: Request) -> bytes:
         params = read_params(request, ListParams)

@@ -178,7 +178,9 @@ class StdioFront:
         self._live = self._session(params.get("capabilities"))
         self._initialized = True
         if not is_answered:
-            result = initialize_result(negotiate_version(params.get("protocolVersion")))
+            await asyncio.to_thread(self._handshake.wait_instructed)
+            version = negotiate_version(params.get("protocolVersion"))
+            result = initialize_result(version, self._handshake.instructions())
             self._writer.write(result_message(message.request_id, result))
 
     async def _handle_request(self, message: Message, modern: bool) -> None:

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 from leaseway.spec.http_tools import HttpTool
+from leaseway.spec.lease_names import SESSION, TENANT, names_in, shared_part
 from leaseway.spec.name_filters import NO_FILTER, NameFilter
 from leaseway.spec.permissions import EVERYTHING
 from leaseway.spec.policy import NO_POLICY, ServerPolicy
@@ -312,14 +313,26 @@ class ServerSpec:
             **({"env_file": Value("file", self.env_file)} if self.env_file else {}),
         }
 
+    @cached_property
+    def lease_names(self) -> frozenset[str]:
+        """Which of `${lease}`, `${session}` and `${tenant}` it uses."""
+        literals = (value.text for value in self.env.values() if value.kind == "literal")
+        return names_in((*self.args, self.cwd, *literals))
+
+    @property
+    def needs_holder(self) -> bool:
+        """Whether an instance can serve only the session that it was started for: no spares."""
+        return bool(self.lease_names & {SESSION, TENANT})
+
     @property
     def named_folders(self) -> tuple[str, ...]:
         """The folders that its entry names as its own, as they are written.
 
-        These are its working directory, its sandbox's writable paths and its allowed paths.
+        These are its working directory (without the part for one lease), its sandbox's writable
+        paths and its allowed paths.
         """
         allowed = self.policy.permissions.allowed_paths or ()
-        named = (self.cwd, *self.sandbox.writable_paths, *allowed)
+        named = (shared_part(self.cwd), *self.sandbox.writable_paths, *allowed)
         return tuple(dict.fromkeys(path for path in named if path))
 
     @property
@@ -337,7 +350,7 @@ class ServerSpec:
     def outlives_probe(self) -> bool:
         """Whether the instance of a probe is kept for calls."""
         wants_spares = self.instances.warm > 0 and not self.truely_stateless
-        return self.instances.start != "lazy" or wants_spares
+        return (self.instances.start != "lazy" or wants_spares) and not self.needs_holder
 
     @property
     def hidden(self) -> bool:

@@ -90,3 +90,14 @@ def test_the_json_beside_the_taken_over_entry_says_the_same() -> None:
     assert list(spec.args) == entry["args"]
     assert {name: value.text for name, value in spec.env.items()} == entry["env"]
     assert expose(spec, ["read_file", "write_file"]).exposed == (("read_file", "fs_read_file"),)
+
+
+@pytest.mark.parametrize("page", ["servers.md", "configuration.md"])
+def test_every_configuration_in_the_pages_is_valid(page: str) -> None:
+    text = (FOLDER.parents[1] / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"(?ms)^```yaml\n(version: 1\n.+?)^```", text)
+    assert blocks
+    for block in blocks:
+        parsed = parse_text(block, page)
+        assert parsed.issues == ()
+        assert parsed.servers

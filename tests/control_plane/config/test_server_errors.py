@@ -160,6 +160,13 @@ def test_an_unknown_key_of_the_file_is_an_error_but_the_servers_stand() -> None:
     assert set(parsed.servers) == {VariantKey("s")}
 
 
+@pytest.mark.parametrize("key", ["rules", "permissions", "tools", "allowed_tools", "sandbox"])
+def test_a_restriction_beside_the_servers_refuses_the_file(key: str) -> None:
+    parsed = parse(f"version: 1\n{key}: []\nservers:\n  s: {{transport: stdio, command: x}}\n")
+    assert parsed.broken
+    assert any("in each server that it is for" in issue.message for issue in parsed.issues)
+
+
 @pytest.mark.parametrize(
     "text",
     [

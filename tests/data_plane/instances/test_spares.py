@@ -8,12 +8,14 @@ from typing import Any
 import msgspec
 
 from leaseway.data_plane.testing.servers import ECHO, MemoryInstance
-from leaseway.spec.model import InstancePolicy, VariantKey
+from leaseway.spec.lease_names import LeaseNames
+from leaseway.spec.model import InstancePolicy, Value, VariantKey
 from leaseway.spec.protobuf import key_to_proto
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.timing.backoff import Backoff
 
 Bench = Any
+FAST = InstancePolicy(restart=Backoff(initial=0.001, maximum=0.001))
 OTHER = msgspec.json.encode({"name": "other", "inputSchema": {"type": "object"}})
 
 
@@ -309,3 +311,30 @@ async def test_a_spare_whose_tools_always_differ_is_not_replaced_again_and_again
     assert fault.reason is Reason.TOOL_DIFFERS
     await until_ready(bench, 2)
     assert len(bench.servers.opened) == 2
+
+
+async def test_a_server_that_uses_its_sessions_name_has_no_spares(bench: Bench) -> None:
+    env = {"STATE": Value("literal", "/data/${session}.json")}
+    await bench.serve("db", shared=False, env=env)
+    first, second = await bench.acquire("alice"), await bench.acquire("bob")
+    one, two = bench.servers.opened
+    assert {first.instance_id, second.instance_id} == {one.id, two.id}
+    assert one.names.session == LeaseNames.of("default", "alice").session
+    assert two.names.session == LeaseNames.of("default", "bob").session
+    await bench.release(first)
+    again = await bench.acquire("alice")
+    assert bench.servers.opened[-1].names.session == one.names.session
+    assert bench.servers.opened[-1].names.lease != one.names.lease
+    assert again.instance_id == bench.servers.opened[-1].id
+
+
+async def test_a_failing_server_that_uses_its_sessions_name_keeps_no_trial_as_a_spare(
+    bench: Bench,
+) -> None:
+    env = {"STATE": Value("literal", "${session}")}
+    bench.servers.faults = [Fault(Reason.SERVER_NOT_READY, "no")]
+    await bench.serve("db", shared=False, env=env, instances=FAST)
+    await bench.acquire_fault()
+    await bench.until(lambda: len(bench.servers.opened) == 2 and not bench.servers.live)
+    await bench.acquire()
+    assert bench.servers.opened[-1].names is not None

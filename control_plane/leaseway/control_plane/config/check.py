@@ -14,6 +14,7 @@ from leaseway.control_plane.config.layers.sources import Source
 from leaseway.control_plane.config.loading import load_sources
 from leaseway.control_plane.config.schema.issues import ConfigIssue, IssueReason, ParsedConfig
 from leaseway.control_plane.config.tree.yaml_tree import START, Position
+from leaseway.spec.lease_names import NAMES
 from leaseway.spec.model import Sandbox, ServerSpec, Value
 from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.file import read_vault
@@ -140,7 +141,7 @@ def _texts(spec: ServerSpec) -> Iterator[tuple[str, str]]:
 
 def _unset(key: str, text: str, environ: Mapping[str, str]) -> Iterator[_Warning]:
     for name in dict.fromkeys(name for name, default in references(text) if default is None):
-        if name not in environ:
+        if name not in environ and name not in NAMES:
             message = (
                 f"'{key}' refers to ${{{name}}}, which is not set here; set it where workers run,"
                 f" or write ${{{name}:-default}}."

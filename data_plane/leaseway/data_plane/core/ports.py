@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault
 
@@ -185,6 +186,7 @@ class OpenInstance(Protocol):
         *,
         known_version: str = "",
         resolved_values: ResolvedValues | None = None,
+        names: LeaseNames | None = None,
     ) -> InstancePort:
         """Create an instance.
 
@@ -193,4 +195,5 @@ class OpenInstance(Protocol):
             listener: Notified of events.
             known_version: The protocol version of another instance of the same server, or empty.
             resolved_values: The resolved configuration, or None to resolve it at the start.
+            names: The names of its lease, or None if it is for no lease yet.
         """

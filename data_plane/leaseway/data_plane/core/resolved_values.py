@@ -7,10 +7,12 @@ import hmac
 import json
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
+
+from leaseway.spec.lease_names import LeaseNames
 
 _MIN_SECRET: Final = 4
 """Characters; shorter values are not hidden, because that would garble every text."""
@@ -51,6 +53,15 @@ class ResolvedValues:
         content = (self.args, *texts, *_pairs(self))
         encoded = json.dumps(content).encode()
         return hmac.new(_SALT, encoded, hashlib.sha256).hexdigest()
+
+    def for_lease(self, names: LeaseNames) -> ResolvedValues:
+        """Return the values of one instance, with the names of its lease filled in."""
+        args = tuple(names.fill(text) for text in self.args)
+        env = {name: names.fill(text) for name, text in self.env.items()}
+        cwd = names.fill(self.cwd)
+        if (args, env, cwd) == (self.args, self.env, self.cwd):
+            return self
+        return replace(self, args=args, env=env, cwd=cwd)
 
     def without_secrets(self, text: str) -> str:
         """Return a text with the secrets replaced by `[hidden]`."""

@@ -29,6 +29,7 @@ from leaseway.data_plane.instances.live_instance import (
 from leaseway.data_plane.instances.problems import ServerProblems
 from leaseway.data_plane.instances.shared import SharedSupervisor
 from leaseway.data_plane.instances.spares import Spares
+from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Fault, Reason
 
@@ -152,6 +153,9 @@ class Generation(InstanceOwner):
         self.instances.adopt(live)
         if self.is_shared:
             self._supervisor.adopt(live)
+        elif self.variant.spec.needs_holder:  # it was started for no session
+            self.instances.discard(live)
+            self._spares.start()
         else:
             self._spares.add(live)
             self._spares.start()
@@ -250,10 +254,13 @@ class Generation(InstanceOwner):
                 f"{self.problems.place}",
             )
 
-    async def acquire_for_lease(self, lease_id: str) -> tuple[LiveInstance, Generation]:
+    async def acquire_for_lease(
+        self, lease_id: str, names: LeaseNames | None = None
+    ) -> tuple[LiveInstance, Generation]:
         """Return an instance for a lease, a spare or a new one, and the generation that owns it.
 
-        The older generation provides it if this one has never started an instance and fails to.
+        A server that uses the names of its lease gets a new one: a spare has no lease yet. The
+        older generation provides it if this one has never started an instance and fails to.
 
         Raises:
             Fault: It did not start; SERVER_NOT_READY also if the circuit is open.
@@ -261,8 +268,8 @@ class Generation(InstanceOwner):
         failure = self.instances.last_fault
         try:
             if failure is None or self.predecessor is None:
-                live = await self._spares.acquire(lease_id) or await self._start_for_lease(lease_id)
-                return live, self
+                live = await self._spare_for(lease_id)
+                return live or await self._start_for_lease(lease_id, names), self
         except Fault as fault:
             if self.predecessor is None or fault.reason is Reason.CAPACITY:
                 raise
@@ -271,14 +278,17 @@ class Generation(InstanceOwner):
             self._spares.reconcile()
             self._expire_leases()
         self._report_failed_change(failure)
-        return await self.predecessor.acquire_for_lease(lease_id)
+        return await self.predecessor.acquire_for_lease(lease_id, names)
 
-    async def _start_for_lease(self, lease_id: str) -> LiveInstance:
+    async def _spare_for(self, lease_id: str) -> LiveInstance | None:
+        return None if self.variant.spec.needs_holder else await self._spares.acquire(lease_id)
+
+    async def _start_for_lease(self, lease_id: str, names: LeaseNames | None) -> LiveInstance:
         if not self.instances.circuit_breaker.allows_start(self._loop.time()):
             raise self.instances.unavailable_fault(Reason.SERVER_NOT_READY, "does not start")
         limit = self.variant.spec.instances.max_instances
         self._context.instances.make_room(self.key.server_id, limit)
-        live = self.instances.open(lease_id)
+        live = self.instances.open(lease_id, names)
         await self.instances.start(live)
         return live
 

@@ -13,6 +13,7 @@ from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.instances.context import WorkerContext
 from leaseway.data_plane.instances.live_instance import InstanceOwner, LiveInstance
 from leaseway.data_plane.instances.problems import ServerProblems
+from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import InstancePolicy, VariantKey
 from leaseway.wire.errors import Fault, Reason
 
@@ -119,8 +120,8 @@ class InstanceSet:
         self._add(live)
         self._start_succeeded(live)
 
-    def open(self, lease_id: str = "") -> LiveInstance:
-        """Add a new instance, for a lease or none; `start` starts it."""
+    def open(self, lease_id: str = "", names: LeaseNames | None = None) -> LiveInstance:
+        """Add a new instance, for a lease with its names or for none; `start` starts it."""
         live = LiveInstance(
             self._context.open_instance,
             self.variant.spec,
@@ -128,6 +129,7 @@ class InstanceSet:
             self.known_version,
             self.resolved_values,
             self._context.meters,
+            names,
         )
         live.lease_id = lease_id
         self._add(live)

@@ -16,6 +16,7 @@ from leaseway.data_plane.core.tools.toolset import (
     serves_other_tools,
 )
 from leaseway.data_plane.metrics.instruments import WorkerMeters, measure_start
+from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
 
@@ -92,6 +93,7 @@ class LiveInstance:
         known_version: str = "",
         resolved_values: ResolvedValues | None = None,
         meters: WorkerMeters | None = None,
+        names: LeaseNames | None = None,
     ) -> None:
         self.spec = spec
         self.owner = owner
@@ -112,7 +114,11 @@ class LiveInstance:
         self._heads: dict[str, bytes] = {}
         self._toolset: CompiledToolset | None = None
         self.instance: InstancePort = open_instance(
-            spec, self, known_version=known_version, resolved_values=resolved_values
+            spec,
+            self,
+            known_version=known_version,
+            resolved_values=resolved_values,
+            names=names,
         )
 
     @property

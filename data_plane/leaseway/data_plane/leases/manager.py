@@ -25,6 +25,7 @@ from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.leases.wait_queue import Granted, LeaseWaitQueue, mark_retrieved
 from leaseway.data_plane.metrics.instruments import measure_lease_wait
+from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.policy import OTHER_TENANTS
 from leaseway.wire.bounds import MAX_TENANT_LEASES
 from leaseway.wire.errors import Fault, Reason
@@ -231,7 +232,8 @@ class WorkerLeaseManager:
 
     async def _acquire_instance(self, lease: WorkerLease, generation: Generation) -> None:
         try:
-            live, owner = await generation.acquire_for_lease(lease.id)
+            names = LeaseNames.of(lease.key.tenant, lease.key.session)
+            live, owner = await generation.acquire_for_lease(lease.id, names)
         except BaseException as error:
             start = self._starting.pop(lease.id, None)
             if start is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from leaseway.data_plane.core.resolved_values import ResolvedValues
@@ -20,8 +21,11 @@ from leaseway.data_plane.mcp.pods.manifest import (
     secret_manifest,
 )
 from leaseway.data_plane.mcp.pods.transport import PodTransport
+from leaseway.data_plane.mcp.process.failures import not_started
 from leaseway.data_plane.mcp.process.launch import Launch, prepare
+from leaseway.data_plane.mcp.process.private_folders import make_folder
 from leaseway.data_plane.mcp.process.process import ServerProcess
+from leaseway.data_plane.mcp.process.sandbox.checks import disk
 from leaseway.data_plane.mcp.process.sandbox.mounts import Surroundings
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.connection import Peer
@@ -33,6 +37,7 @@ from leaseway.data_plane.mcp.transports.sse import SseTransport
 from leaseway.data_plane.mcp.transports.stdio import StdioTransport
 from leaseway.data_plane.mcp.transports.websocket import WebSocketTransport
 from leaseway.data_plane.references.environment import child_environment
+from leaseway.spec.lease_names import PRIVATE, depth_of_names, names_in
 from leaseway.spec.model import ServerSpec
 
 _POD_START_SHARE: Final = 0.9
@@ -87,17 +92,58 @@ async def _connect_stdio(context: ServerContext) -> UnopenedConnection:
             container.command, container.environment, limits=spec.limits, container=container
         )
     else:
+        return await _connect_process(context)
+    process = await ServerProcess.start(context.server, launch, context.stderr, host.reaper)
+    return _connected(context, process, launch)
+
+
+async def _connect_process(context: ServerContext) -> UnopenedConnection:
+    spec, resolved, host = context.spec, context.resolved, context.host
+    private = await _private_folder(context)
+    try:
         launch = await prepare(
             spec,
             (resolved.command, *resolved.args),
             child_environment(host.environment, spec.inherit_env, resolved.env),
             host.reaper.cgroups,
-            resolved.cwd,
+            str(private or resolved.cwd),
             Surroundings(host.environment, tuple(host.server_folders()), tuple(host.own_paths())),
         )
-    process = await ServerProcess.start(context.server, launch, context.stderr, host.reaper)
+        launch = replace(launch, private=private)
+        process = await ServerProcess.start(context.server, launch, context.stderr, host.reaper)
+    except BaseException:
+        if private is not None:
+            host.reaper.folders.remove_later(private)
+        raise
+    return _connected(context, process, launch)
+
+
+def _connected(
+    context: ServerContext, process: ServerProcess, launch: Launch
+) -> UnopenedConnection:
     transport = StdioTransport(context.server, process, context.stderr)
     return replace(_stream(context, transport), pid=process.pid, warnings=launch.warnings)
+
+
+async def _private_folder(context: ServerContext) -> Path | None:
+    """Create the working directory if it belongs to this instance, or to a lease's names.
+
+    Returns:
+        The folder, if it is to be removed with the instance.
+
+    Raises:
+        Fault: SERVER_NOT_READY with `problem` START_FAILED.
+    """
+    spec, cwd = context.spec, context.resolved.cwd
+    try:
+        if spec.cwd == PRIVATE:
+            return await context.host.reaper.folders.create()
+        if names_in([spec.cwd]):
+            await disk.run(make_folder, cwd, depth_of_names(spec.cwd))
+    except OSError as error:
+        text = f"its folder can't be created on this worker: {error.strerror or error}."
+        raise not_started(context.server, "START_FAILED", text) from None
+    return None
 
 
 async def _connect_pod(context: ServerContext, pods: Pods) -> UnopenedConnection:

@@ -24,6 +24,7 @@ from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.messages.era import params_head, reject_call
 from leaseway.data_plane.references.resolve import read_references
+from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
 
@@ -66,6 +67,7 @@ class Instance:
         known_version: The protocol version of another instance of the server, or empty.
         resolved_values: Of the server's references, or None to resolve them at the start.
         patience: How long the server may be silent, or None for the default (DESIGN §10).
+        names: The names of its lease, or None if it has no lease.
 
     Attributes:
         state: `starting`, `ready`, `disconnected` (unresponsive, being closed), `closing`,
@@ -89,6 +91,7 @@ class Instance:
         known_version: str = "",
         resolved_values: ResolvedValues | None = None,
         patience: Patience | None = None,
+        names: LeaseNames | None = None,
     ) -> None:
         self.id = instance_id
         self.spec = spec
@@ -104,6 +107,7 @@ class Instance:
         self._listener = listener
         self._known_version = known_version
         self._patience = patience
+        self._names = names or LeaseNames.of_none(str(spec.key))
         self.prompts_resources: ListedPromptsResources | None = None
         self._session: McpSession | None = None
         self._peer: Peer | None = None
@@ -247,7 +251,11 @@ class Instance:
             )
         self.stderr.hide(self.resolved_values.secrets)
         context = context_type(
-            self.spec, self.resolved_values, self._host, self.stderr, self._tools_changed
+            self.spec,
+            self.resolved_values.for_lease(self._names),
+            self._host,
+            self.stderr,
+            self._tools_changed,
         )
         # From here on `_run` closes the peer, also if opening it fails.
         session = self._session = await session_type.connect(context)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Literal
@@ -21,6 +22,7 @@ from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall
 from leaseway.data_plane.core.desired_state import working_folder
 from leaseway.data_plane.core.ports import ListedPromptsResources
 from leaseway.data_plane.mcp.connect import ServerContext, connect
+from leaseway.data_plane.mcp.process.failures import not_started
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.connection import Peer
 from leaseway.data_plane.mcp.protocol.features import handshake
@@ -41,6 +43,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, In
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.permissions import folders
+from leaseway.wire import ancestors
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.secrets.redaction import redact
 
@@ -127,6 +130,7 @@ class McpSession:
         spec = self._spec
         self._phase = "negotiate"
         await handshake.negotiate(client, spec.protocol, spec.startup_timeout, known_version)
+        self._reject_own_front(client)
         self.protocol_version = client.protocol_version or ""
         self.peer.era = handshake.build_era(
             self.protocol_version, has_roots=self.peer.roots is not None
@@ -135,6 +139,21 @@ class McpSession:
         self._capabilities = capabilities = client.server_capabilities
         self._has_tools = capabilities is not None and capabilities.tools is not None
         return await self.list_tools()
+
+    def _reject_own_front(self, client: ClientSession) -> None:
+        """Reject the front of this worker's own Leaseway, which would list all tools once more.
+
+        Raises:
+            Fault: SERVER_NOT_READY with `problem` START_FAILED.
+        """
+        result = client.discover_result or client.initialize_result
+        meta = (result.meta if result is not None else None) or {}
+        if meta.get(ancestors.META_KEY) in ancestors.digests(os.environ):
+            text = (
+                "it is the MCP front of this Leaseway itself: its tools would be listed again under"
+                " other names, without end. Remove it from the configuration."
+            )
+            raise not_started(self._spec.key.server_id, "START_FAILED", text)
 
     async def list_tools(self) -> Mapping[str, bytes]:
         """List the tools and let the connection call them.

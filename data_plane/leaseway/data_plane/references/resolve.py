@@ -22,6 +22,7 @@ from leaseway.data_plane.background import MAX_HUNG_THREADS, DiskThreads
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.references.files import UnreadableFile, read_file
 from leaseway.data_plane.references.modules import read_code
+from leaseway.spec.lease_names import NAMES, marks
 from leaseway.spec.model import ServerSpec, Value, walk_config
 from leaseway.spec.references import UnresolvedReference, expand, references
 from leaseway.vault.key import VaultError
@@ -169,6 +170,8 @@ class _Resolver:
             ) from None
         for name, default in references(text):
             found = self._environment.get(name)
+            if name in NAMES:
+                continue
             if found is not None and is_secret_variable(name, found):
                 self.secrets.add(found)
             elif default and looks_secret(name):  # other defaults are visible in the configuration
@@ -243,7 +246,8 @@ def resolve(
         Fault: SERVER_NOT_READY with `problem` MISSING_REFERENCE; it names every missing reference.
     """
     known = {name: text for name, text in environment.items() if not _is_own_key(name)}
-    resolver = _Resolver(known, vault, spec.confined_files, on_open)
+    known_or_marks = known | (marks() if spec.lease_names else {})
+    resolver = _Resolver(known_or_marks, vault, spec.confined_files, on_open)
     command, args = _command(spec, resolver)
     credentials, query = _credentials(spec, resolver)
     code = read_code(spec, known)

@@ -22,6 +22,7 @@ from leaseway.data_plane.core.ports import (
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.mcp.protocol.messages.server_requests import unanswered_text
 from leaseway.data_plane.references.resolve import NO_VAULT, Vault, resolve
+from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
 
@@ -73,10 +74,12 @@ class MemoryServers:
         *,
         known_version: str = "",
         resolved_values: ResolvedValues | None = None,
+        names: LeaseNames | None = None,
     ) -> MemoryInstance:
         """Open an instance without starting it."""
         instance = MemoryInstance(self, spec, len(self.opened) + 1, listener)
         instance.resolved_values = resolved_values
+        instance.names = names
         self.opened.append(instance)
         return instance
 
@@ -210,6 +213,7 @@ class MemoryInstance:
         calls: Calls that wait for an answer.
         followed: Open subscriptions.
         resolved_values: What its references resolved to at the start.
+        names: The names of the lease that it was opened for; None for a spare or a probe.
     """
 
     def __init__(
@@ -225,6 +229,7 @@ class MemoryInstance:
         self.prompts_resources: ListedPromptsResources | None = None
         self.followed: list[MemoryFollower] = []
         self.resolved_values: ResolvedValues | None = None
+        self.names: LeaseNames | None = None
         self.warnings = servers.warnings
         self.stderr = MemoryStderr()
         self.late_replies = 0

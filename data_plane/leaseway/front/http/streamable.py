@@ -98,10 +98,14 @@ class HttpFront:
     Args:
         methods: Handles its MCP requests.
         sessions: Its sessions.
+        control_plane: The digest of the control plane's address (`wire.ancestors`), or empty.
     """
 
-    def __init__(self, methods: Methods, sessions: SessionTable) -> None:
+    def __init__(
+        self, methods: Methods, sessions: SessionTable, *, control_plane: str = ""
+    ) -> None:
         self._methods = methods
+        self._control_plane = control_plane
         self._sessions = sessions
         self._scopes: dict[str, float] = {}
         self._header_tools: dict[int, bool] = {}
@@ -280,7 +284,8 @@ class HttpFront:
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         live.push = partial(self._push, live)
-        response = json_response(result_message(message.request_id, initialize_result(version)))
+        result = initialize_result(version, control_plane=self._control_plane)
+        response = json_response(result_message(message.request_id, result))
         response.headers[_SESSION] = live.id
         return response
 

@@ -34,6 +34,7 @@ from leaseway.sdk.testing.prompts_resources import FakePrompt, FakeTemplate
 from leaseway.sdk.testing.registry import FakeRegistry
 from leaseway.sdk.testing.values import build_error_result, build_result, fault_from_error
 from leaseway.server.faults import contained_exits
+from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.bounds import MAX_RESULT
 from leaseway.wire.errors import Fault, Reason
@@ -95,6 +96,7 @@ class FunctionServers:
         *,
         known_version: str = "",
         resolved_values: ResolvedValues | None = None,
+        names: LeaseNames | None = None,
     ) -> FunctionInstance:
         """Build an instance, which is not started yet."""
         instance_id = f"{spec.key.server_id}-{next(self._numbers)}"

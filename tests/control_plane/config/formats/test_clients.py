@@ -210,3 +210,84 @@ def test_a_bad_entry_refuses_its_server_only(entry: object, reason: str) -> None
     assert parsed.rejected == {"bad"}
     assert [issue.reason for issue in about(parsed, "bad")] == [reason]
     assert VariantKey("good") in parsed.servers
+
+
+@pytest.mark.parametrize(
+    ("entry", "transport"),
+    [
+        ({"url": "http://a/mcp", "env": {"A": "1"}, "args": [], "cwd": "/"}, "streamable_http"),
+        ({"command": "x", "headers": {"A": "1"}}, "stdio"),
+        ({"type": "http", "command": "x"}, "stdio"),
+        ({"type": "stdio", "url": "http://a/mcp"}, "streamable_http"),
+        ({"type": "sse", "url": "http://a/mcp", "command": "x"}, "sse"),
+        ({"type": "http", "transport": "sse", "url": "http://a/mcp"}, "streamable_http"),
+        ({"httpUrl": "http://a/mcp", "url": "http://a/sse"}, "streamable_http"),
+        ({"type": "streamableHttp", "url": "http://a/mcp"}, "streamable_http"),
+        ({"type": "STREAMABLE_HTTP", "url": "http://a/mcp"}, "streamable_http"),
+        ({"type": "remote", "url": "http://a/sse"}, "sse"),
+        ({"url": "wss://a/mcp"}, "websocket"),
+        ({"type": "local", "command": ["x", "-y"], "environment": {"A": True}}, "stdio"),
+        ({"source": "custom", "command": {"path": "x", "args": ["-y"], "env": {}}}, "stdio"),
+        ({"command": "x", "timeout": 0, "url": None}, "stdio"),
+    ],
+)
+def test_keys_that_do_not_go_together_cost_no_server(
+    entry: dict[str, object], transport: str
+) -> None:
+    parsed = mcp_servers(a=entry)
+    assert not parsed.rejected
+    assert server(parsed, "a").transport == transport
+    assert {issue.severity for issue in parsed.issues} <= {"warning"}
+
+
+def test_a_command_and_a_url_without_a_type_refuse_the_server() -> None:
+    assert mcp_servers(a={"command": "x", "url": "http://a/mcp"}).rejected == {"a"}
+
+
+def test_numbers_and_booleans_of_the_environment_are_texts() -> None:
+    spec = server(mcp_servers(a={"command": "x", "env": {"N": 8080, "B": True, "C": False}}), "a")
+    assert {name: value.text for name, value in spec.env.items()} == {
+        "N": "8080",
+        "B": "true",
+        "C": "false",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "timeout", "seconds"),
+    [
+        ("mcp.json", 60, 60),
+        ("mcp.json", 60_000, 60),
+        ("mcp.json", "30000", 30),
+        ("cline_mcp_settings.json", 3600, 3600),
+        ("mcp_settings.json", 1800, 1800),
+    ],
+)
+def test_a_timeout_has_the_unit_of_its_client(name: str, timeout: object, seconds: float) -> None:
+    text = json.dumps({"mcpServers": {"a": {"command": "x", "timeout": timeout}}})
+    assert server(parse_text(text, name), "a").call_timeout == seconds
+
+
+def test_headers_of_codex_name_variables() -> None:
+    entry = {
+        "url": "http://a/mcp",
+        "bearer_token_env_var": "TOKEN",
+        "env_http_headers": {"X-A": "A"},
+        "http_headers": {"X-B": "b"},
+        "tool_timeout_sec": 5,
+        "startup_timeout_sec": 7,
+    }
+    spec = server(mcp_servers(a=entry), "a")
+    assert spec.headers == {
+        "X-B": Value("literal", "b"),
+        "Authorization": Value("literal", "Bearer ${TOKEN}"),
+        "X-A": Value("env", "A"),
+    }
+    assert (spec.call_timeout, spec.startup_timeout) == (5, 7)
+
+
+def test_zed_and_opencode_keep_servers_under_keys_of_their_own() -> None:
+    zed = {"context_servers": {"a": {"command": "x", "args": []}}, "theme": "One"}
+    assert server(parse_text(json.dumps(zed), "settings.json"), "a").command == "x"
+    code = {"mcp": {"a": {"type": "local", "command": ["x", "-y"], "enabled": True}}}
+    assert server(parse_text(json.dumps(code), "opencode.json"), "a").args == ("-y",)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from functools import partial
+from pathlib import Path, PurePath
 from typing import Final
 
-from leaseway.control_plane.config.formats.clients import read_claude_settings, read_clients
+from leaseway.control_plane.config.formats.clients import read_clients
 from leaseway.control_plane.config.formats.native import read_native
 from leaseway.control_plane.config.formats.three_layer import read_three_layer
 from leaseway.control_plane.config.layers.combine import LayerDocument, combine
@@ -26,6 +27,8 @@ _CLIENT_FILES: Final = frozenset(
     {".kode.json", ".claude.json", "claude_desktop_config.json", "mcp.json", ".mcp.json"}
 )
 _CLAUDE_SETTINGS: Final = ("enabledMcpjsonServers", "disabledMcpjsonServers", "permissions")
+_IN_SECONDS: Final = frozenset({"cline_mcp_settings.json", "mcp_settings.json"})
+"""Files of Cline and Roo Code, whose timeouts are seconds, also from 1,000 on."""
 _STRICT: Final = frozenset({"system", "kubernetes", "domain"})
 """Layers in which a literal credential is an error."""
 
@@ -91,22 +94,29 @@ def _choose_reader(root: Table, layer: Layer) -> DocumentReader:
     bare = layer.bare
     if "paths" in values and ("openapi" in values or "swagger" in values):
         return _refuse_openapi
+    read = partial(read_clients, implied=implied, bare=bare, in_seconds=name in _IN_SECONDS)
+    if "projects" in values and name == ".claude.json":
+        return read("mcpServers", "Claude Code", folder=Path.cwd())
     if name.startswith("settings") and json_file and any(key in values for key in _CLAUDE_SETTINGS):
-        return read_claude_settings(implied, bare=bare)
+        return read("mcpServers", "Claude settings")
     if "mcpServers" in values and ("version" not in values or json_file):
-        return read_clients("mcpServers", "mcpServers", implied, bare=bare)
+        return read("mcpServers", "mcpServers")
     if "inputs" in values or ("servers" in values and json_file and "version" not in values):
-        return read_clients("servers", "VS Code", implied, bare=bare)
+        return read("servers", "VS Code")
     if json_file and _holds_servers(values.get("mcp")):
-        return read_clients("mcp.servers", "VS Code", implied, bare=bare)
+        return read("mcp.servers", "VS Code")
+    if json_file and isinstance(values.get("mcp"), Table) and name.startswith("opencode."):
+        return read("mcp", "opencode")
+    if "context_servers" in values and json_file:
+        return read("context_servers", "Zed")
     version = values.get("version")
     quoted = isinstance(version, Leaf) and version.value == "1.0"
     if "schema" in values or "inherit" in values or quoted:
         return read_three_layer(implied)
     if json_file and name in _CLIENT_FILES and "servers" not in values:
-        return read_clients("mcpServers", "mcpServers", implied, bare=bare)
+        return read("mcpServers", "mcpServers")
     if json_file and name.startswith("settings") and "servers" not in values:
-        return read_claude_settings(implied, bare=bare)
+        return read("mcpServers", "Claude settings")
     return read_native
 
 

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Final
 
+from leaseway.control_plane.config.formats.client_keys import looks_restrictive
 from leaseway.control_plane.config.layers.document import (
     Document,
     repeated_root,
     server_entries,
 )
 from leaseway.control_plane.config.schema.entries import read_defaults
-from leaseway.control_plane.config.schema.issues import IssueReason, Where
-from leaseway.control_plane.config.schema.keys import ROOT_KEYS
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS
 from leaseway.control_plane.config.schema.tables import read_table, unique_entries
 from leaseway.control_plane.config.tree.yaml_tree import START, Table, TableEntry
 from leaseway.wire.names import nearest
@@ -37,6 +38,7 @@ def read_native(root: Table, where: Where) -> Document | None:
     values = read_table(entries, ROOT_KEYS, where, "the file")
     _require_root(entries, where)
     _require_tenants(entries, where)
+    _reject_restrictions(entries, where)
     table: Table | None = values.get("servers")
     if table is None:
         return None
@@ -71,6 +73,21 @@ def _require_tenants(entries: Sequence[TableEntry], where: Where) -> None:
         issue.severity == "error" and re.match(r"tenants\b", issue.key) for issue in issues
     ):
         where.log.broken = True
+
+
+def _reject_restrictions(entries: Sequence[TableEntry], where: Where) -> None:
+    """Reject a file with an unknown key that may restrict its servers, which would run without it.
+
+    That is a key of a server, which holds for no server here, or one that looks like a restriction.
+    """
+    for entry in entries:
+        unknown = entry.name not in ROOT_KEYS
+        if unknown and (entry.name in SERVER_KEYS or looks_restrictive(entry.name)):
+            message = (
+                f"{quoted(entry.name)} beside 'servers' would restrict none of them, so the file is"
+                " refused. Write it in each server that it is for."
+            )
+            where.child(entry).fatal(entry.at, IssueReason.UNKNOWN_KEY, message)
 
 
 def _require_root(entries: Sequence[TableEntry], where: Where) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from leaseway.control_plane.config.layers.denials import asked_message, denied_of, id_of
 from leaseway.control_plane.config.layers.document import (
     CONFIG_OF_CLASS,
     Document,
@@ -143,6 +144,11 @@ class LayerDocument:
     document: Document
     failed: Set[str]
 
+    @property
+    def denies(self) -> bool:
+        """Whether it denies servers, or tools of servers, that other files declare."""
+        return bool(self.document.denied) or self.document.only is not None
+
     def where(self, log: IssueLog) -> Where:
         return Where(log).at_key(self.document.root, replace(self.document.at, file=self.path))
 
@@ -175,7 +181,10 @@ def combine(documents: Sequence[LayerDocument], log: IssueLog) -> ParsedConfig:
     defaults = [each.defaults for each in common if each.defaults.given]
     tenants = [each.tenants for each in common if each.tenants is not None]
     combination = _Combination(
-        log, defaults[-1] if defaults else NO_DEFAULTS, tenants[-1] if tenants else None
+        log,
+        defaults[-1] if defaults else NO_DEFAULTS,
+        tenants[-1] if tenants else None,
+        denying=[each for each in documents if each.kind != "domain" and each.denies],
     )
     base: dict[str, _Declared] = {}
     for layer in documents:
@@ -195,6 +204,7 @@ class _Combination:
     log: IssueLog
     defaults: Defaults
     tenants: Tenants | None = None
+    denying: Sequence[LayerDocument] = ()
     specs: dict[VariantKey, ServerSpec] = field(default_factory=dict)
     refused: set[VariantKey] = field(default_factory=set)
     origins: dict[VariantKey, Mapping[str, Position]] = field(default_factory=dict)
@@ -269,6 +279,12 @@ class _Combination:
                 self._report_undeclared(domain, entry, base)
             else:
                 self._add_variant(domain, declared, entry, sessions)
+        if domain.denies:  # also for servers that the file does not name
+            named = {entry.name for entry in domain.document.servers}
+            for name, declared in base.items():
+                if name not in named:
+                    nothing = TableEntry(name, START, Table(START, ()))
+                    self._add_variant(domain, declared, nothing, sessions)
 
     def _add_variant(
         self,
@@ -291,6 +307,7 @@ class _Combination:
             log.failed.add(entry.name)
         spec = self._read(replace(declared, entry=over), sessions, log, key)
         spec = _narrowed(spec, domain, entry, narrowing, log)
+        spec = _without_denied(spec, domain, log) if domain.denies else spec
         for issue in self._newly_enabled_tools(domain, entry, spec):
             log.add(issue)
         confined = confined_files(entry, declared.entry, domain.tenant, self.tenants)
@@ -342,6 +359,9 @@ class _Combination:
             log.failed.add(name)
         defaults = self.defaults if self.defaults.given else declared.by.document.implied
         spec = read_entry(entry, declared.by.where(log), defaults)
+        for layer in self.denying:
+            if layer is not declared.by:  # there it is part of the entry already
+                spec = _without_denied(spec, layer, log)
         prefix = f"{declared.by.document.root}.{name}."
         self.origins[key] = {
             path.removeprefix(prefix): at
@@ -446,3 +466,23 @@ def _narrowed(
             below: NameFilter = getattr(spec, each.name)
             spec = replace(spec, **{each.name: below.narrowed(rules)})  # type: ignore[arg-type]
     return spec
+
+
+def _without_denied(
+    spec: ServerSpec | None, layer: LayerDocument, log: IssueLog
+) -> ServerSpec | None:
+    """Return a spec without what a layer's file denies by full names; None if that is all of it."""
+    if spec is None:
+        return None
+    server_id = spec.key.server_id
+    only = layer.document.only
+    whole, patterns, asked = denied_of(layer.document.denied, server_id)
+    if whole or (only is not None and server_id not in {*only, *map(id_of, only)}):
+        return None
+    if asked is not None:
+        reason = IssueReason.RESTRICTION_NOT_TAKEN_OVER
+        message = asked_message(asked)
+        log.add(layer.error("permissions", asked.at, message, reason=reason, server=server_id))
+        return None
+    denied = NameFilter(blacklist=tuple(str(each.value) for each in patterns))
+    return replace(spec, tools=spec.tools.narrowed(denied))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from leaseway.control_plane.config.layers.denials import DeniedTools
 from leaseway.control_plane.config.schema.entries import NO_DEFAULTS, Defaults
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.policy import Tenants
@@ -58,6 +59,8 @@ class Document:
         tenants: The file's grants; None grants everything to everyone.
         inherit: The system file that the file was written for, or empty.
         implied: The defaults of a format that cannot state any.
+        denied: Tools that it denies on servers of other files, too.
+        only: The only servers of any file that it lets run, or None for all.
     """
 
     form: str
@@ -68,6 +71,8 @@ class Document:
     tenants: Tenants | None = None
     inherit: str = ""
     implied: Defaults = NO_DEFAULTS
+    denied: tuple[DeniedTools, ...] = ()
+    only: frozenset[str] | None = None
 
 
 DocumentReader = Callable[[Table, Where], Document | None]
@@ -89,10 +94,16 @@ def transport_entry(name: str, at: Position) -> TableEntry:
 
 
 def whitelist(entry: TableEntry) -> TableEntry:
-    """Return a filter that is written as a list of names as one with a whitelist."""
+    """Return a filter that is written as a list of names as one with a whitelist.
+
+    An empty list becomes a filter that no name passes; an empty whitelist would let all pass.
+    """
     if not isinstance(entry.value, Items):
         return entry
     at = entry.value.at
+    if not entry.value.items:
+        every = Items(at, (Leaf(at, "*", "*"),))
+        return replace(entry, value=Table(at, (TableEntry("blacklist", entry.at, every),)))
     return replace(entry, value=Table(at, (TableEntry("whitelist", entry.at, entry.value),)))
 
 

@@ -22,6 +22,7 @@ from leaseway.control_plane.config.tree.yaml_tree import (
     TableEntry,
     Tree,
 )
+from leaseway.spec.lease_names import NAMES
 from leaseway.spec.model import ServerSpec
 from leaseway.spec.name_filters import NO_FILTER, NameFilter, passes
 from leaseway.spec.permissions import EVERYTHING
@@ -140,7 +141,8 @@ def _references_in(tree: Tree) -> Iterator[Reference]:
     match tree:
         case Leaf():
             for name, _ in references(tree.text if isinstance(tree.value, str) else ""):
-                yield Reference("env", name, tree.at)
+                if name not in NAMES:  # a tenant's own names are no secrets of others
+                    yield Reference("env", name, tree.at)
         case Items():
             for item in tree.items:
                 yield from _references_in(item)

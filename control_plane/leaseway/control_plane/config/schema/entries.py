@@ -15,6 +15,7 @@ from leaseway.control_plane.config.schema.filters import for_server
 from leaseway.control_plane.config.schema.http_api.servers import add_http_tools
 from leaseway.control_plane.config.schema.issues import IssueLog, IssueReason, Where, quoted
 from leaseway.control_plane.config.schema.keys import ROOT_KEYS, SERVER_KEYS
+from leaseway.control_plane.config.schema.lease_names import check_lease_names
 from leaseway.control_plane.config.schema.process_servers import (
     check_builtin,
     check_image,
@@ -102,6 +103,7 @@ def read_entry(entry: TableEntry, servers: Where, defaults: Defaults) -> ServerS
         where.error(entry.at, IssueReason.DEFAULTS_REFUSED, message)
     _check_warm(entry, values, where)
     check_image(entry, values, where)
+    check_lease_names(entry, values, where)
     if transport == "http_api" and server_id not in where.log.failed:
         transforms = for_server(values.get("transforms", defaults.transforms), server_id)
         add_http_tools(entry, values, transforms, where)

@@ -29,6 +29,7 @@ from leaseway.control_plane.config.schema.values import (
     worker_text,
 )
 from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
+from leaseway.spec.lease_names import PRIVATE, depth_of_names
 from leaseway.spec.model import TRANSPORTS, Value
 from leaseway.wire.names import SECRET_NAME, SECRET_NAME_RULE
 
@@ -74,7 +75,9 @@ def _shown_text(what: str, *, longest: int = MAX_TEXT, empty: bool = True) -> Re
 
 
 def _folder_fault(path: str) -> str | None:
-    if path.startswith(("/", "${")):
+    if path == PRIVATE:
+        return None
+    if path.startswith(("/", "${")) and depth_of_names(path) < len(path.split("/")):
         return None
     return f"must be an absolute path, but is {quoted(path)}."
 

@@ -24,7 +24,7 @@ from leaseway.control_plane.config.schema.values import (
     reader,
     suggestion,
 )
-from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, TableEntry, Tree
+from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
 from leaseway.spec.model import Transform
 from leaseway.spec.name_filters import NameFilter
 
@@ -74,8 +74,18 @@ def _filter(key: str, noun: str, fault_of: Callable[[str], str]) -> Reader[NameF
         return text
 
     patterns = list_of(read, MAX_PATTERNS)
+
+    @reader({**patterns.schema, "minItems": 1})
+    def read_whitelist(node: Tree, where: Where) -> tuple[str, ...]:
+        if isinstance(node, Items) and not node.items:
+            raise BadValue(
+                f"{quoted(where.key)} is empty. To expose no {noun}, write \"blacklist: ['*']\";"
+                " to expose all, remove it."
+            )
+        return patterns.read(node, where)
+
     keys = keyed(
-        Key("whitelist", patterns),
+        Key("whitelist", read_whitelist),
         Key("blacklist", patterns),
     )
     return record(keys, NameFilter, f"'{key}'")

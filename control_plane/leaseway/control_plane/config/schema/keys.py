@@ -215,7 +215,12 @@ SERVER_KEYS: Final = keyed(
         transports=_STDIO,
         about="On Kubernetes, the PodTemplateSpec that pods are based on.",
     ),
-    Key("cwd", fields.folder, transports=_STDIO, about="The folder that the process starts in."),
+    Key(
+        "cwd",
+        fields.folder,
+        transports=_STDIO,
+        about="The folder that the process starts in; private: a fresh one for each instance.",
+    ),
     Key("env", fields.environment, transports=PROCESSES, for_registered=True),
     Key(
         "env_file",

@@ -23,6 +23,7 @@ from leaseway.data_plane.mcp.process.sandbox.mounts import (
     other_servers_folders,
     permitted_paths,
 )
+from leaseway.spec.lease_names import PRIVATE, names_in
 from leaseway.spec.model import Limits, ServerSpec
 from leaseway.wire.errors import Fault
 
@@ -43,6 +44,7 @@ class Launch:
         container: The server's container, if the process is a container engine's client; remove it
             after the process's exit.
         cwd: The working directory; empty for the worker's own.
+        private: The working directory if it is to be removed after the process's exit.
     """
 
     command: tuple[str, ...]
@@ -53,6 +55,7 @@ class Launch:
     warnings: tuple[tuple[str, str], ...] = ()
     container: Container | None = None
     cwd: str = ""
+    private: Path | None = None
 
 
 async def prepare(
@@ -66,7 +69,7 @@ async def prepare(
     """Return how to start a server; the caller must remove the launch's cgroup.
 
     A server without limits, sandbox and `cwd` is started as configured. A sandbox hides the folders
-    of the other servers and Leaseway's own files.
+    of the other servers and Leaseway's own files; a working directory of its own is writable.
 
     Raises:
         Fault: SERVER_NOT_READY with `problem` COMMAND_NOT_FOUND, START_FAILED,
@@ -89,6 +92,8 @@ async def prepare(
                 sandbox = spec.sandbox
                 if not permissions.write:
                     sandbox = replace(sandbox, writable_paths=())
+                if spec.cwd == PRIVATE or names_in([spec.cwd]):
+                    sandbox = replace(sandbox, writable_paths=(*sandbox.writable_paths, cwd))
                 base = cwd or str(Path.cwd())
                 paths = permitted_paths(permissions, base)
                 hidden = await disk.run(other_servers_folders, spec, whole, base, surroundings)

@@ -27,6 +27,7 @@ from leaseway.data_plane.mcp.process.launch import Launch
 from leaseway.data_plane.mcp.process.reaper import MARK_VARIABLE, Reaper, reap_killed
 from leaseway.data_plane.mcp.process.spawner import SpawnHangsError
 from leaseway.data_plane.mcp.process.stderr import StderrTail
+from leaseway.wire import ancestors
 from leaseway.wire.bounds import MIB
 from leaseway.wire.errors import Fault
 
@@ -177,6 +178,8 @@ class ServerProcess:
             self._stderr_transport.close()
         elif self._popen.stderr is not None:
             self._popen.stderr.close()
+        if self._launch.private is not None:
+            await self._reaper.folders.remove(self._launch.private)
         cgroup = self._launch.cgroup
         if cgroup is not None and not await cgroup.remove():
             _logger.warning(
@@ -284,7 +287,7 @@ def _spawn(launch: Launch, mark: str) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**launch.environment, MARK_VARIABLE: mark},
+        env={**launch.environment, **ancestors.inherited(os.environ), MARK_VARIABLE: mark},
         cwd=launch.cwd or None,
         bufsize=0,
         start_new_session=True,

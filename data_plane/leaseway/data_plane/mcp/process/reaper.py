@@ -31,6 +31,7 @@ from typing import Final
 
 from leaseway.data_plane.mcp.process.cgroups import Cgroups
 from leaseway.data_plane.mcp.process.containers import Containers
+from leaseway.data_plane.mcp.process.private_folders import PrivateFolders, folder_of_run
 from leaseway.data_plane.mcp.process.spawner import Spawner
 
 _logger = logging.getLogger(__name__)
@@ -125,6 +126,7 @@ class Reaper:
     Attributes:
         cgroups: The worker's cgroups; the reaper process removes them.
         containers: The worker's containers; likewise.
+        folders: The private folders of its servers; likewise.
         spawner: Starts servers such that their children keep their mark.
     """
 
@@ -133,10 +135,12 @@ class Reaper:
         self.spawner = Spawner()
         self._token = secrets.token_hex(16)
         self._run_file = _RunFile(self._token)
+        self.folders = PrivateFolders(self._token, self._register_folder)
         self.containers = Containers(os.environ, self._token[:8])
         self._engine = ""
         self._groups: set[int] = set()
         self._folders: list[Path] = []
+        self._private: Path | None = None
         self._marks = 0
         self._closed = False
         self._loop = asyncio.get_running_loop()
@@ -206,6 +210,10 @@ class Reaper:
         self._folders.append(folder)
         self._send_line(f"cgroup {folder}\n")
 
+    def _register_folder(self, folder: Path) -> None:
+        self._private = folder
+        self._send_line(f"folder {folder}\n")
+
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(  # noqa: S603 - our own file, run by our own interpreter
             [sys.executable, "-I", "-S", str(_PROGRAM)],
@@ -219,6 +227,8 @@ class Reaper:
         lines = [
             f"mark {self._token}.\n",
             *(f"-0 {token}.\n" for token in self._run_file.dead_tokens),
+            *(f"remove {folder_of_run(token)}\n" for token in self._run_file.dead_tokens),
+            *([f"folder {self._private}\n"] if self._private is not None else ()),
             *(f"cgroup {folder}\n" for folder in self._folders),
             *([self._engine] if self._engine else ()),
             *(f"+{group}\n" for group in self._groups),

@@ -5,6 +5,8 @@ its standard input, a pipe from the worker:
 
 - `mark TEXT`: every process that the worker starts has TEXT in its environment.
 - `cgroup PATH`: the worker's own cgroup, with a child for each limited instance.
+- `folder PATH`: a folder of the worker, to remove at the end.
+- `remove PATH`: such a folder of an earlier run, to remove now.
 - `engine JSON`: the worker runs containers; the commands that list and remove them.
 - `+PGID`: a process group was started.
 - `end`: the worker shuts down in order: no container start is in flight.
@@ -22,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,36 +46,60 @@ def main(batches: Iterable[Iterable[bytes]]) -> None:
     """Read the worker's lines until it exits, then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    mark = b""
-    groups: set[int] = set()
-    cgroups: set[Path] = set()
-    engines: list[bytes] = []
-    empty_polls = _ROUNDS
+    worker = _Worker()
     for batch in batches:
-        ended: set[bytes] = set()
         for line in batch:
-            verb, _, rest = line.partition(b" ")
-            if verb == b"mark":
-                mark = rest
-            elif verb == b"cgroup":
-                cgroups.add(Path(os.fsdecode(rest)))
-            elif verb == b"engine":
-                engines.append(rest)
-            elif verb == b"end":
-                empty_polls = 1
-            elif verb.startswith(b"+"):
-                groups.add(int(verb[1:]))
-            elif verb.startswith(b"-"):
-                groups.discard(int(verb[1:]))
-                ended.add(rest)
-        kill_marked(ended)
-    for group in groups:
+            worker.handle(line)
+        worker.clean_up_ended()
+    for group in worker.groups:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
-    kill_marked({mark})
-    for engine in engines:
-        remove_containers(json.loads(engine), empty_polls)
-    _remove_all(cgroups)
+    kill_marked({worker.mark})
+    for folder in worker.folders:
+        remove_tree(folder)
+    for engine in worker.engines:
+        remove_containers(json.loads(engine), worker.empty_polls)
+    _remove_all(worker.cgroups)
+
+
+class _Worker:
+    """What a worker has registered, and what has ended since the last batch of lines."""
+
+    def __init__(self) -> None:
+        self.mark = b""
+        self.groups: set[int] = set()
+        self.cgroups: set[Path] = set()
+        self.folders: set[Path] = set()
+        self.engines: list[bytes] = []
+        self.empty_polls = _ROUNDS
+        self._ended: set[bytes] = set()
+        self._removed: set[Path] = set()
+
+    def handle(self, line: bytes) -> None:
+        verb, _, rest = line.partition(b" ")
+        if verb == b"mark":
+            self.mark = rest
+        elif verb == b"cgroup":
+            self.cgroups.add(Path(os.fsdecode(rest)))
+        elif verb == b"folder":
+            self.folders.add(Path(os.fsdecode(rest)))
+        elif verb == b"remove":
+            self._removed.add(Path(os.fsdecode(rest)))
+        elif verb == b"engine":
+            self.engines.append(rest)
+        elif verb == b"end":
+            self.empty_polls = 1
+        elif verb.startswith(b"+"):
+            self.groups.add(int(verb[1:]))
+        elif verb.startswith(b"-"):
+            self.groups.discard(int(verb[1:]))
+            self._ended.add(rest)
+
+    def clean_up_ended(self) -> None:
+        kill_marked(self._ended)
+        for folder in self._removed:
+            remove_tree(folder)
+        self._ended, self._removed = set(), set()
 
 
 def batches(descriptor: int) -> Iterator[list[bytes]]:
@@ -126,6 +153,18 @@ def _run(command: list[str], environment: dict[str, str]) -> str:
         check=False,
     )
     return done.stdout
+
+
+def remove_tree(folder: Path) -> bool:
+    """Remove a folder that a server could change, without following links; return success."""
+    with contextlib.suppress(OSError, RecursionError):
+        for root, names, _ in os.walk(folder):
+            for name in names:
+                path = os.path.join(root, name)  # noqa: PTH118 - faster for large trees
+                if not os.path.islink(path):  # noqa: PTH114
+                    os.chmod(path, 0o700)  # noqa: PTH101
+        shutil.rmtree(folder)
+    return not folder.exists()
 
 
 def kill_in_cgroup(folder: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,12 +45,16 @@ from leaseway.cli.options.front import (
 )
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_arguments_option
+from leaseway.wire import ancestors
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from leaseway.front.calling.media import MediaMode
 
+_HOLD: Final = 8.0
+"""Seconds that the handshake waits at most until it is known which servers do not run: most clients
+give up after 10 s or more."""
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -192,16 +196,23 @@ def mcp(
     """
     for number in _STOPS:
         signal.signal(number, _exit_at_once)
+    within: dict[str, str] = {}
     if config:
-        existing_sources(config)
+        sources = existing_sources(config)
+        within = ancestors.extended(
+            os.environ, _new_token(ancestors.of_files(each.path for each in sources))
+        )
+    else:
+        _new_token(ancestors.of_address(connection.address.reachable))
     # Redirect other output of this process to stderr: stdout carries only MCP messages.
     output = os.dup(1)
     os.dup2(2, 1)
     from leaseway.front.handshake import HandshakeResponder
 
-    handshake = HandshakeResponder(0, output)  # answers before the slow imports below
+    # It answers before the slow imports below; with --config, once it is known what does not run.
+    handshake = HandshakeResponder(0, output, _HOLD if config else 0.0)
     key = shared_key()
-    planes = _ChildPlanes(config, prefix, vault, connection.log) if config else None
+    planes = _ChildPlanes(config, prefix, vault, connection.log, within) if config else None
 
     async def run() -> int:
         from leaseway.front.app import FrontOptions, run_stdio
@@ -222,6 +233,22 @@ def mcp(
             return await run_stdio(options, server, handshake)
 
     return run_process("mcp", "", connection.log, lambda: _cancelled_by_signals(run()), False)
+
+
+def _new_token(token: str) -> str:
+    """Return a token, unless this process runs below the Leaseway that it stands for.
+
+    Raises:
+        CliFailure: It does.
+    """
+    if ancestors.contains(os.environ, token):
+        raise CliFailure(
+            "This `leaseway mcp` was started by a Leaseway that runs the same servers, or is the"
+            f" {ancestors.MAX_DEPTH + 1}th one within another: it would start itself for ever."
+            " Remove its entry from the configuration of that Leaseway.",
+            FAILED,
+        )
+    return token
 
 
 def _exit_at_once(_number: int, _frame: object) -> None:
@@ -251,19 +278,25 @@ class _ChildPlanes:
         prefix: The value of `--prefix`.
         vault: The worker's vault options.
         log: The log options of both.
+        within: The mark of processes below this one.
     """
 
     def __init__(
-        self, config: tuple[str, ...], prefix: str, vault: list[str], log: LogOptions
+        self,
+        config: tuple[str, ...],
+        prefix: str,
+        vault: list[str],
+        log: LogOptions,
+        within: Mapping[str, str],
     ) -> None:
         self._config = config
         self._prefix = prefix
         self._vault = vault
         self._log = log
         self._control_plane = Child(
-            "control plane", self._control_plane_arguments, {}, withheld=WORKER_ONLY
+            "control plane", self._control_plane_arguments, within, withheld=WORKER_ONLY
         )
-        self._worker = Child("worker", self._worker_arguments, {}, withheld=CONTROL_PLANE_ONLY)
+        self._worker = Child("worker", self._worker_arguments, within, withheld=CONTROL_PLANE_ONLY)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Endpoint]:

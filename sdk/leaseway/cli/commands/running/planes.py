@@ -40,7 +40,7 @@ from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_option
 from leaseway.cli.output.tables import say
 from leaseway.vault.key import VaultPlace
-from leaseway.wire import bounds
+from leaseway.wire import ancestors, bounds
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint
 
 if TYPE_CHECKING:
@@ -275,6 +275,8 @@ def worker(
     `metrics URL` and `artifacts URL` if it serves them.
     """
     credentials.require_for(listen)
+    for address in control_planes:
+        os.environ.update(ancestors.extended(os.environ, ancestors.of_address(address.reachable)))
     with _gc_disabled():
         from leaseway.data_plane.app import run
         from leaseway.data_plane.core.artifacts.index import ArtifactLimits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import signal
 from collections import Counter
@@ -46,7 +47,7 @@ from leaseway.cli.options.front import FrontReach, front_options
 from leaseway.cli.options.identity import Credentials, identity_options
 from leaseway.cli.options.vault import vault_arguments_option
 from leaseway.cli.output.tables import say
-from leaseway.wire import bounds
+from leaseway.wire import ancestors, bounds
 from leaseway.wire.channels.auth import WORKER_KEY_VARIABLE
 from leaseway.wire.channels.endpoint import DEFAULT_ADDRESS, Endpoint, parse_endpoint
 from leaseway.wire.names import DEFAULT_TENANT
@@ -154,12 +155,20 @@ def _check(options: _Options) -> None:
         raise click.UsageError(f"{arguments[0]} is for MCP clients: add --mcp HOST:PORT.")
     _check_ports("--metrics", options.metrics, workers, credentials)
     _check_ports("--artifacts-http", options.artifacts.http, workers - 1, credentials)
-    startable_sources(options.config)
+    if ancestors.contains(os.environ, _own_token(options)):
+        raise CliFailure(
+            "This `leaseway up` was started by a Leaseway that runs the same servers: it would"
+            " start itself for ever. Remove its entry from the configuration."
+        )
     if listen.is_wildcard and not options.advertise:
         raise click.UsageError(
             f"The workers listen on all addresses ({listen.host}): add --advertise HOST, the host "
             "at which callers reach them."
         )
+
+
+def _own_token(options: _Options) -> str:
+    return ancestors.of_files(each.path for each in startable_sources(options.config))
 
 
 def _check_ports(option: str, first: Endpoint | None, more: int, credentials: Credentials) -> None:
@@ -178,7 +187,8 @@ class _Up:
 
     def __init__(self, options: _Options) -> None:
         self._options = options
-        self._environment: dict[str, str] = {}
+        own = _own_token(options)
+        self._environment = ancestors.extended(os.environ, own)
         self._starts: Counter[str] = Counter()
         self._control_plane = Child(
             "control plane",

@@ -1,0 +1,132 @@
+"""What the keys of a server mean in other clients' files: native, harmless, or a restriction.
+
+A key that is none of these, but whose name looks like a restriction, refuses its server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from leaseway.control_plane.config.formats.tool_rules import folded
+from leaseway.control_plane.config.tree.yaml_tree import Items, Table, TableEntry, Tree
+
+RENAMED: Final[Mapping[str, str]] = {
+    "type": "transport",
+    "transportType": "transport",
+    "httpUrl": "url",
+    "serverUrl": "url",
+    "uri": "url",
+    "endpoint": "url",
+    "cmd": "command",
+    "envs": "env",
+    "environment": "env",
+    "envFile": "env_file",
+    "workingDirectory": "cwd",
+    "working_directory": "cwd",
+    "http_headers": "headers",
+    "httpHeaders": "headers",
+    "requestHeaders": "headers",
+}
+"""Keys of clients by the native key that they are spellings of."""
+
+SECONDS: Final[Mapping[str, tuple[str, float | None]]] = {
+    "timeout": ("call_timeout", None),
+    "requesttimeout": ("call_timeout", None),
+    "tooltimeoutsec": ("call_timeout", 1.0),
+    "tooltimeoutms": ("call_timeout", 1_000.0),
+    "timeoutms": ("call_timeout", 1_000.0),
+    "startuptimeoutsec": ("startup_timeout", 1.0),
+    "startuptimeoutms": ("startup_timeout", 1_000.0),
+    "inittimeout": ("startup_timeout", None),
+}
+"""Folded keys of timeouts: the native key, and how many of their units are a second. None: a
+number from 1,000 on is in milliseconds, a smaller one in seconds."""
+
+READ_ONLY: Final = frozenset({"readonly", "readonlymode"})
+APPROVAL_MODES: Final = frozenset(
+    {"requireapproval", "approvalmode", "defaulttoolsapprovalmode", "toolapprovalmode"}
+)
+"""Folded keys whose values say whether a person is asked."""
+
+NESTED: Final = frozenset({"options", "toolconfiguration"})
+"""Folded keys of mappings whose members count as keys of the server."""
+
+_GRANT: Final = (
+    "it says what runs without a question, and Leaseway asks no one except for tools with"
+    " 'risk: financial'"
+)
+_SIGN_IN: Final = "requests are sent without this sign-in; write what the server needs in 'headers'"
+_SHOWN: Final = "only the client shows it"
+_OWN: Final = "Leaseway decides it by itself"
+
+HARMLESS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        (
+            *("alwaysallow", "autoapprove", "autoapproval", "autoapprovetools", "autoallow"),
+            *("alwaysapprove", "trust", "trusted", "autoapproved"),
+        ),
+        _GRANT,
+    ),
+    **dict.fromkeys(
+        (
+            *(
+                "oauth",
+                "auth",
+                "authentication",
+                "authprovidertype",
+                "oauthscopes",
+                "oauthresource",
+            ),
+            *("oauthclientid", "scopes", "headershelper", "targetaudience"),
+            *("targetserviceaccount", "requiresoauth"),
+        ),
+        _SIGN_IN,
+    ),
+    **dict.fromkeys(
+        (
+            *("name", "title", "displayname", "icon", "iconurl", "iconpath", "version", "author"),
+            *("homepage", "repository", "license", "tags", "category", "gallery", "comment"),
+            *("note", "notes", "fromgalleryid", "serverinstructions", "includeinstructions"),
+            *("chatmenu", "displaynameoverride", "bundled", "source", "schema"),
+        ),
+        _SHOWN,
+    ),
+    **dict.fromkeys(
+        (
+            *("supportsparalleltoolcalls", "toolprefix", "toolnameprefix", "toolsprefix"),
+            *("cachetoolslist", "dev", "disableautorestart", "autostart", "autoconnect"),
+            *("required", "extensionname", "watchpaths", "restart", "dynamictools"),
+        ),
+        _OWN,
+    ),
+}
+"""Folded keys that restrict nothing, with the reason, which completes "is not taken over: "."""
+
+_WORDS: Final = (
+    *("tool", "allow", "deny", "denied", "exclu", "includ", "disable", "enabled", "block"),
+    *("permi", "filter", "restrict", "readonly", "scope", "sandbox", "approv", "confirm"),
+    *("forbid", "whitelist", "blacklist", "only", "hide", "hidden", "limit", "quota", "policy"),
+    *("policies", "rule", "guard", "acl", "role", "grant", "consent", "isolat", "secur", "trust"),
+    *("expose", "visib", "protect", "reject", "prohibit", "safe", "danger", "risk", "privilege"),
+)
+
+
+def looks_restrictive(name: str) -> bool:
+    """Return whether a key, by its name, may say what the server or its caller may not do."""
+    key = folded(name)
+    return key not in HARMLESS and any(word in key for word in _WORDS)
+
+
+def restrictive_members(node: Tree) -> Iterator[TableEntry]:
+    """Yield the keys anywhere below a value that look like restrictions."""
+    match node:
+        case Table():
+            for entry in node.entries:
+                if looks_restrictive(entry.name):
+                    yield entry
+                elif folded(entry.name) not in HARMLESS:
+                    yield from restrictive_members(entry.value)
+        case Items():
+            for item in node.items:
+                yield from restrictive_members(item)

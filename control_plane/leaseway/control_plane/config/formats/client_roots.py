@@ -1,0 +1,277 @@
+"""What clients say about servers outside of their entries: switches, denied tools, projects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from leaseway.control_plane.config.formats.client_keys import looks_restrictive
+from leaseway.control_plane.config.formats.tool_rules import (
+    ALLOW,
+    DENY,
+    FILTERS,
+    NotUnderstood,
+    folded,
+)
+from leaseway.control_plane.config.layers.denials import CLAUDE, DeniedTools, id_of
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.tree.yaml_tree import (
+    Items,
+    Leaf,
+    Table,
+    TableEntry,
+    Tree,
+)
+
+_OPENCODE: Final = ("{}_",)
+_ALL_FORMS: Final = ("mcp__{}__", "mcp_{}_", "{}__", "{}/", "{}.", "{}:", "")
+"""How clients write a tool's full name, up to the tool's own; empty: the tool's name alone."""
+_SHOWN: Final = 5
+_MAX_NAME: Final = 512
+
+CONTAINERS: Final = (
+    *("mcpServers", "servers", "mcp.servers", "context_servers", "mcp_servers"),
+    *("amp.mcpServers", "extensions"),
+)
+"""The dotted paths under which clients keep servers."""
+
+
+def find(table: Tree, path: Sequence[str]) -> Tree | None:
+    """Return the value at a path of keys, or None."""
+    node: Tree | None = table
+    for name in path:
+        entries = node.entries if isinstance(node, Table) else ()
+        node = next((entry.value for entry in entries if entry.name == name), None)
+    return node
+
+
+@dataclass(frozen=True)
+class RootRules:
+    """The restrictions of a file's root.
+
+    Attributes:
+        denied: Full names of tools that may not be called, or need a person's approval.
+        only: The only servers that may run, or None for all.
+        never: Servers that may not run.
+        refused: A restriction that is not understood; it refuses every server of the file.
+    """
+
+    denied: tuple[DeniedTools, ...] = ()
+    only: frozenset[str] | None = None
+    never: frozenset[str] = frozenset()
+    refused: NotUnderstood | None = None
+
+    def allows_server(self, server_id: str) -> bool:
+        is_listed = self.only is None or server_id in {*self.only, *map(id_of, self.only)}
+        return is_listed and server_id not in {*self.never, *map(id_of, self.never)}
+
+
+def root_rules(table: Table) -> RootRules:
+    """Read what a file's root restricts, outside of its servers' own entries."""
+    denied: list[DeniedTools] = []
+    only: frozenset[str] | None = None
+    never: set[str] = set()
+    try:
+        for entry in table.entries:
+            denied += _denied_at_root(entry)
+            only = _both(only, _only_servers(entry))
+            never |= _excluded_servers(entry) or frozenset()
+    except NotUnderstood as error:
+        return RootRules(refused=error)
+    return RootRules(tuple(denied), only, frozenset(never))
+
+
+def _denied_at_root(entry: TableEntry) -> Iterator[DeniedTools]:
+    match folded(entry.name):
+        case "permissions":
+            yield from _claude_permissions(entry)
+        case "permission":
+            yield from _opencode_permissions(entry)
+        case "tools" if isinstance(entry.value, Table):
+            yield from _root_tools(entry)
+        case key if key in DENY:
+            yield from _full_names(entry.value, _ALL_FORMS)
+        case "allowedtools":
+            return  # those that Claude Code runs without a question
+        case key if key in FILTERS or key in ALLOW:
+            raise NotUnderstood(entry.at, "it applies to all servers of the file")
+
+
+def _only_servers(entry: TableEntry) -> frozenset[str] | None:
+    match folded(entry.name):
+        case "mcp":
+            _reject_unknown(entry, ("allowed", "excluded", "servers", "inputs"))
+            return _names(entry.member("allowed"))
+        case "allowmcpservers":
+            return _names(entry.value)
+        case "allowedmcpservers":
+            return _managed(entry)
+    return None
+
+
+def _excluded_servers(entry: TableEntry) -> frozenset[str] | None:
+    match folded(entry.name):
+        case "mcp":
+            return _names(entry.member("excluded"))
+        case "excludemcpservers" | "disabledmcpservers":
+            return _names(entry.value)
+        case "deniedmcpservers":
+            return _managed(entry)
+    return None
+
+
+def _both(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+    return other if one is None else one if other is None else one & other
+
+
+def _names(node: Tree | None) -> frozenset[str] | None:
+    """Return a list of servers' names; None for no list, which restricts nothing."""
+    if node is None or (isinstance(node, Leaf) and node.value is None):
+        return None
+    if not isinstance(node, Items) or any(not isinstance(each, Leaf) for each in node.items):
+        raise NotUnderstood(node.at, "it is not a list of names")
+    return frozenset(str(each.value) for each in node.items if isinstance(each, Leaf))
+
+
+def _reject_unknown(entry: TableEntry, known: Sequence[str]) -> None:
+    for each in entry.members:
+        is_known = each.name in known or isinstance(each.value, Table)
+        if not is_known and looks_restrictive(each.name):
+            raise NotUnderstood(each.at, f"{quoted(each.name)} has no meaning here")
+
+
+def _managed(entry: TableEntry) -> frozenset[str] | None:
+    """Return the servers that Claude Code's managed settings name."""
+    if not isinstance(entry.value, Items):
+        return _names(entry.value)
+    names: set[str] = set()
+    for item in entry.value.items:
+        name = find(item, ["serverName"])
+        if not isinstance(name, Leaf) or len(getattr(item, "entries", ())) != 1:
+            raise NotUnderstood(item.at, "it names servers by something else than 'serverName'")
+        names.add(str(name.value))
+    return frozenset(names)
+
+
+def _claude_permissions(entry: TableEntry) -> Iterator[DeniedTools]:
+    for name, asks in (("deny", False), ("ask", True)):
+        node = entry.member(name)
+        for item in node.items if isinstance(node, Items) else ():
+            text = str(item.value) if isinstance(item, Leaf) else ""
+            # Rules of the client's own tools (`Bash(rm *)`, `Read`) name no server.
+            if text.startswith(("mcp__", "*")):
+                if len(text) > _MAX_NAME:
+                    raise NotUnderstood(item.at, f"a name has at most {_MAX_NAME} characters")
+                yield DeniedTools(text, item.at, CLAUDE, asks)
+    mode = entry.member("defaultMode")
+    if isinstance(mode, Leaf) and mode.value == "dontAsk":
+        text = "'defaultMode: dontAsk' denies every tool that 'allow' does not name"
+        raise NotUnderstood(mode.at, text)
+
+
+def _opencode_permissions(entry: TableEntry) -> Iterator[DeniedTools]:
+    for each in entry.members:
+        if isinstance(each.value, Leaf) and each.value.value in ("deny", "ask"):
+            asks = each.value.value == "ask"
+            yield DeniedTools(each.name, each.at, _OPENCODE, asks)
+
+
+def _root_tools(entry: TableEntry) -> Iterator[DeniedTools]:
+    """Yield what `tools` denies: opencode's switches, or Gemini CLI's `exclude`."""
+    for each in entry.members:
+        if isinstance(each.value, Leaf) and each.value.value is False:
+            yield DeniedTools(each.name, each.at, _OPENCODE)
+        elif folded(each.name) in ("exclude", *DENY):
+            yield from _full_names(each.value, _ALL_FORMS)
+
+
+def _full_names(node: Tree, forms: tuple[str, ...]) -> Iterator[DeniedTools]:
+    for item in node.items if isinstance(node, Items) else (node,):
+        if isinstance(item, Leaf) and item.value is None:
+            continue
+        if not isinstance(item, Leaf) or not isinstance(item.value, str):
+            raise NotUnderstood(item.at, "it lists something that is not the name of a tool")
+        if len(item.value) > _MAX_NAME:
+            raise NotUnderstood(item.at, f"a name has at most {_MAX_NAME} characters")
+        yield DeniedTools(item.value, item.at, forms)
+
+
+def in_project(table: Table, where: Where, folder: Path) -> Table:
+    """Return the root of a `.claude.json` with the servers and switches of a folder's project.
+
+    The other projects' servers are reported, because no one would miss them otherwise.
+    """
+    projects = find(table, ["projects"])
+    if not isinstance(projects, Table):
+        return table
+    here = {str(folder), *map(str, folder.parents)}
+    own = max(
+        (each for each in projects.entries if each.name.rstrip("/\\") in here),
+        key=lambda each: len(each.name),
+        default=None,
+    )
+    _report_other_projects(projects, own, where)
+    if own is None:
+        return table
+    added = {each.name: each for each in own.members if _is_of_project(each.name)}
+    return Table(table.at, tuple(_with_projects_keys(table, added)))
+
+
+def _is_of_project(name: str) -> bool:
+    return name == "mcpServers" or (name.endswith("Servers") and folded(name) != "mcpservers")
+
+
+def _with_projects_keys(table: Table, added: dict[str, TableEntry]) -> Iterator[TableEntry]:
+    for entry in table.entries:
+        own = added.pop(entry.name, None)
+        if own is None:
+            yield entry
+        elif isinstance(entry.value, Items) and isinstance(own.value, Items):
+            items = (*entry.value.items, *own.value.items)
+            yield replace(entry, value=replace(entry.value, items=items))
+        elif isinstance(entry.value, Table) and isinstance(own.value, Table):
+            names = {each.name for each in own.members}
+            kept = [each for each in entry.members if each.name not in names]
+            yield entry.with_members((*kept, *own.members))
+        else:
+            yield own
+    yield from added.values()
+
+
+def _has_servers(project: TableEntry) -> bool:
+    servers = project.member("mcpServers")
+    return isinstance(servers, Table) and bool(servers.entries)
+
+
+def _report_other_projects(projects: Table, own: TableEntry | None, where: Where) -> None:
+    others = [each for each in projects.entries if each is not own and _has_servers(each)]
+    if not others:
+        return
+    shown = ", ".join(quoted(each.name) for each in others[:_SHOWN])
+    more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+    message = (
+        f"The file also has servers of other projects ({shown}{more}), which are not used: only"
+        " those of the current folder's project are. Start in that folder, or copy them to"
+        " 'mcpServers'."
+    )
+    where.at_key("projects", projects.at).warning(
+        others[0].at, IssueReason.KEY_NOT_TAKEN_OVER, message
+    )
+
+
+def report_other_containers(table: Table, root: str, where: Where) -> None:
+    """Report servers that the file keeps under other keys than the one that is read."""
+    for path in CONTAINERS:
+        node = find(table, path.split("."))
+        node = find(table, [path]) if node is None else node
+        if path == root or not isinstance(node, Table) or not node.entries:
+            continue
+        if path == "extensions" and find(node.entries[0].value, ["cmd"]) is None:
+            continue  # not those of Goose
+        message = (
+            f"The file also has entries under {quoted(path)}, which are not used: only those under"
+            f" {quoted(root)} are. Move them there, or to a file of their own."
+        )
+        where.at_key(path, node.at).warning(node.at, IssueReason.KEY_NOT_TAKEN_OVER, message)

@@ -1,0 +1,389 @@
+"""One server of another client's file, translated into native keys.
+
+Each key is mapped, harmless (`client_keys`), or, if its name looks like a restriction, refuses the
+server; any other key is a warning, because the file belongs to the client.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Final
+
+from leaseway.control_plane.config.formats.client_keys import (
+    APPROVAL_MODES,
+    HARMLESS,
+    NESTED,
+    READ_ONLY,
+    RENAMED,
+    SECONDS,
+    looks_restrictive,
+    restrictive_members,
+)
+from leaseway.control_plane.config.formats.client_variables import (
+    is_of_client,
+    with_native_variables,
+)
+from leaseway.control_plane.config.formats.tool_rules import (
+    ALLOW,
+    DENY,
+    FILTERS,
+    NotUnderstood,
+    ToolRules,
+    asks_no_one,
+    folded,
+    report_not_understood,
+    switch_of,
+)
+from leaseway.control_plane.config.layers.document import (
+    Implied,
+    is_implied,
+    transport_entry,
+    whitelist,
+)
+from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.keys import SERVER_KEYS
+from leaseway.control_plane.config.schema.tables import unique_entries
+from leaseway.control_plane.config.tree.yaml_tree import Items, Leaf, Table, TableEntry, Tree
+
+_TRANSPORTS: Final[Mapping[str, str]] = {
+    "http": "streamable_http",
+    "https": "streamable_http",
+    "streamablehttp": "streamable_http",
+    "httpstream": "streamable_http",
+    "httpstreamable": "streamable_http",
+    "ws": "websocket",
+    "websocket": "websocket",
+    "sse": "sse",
+    "stdio": "stdio",
+    "local": "stdio",
+    "process": "stdio",
+    "command": "stdio",
+}
+"""Transports by their folded spellings."""
+_UNSPECIFIC: Final = frozenset({"remote", "url", "auto"})
+"""Folded types that say no more than that there is a URL."""
+_NETWORK: Final = frozenset({"streamable_http", "sse", "websocket"})
+_OF_PROCESSES: Final = frozenset({"command", "args", "env", "env_file", "cwd", "inherit_env"})
+_OF_NETWORKS: Final = frozenset({"url", "headers", "sessionId"})
+_WITH_VARIABLES: Final = frozenset({"command", "args", "env", "url", "headers", "cwd"})
+_PREFERRED: Final = ("httpUrl", "type")
+"""Of several spellings of one native key, these count."""
+_MILLISECONDS: Final = 1_000.0
+_LIST_FILTERS: Final = frozenset({"prompts", "resources"})
+_OWN_COMMAND: Final = re.compile(r"leaseway(?:-mcp)?(?:[@=<>~!\[].*)?(?:\.exe)?")
+
+
+class ClientServer:
+    """One server's entry.
+
+    Args:
+        entry: The server, with a valid id as its name.
+        servers: The place of the mapping of servers.
+        implied: When an entry without a transport implies one.
+        in_seconds: Whether every `timeout` is in seconds.
+    """
+
+    def __init__(
+        self, entry: TableEntry, servers: Where, implied: Implied, in_seconds: bool
+    ) -> None:
+        self._entry = entry
+        self._where = replace(servers.child(entry), server_id=entry.name)
+        self._implied = implied
+        self._in_seconds = in_seconds
+        self._rules = ToolRules(entry.name)
+        self._on: Leaf | None = None
+        self._native: dict[str, TableEntry] = {}
+        self._headers: list[TableEntry] = []
+
+    def native(self) -> TableEntry | None:
+        """Return the entry in native keys; None, with a warning, if it is Leaseway itself."""
+        if not isinstance(self._entry.value, Table):
+            return self._entry
+        entries = unique_entries(self._entry.value, self._where)
+        entries.sort(key=lambda each: each.name not in _PREFERRED)
+        if _is_own_front(self._entry):
+            self._where.warning(self._entry.at, IssueReason.OWN_ENTRY_SKIPPED, _OWN_ENTRY)
+            return None
+        for each in entries:
+            self._translate(each)
+        self._add_tools()
+        if self._on is not None:
+            self._native["enabled"] = TableEntry("enabled", self._on.at, self._on)
+        self._add_headers()
+        self._add_transport()
+        self._drop_misplaced()
+        return self._entry.with_members(self._native.values())
+
+    def _translate(self, each: TableEntry) -> None:
+        where, key = self._where.child(each), folded(each.name)
+        if isinstance(each.value, Leaf) and each.value.value is None:
+            return  # clients write null for an option that is not set
+        name = RENAMED.get(each.name, each.name)
+        on = switch_of(each.name)
+        try:
+            if on is not None and isinstance(each.value, Leaf):
+                self._switch(each.value, on)
+            elif key in ALLOW | DENY | FILTERS:
+                self._rules.add(each)
+            elif key in READ_ONLY:
+                self._add_read_only(each)
+            elif key in SECONDS:
+                self._add_timeout(each, where)
+            elif key in ("bearertokenenvvar", "envhttpheaders"):
+                self._add_referred_headers(each)
+            elif name in SERVER_KEYS:
+                self._add(name, each, where)
+            elif key in APPROVAL_MODES and asks_no_one(each.value):
+                pass
+            elif key in NESTED and isinstance(each.value, Table):
+                for member in each.members:
+                    self._translate(member)
+            else:
+                self._reject_or_warn(each, where)
+        except NotUnderstood as error:
+            report_not_understood(error, each.name, where)
+
+    def _switch(self, value: Leaf, on: bool) -> None:
+        if isinstance(value.value, bool) and not on:
+            value = replace(value, value=not value.value)
+        # Off counts if one of several switches says so; a bad value is reported when it is read.
+        if self._on is None or value.value is not True:
+            self._on = value
+
+    def _add_read_only(self, each: TableEntry) -> None:
+        value = each.value.value if isinstance(each.value, Leaf) else None
+        if value is False:
+            return
+        if value is not True or self._entry.member("permissions") is not None:
+            raise NotUnderstood(each.at, "it is not 'true', or there are 'permissions', too")
+        no = Leaf(each.value.at, False, "false")
+        table = Table(each.value.at, (TableEntry("write", each.at, no),))
+        self._native["permissions"] = TableEntry("permissions", each.at, table)
+
+    def _add_timeout(self, each: TableEntry, where: Where) -> None:
+        name, unit = SECONDS[folded(each.name)]
+        number = _number(each.value)
+        if number is None:
+            self._native.setdefault(name, TableEntry(name, each.at, each.value))
+            return
+        if number <= 0:
+            text = "0 or less is no time; Leaseway's default counts"
+            self._warn(each, where, text)
+            return
+        if unit is None:
+            is_long = number >= _MILLISECONDS and not self._in_seconds
+            unit = _MILLISECONDS if is_long else 1.0
+        value = number / unit
+        node = Leaf(each.value.at, value, f"{value:g}")
+        self._native.setdefault(name, TableEntry(name, each.at, node))
+
+    def _add_referred_headers(self, each: TableEntry) -> None:
+        """Add Codex's headers, which name variables."""
+        if folded(each.name) == "bearertokenenvvar" and isinstance(each.value, Leaf):
+            text = f"Bearer ${{{each.value.value}}}"
+            self._headers.append(
+                TableEntry("Authorization", each.at, Leaf(each.value.at, text, text))
+            )
+            return
+        for header in each.members:
+            reference = Table(header.value.at, (TableEntry("env", header.at, header.value),))
+            self._headers.append(replace(header, value=reference))
+
+    def _add_headers(self) -> None:
+        if not self._headers:
+            return
+        given = self._native.get("headers")
+        own = given.members if given is not None else ()
+        at = self._headers[0].at
+        self._native["headers"] = TableEntry("headers", at, Table(at, (*own, *self._headers)))
+
+    def _add(self, name: str, each: TableEntry, where: Where) -> None:
+        if name in ("cwd", "env_file") and is_of_client(each.value):
+            text = "only the client can fill in the variables of its path; write the path itself"
+            self._warn(each, where, text)
+            return
+        if name in self._native:
+            if name != "transport":
+                self._warn(each, where, f"{quoted(name)} is set already by another spelling")
+            return
+        value = each.value
+        if name == "command":
+            value = self._command(value, where)
+        elif name == "transport":
+            found = _transport(value)
+            if found is None:
+                return
+            value = found
+        elif name in _LIST_FILTERS:
+            value = whitelist(each).value
+        if name in _WITH_VARIABLES:
+            value = with_native_variables(value, where)
+        self._native[name] = TableEntry(name, each.at, value)
+
+    def _command(self, node: Tree, where: Where) -> Tree:
+        """Return a command's program; add the arguments of one that is written as a list."""
+        is_opencode = self._entry.member("args") is None and _type_of(self._entry) == "local"
+        if isinstance(node, Items) and node.items and is_opencode:
+            program, *rest = node.items
+            if rest:
+                args = with_native_variables(Items(node.at, tuple(rest)), where)
+                self._native["args"] = TableEntry("args", node.at, args)
+            return program
+        if isinstance(node, Table):  # Zed's {path, args, env}
+            parts = {each.name: each for each in node.entries}
+            for name in ("args", "env"):
+                if name in parts and self._entry.member(name) is None:
+                    self._translate(parts[name])
+            for each in node.entries:
+                if each.name not in ("path", "args", "env"):
+                    self._reject_or_warn(each, where)
+            if "path" in parts:
+                return parts["path"].value
+        return node
+
+    def _reject_or_warn(self, each: TableEntry, where: Where) -> None:
+        key = folded(each.name)
+        if key in HARMLESS:
+            self._warn(each, where, HARMLESS[key])
+            return
+        if looks_restrictive(each.name):
+            raise NotUnderstood(each.at, "its meaning is not known")
+        nested = next(restrictive_members(each.value), None)
+        if nested is not None:
+            raise NotUnderstood(nested.at, f"the meaning of {quoted(nested.name)} is not known")
+        self._warn(each, where, "it has no meaning here")
+
+    def _warn(self, each: TableEntry, where: Where, why: str) -> None:
+        message = (
+            f"{quoted(each.name)} of the server {quoted(self._entry.name)} is not taken over:"
+            f" {why}."
+        )
+        where.warning(each.at, IssueReason.KEY_NOT_TAKEN_OVER, message)
+
+    def _add_tools(self) -> None:
+        try:
+            tools = self._rules.as_entry(self._entry.at)
+        except NotUnderstood as error:
+            report_not_understood(error, "tools", self._where)
+            return
+        if tools is not None:
+            self._native["tools"] = tools
+
+    def _add_transport(self) -> None:
+        """Add the transport that an entry implies; it also replaces one that can't be meant."""
+        given = self._native.get("transport")
+        named = given.value.value if given is not None and isinstance(given.value, Leaf) else None
+        has_command, has_url = "command" in self._native, "url" in self._native
+        is_wrong = (named == "stdio" and has_url and not has_command) or (
+            named in _NETWORK and has_command and not has_url
+        )
+        if given is not None and not is_wrong:
+            return
+        if given is not None or is_implied(self._implied, self._native):
+            implied = self._implied_transport()
+            if given is not None:
+                found = "url" if has_url else "command"
+                text = f"with {found!r} alone, only another transport can be meant"
+                self._warn(TableEntry("type", given.at, given.value), self._where, text)
+            self._native["transport"] = implied
+
+    def _implied_transport(self) -> TableEntry:
+        command, url = self._native.get("command"), self._native.get("url")
+        if command is not None:
+            return transport_entry("stdio", command.at)
+        if url is not None and isinstance(url.value, Leaf):
+            text = str(url.value.value)
+            if text.startswith(("ws://", "wss://")):
+                return transport_entry("websocket", url.at)
+            is_sse = text.partition("?")[0].rstrip("/").endswith("/sse")
+            return transport_entry("sse" if is_sse else "streamable_http", url.at)
+        return transport_entry("stdio", self._entry.at)  # then the missing command is reported
+
+    def _drop_misplaced(self) -> None:
+        """Drop keys that have no meaning for the transport, such as `env` beside `url`.
+
+        A command and a URL together without a type stay, as an error: either may be meant.
+        """
+        given = self._native.get("transport")
+        named = given.value.value if given is not None and isinstance(given.value, Leaf) else None
+        is_named = any(
+            folded(each.name) in ("type", "transport", "transporttype")
+            for each in self._entry.members
+        )
+        foreign = _OF_NETWORKS if named == "stdio" else _OF_PROCESSES if named in _NETWORK else ()
+        for name in foreign:
+            entry = self._native.get(name)
+            if entry is None or (name in ("url", "command") and not is_named):
+                continue
+            del self._native[name]
+            if not _is_empty(entry.value):
+                noun = "a command" if named == "stdio" else "a URL"
+                self._warn(entry, self._where.child(entry), f"it has no meaning for {noun}")
+
+
+_OWN_ENTRY: Final = (
+    "This entry starts Leaseway for a client. Leaseway does not start itself: the entry is skipped,"
+    " because each such process would start all servers of this file again."
+)
+
+
+def _is_own_front(entry: TableEntry) -> bool:
+    """Return whether an entry runs `leaseway mcp`, directly or through a runner such as uvx."""
+    texts = [*_texts(entry.member("command") or entry.member("cmd")), *_texts(entry.member("args"))]
+    words = [word for text in texts for word in text.split()]
+    for index, word in enumerate(words):
+        name = PurePath(word.replace("\\", "/")).name
+        is_module = word in ("leaseway.cli", "leaseway.cli.main", "leaseway")
+        if is_module or _OWN_COMMAND.fullmatch(name):
+            return "mcp" in words[index + 1 :]
+    return False
+
+
+def _texts(node: Tree | None) -> Iterator[str]:
+    match node:
+        case Leaf(value=str() as text):
+            yield text
+        case Items():
+            for item in node.items:
+                yield from _texts(item)
+        case Table():
+            for each in node.entries:
+                yield from _texts(each.value)
+
+
+def _type_of(entry: TableEntry) -> object:
+    node = entry.member("type")
+    return node.value if isinstance(node, Leaf) else None
+
+
+def _transport(node: Tree) -> Tree | None:
+    """Return a native transport; None for a type that only says that there is a URL."""
+    if not isinstance(node, Leaf) or not isinstance(node.value, str):
+        return node
+    key = folded(node.value)
+    if key in _UNSPECIFIC:
+        return None
+    native = _TRANSPORTS.get(key, node.value)
+    return replace(node, value=native)
+
+
+def _number(node: Tree) -> float | None:
+    value = node.value if isinstance(node, Leaf) else None
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,12}(\.\d{1,6})?", value):
+        return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return None
+
+
+def _is_empty(node: Tree) -> bool:
+    match node:
+        case Leaf():
+            return node.value in (None, "")
+        case Items():
+            return not node.items
+        case Table():
+            return not node.entries

@@ -1,0 +1,30 @@
+"""The mark by which a Leaseway finds out that it was started by itself."""
+
+from pathlib import Path
+
+from leaseway.wire import ancestors
+from leaseway.wire.channels.endpoint import Endpoint
+
+
+def test_a_leaseway_finds_itself_among_its_ancestors(tmp_path: Path) -> None:
+    own = ancestors.of_files([tmp_path / "a.json", tmp_path / "b.yaml"])
+    same = ancestors.of_files([tmp_path / "x" / ".." / "b.yaml", tmp_path / "a.json"])
+    other = ancestors.of_files([tmp_path / "a.json"])
+    at = ancestors.of_address(Endpoint("127.0.0.1", 7600))
+    assert own == same
+    below = ancestors.extended(ancestors.extended({}, own), at)
+    assert ancestors.contains(below, own)
+    assert ancestors.contains(below, at)
+    assert not ancestors.contains(below, other)
+    assert not ancestors.contains({}, own)
+    assert ancestors.inherited(below | {"A": "1"}) == below
+    assert ancestors.inherited({}) == {}
+
+
+def test_only_a_few_different_ones_may_run_within_one_another(tmp_path: Path) -> None:
+    tokens = [ancestors.of_files([tmp_path / str(n)]) for n in range(ancestors.MAX_DEPTH + 1)]
+    environment: dict[str, str] = {}
+    for token in tokens[:-1]:
+        assert not ancestors.contains(environment, token)
+        environment = ancestors.extended(environment, token)
+    assert ancestors.contains(environment, tokens[-1])
