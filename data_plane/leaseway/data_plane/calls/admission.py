@@ -181,14 +181,25 @@ def check_arguments(active: ActiveCall, plan: ToolPlan) -> dict[str, Any]:
             active.arguments = active.arguments.replace(b"\n", b" ").replace(b"\r", b" ")
     else:
         active.arguments, parsed = b"{}", {}
-    if plan.check is None or plan.check.accepts(parsed):
+    check = plan.check
+    if check is None:
         return parsed
-    without_nulls = plan.check.without_nulls(parsed)
-    if not plan.check.accepts(without_nulls):
+    if len(active.arguments) > check.free_size and not check.is_limited(active.arguments, parsed):
+        raise Fault(
+            Reason.INVALID_ARGUMENTS,
+            f"The arguments of {active.call.server_id}:{active.call.tool} are too many to check "
+            "against its input schema, which is complex. Send fewer values, or shorter ones.",
+        )
+    if check.accepts(parsed):
+        return parsed
+    without_nulls = check.without_nulls(parsed) if b"null" in active.arguments else parsed
+    if without_nulls is parsed or not check.accepts(without_nulls):
+        violations = check.violations(without_nulls)
+        details = "" if violations else " They are too complex to say where."
         raise Fault(
             Reason.INVALID_ARGUMENTS,
             f"The arguments of {active.call.server_id}:{active.call.tool} do not fit its input "
-            "schema.",
-            violations=plan.check.violations(without_nulls),
+            f"schema.{details}",
+            violations=violations,
         )
     return parsed
