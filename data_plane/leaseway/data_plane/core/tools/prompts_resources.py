@@ -16,7 +16,7 @@ from leaseway.data_plane.core.tools.arguments import parse_arguments
 from leaseway.spec.uri_filters import ALL_URIS, UriFilter
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import nearest
+from leaseway.wire.suggestions import alike
 
 SUBSCRIBE: Final = "resources/subscribe"
 """The only request that lasts until it is cancelled."""
@@ -172,7 +172,7 @@ def _prompt(
     if not isinstance(name, str):
         raise _invalid(where, "is the name of a prompt")
     if name not in prompts_resources.prompts:
-        near = nearest(name[:64], prompts_resources.prompts)
+        near = alike(name[:64], prompts_resources.prompts)
         hint = f" Did you mean {', '.join(near)}?" if near else " List the prompts to see its own."
         raise Fault(
             Reason.TOOL_NOT_FOUND,
