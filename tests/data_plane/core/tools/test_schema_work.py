@@ -5,6 +5,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -209,11 +210,11 @@ def longest(schema: Any, many: list[Any]) -> None:
     check = None
     with contextlib.suppress(SchemaNotCompiled):
         check = ArgumentCheck(schema)
-    assert seconds_of(lambda: compile_again(schema)) < LONGEST_STALL, "compiling"
+    assert seconds_of(partial(compile_again, schema)) < LONGEST_STALL, "compiling"
     for arguments in many if check is not None else ():
         encoded = json.dumps(arguments).encode()
-        parsing = seconds_of(lambda encoded=encoded: json.loads(encoded))
-        took = seconds_of(lambda encoded=encoded: check_again(check, encoded))
+        parsing = seconds_of(partial(json.loads, encoded))
+        took = seconds_of(partial(check_again, check, encoded))
         assert took < LONGEST_STALL + 2 * parsing, "checking"
 
 
