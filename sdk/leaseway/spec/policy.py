@@ -33,8 +33,9 @@ class ArgumentRule:
     """A CEL expression that denies the calls for which it is true.
 
     Attributes:
-        expression: Over `tool`, `tenant`, `agent`, `session` and `args`.
-        tools: Patterns over original names; none means every tool.
+        expression: Over `method`, `tool`, `tenant`, `agent`, `session` and `args`.
+        tools: Patterns over original names of tools and prompts, and over URIs; none means every
+            request.
     """
 
     expression: str
@@ -107,6 +108,14 @@ class ServerPolicy:
             return False
         agent_filter = grant.agents.get(agent, NO_FILTER)
         return agent_filter is not None and agent_filter.passes(tool)
+
+    def allows_all(self, tenant: str, agent: str) -> bool:
+        """Return whether a caller may use a whole server, so also its prompts and resources."""
+        grant = self._grant(tenant)
+        if grant is None or grant.tools:
+            return False
+        agent_filter = grant.agents.get(agent, NO_FILTER)
+        return agent_filter is not None and not agent_filter
 
     def permissions_of(self, tenant: str) -> Permissions:
         """Return the permissions of a tenant's grant."""

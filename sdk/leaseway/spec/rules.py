@@ -12,8 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-VARIABLES: Final = ("tool", "tenant", "agent", "session", "args")
-"""The variables of an expression: `args` are the call's arguments, the others are texts."""
+VARIABLES: Final = ("method", "tool", "tenant", "agent", "session", "args")
+"""The variables of an expression: `args` are the call's arguments, the others are texts. `tool` is
+the name of the prompt, or the URI, if `method` is not `tools/call`."""
+
+MAX_VALUES: Final = 2_000
+"""Values in the arguments that a rule uses: CEL copies each. Calls with more are denied."""
 
 _NAMED: Final = re.compile(rf"\b(?:{'|'.join(VARIABLES[:-1])})\b")
 _ARGUMENTS: Final = re.compile(r"\bargs\b(?:\s*\.\s*([A-Za-z_]\w*)(?!\w|\s*\())?")
@@ -76,6 +80,19 @@ class Needs:
         both = mine | others if mine is not None and others is not None else None
         return Needs(self._names | other._names, both)
 
+    def are_met_by(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether rules can judge arguments: they are few, and have no similar names.
+
+        Some servers read a member by its name in any case, which a rule does not see.
+        """
+        if self._members is None:
+            return _is_small(arguments)
+        folded = {name.casefold() for name in self._members}
+        for name in arguments:
+            if name not in self._members and name.casefold() in folded:
+                return False
+        return _is_small([arguments[name] for name in self._members if name in arguments])
+
     def select(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Return the needed part of the facts of a call."""
         chosen = {name: facts[name] for name in self._names}
@@ -85,6 +102,20 @@ class Needs:
         elif self._members:
             chosen["args"] = {name: args[name] for name in self._members if name in args}
         return chosen
+
+
+def _is_small(value: Any) -> bool:
+    count, remaining = 0, [value]
+    while remaining:
+        each = remaining.pop()
+        count += 1
+        if isinstance(each, Mapping | list):
+            if len(each) > MAX_VALUES:
+                return False
+            remaining.extend(each.values() if isinstance(each, Mapping) else each)
+        if count + len(remaining) > MAX_VALUES:
+            return False
+    return True
 
 
 _NOTHING: Final = Needs(frozenset(), frozenset())
@@ -131,6 +162,10 @@ class Expressions:
         self._all = tuple(expressions)
         self._compiled = [each for each in self._all if isinstance(each, _Compiled)]
         self._needs = functools.reduce(Needs.__or__, (each.needs for each in self._all), _NOTHING)
+
+    def can_judge(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether the rules can judge arguments; see `Needs.are_met_by`."""
+        return not self._all or self._needs.are_met_by(arguments)
 
     def first_that_denies(self, facts: Mapping[str, Any]) -> int | None:
         """Return the index of the first rule that denies a call, or None."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.control_plane.core.builders import START, at, coordinator, hello, listing, spec
+from tests.control_plane.core.builders import START, at, coordinator, hello, listing, offering, spec
 from tests.control_plane.core.fake_worker import FakeWorker, answer, run
 
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.denial import Denial, PendingServers
 from leaseway.control_plane.core.queries.place import pending_for, variants_of
-from leaseway.control_plane.core.queries.resolve import find_name
+from leaseway.control_plane.core.queries.resolve import find_name, find_resource
 from leaseway.spec.model import ServerSpec, VariantKey, hidden_spec
 from leaseway.spec.name_filters import NameFilter
 from leaseway.spec.policy import Grant, ServerPolicy
@@ -171,6 +171,29 @@ def test_tools_without_a_grant_are_not_listed_found_or_suggested() -> None:
         server, other = name[0], like[0]
         masked = never.message.replace(like, name).replace(f"'{other}'", f"'{server}'")
         assert there.message == masked
+
+
+def test_a_grant_of_some_tools_lists_no_prompts_and_resources() -> None:
+    some = NameFilter(whitelist=("echo",))
+    grants = {"some": Grant(some), "agents": Grant(agents={"bot": some}), "all": Grant()}
+    state, worker = coordinator(), FakeWorker()
+    load(state, replace(spec("a"), policy=ServerPolicy(grants=grants)))
+    state.handle_worker_joined(hello(), START)
+    run(state, [worker])
+    while worker.probes:
+        offered = offering("echo", prompts=("p",), resources=("note://a",), templates=("n://{x}",))
+        answer(state, worker, offered)
+    for tenant, agent, whole in (
+        ("all", "", True), ("agents", "", True), ("agents", "bot", False), ("some", "", False)
+    ):  # fmt: skip
+        view = state.visible.view(tenant, agent)
+        assert list(view.tools) == ["a_echo"]
+        for each in (view.prompts, view.resources, view.templates):
+            assert bool(each) is whole, (tenant, agent)
+    for tenant, whole in (("all", True), ("some", False)):
+        for uri, server_id in (("note://a", ""), ("note://unlisted", "a")):
+            found = find_resource(state, tenant, uri, START, server_id)
+            assert isinstance(found, Denial) is not whole, (tenant, uri)
 
 
 def test_changed_grants_need_no_probe_and_apply_once_acknowledged() -> None:

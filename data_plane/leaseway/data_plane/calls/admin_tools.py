@@ -15,7 +15,8 @@ from leaseway.data_plane.leases.manager import WorkerLeaseManager
 from leaseway.v1 import execution_pb2
 from leaseway.wire.errors import Fault, Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET, RELEASE_TOOL, TOOL_DEFINITIONS
-from leaseway.wire.names import DEFAULT_TENANT, nearest
+from leaseway.wire.names import DEFAULT_TENANT
+from leaseway.wire.suggestions import alike
 
 _MAX_LISTED: Final = 20
 _TOOLSET: Final = compile_toolset(
@@ -93,7 +94,7 @@ class AdminTools:
         }
         spec = specs.get(key.server_id)
         if spec is None:
-            near = nearest(key.server_id, specs)
+            near = alike(key.server_id, specs)
             hint = f" (did you mean {_list(near)}?)" if near else ""
             return f"there is no server {key.server_id!a}{hint}"
         if spec.truely_stateless:

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from leaseway.data_plane.audit.record import Recorder
-from leaseway.data_plane.calls.call import ActiveCall
+from leaseway.data_plane.calls.call import ActiveCall, parse_meta
 from leaseway.data_plane.core.tools.arguments import parse_arguments
-from leaseway.data_plane.core.tools.policy import TenantUsage, ToolPolicy, check_rules, reads_only
-from leaseway.data_plane.core.tools.prompts_resources import AdmittedRequest, admit
+from leaseway.data_plane.core.tools.policy import (
+    TOOLS_CALL,
+    JudgedCall,
+    TenantUsage,
+    ToolPolicy,
+    check_rules,
+    reads_only,
+)
+from leaseway.data_plane.core.tools.prompts_resources import (
+    AdmittedRequest,
+    admit,
+    has_only_tools,
+    judged_arguments,
+)
 from leaseway.data_plane.core.tools.toolset import ToolPlan, tool_not_found
 from leaseway.data_plane.instances.generation import Generation
 from leaseway.data_plane.instances.pool import Pool
@@ -46,7 +60,8 @@ class CallAdmission:
         """Return a call's server and request. Its rules are still to be evaluated (`check_rules`).
 
         Raises:
-            Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, INVALID_ARGUMENTS, INVALID_REQUEST.
+            Fault: TOOL_NOT_FOUND, SERVER_NOT_READY, RATE_LIMITED, INVALID_ARGUMENTS,
+                INVALID_REQUEST.
         """
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
@@ -56,11 +71,7 @@ class CallAdmission:
         variant = generation.variant
         toolset = variant.toolset
         if call.method:
-            request = admit(
-                toolset.prompts_resources, call.server_id, call.method, active.arguments
-            )
-            call.tool = request.name  # the params decide, not the caller's `tool`
-            return generation, request
+            return generation, self._admit_request(active, generation, tenant)
         plan = toolset.tools.get(call.tool)
         policies = variant.policies
         if policies.is_needed or active.audit is not None:
@@ -74,59 +85,81 @@ class CallAdmission:
             active.audit.plan = plan
             active.audit.risk = risk = active.policy.risk
             active.audit.writes_first = not reads_only(risk, plan)
+        if active.policy is not None and active.policy.has_limits:
+            self._count(active, active.policy)
         parsed = check_arguments(active, plan)
         if active.audit is not None:
             active.audit.parsed = True
-        if active.policy is not None and active.policy.rules:
-            active.facts = {
-                "tool": call.tool,
-                "tenant": tenant,
-                "agent": call.agent,
-                "session": call.session,
-                "args": parsed,
-            }
+        if active.policy is not None and active.policy.judges_calls:
+            active.judged = JudgedCall(
+                _facts(active, tenant, TOOLS_CALL, parsed), extra=_other_values(active)
+            )
         return generation, plan
 
+    def _admit_request(
+        self, active: ActiveCall, generation: Generation, tenant: str
+    ) -> AdmittedRequest:
+        """Return a request that calls no tool: for a prompt, a resource or a completion."""
+        call, variant = active.call, generation.variant
+        policies = variant.policies
+        if policies.is_needed:
+            if not policies.allows_all(tenant, call.agent):
+                raise has_only_tools(call.server_id)
+            active.policy = policies.limits_of_request(tenant, call.method)
+            if active.policy.has_limits:
+                self._count(active, active.policy)
+        request = admit(
+            variant.toolset.prompts_resources, call.server_id, call.method, active.arguments
+        )
+        call.tool = request.name  # the params decide, not the caller's `tool`
+        if policies.is_needed:
+            active.policy = policies.find_request(tenant, call.method, request.name)
+            if active.policy.judges_calls:
+                arguments, uri = judged_arguments(request)
+                active.judged = JudgedCall(
+                    _facts(active, tenant, call.method, arguments),
+                    extra={**_other_values(active), "request": request.meta},
+                    uri=uri,
+                )
+        return request
+
     def check_rules(self, active: ActiveCall) -> None:
-        """Evaluate the rules of an admitted call, once.
+        """Check the permissions and rules of an admitted call, once.
+
+        The server gets the arguments encoded anew, so that of a name that is there twice it reads
+        the value that was checked.
 
         Raises:
             Fault: PERMISSION_DENIED.
         """
-        facts, policy, call = active.facts, active.policy, active.call
-        if facts is None or policy is None:
+        judged, policy, call = active.judged, active.policy, active.call
+        if judged is None or policy is None:
             return
-        active.facts = None
+        active.judged = None
         if active.arguments.find(_NUL) >= 0:  # `in` makes and drops an exception first
             raise Fault(
                 Reason.PERMISSION_DENIED,
                 f"The rules of server {call.server_id} cannot check this call of {call.tool}: a "
                 "text in its arguments has the character 0. Remove it.",
             )
-        check_rules(policy, facts, call.server_id)
+        check_rules(policy, judged, call.server_id)
+        if not call.method:
+            active.arguments = msgspec.json.encode(judged.facts["args"])
 
-    def count_and_record(self, active: ActiveCall) -> None:
-        """Count a call, and record it if it must be recorded before it is sent.
+    def record_first(self, active: ActiveCall) -> None:
+        """Record a call if it must be recorded before it is sent.
 
         Raises:
-            Fault: RATE_LIMITED; OVERLOADED: it cannot be recorded.
+            Fault: OVERLOADED: it cannot be recorded.
         """
-        if self.count_once(active):
+        if self.must_record(active):
             self.record((active,))
 
-    def count_once(self, active: ActiveCall) -> bool:
-        """Count a call against its limits; return whether to record it before it is sent.
-
-        False if it was counted already.
-
-        Raises:
-            Fault: RATE_LIMITED.
-        """
-        if active.was_counted:
+    def must_record(self, active: ActiveCall) -> bool:
+        """Return, once for a call, whether to record it before it is sent."""
+        if active.was_recorded:
             return False
-        active.was_counted = True
-        if active.policy is not None and active.policy.has_limits:
-            self._count(active, active.policy)
+        active.was_recorded = True
         return active.audit is not None and active.audit.writes_first
 
     def record(self, calls: Iterable[ActiveCall]) -> None:
@@ -151,6 +184,14 @@ class CallAdmission:
         )
 
     def _count(self, active: ActiveCall, policy: ToolPolicy) -> None:
+        """Count a call against its limits, once and before any other work for it.
+
+        Raises:
+            Fault: RATE_LIMITED.
+        """
+        if active.was_counted:
+            return
+        active.was_counted = True
         call = active.call
         tenant = call.tenant or DEFAULT_TENANT
         now = self._loop.time()
@@ -160,15 +201,42 @@ class CallAdmission:
         self.usage.end_call(active.call.tenant or DEFAULT_TENANT)
 
     def is_uri_visible(self, active: ActiveCall, uri: str) -> bool:
-        """Return whether a URI passes the current filter of a call's server."""
+        """Return whether a call may still name a URI, by the current configuration."""
         call = active.call
+        tenant = call.tenant or DEFAULT_TENANT
         try:
-            generation = self._pool.resolve(
-                call.server_id, call.tenant or DEFAULT_TENANT, call.agent
-            )
+            generation = self._pool.resolve(call.server_id, tenant, call.agent)
         except Fault:
             return False
-        return generation.variant.toolset.prompts_resources.uris.allows(uri)
+        variant = generation.variant
+        if not variant.toolset.prompts_resources.uris.allows(uri):
+            return False
+        return variant.policies.may_read(tenant, call.agent, uri)
+
+
+def _facts(
+    active: ActiveCall, tenant: str, method: str, arguments: Mapping[str, Any]
+) -> dict[str, Any]:
+    call = active.call
+    return {
+        "method": method,
+        "tool": call.tool,
+        "tenant": tenant,
+        "agent": call.agent,
+        "session": call.session,
+        "args": arguments,
+    }
+
+
+def _other_values(active: ActiveCall) -> dict[str, Any]:
+    """Return what else of the caller's reaches the server."""
+    call = active.call
+    values: dict[str, Any] = {}
+    if call.meta:
+        values["_meta"] = parse_meta(call.meta)
+    if call.input:
+        values["input"] = parse_arguments(call.input)
+    return values
 
 
 def check_arguments(active: ActiveCall, plan: ToolPlan) -> dict[str, Any]:
@@ -186,14 +254,25 @@ def check_arguments(active: ActiveCall, plan: ToolPlan) -> dict[str, Any]:
             active.arguments = active.arguments.replace(b"\n", b" ").replace(b"\r", b" ")
     else:
         active.arguments, parsed = b"{}", {}
-    if plan.check is None or plan.check.accepts(parsed):
+    check = plan.check
+    if check is None:
         return parsed
-    without_nulls = plan.check.without_nulls(parsed)
-    if not plan.check.accepts(without_nulls):
+    if len(active.arguments) > check.free_size and not check.is_limited(active.arguments, parsed):
+        raise Fault(
+            Reason.INVALID_ARGUMENTS,
+            f"The arguments of {active.call.server_id}:{active.call.tool} are too many to check "
+            "against its input schema, which is complex. Send fewer values, or shorter ones.",
+        )
+    if check.accepts(parsed):
+        return parsed
+    without_nulls = check.without_nulls(parsed) if b"null" in active.arguments else parsed
+    if without_nulls is parsed or not check.accepts(without_nulls):
+        violations = check.violations(without_nulls)
+        details = "" if violations else " They are too complex to say where."
         raise Fault(
             Reason.INVALID_ARGUMENTS,
             f"The arguments of {active.call.server_id}:{active.call.tool} do not fit its input "
-            "schema.",
-            violations=plan.check.violations(without_nulls),
+            f"schema.{details}",
+            violations=violations,
         )
     return parsed

@@ -19,7 +19,7 @@ from leaseway.data_plane.calls.tracing import CallTrace
 from leaseway.data_plane.core.artifacts.media import DATA_MARK
 from leaseway.data_plane.core.calls.call import Ask, Outcome, PendingCall, too_large
 from leaseway.data_plane.core.leases.table import WorkerLease
-from leaseway.data_plane.core.tools.policy import ToolPolicy
+from leaseway.data_plane.core.tools.policy import JudgedCall, ToolPolicy
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.metrics.instruments import ToolTimer
 from leaseway.telemetry.tracing import is_sampled
@@ -233,9 +233,10 @@ class ActiveCall:
         is_new_lease: Whether this call acquired its lease.
         is_counted: Whether it counts as a concurrent call of its tenant.
         was_counted: Whether its limits were checked already.
+        was_recorded: Whether it is decided if it is recorded before it is sent.
         audit: Its audit record, or None if nothing is recorded.
         policy: The policy of its tool, or None if its server has none.
-        facts: Input of the rules that must still be evaluated, or None.
+        judged: Input of the rules and permissions that must still be checked, or None.
         deadline: When it expires, by the event loop's clock; None until the executor knows.
         asks: Unanswered questions of the server, or None if it never asked any.
         timer: Timer for the server's work, or None if metrics are off.
@@ -256,8 +257,9 @@ class ActiveCall:
     is_new_lease: bool = False
     is_counted: bool = False
     was_counted: bool = False
+    was_recorded: bool = False
     policy: ToolPolicy | None = None
-    facts: dict[str, Any] | None = None
+    judged: JudgedCall | None = None
     audit: AuditEntry | None = None
     has_ended: bool = False
     task: asyncio.Task[None] | None = None

@@ -11,9 +11,11 @@ import asyncio
 import dataclasses
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
+from typing import Final
 
 from leaseway.data_plane.artifacts.store import ArtifactStore
 from leaseway.data_plane.audit.record import AuditEntry, Recorder
@@ -54,6 +56,8 @@ from leaseway.wire.timing.deadlines import Deadlines
 from leaseway.wire.timing.durations import seconds
 
 _logger = logging.getLogger(__name__)
+_RULES_SLICE: Final = 0.01
+"""Seconds that rules may hold up everything else at a time."""
 
 
 class Executor:
@@ -86,7 +90,7 @@ class Executor:
         self._idle.set()
         self._traced = tracing_active()  # decided at start-up, like the exporters
         self._active: dict[int, ActiveCall] = {}
-        self._awaiting_rules: list[tuple[ActiveCall, Callable[[], None]]] = []
+        self._awaiting_rules: dict[str, deque[tuple[ActiveCall, Callable[[], None]]]] = {}
         self._awaiting_record: list[tuple[ActiveCall, LiveInstance, ToolRequest]] = []
         self._awaiting_turn: dict[int, tuple[ToolRequest, bool]] = {}
         self._last_number = 0
@@ -127,13 +131,11 @@ class Executor:
                 self._send_in_task(active)
             else:
                 generation, plan = self._admission.admit(active)
-                if active.facts is None:
+                if active.judged is None:
                     self._send_or_wait(active, generation, plan)
                 else:
-                    if not self._awaiting_rules:
-                        self._loop.call_soon(self._check_rules_and_send)
                     send = partial(copy_context().run, self._send_or_wait, active, generation, plan)
-                    self._awaiting_rules.append((active, send))
+                    self._await_rules(active, send)
         except Exception as error:
             self._fail(active, error)
         return active
@@ -165,19 +167,37 @@ class Executor:
         else:
             self._send(active, live, generation.variant, plan)
 
+    def _await_rules(self, active: ActiveCall, send: Callable[[], None]) -> None:
+        """Queue a call until its rules are evaluated; tenants take turns."""
+        if not self._awaiting_rules:
+            self._loop.call_soon(self._check_rules_and_send)
+        self._awaiting_rules.setdefault(_tenant(active), deque()).append((active, send))
+
     def _check_rules_and_send(self) -> None:
-        """Evaluate the rules of all calls that arrived together, then send those that may run.
+        """Evaluate the rules of calls that arrived together, then send those that may run.
 
         The CEL library is large: a call evaluated right after another takes a fifth of the time.
+        What takes longer than a slice of time waits until other work has had its turn.
         """
-        waiting, self._awaiting_rules = self._awaiting_rules, []
-        for active, _ in waiting:
-            if not active.has_ended:
-                try:
-                    self._admission.check_rules(active)
-                except Exception as error:
-                    self._fail(active, error)
-        for active, send in waiting:  # each in its own context, which holds the caller's principal
+        slice_end = time.perf_counter() + _RULES_SLICE
+        checked: list[tuple[ActiveCall, Callable[[], None]]] = []
+        while self._awaiting_rules and time.perf_counter() < slice_end:
+            tenant, queue = next(iter(self._awaiting_rules.items()))
+            active, send = queue.popleft()
+            del self._awaiting_rules[tenant]
+            if queue:  # the other tenants are next
+                self._awaiting_rules[tenant] = queue
+            if active.has_ended:
+                continue
+            try:
+                self._admission.check_rules(active)
+            except Exception as error:
+                self._fail(active, error)
+            else:
+                checked.append((active, send))
+        if self._awaiting_rules:
+            self._loop.call_soon(self._check_rules_and_send)
+        for active, send in checked:  # each in its own context, which holds the caller's principal
             if not active.has_ended:
                 try:
                     send()
@@ -276,7 +296,7 @@ class Executor:
             active.started_at = 0.0  # its duration is the caller's choice: not remembered
             self._subscriptions.subscribe(active, live, plan)
             return
-        must_record = self._admission.count_once(active)
+        must_record = self._admission.must_record(active)
         active.live = live
         live.calls += 1
         if variant.spec.max_calls and not self._try_turn(active, live, variant.spec):
@@ -357,7 +377,7 @@ class Executor:
             generation, plan = self._admission.admit(active)
             self._admission.check_rules(active)
             if active.policy is not None and active.policy.needs_approval:
-                self._admission.count_and_record(active)
+                self._admission.record_first(active)
                 await self._require_approval(active, generation, plan, use=True)
             if not active.has_ended:
                 self._send(active, live, generation.variant, plan)

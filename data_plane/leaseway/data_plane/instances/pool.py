@@ -16,7 +16,7 @@ from leaseway.spec.model import ServerSpec, VariantKey
 from leaseway.spec.policy import ServerPolicy
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import nearest
+from leaseway.wire.suggestions import alike
 
 _PROBE_INSTANCE_LIFETIME: Final = 60.0
 """Seconds that a probe's instance waits for the delta that uses it."""
@@ -132,7 +132,7 @@ class Pool:
                 retry_delay=_PROBE_RETRY_DELAY,
             )
         visible = self.desired_state.visible_to(tenant, agent)
-        near = nearest(server_id[:64], [variant.key.server_id for variant in visible])
+        near = alike(server_id[:64], [variant.key.server_id for variant in visible])
         hint = f" Did you mean {', '.join(near)}?" if near else ""
         return Fault(
             Reason.TOOL_NOT_FOUND,

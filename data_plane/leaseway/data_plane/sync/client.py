@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import grpc
 
+from leaseway.data_plane.core.desired_state import HeldVariant
 from leaseway.data_plane.core.problems import WorkerProblem
+from leaseway.data_plane.core.tools.toolset import CompiledToolset
 from leaseway.data_plane.instances.pool import Pool
 from leaseway.data_plane.sync import convert
 from leaseway.data_plane.sync.probes import Prober
@@ -44,6 +46,8 @@ _FLUSH_TIMEOUT: Final = 0.5
 _APPROVAL_TIMEOUT: Final = 5.0
 _COMPILE_SLICE: Final = 0.005
 """Seconds that compiling schemas may hold up calls at a time."""
+_COMPILED_INLINE: Final = 4 * bounds.KIB
+"""Bytes of a server with few schemas, which is compiled on the loop."""
 
 _REFUSAL_CODES: Final = frozenset(
     {
@@ -408,7 +412,7 @@ async def _apply_delta(pool: Pool, delta: sync_pb2.Delta) -> list[sync_pb2.Refus
             key = key_from_proto(upsert.spec.key)
             held = pool.desired_state.variants.get(key)
             try:
-                variants.append(convert.variant_from_proto(upsert, held.toolset if held else None))
+                variants.append(await _compile(upsert, held.toolset if held else None))
             except convert.UnservableVariant as error:
                 problem = convert.problem_to_proto(
                     WorkerProblem("server", error.reason, str(error), key), worker_id
@@ -420,6 +424,13 @@ async def _apply_delta(pool: Pool, delta: sync_pb2.Delta) -> list[sync_pb2.Refus
         pool.commit(convert.update_from_proto(delta, variants))
         span.set_attribute("leaseway.refused", len(refusals))
         return refusals
+
+
+async def _compile(upsert: sync_pb2.Upsert, previous: CompiledToolset | None) -> HeldVariant:
+    """Compile a variant; one with many or large schemas in a thread."""
+    if upsert.ByteSize() <= _COMPILED_INLINE:
+        return convert.variant_from_proto(upsert, previous)
+    return await asyncio.to_thread(convert.variant_from_proto, upsert, previous)
 
 
 async def _fail_when_overfull(overfull: asyncio.Event) -> None:

@@ -179,16 +179,8 @@ _PERMISSIONS: Final = record(
 )
 
 
-@reader(_PERMISSIONS.schema)
-def permissions(node: Tree, where: Where) -> Permissions:
-    """Read what tools may do, and which paths they may name."""
-    permissions = _PERMISSIONS.read(node, where)
-    if permissions != EVERYTHING:
-        try:
-            compile_expression("true")  # fails without the rules' library
-        except RuleNotCompiled as error:
-            raise BadValue(f"{quoted(where.key)}: {error}.") from None
-    return permissions
+permissions: Final = _PERMISSIONS
+"""Reads what tools may do, and which paths they may name."""
 
 
 _GRANTED_IDS: Final = list_of(plain_text(longest=64, empty=False), 10_000)

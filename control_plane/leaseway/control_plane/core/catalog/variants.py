@@ -120,6 +120,9 @@ def granted_to(served: Served, tenant: str, agent: str = "") -> Served | None:
     if not policy.is_visible(tenant, agent):
         return None
     listing = served.listing
+    if not policy.allows_all(tenant, agent):  # a grant of some tools is none of other things
+        listing = replace(listing, prompts=(), resources=(), templates=())
+        served = replace(served, prompts=(), resource_filter=NameFilter(blacklist=("*",)))
     return replace(
         served,
         exposed=tuple(

@@ -14,12 +14,12 @@ from leaseway.control_plane.core.moment import Moment
 from leaseway.control_plane.core.placement.capacity_errors import capacity_error, queue_full_error
 from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.control_plane.core.placement.wait_queue import Waiter
-from leaseway.control_plane.core.queries.suggestions import alike
 from leaseway.control_plane.core.servers.probing import RetryOutlook
 from leaseway.control_plane.core.workers.records import WorkerRecord
 from leaseway.spec.model import VariantKey
 from leaseway.wire.errors import Reason
 from leaseway.wire.names import ALL_TENANTS
+from leaseway.wire.suggestions import alike
 
 _NOT_READY_RETRY = 0.5
 _RECONNECT_RETRY = 1.0

@@ -18,12 +18,12 @@ from leaseway.control_plane.core.queries.place import (
     try_instead,
     variants_of,
 )
-from leaseway.control_plane.core.queries.suggestions import alike
 from leaseway.control_plane.core.queries.uri_templates import ComparedUri, TooMuchEffort
 from leaseway.wire.bounds import MAX_URI
 from leaseway.wire.errors import Reason
 from leaseway.wire.messages.admin import ADMIN_TOOLSET
 from leaseway.wire.names import split_qualified
+from leaseway.wire.suggestions import alike
 
 
 def unknown_server(

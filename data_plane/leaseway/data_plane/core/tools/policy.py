@@ -5,17 +5,21 @@ Pure: time is a parameter. Calls of a server without a policy use none of this.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import msgspec
 
+from leaseway.data_plane.core.tools.paths import PathJudge
+from leaseway.data_plane.core.tools.prompts_resources import SUBSCRIBE
 from leaseway.data_plane.core.tools.toolset import ToolPlan
-from leaseway.spec.permissions import EVERYTHING, Permissions, expressions
+from leaseway.spec.permissions import EVERYTHING, Permissions
 from leaseway.spec.policy import OTHER_TENANTS, Rate, Risk, ServerPolicy, TenantLimits
 from leaseway.spec.rules import (
+    MAX_VALUES,
     DeniesAll,
     Expression,
     Expressions,
@@ -28,6 +32,7 @@ from leaseway.wire.limits import limit_metadata
 CallQuota = Literal["calls", "concurrent", "external"]
 """From `limits` of a tenant and `rate_limit` of a server."""
 
+TOOLS_CALL: Final = "tools/call"
 _MAX_BUCKETS: Final = 10_000
 _MAX_CACHED: Final = 20_000
 _CONCURRENT_RETRY: Final = 0.1
@@ -38,14 +43,28 @@ class CompiledRule:
     """A rule that denies calls.
 
     Attributes:
-        number: Its number in the configuration; 0 if it is derived from `permissions`.
+        number: Its number in the configuration.
         expression: True for denied calls.
-        explanation: Why a permission denies a call; empty for numbered rules.
     """
 
     number: int
     expression: Expression
-    explanation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Restrictions:
+    """What `permissions` of a server or of a tenant mean for the calls of one tool.
+
+    Attributes:
+        refusal: Why no call is permitted; empty if some are.
+        judge: Judges the paths in arguments, or None if every path is permitted.
+    """
+
+    refusal: str = ""
+    judge: PathJudge | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.refusal) or self.judge is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +74,7 @@ class ToolPolicy:
     Attributes:
         rate: The rate limit of the server's external tools, or None.
         limits: The limits of the tenant, or None.
+        restrictions: From the permissions of the server and of the tenant.
         expressions: The expressions of all rules, evaluated together.
     """
 
@@ -62,6 +82,7 @@ class ToolPolicy:
     rules: tuple[CompiledRule, ...] = ()
     rate: Rate | None = None
     limits: TenantLimits | None = None
+    restrictions: tuple[Restrictions, ...] = ()
     expressions: Expressions = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -72,6 +93,11 @@ class ToolPolicy:
     def needs_approval(self) -> bool:
         """Whether a person must approve each call."""
         return self.risk == "financial"
+
+    @property
+    def judges_calls(self) -> bool:
+        """Whether rules or permissions judge each call."""
+        return bool(self.rules or self.restrictions)
 
     @property
     def has_limits(self) -> bool:
@@ -93,7 +119,7 @@ class ToolPolicies:
         self._policy = policy
         self._tools = tools
         self._rules: dict[str, tuple[CompiledRule, ...]] = {}
-        self._permission_rules: dict[tuple[str, Permissions], tuple[CompiledRule, ...]] = {}
+        self._restrictions: dict[tuple[str, Permissions], Restrictions] = {}
         self._compiled: dict[tuple[str, str, str], ToolPolicy | None] = {}
 
     def is_visible(self, tenant: str, agent: str, tool: str) -> bool:
@@ -122,34 +148,89 @@ class ToolPolicies:
             return None
         risk = self._policy.risk_of(tool, _annotations(plan))
         rate = self._policy.rate if risk == "external" else None
-        rules = self._server_rules(tool, plan, risk)
-        of_tenant = self._policy.permissions_of(tenant)
-        if of_tenant != EVERYTHING:
-            rules = (*self._rules_from(of_tenant, tool, plan, risk), *rules)
-        return ToolPolicy(risk, rules, rate, self._policy.limits_of(tenant))
+        schema = msgspec.json.decode(plan.definition).get("inputSchema")
+        return ToolPolicy(
+            risk,
+            self._numbered_rules(tool),
+            rate,
+            self._policy.limits_of(tenant),
+            self._restrictions_of(tenant, tool, schema, reads_only(risk, plan)),
+        )
 
-    def _server_rules(self, tool: str, plan: ToolPlan, risk: Risk) -> tuple[CompiledRule, ...]:
-        if tool not in self._rules:
-            numbered = (
+    def allows_all(self, tenant: str, agent: str) -> bool:
+        """Return whether a caller may use a server's prompts and resources."""
+        return not self.is_needed or self._policy.allows_all(tenant, agent)
+
+    def limits_of_request(self, tenant: str, method: str) -> ToolPolicy:
+        """Return the limits of a caller's request that calls no tool.
+
+        A subscription lasts for long and counts as a call only.
+        """
+        limits = self._policy.limits_of(tenant)
+        if limits is not None and method == SUBSCRIBE:
+            limits = replace(limits, concurrent=None)
+        return ToolPolicy("read_only", limits=limits)
+
+    def find_request(self, tenant: str, method: str, name: str) -> ToolPolicy:
+        """Return the policy of a caller's request that calls no tool.
+
+        Args:
+            tenant: The caller's tenant.
+            method: The MCP method.
+            name: The name of the prompt, or the URI.
+        """
+        return replace(
+            self.limits_of_request(tenant, method),
+            rules=self._numbered_rules(name, remember=False),
+            restrictions=self._restrictions_of(tenant, "", None, reads=True),
+        )
+
+    def may_read(self, tenant: str, agent: str, uri: str) -> bool:
+        """Return whether the grants and permissions let a caller name a URI."""
+        if not self.is_needed:
+            return True
+        return self.allows_all(tenant, agent) and not any(
+            one.refusal or (one.judge is not None and not one.judge.permits_uri(uri))
+            for one in self._restrictions_of(tenant, "", None, reads=True)
+        )
+
+    def _numbered_rules(self, name: str, *, remember: bool = True) -> tuple[CompiledRule, ...]:
+        rules = self._rules.get(name)
+        if rules is None:
+            rules = tuple(
                 CompiledRule(number, _expression(rule.expression))
                 for number, rule in enumerate(self._policy.rules, start=1)
-                if rule.applies_to(tool)
+                if rule.applies_to(name)
             )
-            permissions = self._policy.permissions
-            self._rules[tool] = (*self._rules_from(permissions, tool, plan, risk), *numbered)
-        return self._rules[tool]
-
-    def _rules_from(
-        self, permissions: Permissions, tool: str, plan: ToolPlan, risk: Risk
-    ) -> tuple[CompiledRule, ...]:
-        """Return permissions as rules for a tool; tenants with equal permissions share them."""
-        rules = self._permission_rules.get((tool, permissions))
-        if rules is None:
-            schema = msgspec.json.decode(plan.definition).get("inputSchema")
-            found = expressions(permissions, self._base, schema, reads_only(risk, plan))
-            rules = tuple(CompiledRule(0, _expression(text), why) for why, text in found)
-            self._permission_rules[tool, permissions] = rules
+            if remember:
+                self._rules[name] = rules
         return rules
+
+    def _restrictions_of(
+        self, tenant: str, tool: str, schema: object, reads: bool
+    ) -> tuple[Restrictions, ...]:
+        """Return the restrictions of a tool; tenants with equal permissions share them."""
+        found = []
+        for permissions in (self._policy.permissions_of(tenant), self._policy.permissions):
+            if permissions == EVERYTHING:
+                continue
+            one = self._restrictions.get((tool, permissions))
+            if one is None:
+                one = _restrict(permissions, self._base, schema, reads=reads)
+                self._restrictions[tool, permissions] = one
+            if one:
+                found.append(one)
+        return tuple(found)
+
+
+def _restrict(permissions: Permissions, base: str, schema: object, *, reads: bool) -> Restrictions:
+    if reads and not permissions.read:
+        return Restrictions("it reads, and 'permissions' has read: false")
+    if not reads and not permissions.write:
+        return Restrictions("it may change something, and 'permissions' has write: false")
+    return Restrictions(
+        judge=PathJudge(permissions, base, schema) if permissions.names_paths else None
+    )
 
 
 def reads_only(risk: Risk, plan: ToolPlan) -> bool:
@@ -162,6 +243,7 @@ def _annotations(plan: ToolPlan) -> Mapping[str, Any]:
     return hints if isinstance(hints, dict) else {}
 
 
+@functools.lru_cache(1_024)
 def _expression(text: str) -> Expression:
     try:
         return compile_expression(text)
@@ -169,34 +251,68 @@ def _expression(text: str) -> Expression:
         return DeniesAll()
 
 
-def check_rules(policy: ToolPolicy, facts: Mapping[str, Any], server_id: str) -> None:
-    """Evaluate the rules for a call.
+@dataclass(frozen=True, slots=True)
+class JudgedCall:
+    """What rules and permissions judge of a request.
+
+    Attributes:
+        facts: The variables of rules.
+        extra: Other values of the caller that reach the server: `_meta` and answers.
+        uri: The URI of a request that reads one; empty for others.
+    """
+
+    facts: Mapping[str, Any]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    uri: str = ""
+
+
+def check_rules(policy: ToolPolicy, judged: JudgedCall, server_id: str) -> None:
+    """Check permissions and rules for a call.
 
     Args:
         policy: The policy of its tool.
-        facts: The variables of expressions.
+        judged: The call.
         server_id: For the message.
 
     Raises:
         Fault: PERMISSION_DENIED, with the rule's number and without the call's arguments.
     """
-    denying = policy.expressions.first_that_denies(facts)
-    if denying is None:
-        return
-    rule = policy.rules[denying]
-    if rule.explanation:
+    facts = judged.facts
+    named = f"call of {facts['tool']}" if facts["method"] == TOOLS_CALL else facts["method"]
+    why = next(filter(None, (_reason(one, judged) for one in policy.restrictions)), "")
+    if why:
         raise Fault(
             Reason.PERMISSION_DENIED,
-            f"The permissions of server {server_id} deny this call of {facts['tool']}: "
-            f"{rule.explanation}. Its operator configures them under 'permissions'.",
+            f"The permissions of server {server_id} deny this {named}: {why}. Its operator "
+            "configures them under 'permissions'.",
             metadata={"rule": "0"},
         )
-    raise Fault(
-        Reason.PERMISSION_DENIED,
-        f"Rule {rule.number} of server {server_id} denies this call of {facts['tool']}. "
-        "Other arguments may be allowed; ask the operator who configures the server.",
-        metadata={"server": server_id, "rule": str(rule.number)},
-    )
+    if not policy.expressions.can_judge(facts["args"]):
+        raise Fault(
+            Reason.PERMISSION_DENIED,
+            f"The rules of server {server_id} cannot check this {named}: it has more than "
+            f"{MAX_VALUES} values, or a name that differs from an argument's only in case.",
+            metadata={"server": server_id},
+        )
+    denying = policy.expressions.first_that_denies(facts)
+    if denying is not None:
+        number = policy.rules[denying].number
+        raise Fault(
+            Reason.PERMISSION_DENIED,
+            f"Rule {number} of server {server_id} denies this {named}. Other arguments may be "
+            "allowed; ask the operator who configures the server.",
+            metadata={"server": server_id, "rule": str(number)},
+        )
+
+
+def _reason(restrictions: Restrictions, judged: JudgedCall) -> str:
+    """Return why restrictions deny a call; empty if they permit it."""
+    judge = restrictions.judge
+    if judge is None:
+        return restrictions.refusal
+    if judged.uri and not judge.permits_uri(judged.uri):
+        return "its URI is not permitted"
+    return judge.denied(judged.facts["args"]) or judge.denied(judged.extra) or ""
 
 
 class TenantUsage:

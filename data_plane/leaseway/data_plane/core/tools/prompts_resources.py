@@ -6,6 +6,7 @@ parsed and encoded anew: the server gets one line with exactly the values that w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,10 +18,13 @@ from leaseway.spec.contracts import same_items
 from leaseway.spec.uri_filters import ALL_URIS, UriFilter
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import nearest
+from leaseway.wire.suggestions import alike
 
 SUBSCRIBE: Final = "resources/subscribe"
 """The only request that lasts until it is cancelled."""
+
+_EXPRESSION: Final = re.compile(r"\{[+#./;?&]?(\w+)\*?\}")
+"""A variable of a URI template."""
 
 _MAX_SHOWN: Final = 300
 """Characters of a URI in messages."""
@@ -103,12 +107,34 @@ class AdmittedRequest:
         name: The name of its prompt, or its URI.
         params: Its params on one line, without `_meta`.
         meta: The caller's `_meta`, or None.
+        parsed: The params, parsed.
     """
 
     method: str
     name: str
     params: bytes
     meta: dict[str, object] | None = None
+    parsed: Mapping[str, Any] = field(default_factory=dict)
+
+
+def judged_arguments(request: AdmittedRequest) -> tuple[Mapping[str, Any], str]:
+    """Return what rules and permissions judge of a request: arguments, and a URI or nothing.
+
+    Of a completion for a resource template, the URI is the template with the values that are known.
+    """
+    params = request.parsed
+    if request.method == "prompts/get":
+        arguments = params.get("arguments")
+        return (arguments if isinstance(arguments, dict) else {}), ""
+    if request.method != "completion/complete":
+        return params, request.name
+    argument, context = params["argument"], params.get("context")
+    known = context.get("arguments") if isinstance(context, dict) else None
+    values = {**(known if isinstance(known, dict) else {}), argument["name"]: argument["value"]}
+    if params["ref"]["type"] == "ref/prompt":
+        return values, ""
+    uri = _EXPRESSION.sub(lambda found: str(values.get(found[1], found[0])), request.name)
+    return {"values": list(values.values())}, uri.partition("{")[0]
 
 
 def admit(
@@ -137,7 +163,7 @@ def admit(
     meta = parsed.pop("_meta", None)
     name = read(prompts_resources, server_id, parsed)
     meta = meta if isinstance(meta, dict) else None
-    return AdmittedRequest(method, name, msgspec.json.encode(parsed), meta)
+    return AdmittedRequest(method, name, msgspec.json.encode(parsed), meta, parsed)
 
 
 def has_only_tools(server_id: str) -> Fault:
@@ -183,7 +209,7 @@ def _prompt(
     if not isinstance(name, str):
         raise _invalid(where, "is the name of a prompt")
     if name not in prompts_resources.prompts:
-        near = nearest(name[:64], prompts_resources.prompts)
+        near = alike(name[:64], prompts_resources.prompts)
         hint = f" Did you mean {', '.join(near)}?" if near else " List the prompts to see its own."
         raise Fault(
             Reason.TOOL_NOT_FOUND,

@@ -19,7 +19,7 @@ from leaseway.data_plane.core.tools.prompts_resources import (
 )
 from leaseway.spec.contracts import same_contract
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import nearest
+from leaseway.wire.suggestions import alike
 
 _decode = msgspec.json.Decoder().decode
 _MAX_NAMED: Final = 5
@@ -105,7 +105,7 @@ class CompiledToolset:
 
 def tool_not_found(name: str, owner: str, names: Iterable[str]) -> Fault:
     """Return the fault of a missing tool, with the nearest of the existing names."""
-    near = nearest(name[:64], names)
+    near = alike(name[:64], list(names))
     hint = f" Did you mean {', '.join(near)}?" if near else " List the tools to see what it has."
     return Fault(
         Reason.TOOL_NOT_FOUND,
