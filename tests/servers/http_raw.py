@@ -1,8 +1,8 @@
 """A hand-written streamable HTTP MCP server on aiohttp; prints its port, then serves.
 
 Options: `--sse` answers as event streams; `--legacy` speaks 2025-11-25 with sessions (the default
-is 2026-07-28 without); `--get` offers a GET stream, `--no-get` answers 404 there; `--log PATH`
-records every message.
+is 2026-07-28 without); `--strict` cuts the connection at `server/discover`; `--get` offers a GET
+stream, `--no-get` answers 404 there; `--log PATH` records every message.
 The `text` of a call can select a fault: see `misbehave`. POST /forget drops all sessions, /mute
 leaves all further requests unanswered, /full opens no more sessions, /forgetful keeps none.
 """
@@ -20,6 +20,7 @@ PREFIX = "io.modelcontextprotocol/"
 options = argparse.ArgumentParser()
 options.add_argument("--sse", action="store_true")
 options.add_argument("--legacy", action="store_true")
+options.add_argument("--strict", action="store_true")
 options.add_argument("--get", action="store_true")
 options.add_argument("--no-get", action="store_true")
 options.add_argument("--follow", action="store_true")
@@ -199,6 +200,9 @@ async def post(request):
     if seen["mute"]:
         await never()
     method, key = message.get("method"), message.get("id")
+    if args.strict and method == "server/discover":
+        request.transport.abort()
+        return web.Response()
     if not in_session(request, method):
         return web.Response(status=404)
     if key is None:

@@ -72,7 +72,9 @@ class Line:
             return
         message = json.loads(text)
         method, key = message.get("method"), message.get("id")
-        if method == "initialize":
+        if method == "server/discover" and self.request.match_info["how"] == "strict":
+            await self.end()
+        elif method == "initialize":
             info = {"capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "0"}}
             await self.answer(key, {"protocolVersion": "2024-11-05", **info})
         elif method == "tools/list":

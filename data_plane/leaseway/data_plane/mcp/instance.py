@@ -20,6 +20,7 @@ from leaseway.data_plane.core.ports import (
     ListedPromptsResources,
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.mcp.eras import LEGACY_GREETING
 from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.messages.era import params_head, reject_call
@@ -221,8 +222,7 @@ class Instance:
 
     async def _run(self) -> None:
         try:
-            session = await self._connect()
-            await self._live(session)
+            await self._connect_and_live()
         except BaseException as error:
             if not self._ready.done():
                 self._fail(error)
@@ -238,9 +238,39 @@ class Instance:
             finally:
                 self._finish()
 
+    async def _connect_and_live(self) -> None:
+        """Run the connection to its end; a second one if the first was greeted wrongly."""
+        known = self._known_version or self._host.eras.recall(self.spec.launch_hash)
+        try:
+            await self._live(await self._connect(), known)
+            return
+        except Exception as error:
+            if self._session is None or self._ready.done():
+                raise
+            first = self._session.failed_greeting(error)
+            self._host.eras.note_failure(
+                self.spec.launch_hash, self._session.greeted_in_vain(error)
+            )
+            if first is None or self._stop.is_set():
+                raise
+        _logger.info(
+            "The server %s failed after server/discover; a second connection starts with "
+            "initialize.",
+            self._server,
+        )
+        await self._session.peer.aclose(hurry=True)
+        self.stderr.clear()
+        try:
+            await self._live(await self._connect(), LEGACY_GREETING)
+        except TimeoutError:
+            if self._ready.done():
+                raise
+            raise first from None  # the error of the complete attempt says more
+
     async def _connect(self) -> McpSession:
         session_type, context_type = await asyncio.to_thread(_import_mcp)
-        self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
+        if not self._deadline:
+            self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
         if self.resolved_values is None:
             self.resolved_values = await read_references(
                 self.spec, self._host.environment, self._host.vault, self.spec.startup_timeout
@@ -258,9 +288,10 @@ class Instance:
         self.pid, self.warnings = session.pid, session.warnings
         return session
 
-    async def _live(self, session: McpSession) -> None:
-        async with session.opened(self._deadline, self._known_version) as tools:
+    async def _live(self, session: McpSession, known_version: str) -> None:
+        async with session.opened(self._deadline, known_version) as tools:
             self.protocol_version, self.tools = session.protocol_version, tools
+            self._host.eras.note_success(self.spec.launch_hash, session.protocol_version)
             self._set_ready()
             await self._wait_until_ended(session)
 

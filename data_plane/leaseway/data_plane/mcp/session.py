@@ -78,6 +78,7 @@ class McpSession:
         self._phase: StartPhase = "connect"
         self._capabilities: ServerCapabilities | None = None
         self._has_tools = True
+        self._discovers = False
         self._client: ClientSession | None = None
         self._subscriptions: InstanceSubscriptions | None = None
 
@@ -126,6 +127,7 @@ class McpSession:
     async def _negotiate(self, client: ClientSession, known_version: str) -> Mapping[str, bytes]:
         spec = self._spec
         self._phase = "negotiate"
+        self._discovers = spec.protocol == "auto" and not handshake.is_legacy(known_version)
         await handshake.negotiate(client, spec.protocol, spec.startup_timeout, known_version)
         self.protocol_version = client.protocol_version or ""
         self.peer.era = handshake.build_era(
@@ -167,6 +169,16 @@ class McpSession:
         assert self._client is not None
         await listen_to_changes(self._client, self.peer, on_tools_changed)
 
+    def failed_greeting(self, error: BaseException) -> Exception | None:
+        """Return the error of a start that may succeed if it begins with `initialize`, or None."""
+        cause = first_cause(error)
+        return cause.cause if isinstance(cause, handshake.GreetingFailed) else None
+
+    def greeted_in_vain(self, error: BaseException) -> bool:
+        """Return whether the server answered nothing after `server/discover`."""
+        silent = isinstance(first_cause(error), TimeoutError)
+        return silent and self._discovers and self._phase == "negotiate"
+
     def start_fault(self, error: BaseException, stderr: StderrTail) -> Fault:
         """Return the fault for a failed start or listing."""
         return start_fault(self._spec, error, self._phase, stderr, self.peer.garbage)
@@ -190,6 +202,8 @@ def start_fault(
     `garbage` is how many of its messages were not JSON-RPC.
     """
     cause = first_cause(error)
+    if isinstance(cause, handshake.GreetingFailed):
+        cause = cause.cause
     if isinstance(cause, Fault):
         return cause
     server = spec.key.server_id
