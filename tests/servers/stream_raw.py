@@ -52,6 +52,10 @@ class Deeds:
     async def deaf(self, line, key):
         line.deaf = True
 
+    async def refuse(self, line, key):
+        line.refuses = True
+        await line.refuse(key)
+
     async def seen(self, line, key):
         await line.say(result(key, json.dumps(line.headers)))
 
@@ -65,6 +69,7 @@ class Line:
         self.headers = {k.lower(): v for k, v in request.headers.items() if k.lower() in kept}
         self.over = asyncio.Event()
         self.deaf = False
+        self.refuses = False
         self.pings = 0
 
     async def take(self, text):
@@ -74,6 +79,8 @@ class Line:
         method, key = message.get("method"), message.get("id")
         if method == "server/discover" and self.request.match_info["how"] == "strict":
             await self.end()
+        elif self.refuses:
+            await self.refuse(key)
         elif method == "initialize":
             info = {"capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "0"}}
             await self.answer(key, {"protocolVersion": "2024-11-05", **info})
@@ -86,6 +93,10 @@ class Line:
             said = message["params"]["arguments"]["text"]
             deed = getattr(Deeds(), said, None)
             await (deed(self, key) if deed else self.say(result(key, said)))
+
+    async def refuse(self, key):
+        error = {"code": -32000, "message": "who are you?"}
+        await self.say(json.dumps({"jsonrpc": "2.0", "id": key, "error": error}))
 
     async def answer(self, key, value):
         await self.say(json.dumps({"jsonrpc": "2.0", "id": key, "result": value}))

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from leaseway.data_plane.core.problems import LIMIT_REASONS, UNREACHABLE, Severity, WorkerProblem
+from leaseway.data_plane.core.problems import (
+    LIMIT_REASONS,
+    REFUSING,
+    UNREACHABLE,
+    Severity,
+    WorkerProblem,
+)
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, describe_differences
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
@@ -40,7 +46,7 @@ class ServerProblems:
 
     def on_started(self, live: LiveInstance) -> None:
         """Clear the problems of failed starts, and report the warnings of a started instance."""
-        self.clear(*self._until_start, UNREACHABLE)
+        self.clear(*self._until_start, UNREACHABLE, REFUSING)
         self._until_start.clear()
         if live.spec.transport == "python":
             live.instance.stderr.watch(self._report_raised)

@@ -305,18 +305,22 @@ class Instance:
     async def _wait_until_ended(self, session: McpSession) -> None:
         peer = session.peer
         ends = [asyncio.ensure_future(e.wait()) for e in (self._stop, peer.closed)]
-        health = asyncio.ensure_future(session.until_unresponsive(self._patience))
+        watches = [
+            asyncio.ensure_future(session.until_unresponsive(self._patience)),
+            asyncio.ensure_future(session.until_refusing(self._patience)),
+        ]
         listening = asyncio.ensure_future(session.listen_to_changes(self._tools_changed))
         try:
-            await asyncio.wait((*ends, health), return_when=asyncio.FIRST_COMPLETED)
-            if health.done() and not self._stop.is_set():
-                self._disconnect(peer, health.result())
+            await asyncio.wait((*ends, *watches), return_when=asyncio.FIRST_COMPLETED)
+            for watch in watches:
+                if watch.done() and not self._stop.is_set():
+                    self._disconnect(peer, watch.result())
         finally:
             if self.state == "ready":
                 self.state = "closing"
-            for task in (*ends, health, listening):
+            for task in (*ends, *watches, listening):
                 task.cancel()
-            await asyncio.gather(*ends, health, listening, return_exceptions=True)
+            await asyncio.gather(*ends, *watches, listening, return_exceptions=True)
 
     def _disconnect(self, peer: Peer, fault: Fault) -> None:
         if self.state == "ready":

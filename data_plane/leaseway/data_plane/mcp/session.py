@@ -36,6 +36,7 @@ from leaseway.data_plane.mcp.protocol.features.listing import (
     list_prompts_resources,
     listen_to_changes,
 )
+from leaseway.data_plane.mcp.protocol.features.refusing import RefusalPolicy, until_refusing
 from leaseway.data_plane.mcp.protocol.features.subscriptions import InstanceSubscriptions
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
@@ -136,6 +137,10 @@ class McpSession:
         self._phase = "list"
         self._capabilities = capabilities = client.server_capabilities
         self._has_tools = capabilities is not None and capabilities.tools is not None
+        if self._has_tools:
+            self.peer.cheap_request = "tools/list"
+        elif self.peer.era.modern:
+            self.peer.cheap_request = "server/discover"
         return await self.list_tools()
 
     async def list_tools(self) -> Mapping[str, bytes]:
@@ -163,6 +168,11 @@ class McpSession:
     async def until_unresponsive(self, patience: Patience | None) -> Fault:
         """Ping an idle server until it no longer answers; return the fault."""
         return await until_unresponsive(self.peer, patience or default_patience(self._spec))
+
+    async def until_refusing(self, patience: Patience | None) -> Fault:
+        """Wait until the server refuses everything and must be replaced; return the fault."""
+        policy = RefusalPolicy.of(self._spec, patience or default_patience(self._spec))
+        return await until_refusing(self.peer, policy)
 
     async def listen_to_changes(self, on_tools_changed: Callable[[], None]) -> None:
         """Listen to the server's list changes until cancelled."""

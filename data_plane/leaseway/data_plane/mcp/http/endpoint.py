@@ -94,39 +94,57 @@ class SessionForgotten(Exception):
 
 
 class SessionRenewal:
-    """Opens one new session for all requests whose session was forgotten by a legacy server.
+    """Opens one new session for all requests whose session a legacy server no longer serves.
 
     Rejected requests are sent again in the new session; requests in the old one continue.
-    `open_session` never raises: it ends the connection if it fails.
+
+    Args:
+        server: The server's id.
+        endpoint: Has the session.
+        open_session: Opens a session; returns whether it did. Its argument says whether the old one
+            is certainly lost. It never raises.
+
+    Attributes:
+        number: The number of the session in use; sessions without an id have one, too.
     """
 
     def __init__(
-        self, server: str, endpoint: HttpEndpoint, open_session: Callable[[], Awaitable[None]]
+        self,
+        server: str,
+        endpoint: HttpEndpoint,
+        open_session: Callable[[bool], Awaitable[bool]],
     ) -> None:
+        self.number = 0
         self._server = server
         self._endpoint = endpoint
         self._open_session = open_session
         self._opening: asyncio.Task[None] | None = None
 
-    async def current_session(self) -> str:
-        """Return the session's id, after waiting for one that is being opened."""
+    async def current_session(self) -> int:
+        """Return the session's number, after waiting for one that is being opened."""
         while self._opening is not None:
             await asyncio.wait([self._opening])
-        return self._endpoint.session_id
+        return self.number
 
-    async def renew(self, forgotten: str) -> None:
-        """Replace a forgotten session."""
-        if self._opening is None and self._endpoint.session_id == forgotten:
+    async def renew(self, number: int, *, is_lost: bool) -> bool:
+        """Replace a session; return whether another one is in use.
+
+        If no other could be opened, and the old one is not certainly lost, the old one stays.
+        """
+        if self._opening is None and self.number == number:
             _logger.info(
-                "The server %s has forgotten its session; a new one is opened.", self._server
+                "The server %s no longer serves its session; a new one is opened.", self._server
             )
-            self._endpoint.session_id = ""
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-        await self.current_session()
+            self._opening = asyncio.get_running_loop().create_task(self._open(is_lost))
+        return await self.current_session() != number
 
-    async def _open(self) -> None:
+    async def _open(self, is_lost: bool) -> None:
+        old_id, self._endpoint.session_id = self._endpoint.session_id, ""
         try:
-            await self._open_session()
+            if await self._open_session(is_lost):
+                self.number += 1
+            else:
+                self._endpoint.session_id = old_id
         finally:
             self._opening = None
 
