@@ -1,7 +1,7 @@
 """A hand-written legacy server over event streams and websockets, on the test's loop.
 
 Its one tool, `say`, answers its `text`, or has the fault of that name in `Deeds`. The names of the
-paths in `STREAMS` and `SOCKETS` name their faults.
+paths in `STREAMS` and `SOCKETS` name their faults. `cookies` are those of posts and websockets.
 """
 
 import asyncio
@@ -125,6 +125,7 @@ class RawServer:
         self.numbers = itertools.count(1)
         self.lines = {}
         self.posts = []
+        self.cookies = []
         self.busy = 0
         self.most_busy = 0
         self.hold = asyncio.Event()
@@ -154,6 +155,7 @@ class RawServer:
         if refused is not None:
             return refused
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response.set_cookie("affinity", "one")
         await response.prepare(request)
         if how == "early-end":
             return response
@@ -180,6 +182,7 @@ class RawServer:
 
     async def post(self, request):
         message = await request.json()
+        self.cookies.append(request.headers.get("cookie"))
         self.posts.append(message)
         said = (message.get("params") or {}).get("arguments", {}).get("text", "")
         if said.startswith("status "):
@@ -205,6 +208,8 @@ class RawServer:
             request.transport.abort()
             return web.Response()
         response = web.WebSocketResponse(protocols=("mcp",), max_msg_size=64 << 20)
+        response.set_cookie("affinity", "one")
+        self.cookies.append(request.headers.get("cookie"))
         await response.prepare(request)
         line = self.lines[next(self.numbers)] = Socket(request, response)
         if how == "mute":

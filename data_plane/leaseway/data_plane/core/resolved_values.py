@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from leaseway.data_plane.core.proxies import NO_PROXIES, Proxies
+
 _MIN_SECRET: Final = 4
 """Characters; shorter values are not hidden, because that would garble every text."""
 
@@ -39,6 +41,8 @@ class ResolvedValues:
     """A digest of the modules of a `python` server, if people may edit them."""
     modules: tuple[Path, ...] = field(default=(), repr=False, compare=False)
     """The files of these modules."""
+    proxies: Proxies = field(default=NO_PROXIES, repr=False)
+    """How its HTTP requests leave the worker."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Values to hide in the server's output."""
     hidden: object = field(default=None, repr=False, compare=False)
@@ -48,7 +52,10 @@ class ResolvedValues:
     def digest(self) -> str:
         """A digest of all values that the server gets."""
         texts = (self.command, self.image, self.url, self.session_id, self.cwd, self.code)
-        content = (self.args, *texts, *_pairs(self))
+        content: tuple[object, ...] = (self.args, *texts, *_pairs(self))
+        if self.proxies.fixed is not None:  # the environment does not change
+            proxy = self.proxies.fixed
+            content = (*content, (proxy.url, proxy.username, proxy.password))
         encoded = json.dumps(content).encode()
         return hmac.new(_SALT, encoded, hashlib.sha256).hexdigest()
 

@@ -32,6 +32,7 @@ from leaseway.data_plane.mcp.transports.pull_adapter import PullAdapter
 from leaseway.data_plane.mcp.transports.sse import SseTransport
 from leaseway.data_plane.mcp.transports.stdio import StdioTransport
 from leaseway.data_plane.mcp.transports.websocket import WebSocketTransport
+from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.environment import child_environment
 from leaseway.spec.model import ServerSpec
 
@@ -41,13 +42,19 @@ _POD_START_SHARE: Final = 0.9
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What a connector needs. `stderr` receives the standard error of a process."""
+    """What a connector needs.
+
+    Attributes:
+        stderr: Receives the standard error of a process.
+        outgoing: The proxy and the cookies of the instance; all its connections share them.
+    """
 
     spec: ServerSpec
     resolved: ResolvedValues
     host: Host
     stderr: StderrTail
     on_tools_changed: Callable[[], None]
+    outgoing: Outgoing
 
     @property
     def server(self) -> str:
@@ -122,6 +129,7 @@ async def _connect_http(context: ServerContext) -> UnopenedConnection:
         context.host.http,
         headers=resolved.headers,
         session_id=resolved.session_id,
+        outgoing=context.outgoing,
         on_tools_changed=context.on_tools_changed,
         renews_sessions=context.spec.truely_stateless,
     )
@@ -130,12 +138,14 @@ async def _connect_http(context: ServerContext) -> UnopenedConnection:
 
 async def _connect_sse(context: ServerContext) -> UnopenedConnection:
     resolved, http = context.resolved, context.host.http
-    return _stream(context, SseTransport(context.server, resolved.url, http, resolved.headers))
+    server, headers = context.server, resolved.headers
+    return _stream(context, SseTransport(server, resolved.url, http, headers, context.outgoing))
 
 
 async def _connect_websocket(context: ServerContext) -> UnopenedConnection:
     resolved, http = context.resolved, context.host.http
-    transport = WebSocketTransport(context.server, resolved.url, http, resolved.headers)
+    server, headers = context.server, resolved.headers
+    transport = WebSocketTransport(server, resolved.url, http, headers, context.outgoing)
     return _stream(context, PullAdapter(context.server, transport))
 
 

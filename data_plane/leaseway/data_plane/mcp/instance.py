@@ -24,6 +24,7 @@ from leaseway.data_plane.mcp.eras import LEGACY_GREETING
 from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.messages.era import params_head, reject_call
+from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.resolve import read_references
 from leaseway.spec.model import ServerSpec
 from leaseway.wire.errors import Fault, Reason
@@ -108,6 +109,7 @@ class Instance:
         self.prompts_resources: ListedPromptsResources | None = None
         self._session: McpSession | None = None
         self._peer: Peer | None = None
+        self._outgoing: Outgoing | None = None
         self._deadline = 0.0
         self._changed_early = False
         self._broken: Fault | None = None
@@ -276,8 +278,15 @@ class Instance:
                 self.spec, self._host.environment, self._host.vault, self.spec.startup_timeout
             )
         self.stderr.hide(self.resolved_values.secrets)
+        if self._outgoing is None:
+            self._outgoing = Outgoing(self.resolved_values.proxies)
         context = context_type(
-            self.spec, self.resolved_values, self._host, self.stderr, self._tools_changed
+            self.spec,
+            self.resolved_values,
+            self._host,
+            self.stderr,
+            self._tools_changed,
+            self._outgoing,
         )
         # From here on `_run` closes the peer, also if opening it fails.
         session = self._session = await session_type.connect(context)

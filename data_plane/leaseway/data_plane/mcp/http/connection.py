@@ -57,6 +57,7 @@ from leaseway.data_plane.mcp.protocol.messages.pending import (
     Pending,
     ToolCall,
 )
+from leaseway.data_plane.outgoing import Outgoing
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
 
@@ -73,6 +74,7 @@ class HttpConnection(Peer):
     Args:
         session_id: An existing session, or empty. It is sent from the first request on; the
             handshake happens nevertheless, and closing does not end the session.
+        outgoing: Its proxy and cookies; by default no proxy.
         on_tools_changed: Called when the tools changed, or may have.
         renews_sessions: Whether a forgotten session is replaced by a new one. Otherwise, because
             its state is lost, the connection ends.
@@ -92,11 +94,14 @@ class HttpConnection(Peer):
         *,
         headers: Mapping[str, str] | None = None,
         session_id: str = "",
+        outgoing: Outgoing | None = None,
         on_tools_changed: Callable[[], None] = lambda: None,
         renews_sessions: bool = False,
     ) -> None:
         super().__init__(server, on_tools_changed)
-        self._endpoint = HttpEndpoint(server, url, http, headers or {}, session_id)
+        self._endpoint = HttpEndpoint(
+            server, url, http, headers or {}, session_id, outgoing or Outgoing()
+        )
         self._on_tools_changed = on_tools_changed
         self._renews_sessions = renews_sessions
         self._renewal = SessionRenewal(server, self._endpoint, self._reopen)
@@ -409,6 +414,8 @@ class HttpConnection(Peer):
         If not, the connection ends, unless the old session may still exist and the fault be short.
         """
         params, opts = self._initialize
+        if self._endpoint.outgoing.cookies is not None:
+            self._endpoint.outgoing.cookies.clear()  # they may lead to a server that is gone
         try:
             request_opts: CallOptions = {**opts, "timeout": bounds.STARTUP_TIMEOUT}
             request_opts.pop("request_id", None)

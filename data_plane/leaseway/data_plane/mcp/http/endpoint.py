@@ -13,8 +13,10 @@ from aiohttp.payload import Payload
 from multidict import CIMultiDict
 from yarl import URL
 
+from leaseway.data_plane.core.proxies import BadProxy
 from leaseway.data_plane.mcp.http.errors import redirect_target, unreadable
 from leaseway.data_plane.mcp.protocol.transport import Receipt
+from leaseway.data_plane.outgoing import Outgoing, Route
 from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
@@ -30,6 +32,7 @@ class HttpEndpoint:
     Attributes:
         session_id: The session of requests; empty for none.
         session_is_ours: Whether we opened the session and must end it.
+        route: How requests leave the worker.
 
     Raises:
         Fault: SERVER_NOT_READY: the URL or a header is invalid.
@@ -42,8 +45,11 @@ class HttpEndpoint:
         http: aiohttp.ClientSession,
         headers: Mapping[str, str],
         session_id: str,
+        outgoing: Outgoing,
     ) -> None:
         self.url = parse_url(server, url, ("http", "https"))
+        self.outgoing = outgoing
+        self.route = find_route(server, outgoing, self.url)
         self.session_id = session_id
         self.session_is_ours = False
         self._server = server
@@ -72,11 +78,26 @@ class HttpEndpoint:
         if self.session_id:
             sent[SESSION_ID] = self.session_id
         sent.update(headers)
-        url = self.url
+        url, cookies, configured = self.url, self.outgoing.cookies, sent.get("cookie")
         for _ in range(_MAX_REDIRECTS):
+            if cookies is not None:
+                cookies.add_to(sent, url)
+            route = self.route if url is self.url else self.outgoing.route(url)
             response = await self._http.request(
-                method, url, data=body, headers=sent, allow_redirects=False, timeout=_TIMEOUT
+                method,
+                url,
+                data=body,
+                headers=sent,
+                allow_redirects=False,
+                timeout=_TIMEOUT,
+                proxy=route.proxy,
+                proxy_headers=route.proxy_headers,
             )
+            if cookies is not None:
+                cookies.store(response)
+                sent.pop("cookie", None)
+                if configured is not None:
+                    sent["cookie"] = configured
             try:
                 target = redirect_target(response, self._server)
             except Exception:
@@ -170,6 +191,20 @@ class RequestBody(Payload):
         if self._entry is not None:
             self._entry.written = True
         await writer.write(self._value)
+
+
+def find_route(server: str, outgoing: Outgoing, url: URL) -> Route:
+    """Return how requests to a server leave the worker.
+
+    Raises:
+        Fault: SERVER_NOT_READY: its proxy can't be used.
+    """
+    try:
+        return outgoing.route(url)
+    except BadProxy as error:
+        raise _start_fault(
+            server, f"The server {server} can't be reached: the proxy {error}."
+        ) from None
 
 
 def check_headers(server: str, headers: Mapping[str, str]) -> CIMultiDict[str]:
