@@ -45,7 +45,8 @@ class Host:
 def http_client() -> aiohttp.ClientSession:
     """Return the pooled client that all HTTP connections of a worker share.
 
-    Cookies are not kept: they would leak from one server's instance to another's.
+    It keeps no cookies: they would leak from one server's instance to another's. Each instance
+    keeps its own (see `outgoing`).
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),

@@ -114,7 +114,7 @@ class Server:
         self.opened = 0
         self.requests: list[str] = []
         self.called: list[str] = []
-        self.refuses_calls = False
+        self.refuses_lists = False
         self.refuses_initialize: Refuse | None = None
         self.keeps_sessions = True
         self.has_ids = True
@@ -137,14 +137,14 @@ class Server:
         known = request.headers.get("mcp-session-id") == self.current or not self.has_ids
         if not known or not self.current:
             return await self.refuse(request, message)
+        if method == "tools/list" and self.refuses_lists:
+            return await self.refuse(request, message)
         if method == "tools/list":
             return self.result(key, {"tools": TOOLS})
         if method == "tools/call":
             said = message["params"]["arguments"].get("text", "")
             if said == "bad":
                 return await rpc(-32602, "Invalid request parameters")(request, message)
-            if self.refuses_calls:
-                return await self.refuse(request, message)
             self.called.append(said)
             return self.result(key, {"content": [{"type": "text", "text": said}]})
         return self.result(key, {})
@@ -293,6 +293,16 @@ async def test_a_leased_instance_whose_session_is_gone_is_lost(
     assert "no longer knows its MCP session" in fault.message
     assert (await bench.next_closed())[0] is instance
     assert server.opened == 1
+
+
+@pytest.mark.parametrize("leased", [True, False])
+async def test_a_server_that_never_listed_its_tools_fails_to_start_with_what_it_said(
+    bench: Bench, server: Server, url: str, leased: bool
+) -> None:
+    server.refuse, server.refuses_lists = REJECTIONS["401"], True
+    fault = await bench.fails(bench.http_spec(url, truely_stateless=not leased))
+    assert "it requires a credential" in fault.message
+    assert server.requests.count("tools/list") == 1
 
 
 async def test_a_short_fault_does_not_cost_a_lease(bench: Bench, server: Server, url: str) -> None:

@@ -109,6 +109,7 @@ class HttpConnection(Peer):
         self._probes: dict[object, Refusal | None] = {}
         self._gone = NO_REFUSAL
         self._unproven = False
+        self._has_served = False
         self._initialize: tuple[Mapping[str, Any] | None, CallOptions] = (None, {})
         self._initializing: object = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
@@ -245,7 +246,10 @@ class HttpConnection(Peer):
         answered = False
         number = await self._session_for(key)
         in_session = self._is_in_session(key)
-        session = self._endpoint.session_id if in_session else ""
+        opens = key == self._initializing
+        session = (
+            "" if opens or self.era.modern or not self.era.version else self._endpoint.session_id
+        )
         try:
             body = RequestBody(line, entry)
             async with await self._endpoint.request("POST", headers, body) as response:
@@ -254,7 +258,6 @@ class HttpConnection(Peer):
                 if self._unreachable:
                     self._unreachable = False
                     self.on_warning_cleared(UNREACHABLE)
-                opens = key == self._initializing
                 posted = PostedRequest(key, headers, session, opens, in_session)
                 await self._responses.read(posted, response, self.era)
         except SessionForgotten:
@@ -433,8 +436,11 @@ class HttpConnection(Peer):
         return True
 
     def _is_in_session(self, key: object) -> bool:
-        """Return whether the session may be the reason if a request is refused."""
-        return bool(self.era.version) and not self.era.modern and key != self._initializing
+        """Return whether the session may be the reason if a request is refused.
+
+        Before the first result the server, or its entry, is the reason.
+        """
+        return self._has_served and not self.era.modern and key != self._initializing
 
     def _handle_message(self, key: object, message: JsonRpcMessage) -> None:
         self.liveness.mark_received(self._next_id)
@@ -450,7 +456,8 @@ class HttpConnection(Peer):
                 entry.resolve(message)
             else:
                 self._count_dropped_response(key)
-            self._unproven = self._unproven and key == self._initializing
+            if key != self._initializing:
+                self._has_served, self._unproven = bool(self.era.version), False
         else:
             self._handle_response(message)
 

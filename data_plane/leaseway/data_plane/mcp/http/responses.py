@@ -121,7 +121,8 @@ class PostedRequest(NamedTuple):
     """A posted request.
 
     Attributes:
-        session: Its session, or empty; the connection may have another one when it is answered.
+        session: Its session, or empty if it opens one; the connection may have another one when it
+            is answered.
         opens_session: Whether its response may open a session.
         in_session: Whether a refusal may concern the session instead of the request.
     """
@@ -182,7 +183,7 @@ class ResponseReader:
     ) -> None:
         body = await errors.read_body(self._server, response)
         message = errors.rpc_error(body)
-        if posted.session and posted.in_session and _is_unknown_session(response.status, message):
+        if posted.session and _is_unknown_session(response.status, message):
             raise SessionForgotten
         # Before the end of the handshake, the status is more helpful than the JSON-RPC error.
         unauthorized = response.status in (401, 403) and not era.version
