@@ -4,7 +4,8 @@ Options: `--sse` answers as event streams; `--legacy` speaks 2025-11-25 with ses
 is 2026-07-28 without); `--strict` cuts the connection at `server/discover`; `--get` offers a GET
 stream, `--no-get` answers 404 there; `--log PATH` records every message.
 The `text` of a call can select a fault: see `misbehave`. POST /forget drops all sessions, /mute
-leaves all further requests unanswered, /full opens no more sessions, /forgetful keeps none.
+leaves all further requests unanswered, /full opens no more sessions, /forgetful keeps none,
+/closed refuses everything.
 """
 
 import argparse
@@ -37,6 +38,7 @@ seen = {
     "deleted": [],
     "listen": None,
     "mute": False,
+    "closed": False,
     "full": False,
 }
 seen["forgetful"] = False
@@ -197,6 +199,8 @@ def in_session(request, method):
 async def post(request):
     message = json.loads(await request.read())
     note(request, message)
+    if seen["closed"]:
+        return web.Response(status=409)
     if seen["mute"]:
         await never()
     method, key = message.get("method"), message.get("id")
@@ -326,7 +330,7 @@ async def main():
         app.router.add_get(path, get)
         app.router.add_delete(path, delete)
     app.router.add_post("/forget", forget)
-    for path in ("/mute", "/full", "/forgetful"):
+    for path in ("/mute", "/full", "/forgetful", "/closed"):
         app.router.add_post(path, turn)
     app.router.add_post("/change", change)
     app.router.add_post("/update", update)

@@ -51,6 +51,24 @@ async def event_error(request: web.Request, message: dict[str, Any]) -> web.Stre
     return response
 
 
+async def log_in(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
+    """Send the client to a page for people."""
+    return web.Response(status=302, headers={"Location": "http://127.0.0.2:1/login"})
+
+
+async def text_error(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
+    """Answer with an error that is not JSON-RPC."""
+    return web.json_response({"error": "no such session"})
+
+
+async def error_event(request: web.Request, _: dict[str, Any]) -> web.StreamResponse:
+    """Send an event of a type that MCP does not have."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b"event: error\ndata: session not found\n\n")
+    return response
+
+
 async def empty_stream(request: web.Request, _: dict[str, Any]) -> web.StreamResponse:
     """End the stream without an answer."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -86,6 +104,7 @@ REJECTIONS = {
     "-32001 with 200": rpc(-32001, "Session expired"),
     "-32601 with 404": rpc(-32601, "no such session", 404),
     "an event": event_error,
+    "a redirect": log_in,
 }
 """Refusals after which the call is sent again: it certainly did not start."""
 
@@ -100,6 +119,9 @@ DOUBTS = {
     "204": status(204),
     "a page": status(200, "<html>log in</html>", "text/html"),
     "an empty stream": empty_stream,
+    "an error without JSON-RPC": text_error,
+    "an event of another type": error_event,
+    "206 with a page": status(206, "<p>", "text/html"),
     "a cut connection": cut,
 }
 """Refusals of which nobody knows whether the call had started."""

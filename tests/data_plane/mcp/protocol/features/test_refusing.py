@@ -71,3 +71,17 @@ async def test_a_connection_that_refuses_everything_is_given_up(
         assert "who are you?" in lost.message
     finally:
         await server.stop()
+
+
+async def test_a_shared_modern_server_that_refuses_everything_is_replaced(bench: Bench) -> None:
+    async with bench.serving("http_raw") as address:
+        instance = await bench.start(bench.http_spec(f"{address}/mcp", truely_stateless=True))
+        assert instance.protocol_version == "2026-07-28"
+        async with bench.http.post(f"{address}/closed"):
+            pass
+        for _ in range(3):
+            assert (await bench.call_fault(instance, "echo")).reason is Reason.SERVER_ERROR
+        closed, lost = await bench.next_closed()
+        assert closed is instance
+        assert lost is not None
+        assert "HTTP status 409" in lost.message
