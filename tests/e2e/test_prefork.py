@@ -155,3 +155,13 @@ async def test_the_error_of_a_client_used_before_the_fork_names_the_hook_to_use(
         with pytest.raises(HTTPError, match="500"):
             await served.get("/tools")
     assert "gunicorn's post_fork hook" in "".join(served.log)
+
+
+async def test_the_error_of_a_client_in_a_gevent_worker_names_the_class_to_use(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("gevent")
+    async with site(tmp_path, "127.0.0.1:1", "-k", "gevent") as served:
+        with pytest.raises(HTTPError, match="500"):
+            await served.get("/session")
+    assert "gunicorn the worker class gthread" in "".join(served.log)

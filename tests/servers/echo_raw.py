@@ -1,8 +1,9 @@
 """A hand-written MCP server over stdio, standard library only; answers either era.
 
-Options: `--legacy` has no `server/discover`; `--log PATH` records every received line;
-`--name TEXT`; `--changes` says that its tools may change; `--many N` lists N more tools in pages;
-`--restless` describes each tool with its process id and the time, and lists sets in any order.
+Options: `--legacy` has no `server/discover`, `--modern` no `initialize`; `--log PATH` records every
+received line; `--name TEXT`; `--changes` says that its tools may change; `--many N` lists N more
+tools in pages; `--restless` describes each tool with its process id and the time, and lists sets in
+any order.
 Tools: echo, meta, slow, never, progress, fail, error, log, change, env, counter, pid, sample, ping.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 PREFIX = "io.modelcontextprotocol/"
 options = argparse.ArgumentParser()
 options.add_argument("--legacy", action="store_true")
+options.add_argument("--modern", action="store_true")
 options.add_argument("--changes", action="store_true")
 options.add_argument("--log")
 options.add_argument("--name", default="echo-raw")
@@ -180,7 +182,7 @@ def handle(message):
     if method is None:
         waiting[key].answer = message.get("result", message.get("error"))
         waiting[key].set()
-    elif method == "initialize":
+    elif method == "initialize" and not args.modern:
         version = params["protocolVersion"]
         capabilities = {"tools": {"listChanged": True}}
         info = {"name": args.name, "version": "1"}

@@ -127,12 +127,23 @@ class Calls:
     def not_reading(self, key, params):
         time.sleep(600)
 
+    def wears_out(self, key, params):
+        if params["arguments"]:
+            worn.append(key)
+        if worn:
+            send({"id": key, "error": {"code": -32000, "message": "the backend is gone"}})
+        else:
+            answer(key, text("fine"))
+
+    def complains(self, key, params):
+        send({"id": key, "error": {"code": -32602, "message": "bad arguments"}})
+
     def fine(self, key, params):
         answer(key, text("fine"))
 
 
 def on_list(key):
-    if mode == "list_error":
+    if mode == "list_error" or worn:
         send({"id": key, "error": {"code": -32000, "message": "the catalogue burnt"}})
     elif mode == "list_malformed":
         answer(key, {"tools": {"call": "no list"}})
@@ -141,6 +152,7 @@ def on_list(key):
 
 
 held = []
+worn = []
 if mode == "exits":
     print("no configuration found", file=sys.stderr, flush=True)
     sys.exit(7)

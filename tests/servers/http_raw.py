@@ -1,10 +1,11 @@
 """A hand-written streamable HTTP MCP server on aiohttp; prints its port, then serves.
 
 Options: `--sse` answers as event streams; `--legacy` speaks 2025-11-25 with sessions (the default
-is 2026-07-28 without); `--get` offers a GET stream, `--no-get` answers 404 there; `--log PATH`
-records every message.
+is 2026-07-28 without); `--strict` cuts the connection at `server/discover`; `--get` offers a GET
+stream, `--no-get` answers 404 there; `--log PATH` records every message.
 The `text` of a call can select a fault: see `misbehave`. POST /forget drops all sessions, /mute
-leaves all further requests unanswered, /full opens no more sessions, /forgetful keeps none.
+leaves all further requests unanswered, /full opens no more sessions, /forgetful keeps none,
+/closed refuses everything.
 """
 
 import argparse
@@ -20,6 +21,7 @@ PREFIX = "io.modelcontextprotocol/"
 options = argparse.ArgumentParser()
 options.add_argument("--sse", action="store_true")
 options.add_argument("--legacy", action="store_true")
+options.add_argument("--strict", action="store_true")
 options.add_argument("--get", action="store_true")
 options.add_argument("--no-get", action="store_true")
 options.add_argument("--follow", action="store_true")
@@ -36,6 +38,7 @@ seen = {
     "deleted": [],
     "listen": None,
     "mute": False,
+    "closed": False,
     "full": False,
 }
 seen["forgetful"] = False
@@ -196,9 +199,14 @@ def in_session(request, method):
 async def post(request):
     message = json.loads(await request.read())
     note(request, message)
+    if seen["closed"]:
+        return web.Response(status=409)
     if seen["mute"]:
         await never()
     method, key = message.get("method"), message.get("id")
+    if args.strict and method == "server/discover":
+        request.transport.abort()
+        return web.Response()
     if not in_session(request, method):
         return web.Response(status=404)
     if key is None:
@@ -322,7 +330,7 @@ async def main():
         app.router.add_get(path, get)
         app.router.add_delete(path, delete)
     app.router.add_post("/forget", forget)
-    for path in ("/mute", "/full", "/forgetful"):
+    for path in ("/mute", "/full", "/forgetful", "/closed"):
         app.router.add_post(path, turn)
     app.router.add_post("/change", change)
     app.router.add_post("/update", update)

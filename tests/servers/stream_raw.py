@@ -1,7 +1,7 @@
 """A hand-written legacy server over event streams and websockets, on the test's loop.
 
 Its one tool, `say`, answers its `text`, or has the fault of that name in `Deeds`. The names of the
-paths in `STREAMS` and `SOCKETS` name their faults.
+paths in `STREAMS` and `SOCKETS` name their faults. `cookies` are those of posts and websockets.
 """
 
 import asyncio
@@ -52,6 +52,10 @@ class Deeds:
     async def deaf(self, line, key):
         line.deaf = True
 
+    async def refuse(self, line, key):
+        line.refuses = True
+        await line.refuse(key)
+
     async def seen(self, line, key):
         await line.say(result(key, json.dumps(line.headers)))
 
@@ -65,6 +69,7 @@ class Line:
         self.headers = {k.lower(): v for k, v in request.headers.items() if k.lower() in kept}
         self.over = asyncio.Event()
         self.deaf = False
+        self.refuses = False
         self.pings = 0
 
     async def take(self, text):
@@ -72,7 +77,11 @@ class Line:
             return
         message = json.loads(text)
         method, key = message.get("method"), message.get("id")
-        if method == "initialize":
+        if method == "server/discover" and self.request.match_info["how"] == "strict":
+            await self.end()
+        elif self.refuses:
+            await self.refuse(key)
+        elif method == "initialize":
             info = {"capabilities": {"tools": {}}, "serverInfo": {"name": "raw", "version": "0"}}
             await self.answer(key, {"protocolVersion": "2024-11-05", **info})
         elif method == "tools/list":
@@ -84,6 +93,10 @@ class Line:
             said = message["params"]["arguments"]["text"]
             deed = getattr(Deeds(), said, None)
             await (deed(self, key) if deed else self.say(result(key, said)))
+
+    async def refuse(self, key):
+        error = {"code": -32000, "message": "who are you?"}
+        await self.say(json.dumps({"jsonrpc": "2.0", "id": key, "error": error}))
 
     async def answer(self, key, value):
         await self.say(json.dumps({"jsonrpc": "2.0", "id": key, "result": value}))
@@ -112,6 +125,7 @@ class RawServer:
         self.numbers = itertools.count(1)
         self.lines = {}
         self.posts = []
+        self.cookies = []
         self.busy = 0
         self.most_busy = 0
         self.hold = asyncio.Event()
@@ -141,6 +155,7 @@ class RawServer:
         if refused is not None:
             return refused
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response.set_cookie("affinity", "one")
         await response.prepare(request)
         if how == "early-end":
             return response
@@ -167,6 +182,7 @@ class RawServer:
 
     async def post(self, request):
         message = await request.json()
+        self.cookies.append(request.headers.get("cookie"))
         self.posts.append(message)
         said = (message.get("params") or {}).get("arguments", {}).get("text", "")
         if said.startswith("status "):
@@ -192,6 +208,8 @@ class RawServer:
             request.transport.abort()
             return web.Response()
         response = web.WebSocketResponse(protocols=("mcp",), max_msg_size=64 << 20)
+        response.set_cookie("affinity", "one")
+        self.cookies.append(request.headers.get("cookie"))
         await response.prepare(request)
         line = self.lines[next(self.numbers)] = Socket(request, response)
         if how == "mute":

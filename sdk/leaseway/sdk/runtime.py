@@ -13,6 +13,7 @@ from leaseway.sdk.calls.caller import CallRunner
 from leaseway.sdk.catalog.resolver import Resolver
 from leaseway.sdk.errors import error_from_fault
 from leaseway.sdk.forks import mark_grpc_used
+from leaseway.sdk.green_threads import check_threads
 from leaseway.sdk.leases.manager import LeaseManager
 from leaseway.sdk.transport.control import ControlPlane
 from leaseway.sdk.transport.identity import ClientIdentity
@@ -59,6 +60,7 @@ class Runtime:
     """
 
     def __init__(self, identity: ClientIdentity) -> None:
+        check_threads()
         mark_grpc_used()
         self.loop = asyncio.get_running_loop()
         self.identity = identity

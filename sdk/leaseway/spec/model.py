@@ -200,6 +200,8 @@ class ServerSpec:
     url: str = ""
     env: Mapping[str, Value] = field(default_factory=dict)
     headers: Mapping[str, Value] = field(default_factory=dict)
+    proxy: Mapping[str, Value] = field(default_factory=dict)
+    """`url` (or the literal `none`), `username` and `password`; empty means the environment's."""
     session_id: str = ""
     protocol: str = "auto"
     inherit_env: InheritEnv = "safe"
@@ -252,6 +254,11 @@ class ServerSpec:
                 # Only if set, as in `exposure_hash`.
                 **self._http_part(),
                 **{name: text for name in _ADDED if (text := getattr(self, name))},
+                **(
+                    {"proxy": {name: asdict(value) for name, value in self.proxy.items()}}
+                    if self.proxy
+                    else {}
+                ),
                 **({"builtin": asdict(self.builtin)} if self.builtin != NOTHING_BUILTIN else {}),
                 **self._permitted_part(),
                 **({"confined_files": dict(self.confined_files)} if self.confined_files else {}),
@@ -308,6 +315,7 @@ class ServerSpec:
         return {
             **{f"env.{name}": value for name, value in self.env.items()},
             **{f"headers.{name}": value for name, value in self.headers.items()},
+            **{f"proxy.{name}": value for name, value in self.proxy.items()},
             **{f"security.{name}": credential.value for name, credential in self.security.items()},
             **{f"config{path}": value for path, value in config_values(self.config).items()},
             **({"env_file": Value("file", self.env_file)} if self.env_file else {}),

@@ -114,6 +114,8 @@ def spec_to_proto(spec: ServerSpec) -> spec_pb2.ServerSpec:
         message.env[name].CopyFrom(_value_to_proto(value))
     for name, value in spec.headers.items():
         message.headers[name].CopyFrom(_value_to_proto(value))
+    for name, value in spec.proxy.items():
+        message.proxy[name].CopyFrom(_value_to_proto(value))
     for name, one in spec.security.items():
         credential = spec_pb2.Credential(
             kind=one.kind, name=one.name, value=_value_to_proto(one.value)
@@ -133,6 +135,7 @@ def spec_from_proto(message: spec_pb2.ServerSpec) -> ServerSpec:
         url=message.url,
         env={name: _value_from_proto(value) for name, value in message.env.items()},
         headers={name: _value_from_proto(value) for name, value in message.headers.items()},
+        proxy={name: _value_from_proto(value) for name, value in message.proxy.items()},
         session_id=message.session_id,
         protocol=message.protocol or "auto",
         inherit_env=_known(message.inherit_env, INHERIT_ENV, "safe"),

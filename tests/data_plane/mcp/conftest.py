@@ -17,6 +17,7 @@ import pytest
 from tests.conftest import BOUND
 
 from leaseway.data_plane.core.calls.call import Outcome, PendingCall, ToolRequest
+from leaseway.data_plane.mcp.eras import KnownEras
 from leaseway.data_plane.mcp.host import Host, http_client
 from leaseway.data_plane.mcp.instance import Instance
 from leaseway.data_plane.mcp.process.reaper import Reaper
@@ -95,6 +96,7 @@ class Bench:
         self.instances: list[Instance] = []
         self.server_folders: list[str] = []
         self.own_paths: list[Path] = []
+        self.eras = KnownEras()
 
     def stdio(self, server: str, *args: str, **spec: Any) -> ServerSpec:
         """Return the spec of one of the servers in tests/servers."""
@@ -120,6 +122,7 @@ class Bench:
             self.http,
             server_folders=lambda: self.server_folders,
             own_paths=lambda: self.own_paths,
+            eras=self.eras,
         )
         if "vault" in more:
             host = replace(host, vault=more.pop("vault"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,49 @@ async def test_a_known_legacy_version_spares_the_discover_request(
     instance = await bench.start(spec, known_version="2025-11-25")
     assert instance.protocol_version == "2025-11-25"
     assert "server/discover" not in log.read_text()
+
+
+@pytest.mark.parametrize("how", ["exits", "closes", "parse error", "poisons"])
+async def test_a_server_that_accepts_only_initialize_first_starts(
+    bench: Bench, tmp_path: Path, how: str
+) -> None:
+    log = tmp_path / "log"
+    spec = bench.stdio("initialize_first", how, str(log))
+    instance = await bench.start(spec)
+    assert (instance.protocol_version, list(instance.tools)) == ("2025-06-18", ["hello"])
+    assert await bench.text(instance, "hello") == "hello"
+    log.unlink()
+    # The worker remembers the era: the next instance pays nothing.
+    await bench.start(spec)
+    assert log.read_text().split()[:2] == ["start", "initialize"]
+
+
+async def test_a_server_that_hangs_after_discover_starts_the_next_time(
+    bench: Bench, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    spec = bench.stdio("initialize_first", "hangs", str(log), startup_timeout=4.0)
+    assert (await bench.fails(spec)).metadata["problem"] == "START_TIMEOUT"
+    assert list((await bench.start(spec)).tools) == ["hello"]
+    assert log.read_text().split("start\n")[2].startswith("initialize\n")
+
+
+async def test_a_server_that_exits_however_it_is_greeted_is_started_twice_and_no_more(
+    bench: Bench, tmp_path: Path
+) -> None:
+    starts = tmp_path / "starts"
+    script = f"import sys; open({str(starts)!r}, 'a').write('x'); sys.exit('no database')"
+    fault = await bench.fails(
+        ServerSpec(VariantKey("broken"), "stdio", command=sys.executable, args=("-c", script))
+    )
+    assert fault.metadata["problem"] == "EXITED"
+    assert "no database" in fault.message
+    assert len(starts.read_text()) <= 2
+
+
+async def test_a_legacy_server_that_became_modern_is_started(bench: Bench) -> None:
+    instance = await bench.start(bench.stdio("echo_raw", "--modern"), known_version="2025-11-25")
+    assert instance.protocol_version == "2026-07-28"
 
 
 async def test_tools_are_listed_completely_and_in_order(

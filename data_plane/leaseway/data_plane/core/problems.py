@@ -15,6 +15,9 @@ NO_BACK_CHANNEL: Final = "NO_BACK_CHANNEL"
 UNREACHABLE: Final = "SERVER_UNREACHABLE"
 """Calls do not reach the server of an instance that counts as ready."""
 
+REFUSING: Final = "SERVER_REFUSING"
+"""A server answers, but refuses every request."""
+
 _MAX_OPEN: Final = 4096
 _MAX_MESSAGE: Final = 4096
 

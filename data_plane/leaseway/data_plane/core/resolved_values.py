@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from leaseway.data_plane.core.proxies import NO_PROXIES, Proxies
 from leaseway.spec.lease_names import LeaseNames
 
 _MIN_SECRET: Final = 4
@@ -41,6 +42,8 @@ class ResolvedValues:
     """A digest of the modules of a `python` server, if people may edit them."""
     modules: tuple[Path, ...] = field(default=(), repr=False, compare=False)
     """The files of these modules."""
+    proxies: Proxies = field(default=NO_PROXIES, repr=False)
+    """How its HTTP requests leave the worker."""
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
     """Values to hide in the server's output."""
     hidden: object = field(default=None, repr=False, compare=False)
@@ -50,7 +53,10 @@ class ResolvedValues:
     def digest(self) -> str:
         """A digest of all values that the server gets."""
         texts = (self.command, self.image, self.url, self.session_id, self.cwd, self.code)
-        content = (self.args, *texts, *_pairs(self))
+        content: tuple[object, ...] = (self.args, *texts, *_pairs(self))
+        if self.proxies.fixed is not None:  # the environment does not change
+            proxy = self.proxies.fixed
+            content = (*content, (proxy.url, proxy.username, proxy.password))
         encoded = json.dumps(content).encode()
         return hmac.new(_SALT, encoded, hashlib.sha256).hexdigest()
 

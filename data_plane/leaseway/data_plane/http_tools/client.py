@@ -15,8 +15,10 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from leaseway.data_plane.core.origin import same_origin
+from leaseway.data_plane.core.proxies import BadProxy
 from leaseway.data_plane.http_tools.requests import HttpRequest
 from leaseway.data_plane.http_tools.results import HttpResponse
+from leaseway.data_plane.outgoing import Outgoing, Route
 from leaseway.spec.http_tools import IDEMPOTENT
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
@@ -30,8 +32,15 @@ _OVERLOADED: Final = frozenset((429, 502, 503, 504))
 _CONNECT_TIMEOUT: Final = 10.0
 _INITIAL_BACKOFF: Final = 0.2
 _MAX_BACKOFF: Final = 30.0
+_NOT_REACHED: Final = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.ClientHttpProxyError,
+)
 _NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT)
 _DESCRIPTIONS: Final[Mapping[type[BaseException], str]] = {
+    aiohttp.ClientProxyConnectionError: "its proxy could not be reached",
+    aiohttp.ClientHttpProxyError: "its proxy refused the connection; check proxy in its entry",
     aiohttp.ClientConnectorCertificateError: "its certificate is not trusted",
     aiohttp.ClientConnectorDNSError: "its host name is not known",
     aiohttp.ConnectionTimeoutError: f"it did not accept a connection within {_CONNECT_TIMEOUT:g} s",
@@ -61,6 +70,8 @@ class HttpToolClient:
             contains them.
         credentials: The names of headers with credentials, which anonymous requests do not have.
         follow_redirects: Whether redirects of GET and HEAD requests are followed.
+        outgoing: The proxies, and the cookies unless callers share the instance. Anonymous requests
+            neither send nor keep cookies.
     """
 
     def __init__(
@@ -72,7 +83,9 @@ class HttpToolClient:
         *,
         credentials: Container[str] = (),
         follow_redirects: bool = False,
+        outgoing: Outgoing | None = None,
     ) -> None:
+        self._outgoing = outgoing or Outgoing(keeps_cookies=False)
         self._server = server
         self._http = http
         self._headers = headers
@@ -135,16 +148,23 @@ class HttpToolClient:
         headers.update(request.headers)
         headers.update(trace)
         is_own = True
+        cookies = None if anonymous else self._outgoing.cookies
         for _ in range(_MAX_REDIRECTS + 1):
             if not is_own:  # secrets are only sent to the configured host
                 headers = CIMultiDict({"Accept": headers["Accept"], **trace})
             sent = self._with_query(url) if is_own and not anonymous else url
             body = _TrackedBody(request.body, sending) if request.body is not None else None
             sending.written = sending.written or body is None
+            route = self._route(url)
+            told = CIMultiDict(headers)
+            if cookies is not None and is_own:
+                cookies.add_to(told, url)
             async with self._http.request(
-                request.method, sent, data=body, headers=headers, allow_redirects=False,
-                timeout=_NO_TIMEOUT,
+                request.method, sent, data=body, headers=told, allow_redirects=False,
+                timeout=_NO_TIMEOUT, proxy=route.proxy, proxy_headers=route.proxy_headers,
             ) as response:  # fmt: skip
+                if cookies is not None and is_own:
+                    cookies.store(response)
                 location = response.headers.get("location")
                 if not self._may_follow(request, response.status) or location is None:
                     return await self._read(response)
@@ -161,6 +181,13 @@ class HttpToolClient:
             "yes",
             {"server": self._server},
         )
+
+    def _route(self, url: URL) -> Route:
+        try:
+            return self._outgoing.route(url)
+        except BadProxy as error:
+            text = f"The server {self._server} can't be reached: the proxy {error}."
+            raise Fault(Reason.SERVER_LOST, text, "no", {"server": self._server}) from None
 
     def _with_query(self, url: URL) -> URL:
         """Return a URL with the credentials in its query."""
@@ -193,7 +220,7 @@ class HttpToolClient:
 
     def _broken(self, request: HttpRequest, error: Exception, sending: SendState) -> Fault:
         """Return the fault for a failed connection."""
-        refused = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+        refused = isinstance(error, _NOT_REACHED)
         started: Started = "unknown" if sending.written and not refused else "no"
         failure = "could not be reached" if refused else "did not answer"
         system = getattr(getattr(error, "os_error", error), "strerror", None)

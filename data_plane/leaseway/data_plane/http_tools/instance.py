@@ -42,6 +42,7 @@ from leaseway.data_plane.http_tools.results import (
     rendered_result,
     result,
 )
+from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.resolve import Vault, read_references
 from leaseway.spec.http_tools import IDEMPOTENT, HttpTool
 from leaseway.spec.model import ServerSpec
@@ -158,6 +159,10 @@ class HttpInstance:
             resolved_values.query,
             credentials=resolved_values.credentials,
             follow_redirects=self.spec.follow_redirects,
+            # All callers share a shared instance, and a cookie may be one caller's login.
+            outgoing=Outgoing(
+                resolved_values.proxies, keeps_cookies=not self.spec.truely_stateless
+            ),
         )
         self.tools = definitions(self.spec.http_tools)
         self.state = "ready"

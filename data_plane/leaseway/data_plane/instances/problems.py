@@ -8,7 +8,13 @@ from typing import Final
 
 from leaseway.data_plane.background import Alarm
 from leaseway.data_plane.core.instances.crash_loop import CrashHistory
-from leaseway.data_plane.core.problems import LIMIT_REASONS, UNREACHABLE, WorkerProblem, sentence
+from leaseway.data_plane.core.problems import (
+    LIMIT_REASONS,
+    REFUSING,
+    UNREACHABLE,
+    WorkerProblem,
+    sentence,
+)
 from leaseway.data_plane.core.tools.toolset import CompiledToolset, describe_differences
 from leaseway.data_plane.instances.live_instance import LiveInstance
 from leaseway.data_plane.instances.reports import Reports
@@ -67,7 +73,7 @@ class ServerProblems:
 
     def on_started(self, live: LiveInstance) -> None:
         """Clear the problems of failed starts, and report the warnings of a started instance."""
-        self.clear(*(self._until_start - self._until_stable), UNREACHABLE)
+        self.clear(*(self._until_start - self._until_stable), UNREACHABLE, REFUSING)
         self._until_start.clear()
         if self._until_stable:
             self._stable.set(self._loop.time() + self._crashes.quiet)

@@ -36,6 +36,7 @@ from leaseway.data_plane.mcp.transports.pull_adapter import PullAdapter
 from leaseway.data_plane.mcp.transports.sse import SseTransport
 from leaseway.data_plane.mcp.transports.stdio import StdioTransport
 from leaseway.data_plane.mcp.transports.websocket import WebSocketTransport
+from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.environment import child_environment
 from leaseway.spec.lease_names import PRIVATE, depth_of_names, names_in
 from leaseway.spec.model import ServerSpec
@@ -46,13 +47,19 @@ _POD_START_SHARE: Final = 0.9
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What a connector needs. `stderr` receives the standard error of a process."""
+    """What a connector needs.
+
+    Attributes:
+        stderr: Receives the standard error of a process.
+        outgoing: The proxy and the cookies of the instance; all its connections share them.
+    """
 
     spec: ServerSpec
     resolved: ResolvedValues
     host: Host
     stderr: StderrTail
     on_tools_changed: Callable[[], None]
+    outgoing: Outgoing
 
     @property
     def server(self) -> str:
@@ -168,6 +175,7 @@ async def _connect_http(context: ServerContext) -> UnopenedConnection:
         context.host.http,
         headers=resolved.headers,
         session_id=resolved.session_id,
+        outgoing=context.outgoing,
         on_tools_changed=context.on_tools_changed,
         renews_sessions=context.spec.truely_stateless,
     )
@@ -176,12 +184,14 @@ async def _connect_http(context: ServerContext) -> UnopenedConnection:
 
 async def _connect_sse(context: ServerContext) -> UnopenedConnection:
     resolved, http = context.resolved, context.host.http
-    return _stream(context, SseTransport(context.server, resolved.url, http, resolved.headers))
+    server, headers = context.server, resolved.headers
+    return _stream(context, SseTransport(server, resolved.url, http, headers, context.outgoing))
 
 
 async def _connect_websocket(context: ServerContext) -> UnopenedConnection:
     resolved, http = context.resolved, context.host.http
-    transport = WebSocketTransport(context.server, resolved.url, http, resolved.headers)
+    server, headers = context.server, resolved.headers
+    transport = WebSocketTransport(server, resolved.url, http, headers, context.outgoing)
     return _stream(context, PullAdapter(context.server, transport))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import aiohttp
 
+from leaseway.data_plane.mcp.eras import KnownEras
 from leaseway.data_plane.mcp.pods.api import Pods
 from leaseway.data_plane.mcp.process.reaper import Reaper
 from leaseway.data_plane.references.resolve import NO_VAULT, Vault
@@ -28,6 +29,7 @@ class Host:
         pods: Runs images as pods; None if a container engine on this machine runs them.
         server_folders: Returns the folders that the entries of all servers name as their own.
         own_paths: Returns files and folders of Leaseway, which no sandboxed server may see.
+        eras: What earlier starts found out about the protocol of servers.
     """
 
     environment: Mapping[str, str]
@@ -37,12 +39,14 @@ class Host:
     pods: Pods | None = None
     server_folders: Callable[[], Iterable[str]] = tuple
     own_paths: Callable[[], Iterable[Path]] = tuple
+    eras: KnownEras = field(default_factory=KnownEras)
 
 
 def http_client() -> aiohttp.ClientSession:
     """Return the pooled client that all HTTP connections of a worker share.
 
-    Cookies are not kept: they would leak from one server's instance to another's.
+    It keeps no cookies: they would leak from one server's instance to another's. Each instance
+    keeps its own (see `outgoing`).
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),

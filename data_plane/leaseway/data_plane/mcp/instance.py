@@ -20,9 +20,11 @@ from leaseway.data_plane.core.ports import (
     ListedPromptsResources,
 )
 from leaseway.data_plane.core.resolved_values import ResolvedValues
+from leaseway.data_plane.mcp.eras import LEGACY_GREETING
 from leaseway.data_plane.mcp.host import Host
 from leaseway.data_plane.mcp.process.stderr import StderrTail
 from leaseway.data_plane.mcp.protocol.messages.era import params_head, reject_call
+from leaseway.data_plane.outgoing import Outgoing
 from leaseway.data_plane.references.resolve import read_references
 from leaseway.spec.lease_names import LeaseNames
 from leaseway.spec.model import ServerSpec
@@ -111,6 +113,7 @@ class Instance:
         self.prompts_resources: ListedPromptsResources | None = None
         self._session: McpSession | None = None
         self._peer: Peer | None = None
+        self._outgoing: Outgoing | None = None
         self._deadline = 0.0
         self._changed_early = False
         self._broken: Fault | None = None
@@ -225,8 +228,7 @@ class Instance:
 
     async def _run(self) -> None:
         try:
-            session = await self._connect()
-            await self._live(session)
+            await self._connect_and_live()
         except BaseException as error:
             if not self._ready.done():
                 self._fail(error)
@@ -242,20 +244,53 @@ class Instance:
             finally:
                 self._finish()
 
+    async def _connect_and_live(self) -> None:
+        """Run the connection to its end; a second one if the first was greeted wrongly."""
+        known = self._known_version or self._host.eras.recall(self.spec.launch_hash)
+        try:
+            await self._live(await self._connect(), known)
+            return
+        except Exception as error:
+            if self._session is None or self._ready.done():
+                raise
+            first = self._session.failed_greeting(error)
+            self._host.eras.note_failure(
+                self.spec.launch_hash, self._session.greeted_in_vain(error)
+            )
+            if first is None or self._stop.is_set():
+                raise
+        _logger.info(
+            "The server %s failed after server/discover; a second connection starts with "
+            "initialize.",
+            self._server,
+        )
+        await self._session.peer.aclose(hurry=True)
+        self.stderr.clear()
+        try:
+            await self._live(await self._connect(), LEGACY_GREETING)
+        except TimeoutError:
+            if self._ready.done():
+                raise
+            raise first from None  # the error of the complete attempt says more
+
     async def _connect(self) -> McpSession:
         session_type, context_type = await asyncio.to_thread(_import_mcp)
-        self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
+        if not self._deadline:
+            self._deadline = asyncio.get_running_loop().time() + self.spec.startup_timeout
         if self.resolved_values is None:
             self.resolved_values = await read_references(
                 self.spec, self._host.environment, self._host.vault, self.spec.startup_timeout
             )
         self.stderr.hide(self.resolved_values.secrets)
+        if self._outgoing is None:
+            self._outgoing = Outgoing(self.resolved_values.proxies)
         context = context_type(
             self.spec,
             self.resolved_values.for_lease(self._names),
             self._host,
             self.stderr,
             self._tools_changed,
+            self._outgoing,
         )
         # From here on `_run` closes the peer, also if opening it fails.
         session = self._session = await session_type.connect(context)
@@ -266,9 +301,10 @@ class Instance:
         self.pid, self.warnings = session.pid, session.warnings
         return session
 
-    async def _live(self, session: McpSession) -> None:
-        async with session.opened(self._deadline, self._known_version) as tools:
+    async def _live(self, session: McpSession, known_version: str) -> None:
+        async with session.opened(self._deadline, known_version) as tools:
             self.protocol_version, self.tools = session.protocol_version, tools
+            self._host.eras.note_success(self.spec.launch_hash, session.protocol_version)
             self._set_ready()
             await self._wait_until_ended(session)
 
@@ -282,18 +318,22 @@ class Instance:
     async def _wait_until_ended(self, session: McpSession) -> None:
         peer = session.peer
         ends = [asyncio.ensure_future(e.wait()) for e in (self._stop, peer.closed)]
-        health = asyncio.ensure_future(session.until_unresponsive(self._patience))
+        watches = [
+            asyncio.ensure_future(session.until_unresponsive(self._patience)),
+            asyncio.ensure_future(session.until_refusing(self._patience)),
+        ]
         listening = asyncio.ensure_future(session.listen_to_changes(self._tools_changed))
         try:
-            await asyncio.wait((*ends, health), return_when=asyncio.FIRST_COMPLETED)
-            if health.done() and not self._stop.is_set():
-                self._disconnect(peer, health.result())
+            await asyncio.wait((*ends, *watches), return_when=asyncio.FIRST_COMPLETED)
+            for watch in watches:
+                if watch.done() and not self._stop.is_set():
+                    self._disconnect(peer, watch.result())
         finally:
             if self.state == "ready":
                 self.state = "closing"
-            for task in (*ends, health, listening):
+            for task in (*ends, *watches, listening):
                 task.cancel()
-            await asyncio.gather(*ends, health, listening, return_exceptions=True)
+            await asyncio.gather(*ends, *watches, listening, return_exceptions=True)
 
     def _disconnect(self, peer: Peer, fault: Fault) -> None:
         if self.state == "ready":

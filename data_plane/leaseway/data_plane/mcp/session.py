@@ -38,6 +38,7 @@ from leaseway.data_plane.mcp.protocol.features.listing import (
     list_prompts_resources,
     listen_to_changes,
 )
+from leaseway.data_plane.mcp.protocol.features.refusing import RefusalPolicy, until_refusing
 from leaseway.data_plane.mcp.protocol.features.subscriptions import InstanceSubscriptions
 from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
@@ -81,6 +82,7 @@ class McpSession:
         self._phase: StartPhase = "connect"
         self._capabilities: ServerCapabilities | None = None
         self._has_tools = True
+        self._discovers = False
         self._client: ClientSession | None = None
         self._subscriptions: InstanceSubscriptions | None = None
 
@@ -129,6 +131,7 @@ class McpSession:
     async def _negotiate(self, client: ClientSession, known_version: str) -> Mapping[str, bytes]:
         spec = self._spec
         self._phase = "negotiate"
+        self._discovers = spec.protocol == "auto" and not handshake.is_legacy(known_version)
         await handshake.negotiate(client, spec.protocol, spec.startup_timeout, known_version)
         self._reject_own_front(client)
         self.protocol_version = client.protocol_version or ""
@@ -138,6 +141,10 @@ class McpSession:
         self._phase = "list"
         self._capabilities = capabilities = client.server_capabilities
         self._has_tools = capabilities is not None and capabilities.tools is not None
+        if self._has_tools:
+            self.peer.cheap_request = "tools/list"
+        elif self.peer.era.modern:
+            self.peer.cheap_request = "server/discover"
         return await self.list_tools()
 
     def _reject_own_front(self, client: ClientSession) -> None:
@@ -181,10 +188,25 @@ class McpSession:
         """Ping an idle server until it no longer answers; return the fault."""
         return await until_unresponsive(self.peer, patience or default_patience(self._spec))
 
+    async def until_refusing(self, patience: Patience | None) -> Fault:
+        """Wait until the server refuses everything and must be replaced; return the fault."""
+        policy = RefusalPolicy.of(self._spec, patience or default_patience(self._spec))
+        return await until_refusing(self.peer, policy)
+
     async def listen_to_changes(self, on_tools_changed: Callable[[], None]) -> None:
         """Listen to the server's list changes until cancelled."""
         assert self._client is not None
         await listen_to_changes(self._client, self.peer, on_tools_changed)
+
+    def failed_greeting(self, error: BaseException) -> Exception | None:
+        """Return the error of a start that may succeed if it begins with `initialize`, or None."""
+        cause = first_cause(error)
+        return cause.cause if isinstance(cause, handshake.GreetingFailed) else None
+
+    def greeted_in_vain(self, error: BaseException) -> bool:
+        """Return whether the server answered nothing after `server/discover`."""
+        silent = isinstance(first_cause(error), TimeoutError)
+        return silent and self._discovers and self._phase == "negotiate"
 
     def start_fault(self, error: BaseException, stderr: StderrTail) -> Fault:
         """Return the fault for a failed start or listing."""
@@ -209,6 +231,8 @@ def start_fault(
     `garbage` is how many of its messages were not JSON-RPC.
     """
     cause = first_cause(error)
+    if isinstance(cause, handshake.GreetingFailed):
+        cause = cause.cause
     if isinstance(cause, Fault):
         return cause
     server = spec.key.server_id

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 from leaseway.data_plane.background import MAX_HUNG_THREADS, DiskThreads
+from leaseway.data_plane.core.proxies import (
+    DIRECT,
+    NO_PROXIES,
+    BadProxy,
+    Proxies,
+    Proxy,
+    of_environment,
+    parse_proxy,
+)
 from leaseway.data_plane.core.resolved_values import ResolvedValues
 from leaseway.data_plane.references.files import UnreadableFile, read_file
 from leaseway.data_plane.references.modules import read_code
@@ -275,6 +285,7 @@ def resolve(
         | credentials,
         credentials=frozenset(credentials),
         query=query,
+        proxies=_proxies(spec, resolver, known),
         code=code.digest,
         modules=code.files,
     )
@@ -415,6 +426,41 @@ def _credentials(spec: ServerSpec, resolver: _Resolver) -> tuple[dict[str, str],
     if cookies:
         headers["Cookie"] = "; ".join(cookies)
     return headers, query
+
+
+def _proxies(spec: ServerSpec, resolver: _Resolver, environment: Mapping[str, str]) -> Proxies:
+    """Return the proxies of a server's requests: its entry's, or the environment's."""
+    if not spec.url or spec.is_process:
+        return NO_PROXIES
+    try:
+        if not spec.proxy:
+            proxies = of_environment(environment)
+        else:
+            texts = {
+                name: resolver.value(f"proxy.{name}", value, name == "password")
+                for name, value in spec.proxy.items()
+            }
+            text = texts.pop("url", "")
+            proxies = NO_PROXIES
+            if text and text != DIRECT:
+                proxies = Proxies(parse_proxy(text, **texts))
+        # Also of proxies in the environment, which no key of an entry names.
+        used = [proxies.fixed] if proxies.fixed is not None else _known(proxies.variables.values())
+    except BadProxy as error:
+        resolver.missing.append(("proxy", str(error)))
+        return NO_PROXIES
+    for proxy in used:
+        if proxy is not None and proxy.password:
+            pair = f"{proxy.username}:{proxy.password}"
+            encoded = base64.b64encode(pair.encode(errors="replace")).decode()
+            resolver.secrets.update((proxy.password, f"Basic {encoded}"))
+    return proxies
+
+
+def _known(texts: Iterable[str]) -> Iterator[Proxy]:
+    for text in texts:
+        with contextlib.suppress(BadProxy):  # reported when a request would go through it
+            yield parse_proxy(text)
 
 
 def _is_own_key(name: str) -> bool:

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from leaseway.sdk.forks import check_fork, forked_after_use, on_fork_in_child
+from leaseway.sdk.green_threads import check_threads, green_library
 
 _JOIN_TIMEOUT: Final = 2.0
 _TASK_NAME: Final = "leaseway work"
@@ -79,10 +80,12 @@ class LoopThread:
         An interrupt of the waiting thread (Ctrl-C) cancels the coroutine.
 
         Raises:
-            RuntimeError: The process was forked from one that had used gRPC, or is exiting, or
-                this is the loop's own thread.
+            RuntimeError: The process was forked from one that had used gRPC, or is exiting, or its
+                threads are those of gevent or eventlet, or this is the loop's own thread.
         """
         check_fork()
+        if self._loop is None:
+            check_threads()
         if self._stopped_because is not None:
             raise RuntimeError(self._stopped_because)
         if threading.get_ident() == self._thread_id:
@@ -110,10 +113,10 @@ class LoopThread:
     def run_exit(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run the end of a `with` block in the loop.
 
-        No-op in a child forked after the first use: the connections belong to the parent, and an
-        error here would hide the error that ended the block.
+        No-op in a child forked after the first use, whose connections belong to the parent, and
+        where clients refuse to work: an error here would hide the error that ended the block.
         """
-        if not forked_after_use():
+        if not forked_after_use() and (self._loop is not None or not green_library()):
             self.run(make)
 
     @property

@@ -50,6 +50,15 @@ async def test_a_call_in_a_forgotten_session_succeeds_in_a_new_one(
     assert (await state(bench, address))["deleted"] == ["session-3"]
 
 
+async def test_a_server_that_cuts_the_connection_at_discover_is_greeted_with_initialize(
+    bench: Bench,
+) -> None:
+    async with bench.serving("http_raw", "--legacy", "--strict") as address:
+        instance = await shared(bench, address)
+        assert instance.protocol_version == "2025-11-25"
+        assert await bench.text(instance, "echo", {"text": "on"}) == "on"
+
+
 async def test_calls_in_flight_in_the_forgotten_session_finish(bench: Bench, address: str) -> None:
     instance = await shared(bench, address)
     slow = [bench.start_call(instance, "echo", {"text": "slow"}) for _ in range(5)]

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -71,6 +72,16 @@ async def test_a_rejected_connection_fails_with_the_reason(
     assert (fault.reason, fault.metadata["problem"]) == (Reason.SERVER_NOT_READY, "START_FAILED")
     assert words in fault.message
     assert ("?" in fault.message) == fault.message.endswith(f"really {transport}?")
+
+
+@BOTH
+async def test_a_server_that_closes_the_connection_at_discover_is_greeted_with_initialize(
+    bench: Bench, raw: RawServer, transport: str
+) -> None:
+    spec = replace(at(bench, raw, transport, "strict"), protocol="auto")
+    instance = await bench.start(spec)
+    assert instance.protocol_version == "2024-11-05"
+    assert await say(bench, instance, "on") == "on"
 
 
 @BOTH

@@ -15,6 +15,7 @@ from leaseway.control_plane.config.schema.http_api.documents import openapi
 from leaseway.control_plane.config.schema.http_api.security import security
 from leaseway.control_plane.config.schema.http_api.tools import http_tools
 from leaseway.control_plane.config.schema.issues import IssueReason, Where, quoted
+from leaseway.control_plane.config.schema.proxy import proxy
 from leaseway.control_plane.config.schema.tables import Key, keyed, record, schema_of
 from leaseway.control_plane.config.schema.values import (
     BadValue,
@@ -234,6 +235,12 @@ SERVER_KEYS: Final = keyed(
     Key("sandbox", _sandbox, transports=PROCESSES),
     Key("url", fields.url, transports=_NETWORK, for_registered=True, required_by=_NETWORK),
     Key("headers", fields.headers, transports=_NETWORK | _HTTP_API, for_registered=True),
+    Key(
+        "proxy",
+        proxy,
+        transports=_NETWORK | _HTTP_API,
+        about="The forward proxy: its address or its parts; none ignores the environment's.",
+    ),
     Key("base_url", fields.url, "url", transports=_HTTP_API),
     Key("http_tools", http_tools, transports=_HTTP_API),
     Key(

@@ -16,7 +16,7 @@ from typing import Any, Final
 import aiohttp
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_REQUEST
+from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
 from leaseway.data_plane.background import shielded
 from leaseway.data_plane.core.calls.call import ToolRequest
@@ -30,19 +30,34 @@ from leaseway.data_plane.mcp.http.endpoint import (
 )
 from leaseway.data_plane.mcp.http.notifications import NotificationPoster, undelivered_answer
 from leaseway.data_plane.mcp.http.param_headers import ParamHeaders
+from leaseway.data_plane.mcp.http.refusals import (
+    NO_REFUSAL,
+    ErrorAnswer,
+    Refusal,
+    SessionCheck,
+    is_transient,
+    of_answer,
+    of_fault,
+    session_gone,
+)
 from leaseway.data_plane.mcp.http.responses import (
     EventReader,
     GetStream,
     PostedRequest,
     ResponseReader,
 )
-from leaseway.data_plane.mcp.protocol.connection import Peer
+from leaseway.data_plane.mcp.protocol.connection import PROBE_TIMEOUT, Peer
 from leaseway.data_plane.mcp.protocol.messages.codec import (
     JsonRpcMessage,
     encode_notification,
     request_key,
 )
-from leaseway.data_plane.mcp.protocol.messages.pending import Pending, ToolCall
+from leaseway.data_plane.mcp.protocol.messages.pending import (
+    InvalidResponse,
+    Pending,
+    ToolCall,
+)
+from leaseway.data_plane.outgoing import Outgoing
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault
 
@@ -59,6 +74,7 @@ class HttpConnection(Peer):
     Args:
         session_id: An existing session, or empty. It is sent from the first request on; the
             handshake happens nevertheless, and closing does not end the session.
+        outgoing: Its proxy and cookies; by default no proxy.
         on_tools_changed: Called when the tools changed, or may have.
         renews_sessions: Whether a forgotten session is replaced by a new one. Otherwise, because
             its state is lost, the connection ends.
@@ -78,14 +94,22 @@ class HttpConnection(Peer):
         *,
         headers: Mapping[str, str] | None = None,
         session_id: str = "",
+        outgoing: Outgoing | None = None,
         on_tools_changed: Callable[[], None] = lambda: None,
         renews_sessions: bool = False,
     ) -> None:
         super().__init__(server, on_tools_changed)
-        self._endpoint = HttpEndpoint(server, url, http, headers or {}, session_id)
+        self._endpoint = HttpEndpoint(
+            server, url, http, headers or {}, session_id, outgoing or Outgoing()
+        )
         self._on_tools_changed = on_tools_changed
         self._renews_sessions = renews_sessions
         self._renewal = SessionRenewal(server, self._endpoint, self._reopen)
+        self._check = SessionCheck(self._probe_session)
+        self._probes: dict[object, Refusal | None] = {}
+        self._gone = NO_REFUSAL
+        self._unproven = False
+        self._has_served = False
         self._initialize: tuple[Mapping[str, Any] | None, CallOptions] = (None, {})
         self._initializing: object = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
@@ -199,9 +223,14 @@ class HttpConnection(Peer):
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
     ) -> None:
         try:
-            forgotten = await self._post(key, line, headers, entry)
-            if forgotten is not None and not self.closed.is_set():
-                await self._post_again(forgotten, key, line, headers, entry)
+            refusal = await self._post(key, line, headers, entry)
+            if refusal is None or self.closed.is_set():
+                return
+            if key in self._probes:
+                self._probes[key] = refusal
+                self._deliver(key, refusal)
+            else:
+                await self._recover(refusal, key, line, headers, entry)
         except Fault as fault:
             self._fail(key, fault)
         except Exception:  # the caller must be notified of any failure
@@ -212,10 +241,15 @@ class HttpConnection(Peer):
 
     async def _post(
         self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
-    ) -> str | None:
-        """Post and read the response; return the session if the server has forgotten it."""
+    ) -> Refusal | None:
+        """Post and read the response; return a refusal that may concern the session."""
         answered = False
-        session = await self._session_for(key)
+        number = await self._session_for(key)
+        in_session = self._is_in_session(key)
+        opens = key == self._initializing
+        session = (
+            "" if opens or self.era.modern or not self.era.version else self._endpoint.session_id
+        )
         try:
             body = RequestBody(line, entry)
             async with await self._endpoint.request("POST", headers, body) as response:
@@ -224,20 +258,26 @@ class HttpConnection(Peer):
                 if self._unreachable:
                     self._unreachable = False
                     self.on_warning_cleared(UNREACHABLE)
-                await self._responses.read(
-                    PostedRequest(key, headers, session, opens_session=key == self._initializing),
-                    response,
-                    self.era,
-                )
+                posted = PostedRequest(key, headers, session, opens, in_session)
+                await self._responses.read(posted, response, self.era)
         except SessionForgotten:
-            entry.written = False  # rejected, so nothing was started
-            return session
+            return Refusal(number, errors.session_expired(self.server), forgotten=True)
+        except ErrorAnswer as error:
+            return of_answer(number, error)
+        except Fault as error:
+            refusal = of_fault(number, error) if in_session else None
+            if refusal is None:
+                raise
+            return refusal
         except errors.CONNECTION_ERRORS as error:
             fault = errors.broken(self.server, self._endpoint.url, error, entry, answered)
-            self._fail(key, fault)
+            refusal = of_fault(number, fault) if in_session else None
+            if refusal is None:
+                self._fail(key, fault)
             if isinstance(key, int):
                 self._doubt(key)
                 self._warn_unreachable(fault)
+            return refusal
         return None
 
     def _warn_unreachable(self, fault: Fault) -> None:
@@ -245,28 +285,140 @@ class HttpConnection(Peer):
             self._unreachable = True
             self.on_warning(UNREACHABLE, f"{fault.message} Its calls fail until it responds again.")
 
-    async def _post_again(
-        self, forgotten: str, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
+    async def _recover(
+        self,
+        refusal: Refusal,
+        key: object,
+        line: bytes,
+        headers: Mapping[str, str],
+        entry: Pending,
     ) -> None:
-        if self._renews_sessions and self._endpoint.session_is_ours:
-            await self._renewal.renew(forgotten)
-            if self.closed.is_set() or await self._post(key, line, headers, entry) is None:
-                return
-        self._fail_session(key)
+        """Find out whether the session is gone; then renew it, or end the connection.
 
-    async def _session_for(self, key: object) -> str:
+        The request is sent again if it certainly did not start: if its session is unknown, or the
+        server said the same to a cheap request, so that no tool can have said it.
+        """
+        if refusal.transient:
+            self._deliver(key, refusal)  # it may have started, so it could not be sent again
+            self.refusals.suspect()
+            return
+        if refusal.session == self._renewal.number and not refusal.forgotten:
+            verdict = await self._check.check(refusal)
+            if verdict is not None and not verdict.transient:
+                self._gone = verdict
+            elif refusal.session == self._renewal.number:
+                self._deliver(key, refusal)
+                if verdict is not None:
+                    self.refusals.suspect()
+                return
+        rejected = refusal.forgotten or (refusal.rejects and refusal.words == self._gone.words)
+        is_lost = refusal.forgotten or self._gone.forgotten
+        if refusal.session != self._renewal.number and not rejected:
+            self._deliver(key, refusal)  # an error of the request itself, in an earlier session
+        elif await self._renew(refusal.session, is_lost, entry if rejected else None):
+            if rejected:
+                await self._post_again(key, line, headers, entry)
+            else:
+                self._fail(key, session_gone(self.server, refusal))
+        else:
+            self._fail(key, self._gone_fault(refusal, rejected))
+
+    async def _renew(self, number: int, is_lost: bool, rejected: Pending | None) -> bool:
+        """Return whether another session is in use than the given one; else end the connection.
+
+        If the server can't be reached now, and the old session may exist, the connection stays.
+        """
+        if rejected is not None:
+            rejected.written = False
+        if self._can_renew or number != self._renewal.number:
+            if await self._renewal.renew(number, is_lost=is_lost):
+                return not self.closed.is_set()
+            self.refusals.suspect()
+        else:
+            self.end(errors.session_expired(self.server))
+        return False
+
+    def _gone_fault(self, refusal: Refusal, rejected: bool) -> Fault:
+        return (
+            errors.session_expired(self.server) if rejected else session_gone(self.server, refusal)
+        )
+
+    async def _post_again(
+        self, key: object, line: bytes, headers: Mapping[str, str], entry: Pending
+    ) -> None:
+        refusal = await self._post(key, line, headers, entry)
+        if refusal is None or self.closed.is_set():
+            return
+        if refusal.forgotten:
+            fault = errors.session_expired(self.server)
+            self._fail(key, fault)
+            self.end(fault)
+        else:
+            self._deliver(key, refusal)
+            self.refusals.suspect()
+
+    @property
+    def _can_renew(self) -> bool:
+        """Whether a new session may replace this one: no configured one, and no second in vain."""
+        configured = self._endpoint.session_id and not self._endpoint.session_is_ours
+        return self._renews_sessions and not configured and not self._unproven
+
+    async def renew_session(self) -> bool:
+        """Open a new session; return False if the connection must be replaced instead."""
+        if self.era.modern or not self._can_renew:
+            return False
+        await self._renewal.renew(self._renewal.number, is_lost=False)
+        return True
+
+    async def probe(self) -> Fault | None:
+        """Send a cheap request, which never renews the session (see `Peer.probe`)."""
+        if self.era.modern:
+            return await super().probe()
+        refusal = await self._probe_session()
+        return None if refusal is None else refusal.as_fault(self.server)
+
+    async def _probe_session(self) -> Refusal | None:
+        """Send a cheap request in the session; return why it was refused, or None."""
+        number, key = self._renewal.number, self._new_id()
+        self._probes[key] = None
+        opts: CallOptions = {
+            "headers": {**self.era.headers},
+            "request_id": key,
+            "timeout": PROBE_TIMEOUT,
+        }
+        try:
+            await self._round_trip(self.cheap_request, None, opts, self.era)
+        except InvalidResponse as error:
+            if error.fault.metadata.get("http_status") == "429":
+                return None
+            return self._probes[key] or of_fault(number, error.fault)
+        except MCPError as error:
+            if self.cheap_request == "ping" and error.code == METHOD_NOT_FOUND:
+                return None
+            refused = Refusal(number, transient=True, words=error.message)
+            return self._probes[key] or refused
+        finally:
+            del self._probes[key]
+        return None
+
+    async def _session_for(self, key: object) -> int:
         if key == self._initializing:
-            return ""
+            return self._renewal.number
         return await self._renewal.current_session()
 
-    def _fail_session(self, key: object) -> None:
-        fault = errors.session_expired(self.server)
-        self._fail(key, fault)
-        self.end(fault)
+    def _deliver(self, key: object, refusal: Refusal) -> None:
+        entry: Pending | None = self._calls.pop(key, None) or self._requests.pop(key, None)
+        if entry is not None:
+            refusal.deliver(entry)
 
-    async def _reopen(self) -> None:
-        """Replace a session that the server has forgotten."""
+    async def _reopen(self, is_lost: bool) -> bool:
+        """Replace a session that the server no longer serves; return whether that succeeded.
+
+        If not, the connection ends, unless the old session may still exist and the fault be short.
+        """
         params, opts = self._initialize
+        if self._endpoint.outgoing.cookies is not None:
+            self._endpoint.outgoing.cookies.clear()  # they may lead to a server that is gone
         try:
             request_opts: CallOptions = {**opts, "timeout": bounds.STARTUP_TIMEOUT}
             request_opts.pop("request_id", None)
@@ -275,10 +427,20 @@ class HttpConnection(Peer):
                 raise MCPError(INVALID_REQUEST, "its protocol version has changed")
             await self.notify("notifications/initialized", None, {"headers": {**self.era.headers}})
         except MCPError as error:
-            self.end(errors.session_expired(self.server, f"{error}".rstrip(".")))
-        else:
-            self._on_tools_changed()
-            self._on_reopened()
+            if is_lost or not is_transient(error):
+                self.end(errors.session_expired(self.server, f"{error}".rstrip(".")))
+            return False
+        self._unproven = True
+        self._on_tools_changed()
+        self._on_reopened()
+        return True
+
+    def _is_in_session(self, key: object) -> bool:
+        """Return whether the session may be the reason if a request is refused.
+
+        Before the first result the server, or its entry, is the reason.
+        """
+        return self._has_served and not self.era.modern and key != self._initializing
 
     def _handle_message(self, key: object, message: JsonRpcMessage) -> None:
         self.liveness.mark_received(self._next_id)
@@ -287,11 +449,15 @@ class HttpConnection(Peer):
         elif not message.is_response:
             raise errors.unreadable(self.server, "a message that is not JSON-RPC")
         elif message.id is None or request_key(message.id) == key:
+            if memoryview(message.error) and self._is_pending(key) and self._is_in_session(key):
+                raise ErrorAnswer(message, 200)
             entry: Pending | None = self._calls.pop(key, None) or self._requests.pop(key, None)
             if entry is not None:
                 entry.resolve(message)
             else:
                 self._count_dropped_response(key)
+            if key != self._initializing:
+                self._has_served, self._unproven = bool(self.era.version), False
         else:
             self._handle_response(message)
 
@@ -316,18 +482,21 @@ class HttpConnection(Peer):
             headers,
             lambda event: self._events.handle_event(None, event),
             lambda: self._stream_expired(session),
+            self.refusals.suspect,
         )
         self._get_stream = self._spawn(stream.run())
 
     def _stream_expired(self, session: str) -> None:
-        if self._renews_sessions and self._endpoint.session_is_ours:
-            self._spawn(self._renewal.renew(session))
-        else:
-            self.end(errors.session_expired(self.server))
+        if session == self._endpoint.session_id:
+            self._spawn(self._renew_expired(self._renewal.number))
+
+    async def _renew_expired(self, number: int) -> None:
+        await self._renew(number, True, None)
 
     # The end.
 
     async def _close(self) -> None:
+        await self._check.aclose()
         await self._renewal.aclose()
         tasks = [*self._tasks.values(), *self._background]
         for task in tasks:

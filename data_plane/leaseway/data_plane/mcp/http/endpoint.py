@@ -13,8 +13,10 @@ from aiohttp.payload import Payload
 from multidict import CIMultiDict
 from yarl import URL
 
+from leaseway.data_plane.core.proxies import BadProxy
 from leaseway.data_plane.mcp.http.errors import redirect_target, unreadable
 from leaseway.data_plane.mcp.protocol.transport import Receipt
+from leaseway.data_plane.outgoing import Outgoing, Route
 from leaseway.wire.errors import Fault, Reason
 
 _logger = logging.getLogger(__name__)
@@ -30,6 +32,7 @@ class HttpEndpoint:
     Attributes:
         session_id: The session of requests; empty for none.
         session_is_ours: Whether we opened the session and must end it.
+        route: How requests leave the worker.
 
     Raises:
         Fault: SERVER_NOT_READY: the URL or a header is invalid.
@@ -42,8 +45,11 @@ class HttpEndpoint:
         http: aiohttp.ClientSession,
         headers: Mapping[str, str],
         session_id: str,
+        outgoing: Outgoing,
     ) -> None:
         self.url = parse_url(server, url, ("http", "https"))
+        self.outgoing = outgoing
+        self.route = find_route(server, outgoing, self.url)
         self.session_id = session_id
         self.session_is_ours = False
         self._server = server
@@ -72,11 +78,26 @@ class HttpEndpoint:
         if self.session_id:
             sent[SESSION_ID] = self.session_id
         sent.update(headers)
-        url = self.url
+        url, cookies, configured = self.url, self.outgoing.cookies, sent.get("cookie")
         for _ in range(_MAX_REDIRECTS):
+            if cookies is not None:
+                cookies.add_to(sent, url)
+            route = self.route if url is self.url else self.outgoing.route(url)
             response = await self._http.request(
-                method, url, data=body, headers=sent, allow_redirects=False, timeout=_TIMEOUT
+                method,
+                url,
+                data=body,
+                headers=sent,
+                allow_redirects=False,
+                timeout=_TIMEOUT,
+                proxy=route.proxy,
+                proxy_headers=route.proxy_headers,
             )
+            if cookies is not None:
+                cookies.store(response)
+                sent.pop("cookie", None)
+                if configured is not None:
+                    sent["cookie"] = configured
             try:
                 target = redirect_target(response, self._server)
             except Exception:
@@ -94,39 +115,57 @@ class SessionForgotten(Exception):
 
 
 class SessionRenewal:
-    """Opens one new session for all requests whose session was forgotten by a legacy server.
+    """Opens one new session for all requests whose session a legacy server no longer serves.
 
     Rejected requests are sent again in the new session; requests in the old one continue.
-    `open_session` never raises: it ends the connection if it fails.
+
+    Args:
+        server: The server's id.
+        endpoint: Has the session.
+        open_session: Opens a session; returns whether it did. Its argument says whether the old one
+            is certainly lost. It never raises.
+
+    Attributes:
+        number: The number of the session in use; sessions without an id have one, too.
     """
 
     def __init__(
-        self, server: str, endpoint: HttpEndpoint, open_session: Callable[[], Awaitable[None]]
+        self,
+        server: str,
+        endpoint: HttpEndpoint,
+        open_session: Callable[[bool], Awaitable[bool]],
     ) -> None:
+        self.number = 0
         self._server = server
         self._endpoint = endpoint
         self._open_session = open_session
         self._opening: asyncio.Task[None] | None = None
 
-    async def current_session(self) -> str:
-        """Return the session's id, after waiting for one that is being opened."""
+    async def current_session(self) -> int:
+        """Return the session's number, after waiting for one that is being opened."""
         while self._opening is not None:
             await asyncio.wait([self._opening])
-        return self._endpoint.session_id
+        return self.number
 
-    async def renew(self, forgotten: str) -> None:
-        """Replace a forgotten session."""
-        if self._opening is None and self._endpoint.session_id == forgotten:
+    async def renew(self, number: int, *, is_lost: bool) -> bool:
+        """Replace a session; return whether another one is in use.
+
+        If no other could be opened, and the old one is not certainly lost, the old one stays.
+        """
+        if self._opening is None and self.number == number:
             _logger.info(
-                "The server %s has forgotten its session; a new one is opened.", self._server
+                "The server %s no longer serves its session; a new one is opened.", self._server
             )
-            self._endpoint.session_id = ""
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-        await self.current_session()
+            self._opening = asyncio.get_running_loop().create_task(self._open(is_lost))
+        return await self.current_session() != number
 
-    async def _open(self) -> None:
+    async def _open(self, is_lost: bool) -> None:
+        old_id, self._endpoint.session_id = self._endpoint.session_id, ""
         try:
-            await self._open_session()
+            if await self._open_session(is_lost):
+                self.number += 1
+            else:
+                self._endpoint.session_id = old_id
         finally:
             self._opening = None
 
@@ -152,6 +191,20 @@ class RequestBody(Payload):
         if self._entry is not None:
             self._entry.written = True
         await writer.write(self._value)
+
+
+def find_route(server: str, outgoing: Outgoing, url: URL) -> Route:
+    """Return how requests to a server leave the worker.
+
+    Raises:
+        Fault: SERVER_NOT_READY: its proxy can't be used.
+    """
+    try:
+        return outgoing.route(url)
+    except BadProxy as error:
+        raise _start_fault(
+            server, f"The server {server} can't be reached: the proxy {error}."
+        ) from None
 
 
 def check_headers(server: str, headers: Mapping[str, str]) -> CIMultiDict[str]:

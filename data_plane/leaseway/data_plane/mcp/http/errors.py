@@ -35,6 +35,7 @@ _HINTS: Final[Mapping[int, str]] = {
     405: "check its url and transport",
     406: "check its url and transport",
     421: "it does not accept requests for this host name",
+    407: "its proxy requires a credential, or another one; set username and password of its proxy",
     429: "it receives too many requests",
 }
 
@@ -218,12 +219,24 @@ def unreachable(server: str, url: URL, error: Exception) -> Fault:
 def describe_error(error: BaseException) -> str:
     """Return the text of a connection error, as the end of a sentence."""
     cause = getattr(error, "os_error", error)
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        hint = (
+            f": {_HINTS[407]}" if error.status == HTTPStatus.PROXY_AUTHENTICATION_REQUIRED else ""
+        )
+        return f"its proxy answered with HTTP status {error.status}{hint}"
+    if isinstance(error, aiohttp.ClientProxyConnectionError):
+        return f"its proxy could not be reached ({_os_text(error.os_error)})"
     if isinstance(cause, OSError) and cause.strerror:
-        if cause.errno is not None and cause.strerror.startswith("Connect call failed"):
-            return os.strerror(cause.errno)  # asyncio's own text shows the address as a tuple
-        return cause.strerror
+        return _os_text(cause)
     descriptions = (text for kind, text in _DESCRIPTIONS.items() if isinstance(error, kind))
     return next(descriptions, "the connection failed")
+
+
+def _os_text(error: OSError) -> str:
+    text = error.strerror or "the connection failed"
+    if error.errno is not None and text.startswith("Connect call failed"):
+        return os.strerror(error.errno)  # asyncio's own text shows the address as a tuple
+    return text
 
 
 def unexpected(server: str, entry: Receipt) -> Fault:

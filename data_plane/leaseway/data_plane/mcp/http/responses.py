@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import aiohttp
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from leaseway.data_plane.mcp.http import errors
 from leaseway.data_plane.mcp.http.endpoint import SESSION_ID, HttpEndpoint, SessionForgotten
+from leaseway.data_plane.mcp.http.refusals import ErrorAnswer
 from leaseway.data_plane.mcp.http.sse_parser import SseEvent, SseParser, SseTooLarge
 from leaseway.data_plane.mcp.protocol.messages.codec import JsonRpcMessage, decode
 from leaseway.data_plane.mcp.protocol.messages.era import Era
+from leaseway.data_plane.mcp.protocol.messages.pending import read_error
 from leaseway.wire.errors import Fault
 from leaseway.wire.timing.backoff import Backoff
 
@@ -28,6 +31,7 @@ _MAX_RESUMES: Final = 2
 _MIN_PAUSE: Final = 0.1
 """Minimum seconds before a stream is resumed."""
 
+_OF_REQUESTS: Final = frozenset({METHOD_NOT_FOUND, INVALID_PARAMS})
 _RECONNECT: Final = Backoff(initial=1.0, maximum=60.0)
 _MIN_LIFETIME: Final = 30.0
 """A GET stream that lived for so many seconds does not count as a failure."""
@@ -117,14 +121,17 @@ class PostedRequest(NamedTuple):
     """A posted request.
 
     Attributes:
-        session: Its session, or empty; the connection may have another one when it is answered.
+        session: Its session, or empty if it opens one; the connection may have another one when it
+            is answered.
         opens_session: Whether its response may open a session.
+        in_session: Whether a refusal may concern the session instead of the request.
     """
 
     key: object
     headers: Mapping[str, str]
     session: str
     opens_session: bool = False
+    in_session: bool = False
 
 
 class ResponseReader:
@@ -175,12 +182,13 @@ class ResponseReader:
         self, posted: PostedRequest, response: aiohttp.ClientResponse, era: Era
     ) -> None:
         body = await errors.read_body(self._server, response)
-        in_session = posted.session and era.version and not era.modern
-        if in_session and _is_unknown_session(response.status, body):
-            raise SessionForgotten
         message = errors.rpc_error(body)
+        if posted.session and _is_unknown_session(response.status, message):
+            raise SessionForgotten
         # Before the end of the handshake, the status is more helpful than the JSON-RPC error.
         unauthorized = response.status in (401, 403) and not era.version
+        if message is not None and posted.in_session:
+            raise ErrorAnswer(message, response.status)
         if message is not None and not unauthorized:
             self._on_message(posted.key, message)
             return
@@ -197,15 +205,21 @@ class ResponseReader:
             self._on_message(key, message)
 
 
-def _is_unknown_session(status: int, body: bytes) -> bool:
-    """Return whether an error means an unknown session: 404, or 400 with a text of some servers."""
-    return status == 404 or (status == 400 and b"session id" in body[:1024].lower())
+def _is_unknown_session(status: int, message: JsonRpcMessage | None) -> bool:
+    """Return whether an error certainly means an unknown session, as MCP defines: 404.
+
+    Some servers also answer 404 to an unknown method or tool, with the JSON-RPC error.
+    """
+    if status != 404:
+        return False
+    return message is None or read_error(message.error).code not in _OF_REQUESTS
 
 
 class GetStream:
     """Keeps the GET stream of one session open, if the server has one.
 
-    `on_expired` is called when the server no longer knows the session.
+    `on_expired` is called when the server no longer knows the session, `on_refused` when it refuses
+    a stream that it had.
     """
 
     def __init__(
@@ -215,12 +229,14 @@ class GetStream:
         headers: Mapping[str, str],
         on_event: Callable[[SseEvent], None],
         on_expired: Callable[[], None],
+        on_refused: Callable[[], None],
     ) -> None:
         self._server = server
         self._endpoint = endpoint
         self._headers = headers
         self._on_event = on_event
         self._on_expired = on_expired
+        self._on_refused = on_refused
         self._parser = SseParser(errors.MAX_BODY)
         self._was_open = False
 
@@ -245,6 +261,8 @@ class GetStream:
         async with await self._endpoint.request("GET", {**self._headers, **resumed}) as response:
             if response.status == 404 and self._was_open:
                 self._on_expired()
+            elif response.status >= 400 and self._was_open:
+                self._on_refused()
             if response.status >= 500:
                 return True
             if response.status >= 400 or response.content_type != "text/event-stream":

@@ -106,6 +106,12 @@ class StderrTail:
             self._close_line()
         self._add(rest)
 
+    def clear(self) -> None:
+        """Forget the lines of a process that is replaced before it was used."""
+        self._lines.clear()
+        self._partial.clear()
+        self._cut = False
+
     def lines(self) -> list[str]:
         """Return the kept lines, the oldest first, including an unfinished one."""
         return [*self._lines, self._shown()] if self._partial else list(self._lines)

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import anyio.abc
@@ -19,7 +19,7 @@ import msgspec
 from mcp.shared.dispatcher import CallOptions, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
-from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
+from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from leaseway.data_plane.core.calls.call import OnUpdate, Outcome, PendingCall, ToolRequest
 from leaseway.data_plane.core.problems import NO_BACK_CHANNEL
@@ -34,16 +34,22 @@ from leaseway.data_plane.mcp.protocol.messages.era import LEGACY, Era, reject_ca
 from leaseway.data_plane.mcp.protocol.messages.incoming import Inbox, find_asked_call
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     ConnectionLost,
+    InvalidResponse,
     Pending,
     RawRequest,
     ToolCall,
 )
+from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     LEGACY_CAPABILITIES,
     ROOTS_ONLY,
     InputRounds,
 )
 from leaseway.wire.errors import Fault, Reason, Started
+from leaseway.wire.secrets.redaction import redact
+
+PROBE_TIMEOUT: Final = 5.0
+"""Seconds that a cheap request may take after others were refused."""
 
 _logger = logging.getLogger(__name__)
 _now = time.monotonic
@@ -104,6 +110,8 @@ class Peer(Dispatcher[TransportContext]):
         transport_type: The transport's name, as in `transport:`.
         fault: Why the connection ended; None while it is open, or if we closed it.
         liveness: When the server last sent something.
+        refusals: Calls that failed in a row.
+        cheap_request: The method that shows whether the server serves anything.
         on_warning: Called with the reason and text of a warning.
         on_warning_cleared: Called with the reason of a warning that no longer holds.
         late_replies: Responses to requests that are no longer pending, including duplicates.
@@ -128,6 +136,8 @@ class Peer(Dispatcher[TransportContext]):
         self._next_id = 0
         self.fault: Fault | None = None
         self.liveness = Liveness()
+        self.refusals = Refusals()
+        self.cheap_request = "ping"
         self.late_replies = 0
         self.stray_replies = 0
         self._calls: dict[object, ToolCall] = {}
@@ -219,6 +229,30 @@ class Peer(Dispatcher[TransportContext]):
         await self._request_in_era(
             "server/discover" if self.era.modern else "ping", None, notify=False
         )
+
+    async def probe(self) -> Fault | None:
+        """Send a cheap request; return why the server refused it, or None if it serves."""
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT):
+                await self._request_in_era(self.cheap_request, None)
+        except (ConnectionLost, InvalidResponse) as error:
+            return None if error.fault.metadata.get("http_status") == "429" else error.fault
+        except MCPError as error:
+            has_no_ping = self.cheap_request == "ping" and error.code == METHOD_NOT_FOUND
+            return None if has_no_ping else self._refusal(f"error {error.code}: {error.message}")
+        except TimeoutError:
+            return self._refusal(f"nothing within {PROBE_TIMEOUT:g} s")
+        return None
+
+    def _refusal(self, answer: str) -> Fault:
+        text = f"The server {self.server} answered {self.cheap_request} with {redact(answer):.500}"
+        return Fault(
+            Reason.SERVER_ERROR, f"{text.rstrip('.')}.", "yes", metadata={"server": self.server}
+        )
+
+    async def renew_session(self) -> bool:
+        """Open a new session; return False if the connection can't, and must be replaced."""
+        return False
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None

@@ -11,7 +11,12 @@ from typing import Final
 
 from leaseway.data_plane.core.calls.call import too_large
 from leaseway.data_plane.mcp.protocol.connection import Peer
-from leaseway.data_plane.mcp.protocol.messages.codec import decode, encode_notification, request_key
+from leaseway.data_plane.mcp.protocol.messages.codec import (
+    JsonRpcMessage,
+    decode,
+    encode_notification,
+    request_key,
+)
 from leaseway.data_plane.mcp.protocol.messages.lines import response_key
 from leaseway.data_plane.mcp.protocol.messages.pending import (
     ConnectionLost,
@@ -140,10 +145,22 @@ class StreamPeer(Peer):
             return
         if message.method is not None:
             self._inbox.handle(message, self._only_call())
-        elif message.is_response:
-            self._handle_response(message)
-        else:
+        elif not message.is_response:
             self._fail_response(request_key(message.id))
+        elif message.id is None:
+            self._handle_nameless_response(message)
+        else:
+            self._handle_response(message)
+
+    def _handle_nameless_response(self, answer: JsonRpcMessage) -> None:
+        """Resolve the only request in flight: JSON-RPC answers an unreadable one without an id."""
+        waiting: list[Pending] = [*self._calls.values(), *self._requests.values()]
+        if len(waiting) == 1:
+            self._calls.clear()
+            self._requests.clear()
+            waiting[0].resolve(answer)
+        else:
+            self._count_dropped_response(None)
 
     def _only_call(self) -> ToolCall | None:
         # A stream does not tell which call a log message belongs to, unless there is one call.

@@ -23,6 +23,7 @@ from leaseway.data_plane.mcp.http import errors
 from leaseway.data_plane.mcp.http.endpoint import HttpEndpoint, RequestBody
 from leaseway.data_plane.mcp.http.sse_parser import SseEvent, SseParser, SseTooLarge
 from leaseway.data_plane.mcp.protocol.transport import Receipt, Receiver, Transport
+from leaseway.data_plane.outgoing import Outgoing
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason, Started
 
@@ -47,10 +48,16 @@ class SseTransport(Transport):
     """
 
     def __init__(
-        self, server: str, url: str, http: aiohttp.ClientSession, headers: Mapping[str, str]
+        self,
+        server: str,
+        url: str,
+        http: aiohttp.ClientSession,
+        headers: Mapping[str, str],
+        outgoing: Outgoing | None = None,
     ) -> None:
         self._server = server
-        self._stream = HttpEndpoint(server, url, http, headers, "")
+        self._outgoing = outgoing or Outgoing()
+        self._stream = HttpEndpoint(server, url, http, headers, "", self._outgoing)
         self._http = http
         self._headers = headers
         self._posts: HttpEndpoint | None = None
@@ -188,7 +195,9 @@ class SseTransport(Transport):
                 messages.append(event.data)
             elif event.event == "endpoint" and self._posts is None:
                 target = self._endpoint_of(event.data, stream)
-                self._posts = HttpEndpoint(self._server, str(target), self._http, self._headers, "")
+                self._posts = HttpEndpoint(
+                    self._server, str(target), self._http, self._headers, "", self._outgoing
+                )
                 if not endpoint_known.done():
                     endpoint_known.set_result(None)
         # Also without messages: comments that keep the stream open are signs of life.

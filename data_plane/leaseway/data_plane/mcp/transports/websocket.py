@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import aiohttp
 from aiohttp import WSCloseCode, WSMsgType
+from multidict import CIMultiDict
 from yarl import URL
 
-from leaseway.data_plane.mcp.http.endpoint import check_headers, parse_url
+from leaseway.data_plane.mcp.http.endpoint import check_headers, find_route, parse_url
 from leaseway.data_plane.mcp.http.errors import (
     describe_error,
     not_followed,
@@ -23,6 +24,7 @@ from leaseway.data_plane.mcp.http.errors import (
     unreachable,
 )
 from leaseway.data_plane.mcp.protocol.transport import PullTransport
+from leaseway.data_plane.outgoing import Outgoing, handshake_url
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
 
@@ -43,10 +45,17 @@ class WebSocketTransport(PullTransport):
     """
 
     def __init__(
-        self, server: str, url: str, http: aiohttp.ClientSession, headers: Mapping[str, str]
+        self,
+        server: str,
+        url: str,
+        http: aiohttp.ClientSession,
+        headers: Mapping[str, str],
+        outgoing: Outgoing | None = None,
     ) -> None:
         self._server = server
         self._url = parse_url(server, url, ("ws", "wss"))
+        self._outgoing = outgoing or Outgoing()
+        self._route = find_route(server, self._outgoing, self._url)
         self._http = http
         self._headers = check_headers(server, headers)
         self._session: aiohttp.ClientSession | None = None
@@ -63,11 +72,16 @@ class WebSocketTransport(PullTransport):
             Fault: SERVER_LOST or SERVER_ERROR with the error of the server or the network.
         """
         self._session = self._create_session()
+        headers, cookies = CIMultiDict(self._headers), self._outgoing.cookies
+        if cookies is not None:
+            cookies.add_to(headers, self._url)
         try:
             self._socket = await self._session.ws_connect(
-                self._url,
+                handshake_url(self._url),  # a proxy knows no scheme ws
                 protocols=(SUBPROTOCOL,),
-                headers=self._headers,
+                headers=headers,
+                proxy=self._route.proxy,
+                proxy_headers=self._route.proxy_headers,
                 max_msg_size=bounds.MAX_LINE,
                 heartbeat=_HEARTBEAT,
                 timeout=_CLOSE_TIMEOUT,
@@ -108,6 +122,7 @@ class WebSocketTransport(PullTransport):
         # prevent that; its own session keeps the hook from other requests.
         tracing = aiohttp.TraceConfig()
         tracing.on_request_redirect.append(self._refuse_redirect)
+        tracing.on_request_end.append(self._keep_cookies)
         return aiohttp.ClientSession(
             connector=self._http.connector,
             connector_owner=False,
@@ -115,6 +130,15 @@ class WebSocketTransport(PullTransport):
             headers=self._http.headers,
             trace_configs=[tracing],
         )
+
+    async def _keep_cookies(
+        self,
+        session: aiohttp.ClientSession,
+        context: SimpleNamespace,
+        end: aiohttp.TraceRequestEndParams,
+    ) -> None:
+        if self._outgoing.cookies is not None:
+            self._outgoing.cookies.store(end.response)
 
     async def _refuse_redirect(
         self,

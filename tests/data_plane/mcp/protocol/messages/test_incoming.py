@@ -12,6 +12,7 @@ from leaseway.data_plane.mcp.protocol.messages.codec import decode
 from leaseway.data_plane.mcp.protocol.messages.era import LEGACY
 from leaseway.data_plane.mcp.protocol.messages.incoming import Inbox
 from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
+from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.server_requests import roots_result
 from leaseway.wire.errors import Fault
 
@@ -20,6 +21,7 @@ class Recorder:
     """A call, and the recorded notifications and responses."""
 
     era = LEGACY
+    refusals = Refusals()
 
     def __init__(self) -> None:
         self.progress: list[str] = []

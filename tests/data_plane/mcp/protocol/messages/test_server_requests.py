@@ -20,6 +20,7 @@ from leaseway.data_plane.mcp.protocol.messages.incoming import (
     find_asked_call,
 )
 from leaseway.data_plane.mcp.protocol.messages.pending import ToolCall
+from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     InputRounds,
     missing_method,
@@ -35,6 +36,7 @@ class Calls:
     """A connection, as calls see it."""
 
     era = LEGACY
+    refusals = Refusals()
 
     def request_input(self, call: ToolCall, result: bytes, declined: Fault | None = None) -> None:
         """Not called."""

@@ -20,12 +20,32 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 
 from leaseway.data_plane.core.calls.call import NO_ANSWERS
 from leaseway.data_plane.mcp.protocol.messages.era import Era
-from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost
+from leaseway.data_plane.mcp.protocol.messages.pending import ConnectionLost, InvalidResponse
 from leaseway.data_plane.mcp.protocol.messages.server_requests import MODERN_CAPABILITIES
 from leaseway.wire.messages.mcp import ROOTS
 from leaseway.wire.version import PACKAGE_VERSION
 
 CLIENT_INFO: Final = Implementation(name="leaseway", version=PACKAGE_VERSION)
+
+
+class GreetingFailed(Exception):
+    """The server may have failed because it was greeted with `server/discover`.
+
+    Some legacy servers exit, close the connection or refuse everything after any message before
+    `initialize`. On a new connection, they must be greeted with `initialize`.
+
+    Attributes:
+        cause: The error of this connection.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def is_legacy(version: str) -> bool:
+    """Return whether connections at a protocol version begin with `initialize`."""
+    return version in HANDSHAKE_PROTOCOL_VERSIONS
 
 
 async def negotiate(
@@ -42,6 +62,7 @@ async def negotiate(
             spares `auto` the `server/discover`.
 
     Raises:
+        GreetingFailed: Under `auto`, the server was greeted with `server/discover`, and failed.
         MCPError: The server refused, or has no version in common with us.
         RuntimeError: It answered with an unknown version.
     """
@@ -49,10 +70,20 @@ async def negotiate(
         await session.discover()
     elif protocol != "auto":
         await session.initialize()
-    elif known_version in HANDSHAKE_PROTOCOL_VERSIONS or not await _supports_discover(
-        session, min(DISCOVER_TIMEOUT_SECONDS, startup_timeout / 2)
-    ):
+    elif is_legacy(known_version):
         await _initialize_or_discover(session)
+    else:
+        await _discover_or_initialize(session, min(DISCOVER_TIMEOUT_SECONDS, startup_timeout / 2))
+
+
+async def _discover_or_initialize(session: ClientSession, timeout: float) -> None:
+    try:
+        if not await _supports_discover(session, timeout):
+            await _initialize_after_discover(session)
+    except ConnectionLost as error:
+        if error.fault.started == "no":  # it has not received the greeting
+            raise
+        raise GreetingFailed(error) from error
 
 
 async def _supports_discover(session: ClientSession, timeout: float) -> bool:
@@ -72,14 +103,31 @@ async def _supports_discover(session: ClientSession, timeout: float) -> bool:
     return True
 
 
-async def _initialize_or_discover(session: ClientSession) -> None:
+async def _initialize_after_discover(session: ClientSession) -> None:
     try:
         await session.initialize()
+    except (ConnectionLost, InvalidResponse):
+        raise
     except MCPError as error:
         if error.error.code != UNSUPPORTED_PROTOCOL_VERSION:
-            raise
+            raise GreetingFailed(error) from error
         # A modern server that started slowly: it answered `server/discover` too late.
         await session.discover()
+
+
+async def _initialize_or_discover(session: ClientSession) -> None:
+    """Initialize a server of the legacy era; it may have been replaced by a modern one."""
+    try:
+        await session.initialize()
+    except ConnectionLost:
+        raise
+    except MCPError:
+        try:
+            await session.discover()
+            return
+        except (MCPError, ValueError, RuntimeError):
+            pass
+        raise
 
 
 def _modern_only(data: Any) -> bool:

@@ -19,6 +19,7 @@ from leaseway.data_plane.mcp.protocol.messages.codec import (
     read_flags,
 )
 from leaseway.data_plane.mcp.protocol.messages.era import Era
+from leaseway.data_plane.mcp.protocol.messages.refusals import Refusals
 from leaseway.data_plane.mcp.protocol.messages.server_requests import (
     InputRounds,
     input_required_fault,
@@ -70,6 +71,7 @@ class Pending(Protocol):
 
 class _Connection(Protocol):
     era: Era
+    refusals: Refusals
 
     def cancel_call(self, call: ToolCall, reason: str) -> None: ...
 
@@ -122,6 +124,8 @@ class ToolCall:
 
     def fail(self, fault: Fault) -> None:
         """End without a response."""
+        if fault.reason is Reason.SERVER_ERROR or fault.started == "unknown":
+            self._connection.refusals.add()
         self._end(Outcome(b"", fault=fault))
 
     def log(self, level: str, logger: str, data: bytes) -> None:
@@ -134,7 +138,7 @@ class ToolCall:
     def _outcome(self, answer: JsonRpcMessage) -> Outcome | None:
         """Return the outcome, or None if the caller is asked for input first."""
         if memoryview(answer.error):
-            return self._outcome_of_error(_parse_error(answer.error))
+            return self._outcome_of_error(read_error(answer.error))
         payload = bytes(answer.result)
         if len(payload) > bounds.MAX_RESULT and not may_hold_media(payload):
             return Outcome(b"", fault=too_large(self._server, len(payload)))
@@ -144,6 +148,7 @@ class ToolCall:
                 payload.decode()
         except ValueError:  # msgspec's DecodeError and UnicodeDecodeError are both
             return Outcome(b"", fault=invalid_result(self._server))
+        self._connection.refusals.in_row = 0
         if flags.isError is True and _NO_BACK_CHANNEL in payload and self._connection.era.modern:
             self._connection.warn_no_back_channel()
         if flags.resultType not in _COMPLETE and self._connection.era.modern:
@@ -167,6 +172,7 @@ class ToolCall:
             if result is not None:
                 self._connection.request_input(self, result, declined=fault)
                 return None
+        self._connection.refusals.add()
         return Outcome(b"", fault=fault)
 
     def _end(self, outcome: Outcome) -> None:
@@ -223,7 +229,8 @@ def _fault_of_error(server: str, request: ToolRequest, error: ResponseError) -> 
     return Fault(Reason.SERVER_ERROR, text, "yes", metadata)
 
 
-def _parse_error(error: msgspec.Raw) -> ResponseError:
+def read_error(error: msgspec.Raw) -> ResponseError:
+    """Return a response's error; one that is not JSON-RPC's says so."""
     try:
         return _decode_error(error)
     except ValueError:
@@ -231,7 +238,7 @@ def _parse_error(error: msgspec.Raw) -> ResponseError:
 
 
 def _mcp_error(error: msgspec.Raw) -> MCPError:
-    parsed = _parse_error(error)
+    parsed = read_error(error)
     return MCPError(code=parsed.code, message=parsed.message, data=_data_of(parsed))
 
 

@@ -1,0 +1,98 @@
+"""Reader of `proxy`: the forward proxy of a server with an address (DESIGN §2).
+
+`none` overrides the proxies of the worker's environment. An address as text has no credentials:
+these are `username` and `password`, or part of an address that is a reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from leaseway.control_plane.config.schema import credentials
+from leaseway.control_plane.config.schema.fields import (
+    MAX_HEADER,
+    MAX_URL,
+    reference,
+    value_schema,
+    warn_of_credential,
+)
+from leaseway.control_plane.config.schema.issues import Where, quoted
+from leaseway.control_plane.config.schema.tables import Key, keyed, record
+from leaseway.control_plane.config.schema.values import BadValue, reader, worker_text
+from leaseway.control_plane.config.tree.yaml_tree import Leaf, Table, Tree
+from leaseway.spec.model import Value
+
+NONE: Final = "none"
+_ADDRESS: Final = worker_text(longest=MAX_URL, empty=False)
+_TEXT: Final = worker_text(longest=MAX_HEADER, empty=False)
+
+
+def _fault(address: str) -> str | None:
+    filled = credentials.with_defaults(address, unset="1")
+    try:
+        parts = urlsplit(filled)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host, parts = None, urlsplit("")
+    if "@" in parts.netloc:
+        return (
+            "contains credentials, which logs would show; write {url: …, username: …, password:"
+            " {secret: NAME}}."
+        )
+    if parts.scheme not in ("http", "https") and not address.startswith("${"):
+        return (
+            f"must be 'none' or the address of an HTTP proxy, such as http://proxy:3128, but is"
+            f" {quoted(address[:100])}."
+        )
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        return "may contain only the scheme, the host and the port of the proxy."
+    return None if host or address.startswith("${") else "names no host."
+
+
+@reader(value_schema(MAX_URL))
+def _url(node: Tree, where: Where) -> Value:
+    if isinstance(node, Table):
+        return reference.read(node, where)
+    address = _ADDRESS.read(node, where)
+    fault = _fault(address)
+    if fault:
+        raise BadValue(f"{quoted(where.key)} {fault}")
+    return Value("literal", address)
+
+
+@reader(value_schema(MAX_HEADER))
+def _credential(node: Tree, where: Where) -> Value:
+    if isinstance(node, Table):
+        return reference.read(node, where)
+    text = _TEXT.read(node, where)
+    if where.key.endswith("password"):
+        warn_of_credential(node, where, "a password")
+    return Value("literal", text)
+
+
+def _parts(
+    url: Value, username: Value | None = None, password: Value | None = None
+) -> Mapping[str, Value]:
+    parts = {"url": url, "username": username, "password": password}
+    return {name: value for name, value in parts.items() if value is not None}
+
+
+_FULL: Final = record(
+    keyed(Key("url", _url), Key("username", _credential), Key("password", _credential)),
+    _parts,
+    "'proxy'",
+    required=("url",),
+)
+
+
+@reader({"anyOf": [_url.schema, _FULL.schema]})
+def proxy(node: Tree, where: Where) -> Mapping[str, Value]:
+    """Read a proxy: `none`, an address, a reference to one, or its parts."""
+    if isinstance(node, Leaf) and node.value == NONE:
+        return {"url": Value("literal", NONE)}
+    parts = ("url", "username", "password")
+    if isinstance(node, Table) and any(entry.name in parts for entry in node.entries):
+        return _FULL.read(node, where)
+    return {"url": _url.read(node, where)}

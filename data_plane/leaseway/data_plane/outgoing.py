@@ -1,0 +1,114 @@
+"""How an instance's HTTP requests leave the worker: through which proxy, with which cookies."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, MutableMapping
+from typing import Final, NamedTuple
+
+import aiohttp
+from yarl import URL
+
+from leaseway.data_plane.core.proxies import NO_PROXIES, Proxies
+
+_MAX_COOKIES: Final = 64
+_MAX_COOKIE: Final = 4096
+"""Characters of a cookie's name and value together, as in browsers."""
+
+
+class Route(NamedTuple):
+    """The proxy of a request, and the headers for it, as aiohttp takes them; None means none."""
+
+    proxy: str | None = None
+    proxy_headers: Mapping[str, str] | None = None
+
+
+class Cookies:
+    """The cookies of one instance at the origin of its address: at most 64 of 4,096 characters.
+
+    A load balancer with affinity finds its server by them. They are sent only to the origin that
+    set them, and never to another instance.
+    """
+
+    def __init__(self) -> None:
+        self._jar: aiohttp.CookieJar | None = None  # most servers set none
+        self._origin: URL | None = None
+
+    def clear(self) -> None:
+        """Forget all, as a new client has none."""
+        self._jar = self._origin = None
+
+    def store(self, response: aiohttp.ClientResponse) -> None:
+        """Keep the cookies that a response sets, within the bounds."""
+        if not response.cookies:
+            return
+        origin = handshake_url(response.url).origin()
+        if self._origin != origin or self._jar is None:
+            # "Unsafe" means to keep those of hosts that are IP addresses, too.
+            self._jar, self._origin = aiohttp.CookieJar(unsafe=True), origin
+        room = _MAX_COOKIES - len(self._jar)
+        known = {cookie.key for cookie in self._jar}
+        for name, cookie in response.cookies.items():
+            if len(name) + len(cookie.value) > _MAX_COOKIE or (name not in known and room <= 0):
+                continue
+            room -= name not in known
+            self._jar.update_cookies({name: cookie}, handshake_url(response.url))
+
+    def add_to(self, headers: MutableMapping[str, str], url: URL) -> None:
+        """Add the cookies of a URL to headers; a configured cookie of the same name stays."""
+        if self._jar is None:
+            return
+        url = handshake_url(url)
+        if url.origin() != self._origin:
+            return
+        found = self._jar.filter_cookies(url)
+        configured = headers.get("cookie", "")
+        names = {pair.partition("=")[0].strip() for pair in configured.split(";")}
+        pairs = [f"{name}={each.value}" for name, each in found.items() if name not in names]
+        if pairs:
+            headers["cookie"] = "; ".join([*([configured] if configured else []), *pairs])
+
+
+class Outgoing:
+    """The proxies and cookies of one instance.
+
+    Args:
+        proxies: Of its server.
+        keeps_cookies: Whether it keeps cookies at all.
+    """
+
+    def __init__(self, proxies: Proxies = NO_PROXIES, *, keeps_cookies: bool = True) -> None:
+        self.cookies = Cookies() if keeps_cookies else None
+        self._proxies = proxies
+        self._routes: dict[URL, Route] = {}
+
+    def route(self, url: URL) -> Route:
+        """Return how requests to a URL leave.
+
+        Raises:
+            BadProxy: The proxy of the environment cannot be used.
+        """
+        origin = url.origin()
+        route = self._routes.get(origin)
+        if route is None:
+            if len(self._routes) >= _MAX_COOKIES:
+                self._routes.clear()
+            route = self._routes[origin] = self._find(origin)
+        return route
+
+    def _find(self, origin: URL) -> Route:
+        proxy = self._proxies.of(origin.scheme, origin.host or "", origin.port)
+        if proxy is None:
+            return Route()
+        if not proxy.username and not proxy.password:
+            return Route(proxy.url)
+        pair = f"{proxy.username}:{proxy.password}".encode(errors="replace")
+        # aiohttp sends this header to the proxy as Proxy-Authorization, also without a tunnel,
+        # where it sends no other header of these.
+        return Route(proxy.url, {"Authorization": f"Basic {base64.b64encode(pair).decode()}"})
+
+
+def handshake_url(url: URL) -> URL:
+    """Return a websocket's URL as that of its handshake."""
+    schemes: Mapping[str, str] = {"ws": "http", "wss": "https"}
+    return url.with_scheme(schemes[url.scheme]) if url.scheme in schemes else url

@@ -1,0 +1,389 @@
+"""A shared server whose session is gone gets a new one, by whatever wording it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from tests.conftest import BOUND
+from tests.data_plane.mcp.conftest import Bench, until
+
+from leaseway.data_plane.mcp.instance import Instance
+from leaseway.data_plane.mcp.protocol.features.health import Patience
+from leaseway.wire.errors import Reason
+
+Refuse = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
+TOOLS = [{"name": "echo", "inputSchema": {"type": "object"}}]
+
+
+def status(code: int, body: str = "", kind: str = "text/plain") -> Refuse:
+    """Refuse by a status."""
+
+    async def refuse(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
+        return web.Response(status=code, text=body, content_type=kind)
+
+    return refuse
+
+
+def rpc(code: int, message: str, http: int = 200, *, has_id: bool = True) -> Refuse:
+    """Refuse by a JSON-RPC error."""
+
+    async def refuse(_: web.Request, request: dict[str, Any]) -> web.StreamResponse:
+        error = {"code": code, "message": message}
+        key = request["id"] if has_id else None
+        return web.json_response({"jsonrpc": "2.0", "id": key, "error": error}, status=http)
+
+    return refuse
+
+
+async def event_error(request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+    """Refuse by an error in an event stream."""
+    error = {"code": -32000, "message": "unknown connection"}
+    answer = json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error})
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(f"event: message\ndata: {answer}\n\n".encode())
+    return response
+
+
+async def log_in(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
+    """Send the client to a page for people."""
+    return web.Response(status=302, headers={"Location": "http://127.0.0.2:1/login"})
+
+
+async def text_error(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
+    """Answer with an error that is not JSON-RPC."""
+    return web.json_response({"error": "no such session"})
+
+
+async def error_event(request: web.Request, _: dict[str, Any]) -> web.StreamResponse:
+    """Send an event of a type that MCP does not have."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b"event: error\ndata: session not found\n\n")
+    return response
+
+
+async def empty_stream(request: web.Request, _: dict[str, Any]) -> web.StreamResponse:
+    """End the stream without an answer."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    return response
+
+
+async def cut(request: web.Request, _: dict[str, Any]) -> web.StreamResponse:
+    """Cut the connection."""
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+async def hang(_: web.Request, __: dict[str, Any]) -> web.StreamResponse:
+    """Never answer."""
+    await asyncio.sleep(600)
+    raise AssertionError
+
+
+REJECTIONS = {
+    "404": status(404),
+    "400 session id": rpc(-32000, "Bad Request: No valid session ID provided", 400, has_id=False),
+    "400 not initialized": rpc(-32000, "Bad Request: Server not initialized", 400, has_id=False),
+    "401": status(401, '{"error":"invalid_session"}', "application/json"),
+    "403": status(403, "Forbidden"),
+    "410": status(410),
+    "409": status(409, "stale"),
+    "422": status(422, "<html>unprocessable</html>", "text/html"),
+    "-32000 with 200": rpc(-32000, "Session terminated"),
+    "-32600 with 200": rpc(-32600, "Session not found"),
+    "-32602 with 200": rpc(-32602, "Invalid request parameters"),
+    "-32001 with 200": rpc(-32001, "Session expired"),
+    "-32601 with 404": rpc(-32601, "no such session", 404),
+    "an event": event_error,
+    "a redirect": log_in,
+}
+"""Refusals after which the call is sent again: it certainly did not start."""
+
+DOUBTS = {
+    "500": status(500, "Internal Server Error"),
+    "500 with JSON-RPC": rpc(-32603, "boom", 500),
+    "502": status(502, "<html>bad gateway</html>", "text/html"),
+    "503": status(503),
+    "-32603 with 200": rpc(-32603, "Internal error"),
+    "an empty body": status(200, "", "application/json"),
+    "202": status(202),
+    "204": status(204),
+    "a page": status(200, "<html>log in</html>", "text/html"),
+    "an empty stream": empty_stream,
+    "an error without JSON-RPC": text_error,
+    "an event of another type": error_event,
+    "206 with a page": status(206, "<p>", "text/html"),
+    "a cut connection": cut,
+}
+"""Refusals of which nobody knows whether the call had started."""
+
+
+class Server:
+    """A legacy server with sessions."""
+
+    def __init__(self) -> None:
+        self.refuse: Refuse = status(404)
+        self.current = ""
+        self.opened = 0
+        self.requests: list[str] = []
+        self.called: list[str] = []
+        self.refuses_lists = False
+        self.refuses_initialize: Refuse | None = None
+        self.keeps_sessions = True
+        self.has_ids = True
+
+    def forget(self) -> None:
+        """Restart the server, as its client sees it."""
+        self.current = ""
+
+    async def post(self, request: web.Request) -> web.StreamResponse:
+        """Answer a message."""
+        message = await request.json()
+        method, key = message["method"], message.get("id")
+        self.requests.append(method)
+        if method == "initialize":
+            return await self.initialize(request, message)
+        if key is None:
+            return web.Response(status=202)
+        if method == "server/discover":
+            return await rpc(-32601, "Method not found")(request, message)
+        known = request.headers.get("mcp-session-id") == self.current or not self.has_ids
+        if not known or not self.current:
+            return await self.refuse(request, message)
+        if method == "tools/list" and self.refuses_lists:
+            return await self.refuse(request, message)
+        if method == "tools/list":
+            return self.result(key, {"tools": TOOLS})
+        if method == "tools/call":
+            said = message["params"]["arguments"].get("text", "")
+            if said == "bad":
+                return await rpc(-32602, "Invalid request parameters")(request, message)
+            self.called.append(said)
+            return self.result(key, {"content": [{"type": "text", "text": said}]})
+        return self.result(key, {})
+
+    async def initialize(self, request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        """Open a session."""
+        if self.refuses_initialize is not None:
+            return await self.refuses_initialize(request, message)
+        self.opened += 1
+        name = f"session-{self.opened}"
+        self.current = name if self.keeps_sessions or self.opened == 1 else "another"
+        info = {"capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "0"}}
+        response = self.result(message["id"], {"protocolVersion": "2025-06-18", **info})
+        if self.has_ids:
+            response.headers["mcp-session-id"] = name
+        return response
+
+    def result(self, key: object, result: dict[str, Any]) -> web.Response:
+        """Return a result."""
+        return web.json_response({"jsonrpc": "2.0", "id": key, "result": result})
+
+
+@pytest.fixture
+async def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+async def url(server: Server) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_post("/mcp", server.post)
+    async with TestServer(app) as running:
+        yield str(running.make_url("/mcp"))
+
+
+async def shared(bench: Bench, url: str, **more: Any) -> Instance:
+    return await bench.start(bench.http_spec(url, truely_stateless=True), **more)
+
+
+async def echo(bench: Bench, instance: Instance, text: str) -> str:
+    return await bench.text(instance, "echo", {"text": text})
+
+
+@pytest.mark.parametrize("how", REJECTIONS)
+async def test_a_call_that_was_rejected_with_its_session_is_sent_again_in_a_new_one(
+    bench: Bench, server: Server, url: str, how: str
+) -> None:
+    instance = await shared(bench, url)
+    server.refuse = REJECTIONS[how]
+    for number in (2, 3):
+        server.forget()
+        texts = [f"{number} {n}" for n in range(20)]
+        answers = (echo(bench, instance, text) for text in texts)
+        assert await asyncio.gather(*answers) == texts
+        assert server.opened == number
+    assert instance.state == "ready"
+    assert sorted(server.called) == sorted({*server.called})
+
+
+@pytest.mark.parametrize("how", DOUBTS)
+async def test_a_call_that_may_have_started_is_not_sent_again_but_a_new_session_opens(
+    bench: Bench, server: Server, url: str, how: str
+) -> None:
+    instance = await shared(bench, url)
+    server.refuse = DOUBTS[how]
+    server.forget()
+    fault = await bench.call_fault(instance, "echo", {"text": "one"})
+    assert fault.started != "no"
+    await until(lambda: server.opened == 2)
+    assert await echo(bench, instance, "on") == "on"
+    assert server.called == ["on"]
+    assert instance.state == "ready"
+
+
+async def test_a_server_without_session_ids_is_initialized_again(
+    bench: Bench, server: Server, url: str
+) -> None:
+    server.has_ids = False
+    instance = await shared(bench, url)
+    server.refuse = REJECTIONS["400 not initialized"]
+    for number in (2, 3):
+        server.forget()
+        assert (
+            await asyncio.gather(*(echo(bench, instance, "on") for _ in range(20))) == ["on"] * 20
+        )
+        assert server.opened == number
+
+
+async def test_a_lease_ends_if_its_server_refuses_everything_for_too_long(
+    bench: Bench, server: Server, url: str
+) -> None:
+    instance = await bench.start(bench.http_spec(url), patience=Patience(answer=0.3))
+    server.refuse = DOUBTS["500"]
+    server.forget()
+    await bench.call_fault(instance, "echo", {"text": "one"})
+    closed, fault = await bench.next_closed()
+    assert closed is instance
+    assert fault is not None
+    assert "refuses every request" in fault.message
+    assert "HTTP status 500" in fault.message
+    assert server.opened == 1
+
+
+async def test_a_session_whose_requests_hang_is_replaced_after_a_timeout(
+    bench: Bench, server: Server, url: str
+) -> None:
+    instance = await shared(bench, url, patience=Patience(answer=0.3))
+    server.refuse = hang
+    server.forget()
+    call, _ = bench.start_call(instance, "echo", {"text": "one"})
+    await bench.written(call)
+    call.cancel("the deadline has passed")
+    closed, fault = await bench.next_closed()  # its supervisor starts the next one
+    assert closed is instance
+    assert fault is not None
+
+
+@pytest.mark.parametrize("leased", [True, False])
+async def test_errors_of_tools_do_not_touch_the_session(
+    bench: Bench, server: Server, url: str, leased: bool
+) -> None:
+    instance = await bench.start(bench.http_spec(url, truely_stateless=not leased))
+    server.requests.clear()
+    faults = [
+        await bench.call_fault(instance, "echo", {"text": "bad"}),
+        *await asyncio.gather(
+            *(bench.call_fault(instance, "echo", {"text": "bad"}) for _ in range(100))
+        ),
+    ]
+    assert {(fault.reason, fault.started) for fault in faults} == {(Reason.SERVER_ERROR, "yes")}
+    assert server.opened == 1
+    # The cheap requests are few, and none is sent for each error.
+    assert server.requests.count("tools/list") <= 10
+    assert await echo(bench, instance, "on") == "on"
+
+
+@pytest.mark.parametrize("how", ["410", "-32600 with 200", "an event"])
+async def test_a_leased_instance_whose_session_is_gone_is_lost(
+    bench: Bench, server: Server, url: str, how: str
+) -> None:
+    instance = await bench.start(bench.http_spec(url))
+    server.refuse = REJECTIONS[how]
+    server.forget()
+    fault = await bench.call_fault(instance, "echo", {"text": "one"})
+    assert (fault.reason, fault.started) == (Reason.SERVER_LOST, "no")
+    assert "no longer knows its MCP session" in fault.message
+    assert (await bench.next_closed())[0] is instance
+    assert server.opened == 1
+
+
+@pytest.mark.parametrize("leased", [True, False])
+async def test_a_server_that_never_listed_its_tools_fails_to_start_with_what_it_said(
+    bench: Bench, server: Server, url: str, leased: bool
+) -> None:
+    server.refuse, server.refuses_lists = REJECTIONS["401"], True
+    fault = await bench.fails(bench.http_spec(url, truely_stateless=not leased))
+    assert "it requires a credential" in fault.message
+    assert server.requests.count("tools/list") == 1
+
+
+async def test_a_short_fault_does_not_cost_a_lease(bench: Bench, server: Server, url: str) -> None:
+    instance = await bench.start(bench.http_spec(url))
+    session, server.current, server.refuse = server.current, "", DOUBTS["503"]
+    await bench.call_fault(instance, "echo", {"text": "one"})
+    await until(lambda: [reason for reason, _ in bench.warned] == ["SERVER_REFUSING"])
+    server.current = session
+    await until(lambda: not bench.warned)
+    assert await echo(bench, instance, "on") == "on"
+    assert server.opened == 1
+
+
+async def test_a_server_that_refuses_each_new_session_is_given_up(
+    bench: Bench, server: Server, url: str
+) -> None:
+    instance = await shared(bench, url)
+    server.refuse, server.keeps_sessions = REJECTIONS["403"], False
+    server.forget()
+    fault = await bench.call_fault(instance, "echo", {"text": "one"})
+    assert fault.reason in (Reason.SERVER_ERROR, Reason.SERVER_LOST)
+    assert (await bench.next_closed())[0] is instance
+    assert server.opened <= 3
+
+
+async def test_a_server_that_opens_no_session_for_a_while_keeps_its_connection(
+    bench: Bench, server: Server, url: str
+) -> None:
+    instance = await shared(bench, url)
+    server.refuse, server.refuses_initialize = REJECTIONS["410"], DOUBTS["503"]
+    server.forget()
+    fault = await bench.call_fault(instance, "echo", {"text": "one"})
+    assert fault.started == "no"
+    await until(lambda: [reason for reason, _ in bench.warned] == ["SERVER_REFUSING"])
+    server.refuses_initialize = None
+    await until(lambda: server.opened == 2)
+    assert await echo(bench, instance, "on") == "on"
+    await until(lambda: not bench.warned)
+    assert instance.state == "ready"
+
+
+async def test_a_call_in_flight_is_not_cut_off_by_a_new_session(
+    bench: Bench, server: Server, url: str
+) -> None:
+    instance = await shared(bench, url)
+    gate = asyncio.Event()
+
+    async def late(request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        if message["method"] == "tools/call" and message["params"]["arguments"]["text"] == "slow":
+            await gate.wait()
+            return server.result(message["id"], {"content": [{"type": "text", "text": "slow"}]})
+        return await REJECTIONS["401"](request, message)
+
+    server.refuse = late
+    server.forget()
+    slow, outcome = bench.start_call(instance, "echo", {"text": "slow"})
+    await bench.written(slow)
+    await until(lambda: server.requests.count("tools/call") == 1)
+    assert await echo(bench, instance, "on") == "on"
+    gate.set()
+    async with asyncio.timeout(BOUND):
+        assert (await outcome).fault is None
