@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from leaseway.front.calling.media import MediaMode
 from leaseway.front.calling.sealing import Sealer
 from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, EndedSessions, SessionTable
+from leaseway.front.draining import Drain
 from leaseway.front.handshake import HandshakeResponder
 from leaseway.front.http.callers import Callers
 from leaseway.front.http.request_checks import AccessCheck
@@ -20,6 +19,7 @@ from leaseway.front.stdio import StdioFront
 from leaseway.identity.authenticator import Authenticator
 from leaseway.sdk import AsyncClient
 from leaseway.telemetry.http_listener import HttpListener
+from leaseway.wire.bounds import SHUTDOWN_TIMEOUT
 from leaseway.wire.channels.endpoint import Endpoint
 from leaseway.wire.names import DEFAULT_TENANT
 
@@ -53,6 +53,7 @@ class FrontOptions:
         public_url: The URL of the front behind a proxy, or empty.
         authenticator: Authenticates callers by their own credentials; None means that all
             clients are one caller with the shared key, if any.
+        drain_timeout: Seconds that requests in flight get when the front ends.
     """
 
     control_plane: Endpoint
@@ -69,17 +70,19 @@ class FrontOptions:
     agent: str = "mcp"
     public_url: str = ""
     authenticator: Authenticator | None = None
+    drain_timeout: float = SHUTDOWN_TIMEOUT
 
 
 async def run_http(
     options: FrontOptions, listener: McpListener, ready: Callable[[str], None]
 ) -> int:
-    """Serve MCP over HTTP until SIGINT or SIGTERM.
+    """Serve MCP over HTTP until SIGINT or SIGTERM, then finish the requests in flight.
 
-    Leases of sessions are not released: another front may continue them, otherwise they expire
-    within a minute.
+    Leases of sessions are not released: another front may continue them. They are kept for as long
+    as a session may be idle.
     """
-    stopped = _stop_signal()
+    drain = Drain(options.drain_timeout)
+    drain.handle_signals()
     sealer = Sealer(options.key, "mcp session")
     ended = EndedSessions()
     authenticator = options.authenticator
@@ -95,61 +98,50 @@ async def run_http(
             count=lambda: callers.sessions,
             ended=ended,
         )
-        return HttpFront(_methods(options, client), sessions)
+        return HttpFront(_methods(options, client, drain), sessions, drain)
 
     callers = Callers(build_front, options.tenant, options.agent, options.key, authenticator)
     key = options.key if authenticator is None else None
     access = AccessCheck(listener.endpoint, key, options.origins, options.hosts)
-    server = HttpServer(access, callers, options.public_url)
+    server = HttpServer(access, callers, options.public_url, drain)
     async with callers.running(), server.serving(listener.socket, listener.tls):
         ready(str(listener.endpoint))
-        await stopped.wait()
+        await drain.started.wait()
+        await server.drain()
     return 0
 
 
 async def run_stdio(options: FrontOptions, scope: str, handshake: HandshakeResponder) -> int:
     """Serve one MCP client over stdin and stdout until it disconnects, or SIGINT or SIGTERM.
 
+    After a signal, requests in flight are finished.
+
     Args:
         options: The options.
         scope: The server that the client sees; empty means all.
         handshake: Reads the client's lines and answers the first ones.
     """
-    stopped = _stop_signal()
+    drain = Drain(options.drain_timeout)
+    drain.handle_signals()
     client = AsyncClient(
         str(options.control_plane), agent=options.agent, tenant=options.tenant, key=options.key
     )
     async with client:
-        methods = _methods(options, client)
-        front = StdioFront(methods, options.tenant, scope, handshake)
-        serving = asyncio.create_task(front.serve(), name="front stdio")
-        waiting = asyncio.create_task(stopped.wait(), name="front signals")
+        methods = _methods(options, client, drain)
+        front = StdioFront(methods, options.tenant, scope, handshake, drain)
         try:
-            await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                serving.result()
+            await front.serve()
         finally:
-            for task in (serving, waiting):
-                task.cancel()
-            await asyncio.gather(serving, waiting, return_exceptions=True)
             await methods.catalog.close()
     return 0
 
 
-def _methods(options: FrontOptions, client: AsyncClient) -> Methods:
+def _methods(options: FrontOptions, client: AsyncClient, drain: Drain) -> Methods:
     return Methods(
         client,
         search=options.search,
         media=options.media,
         handles=options.handles,
         shows_problems=options.shows_problems,
+        ending=drain.started,
     )
-
-
-def _stop_signal() -> asyncio.Event:
-    """Return an event that SIGINT and SIGTERM set."""
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopped.set)
-    return stopped

@@ -138,6 +138,7 @@ class Methods:
         handles: Whether to list the tools for lease handles to modern clients.
         shows_problems: Whether the client runs this Leaseway, so that it is shown configuration
             errors if there are no tools.
+        ending: Set when the front shuts down, which ends `subscriptions/listen` streams.
     """
 
     def __init__(
@@ -148,9 +149,11 @@ class Methods:
         media: MediaMode = "inline",
         handles: bool = True,
         shows_problems: bool = False,
+        ending: asyncio.Event | None = None,
     ) -> None:
         self.client = client
         self.catalog = CatalogCache(client)
+        self._ending = ending or asyncio.Event()
         self._media = media
         self._shows_problems = shows_problems
         self._search = ToolSearch() if search else None
@@ -355,7 +358,7 @@ class Methods:
         return _EMPTY
 
     async def _listen(self, request: Request) -> bytes:
-        """Send change notifications until the client cancels its request."""
+        """Send change notifications until the client cancels its request, or the front ends."""
         filters = read_params(request, ListenParams).notifications
         if len(filters.resource_subscriptions) > _MAX_LISTENED:
             text = f"A stream has at most {_MAX_LISTENED} resource subscriptions."
@@ -390,8 +393,8 @@ class Methods:
                 await subscription.confirmed()
             params = encode({"notifications": filters, "_meta": meta})
             send(notification("notifications/subscriptions/acknowledged", params))
-            await asyncio.Event().wait()
-        raise AssertionError("The stream ends only when its request is cancelled.")
+            await self._ending.wait()
+        return encode({"resultType": "complete", "_meta": meta})
 
     @contextlib.asynccontextmanager
     async def _in_session(

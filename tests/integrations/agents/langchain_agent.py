@@ -9,10 +9,11 @@ from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.checkpoint.memory import InMemorySaver
 from script import CALLS, show
 
 from leaseway.integrations.langchain import langchain_tools
-from leaseway.sdk import AsyncClient, Client
+from leaseway.sdk import AsyncClient, Client, ToolResult
 
 
 class Scripted(BaseChatModel):
@@ -39,12 +40,15 @@ class Scripted(BaseChatModel):
 async def main(address: str) -> None:
     async with AsyncClient(address, key="any") as client, client.session("langchain") as session:
         tools = langchain_tools(await client.list_tools(), session)
-        agent = create_agent(Scripted(), tools)
-        state = await agent.ainvoke({"messages": [("user", "Go.")]}, {"recursion_limit": 50})
+        agent = create_agent(Scripted(), tools, checkpointer=InMemorySaver())
+        thread: Any = {"recursion_limit": 50, "configurable": {"thread_id": "1"}}
+        await agent.ainvoke({"messages": [("user", "Go.")]}, thread)
+        state = (await agent.aget_state(thread)).values  # as the checkpointer stored it
     messages = state["messages"]
     results = [message for message in messages if isinstance(message, ToolMessage)]
     assert [message.status for message in results].count("error") == 2
-    assert results[0].artifact.text == "3"
+    assert type(results[0].artifact) is dict
+    assert ToolResult.from_dict(results[0].artifact).text == "3"
     show([_text(message.content) for message in results], messages[-1].content)
 
 

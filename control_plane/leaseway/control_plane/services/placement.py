@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 
 from leaseway.control_plane.core.denial import Denial, PendingServers
+from leaseway.control_plane.core.placement.lease_ends import end_denial
 from leaseway.control_plane.core.placement.table import Placement, PlacementKey
 from leaseway.control_plane.core.placement.wait_queue import Waiter
 from leaseway.control_plane.core.queries.place import find_lease, pending_for, place_or_wait
@@ -47,6 +48,13 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         if 0 < len(request.lost_lease) <= MAX_KEY_LENGTH:
             lost = request.lost_lease
             self._plane.act(lambda state, _now: state.roster.fence(lost, key))
+        end = self._plane.end_notices.settle(key, self._plane.clock().mono)
+        if (
+            end is not None
+            and request.report_end
+            and not self._plane.state.placements.has_lease(key)
+        ):
+            await abort(context, messages.denial(end_denial(end)))
         wait = min(seconds(request.wait), _MAX_WAIT)
         # Drops unknown names, which a waiting request would keep.
         workers = self._plane.state.workers

@@ -1,8 +1,8 @@
 """The MCP sessions of this front: running requests, server requests, subscriptions.
 
 Session ids are sealed, so any front can open a session that another one created. A session that was
-unused for the idle limit is forgotten: its leases are no longer renewed, and expire unless another
-front renews them.
+unused for the idle limit is forgotten: its leases are no longer renewed, and end unless another
+front renews them. The leases of sessions of a front that stops are kept for the idle limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types.version import LATEST_MODERN_VERSION
 
-from leaseway.front.calling.relay import stop_renewing_leases
+from leaseway.front.calling.relay import leave_leases
 from leaseway.front.calling.sealing import (
     InvalidSessionId,
     SealedSession,
@@ -37,6 +37,8 @@ IDLE: Final = 30 * 60.0
 """Seconds after which an unused session is forgotten."""
 MAX_SESSIONS: Final = 10_000
 """Sessions of one front."""
+_UNUSED: Final = LEASE_TTL
+"""Seconds for which another front may still continue a session that was unused here."""
 _MAX_AGE: Final = 7 * 24 * 3600.0
 """Seconds until a session id expires."""
 _MAX_SUBSCRIPTIONS: Final = 256
@@ -269,10 +271,13 @@ class LiveSession:
         self._cancelled.clear()
 
     async def release(self) -> None:
-        """Stop it and release its leases."""
+        """Stop it and release its leases; one whose worker does not answer expires."""
         await self.stop()
         for server in {lease.server_id for lease in self.sdk.leases()}:
-            await self.sdk.release(server)
+            try:
+                await self.sdk.release(server)
+            except LeasewayError as error:
+                _log.warning("A lease of an ended MCP session expires by itself: %s", error)
 
 
 class EndedSessions:
@@ -376,9 +381,7 @@ class SessionTable:
 
     async def close(self) -> None:
         """Stop all sessions without releasing their leases: another front may continue them."""
-        for live in self:
-            await live.stop()
-            stop_renewing_leases(live.sdk)
+        await asyncio.gather(*map(self._leave, self))
 
     async def expire_idle(self) -> None:
         """Forget idle and ended sessions until cancelled."""
@@ -391,7 +394,11 @@ class SessionTable:
                     self._live.pop(live.id, None)
                     self._forgotten.add(live.sealed.key)
                     await live.stop()
-                    stop_renewing_leases(live.sdk)
+                    await leave_leases(live.sdk, _UNUSED)
+
+    async def _leave(self, live: LiveSession) -> None:
+        await live.stop()
+        await leave_leases(live.sdk, self._idle)
 
     def _add(self, sealed: SealedSession, session_id: str) -> LiveSession:
         # Leases must not outlive a session that expires sooner than the usual lease.

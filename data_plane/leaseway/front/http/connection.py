@@ -316,6 +316,16 @@ class FrontConnection(asyncio.Protocol):
             data, self._buffer = self._buffer, b""
             self._pass_on(data)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is handled, or has been received in part."""
+        return bool(self._task is not None or self._handlers or self._buffer)
+
+    def close_idle(self) -> None:
+        """Close the connection unless it is busy."""
+        if not self.is_busy:
+            self._transport.close()
+
     async def drain(self, timeout: float) -> None:
         """Wait for the request that is handled here."""
         if self._task is not None:
@@ -332,6 +342,15 @@ class FrontConnections(dict[Any, FrontConnection]):
             now = time.monotonic()
             for connection in tuple(self.values()):
                 connection.check_timeouts(now)
+
+    @property
+    def busy(self) -> int:
+        """The number of connections with a request in flight."""
+        return sum(connection.is_busy for connection in self.values())
+
+    def close_idle(self) -> None:
+        for connection in tuple(self.values()):
+            connection.close_idle()
 
     async def drain(self, timeout: float) -> None:
         """Wait for the requests that are handled without aiohttp."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from leaseway.front.draining import Drain
 from leaseway.front.http.callers import Callers, TooManyCallers
 from leaseway.front.http.connection import FrontConnection, FrontConnections
 from leaseway.front.http.request_checks import MAX_BODY, AccessCheck, HttpError
@@ -34,12 +35,20 @@ class HttpServer:
         access: Checks origin, host and the shared key.
         callers: Authenticates callers.
         public_url: The front's URL behind a proxy; empty means the URL of each request.
+        drain: How the front ends; None means at once.
     """
 
-    def __init__(self, access: AccessCheck, callers: Callers, public_url: str = "") -> None:
+    def __init__(
+        self,
+        access: AccessCheck,
+        callers: Callers,
+        public_url: str = "",
+        drain: Drain | None = None,
+    ) -> None:
         self._access = access
         self._callers = callers
         self._public_url = public_url.rstrip("/")
+        self._drain = drain or Drain()
         self._connections = FrontConnections()
 
     @contextlib.asynccontextmanager
@@ -64,6 +73,16 @@ class HttpServer:
             await self._connections.drain(_SHUTDOWN_TIMEOUT)
             await server.shutdown(_SHUTDOWN_TIMEOUT)
 
+    async def drain(self) -> None:
+        """Finish the requests in flight, which may still exchange messages with their clients.
+
+        The listener stays open for those. Streams for notifications end, idle connections are
+        closed, and other new requests are refused.
+        """
+        self._callers.end_streams()
+        self._connections.close_idle()
+        await self._drain.wait_for_requests(lambda: self._connections.busy)
+
     def _connect(self, server: web.Server) -> asyncio.Protocol:
         if len(self._connections) >= _MAX_CONNECTIONS:
             return _RejectedConnection()
@@ -77,6 +96,8 @@ class HttpServer:
         connection.count_handlers(1)
         try:
             response = await (stream.write(http) if stream is not None else self._respond(http))
+            if self._drain.started.is_set() and not response.prepared:
+                response.force_close()
             await connection.finish(http, response, http.get(HEAD_HANDLER))
         finally:
             connection.count_handlers(-1)
@@ -84,6 +105,8 @@ class HttpServer:
 
     async def _respond(self, http: web.BaseRequest) -> web.StreamResponse:
         if http.path.rstrip("/") == "/healthz" and http.method == "GET":
+            if self._drain.started.is_set():
+                return web.Response(status=503, text="draining\n")
             return web.Response(text="ok\n")
         try:
             self._access.check(http.headers)

@@ -41,6 +41,7 @@ from leaseway.front.calling.sessions import (
     answered_methods,
 )
 from leaseway.front.definitions import has_header_params
+from leaseway.front.draining import DRAINING, RETRY_AFTER, Drain
 from leaseway.front.handshake import MODERN_MARK, initialize_result, negotiate_version
 from leaseway.front.http.connection import HeadHandler
 from leaseway.front.http.request_checks import HttpError, accepts_stream, read_body
@@ -98,11 +99,15 @@ class HttpFront:
     Args:
         methods: Handles its MCP requests.
         sessions: Its sessions.
+        drain: How the front ends; None means at once.
     """
 
-    def __init__(self, methods: Methods, sessions: SessionTable) -> None:
+    def __init__(
+        self, methods: Methods, sessions: SessionTable, drain: Drain | None = None
+    ) -> None:
         self._methods = methods
         self._sessions = sessions
+        self._draining = (drain or Drain()).started
         self._scopes: dict[str, float] = {}
         self._header_tools: dict[int, bool] = {}
         self._streams: dict[LiveSession, list[EventStream]] = {}
@@ -195,6 +200,8 @@ class HttpFront:
         streams = accepts_stream(http)
         body = await read_body(http)
         message = parse_message(body)
+        if self._draining.is_set() and not _continues_request(message):
+            raise _draining()
         version = http.headers.get(_VERSION)
         if version is None:
             modern = MODERN_MARK in body
@@ -251,6 +258,8 @@ class HttpFront:
             except JsonRpcError:
                 return None
             if not message.request_id or message.method in (None, "initialize"):
+                return None
+            if self._draining.is_set():
                 return None
             if self._closed or (scope and self._scopes.get(scope, 0.0) <= time.monotonic()):
                 return None
@@ -422,6 +431,8 @@ class HttpFront:
         """Open a stream for notifications outside of requests."""
         if "text/event-stream" not in http.headers.get("Accept", ""):
             raise HttpError(405, "GET needs Accept: text/event-stream.", {"Allow": "POST, DELETE"})
+        if self._draining.is_set():
+            raise _draining()
         live = self._session_of(http, scope)
         stream = EventStream(ends_when_full=True)
         streams = self._streams.setdefault(live, [])
@@ -486,6 +497,16 @@ def _handle_notification(live: LiveSession, message: Message) -> None:
             _log.debug("A client answered an unknown or closed server request.")
     elif message.method == "notifications/cancelled":
         live.cancel(cancelled_request_id(message))
+
+
+def _continues_request(message: Message) -> bool:
+    """Return whether a message belongs to a request that may be in flight."""
+    is_request = bool(message.request_id) and message.method is not None
+    return not is_request or b'"requestState"' in bytes(message.params)
+
+
+def _draining() -> HttpError:
+    return HttpError(503, DRAINING, {"Retry-After": str(RETRY_AFTER)})
 
 
 def _internal_error() -> JsonRpcError:
