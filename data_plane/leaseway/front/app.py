@@ -97,8 +97,10 @@ async def run_http(
             limit=options.sessions,
             count=lambda: callers.sessions,
             ended=ended,
+            make_room=lambda: callers.make_room_for_session(front),
         )
-        return HttpFront(_methods(options, client, drain), sessions, drain)
+        front = HttpFront(_methods(options, client, drain), sessions, drain)
+        return front
 
     callers = Callers(build_front, options.tenant, options.agent, options.key, authenticator)
     key = options.key if authenticator is None else None

@@ -366,7 +366,7 @@ async def _body(request: web.Request, largest: int = _MAX_BODY) -> Json:
         raise web.HTTPRequestEntityTooLarge(largest, request.content_length or 0)
     try:
         body: Any = json.loads(await request.read())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise web.HTTPBadRequest(text="The body is not JSON.") from None
     if not isinstance(body, dict):
         raise web.HTTPBadRequest(text="The body is not a JSON object.")

@@ -14,7 +14,8 @@ import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
@@ -35,6 +36,8 @@ from leaseway.wire.messages.mcp import ELICIT, ROOTS, SAMPLE
 
 IDLE: Final = 30 * 60.0
 """Seconds after which an unused session is forgotten."""
+_OLDEST: Final = 256
+"""Sessions, the longest unused, of which one is forgotten for a new one."""
 MAX_SESSIONS: Final = 10_000
 """Sessions of one front."""
 _UNUSED: Final = LEASE_TTL
@@ -306,6 +309,8 @@ class SessionTable:
         limit: The limit of sessions over all callers.
         count: Counts the sessions of all callers; None means only those of this table.
         ended: The ended sessions of all callers.
+        make_room: Forgets an unused session of some caller at the limit, and returns whether it
+            could; None means that the limit is final.
     """
 
     def __init__(
@@ -318,6 +323,7 @@ class SessionTable:
         limit: int = MAX_SESSIONS,
         count: Callable[[], int] | None = None,
         ended: EndedSessions | None = None,
+        make_room: Callable[[], bool] | None = None,
     ) -> None:
         self._client = client
         self._sealer = sealer
@@ -325,6 +331,8 @@ class SessionTable:
         self._idle = idle
         self._limit = limit
         self._count = count or self.__len__
+        self._make_room = make_room
+        self._leaving: set[asyncio.Task[None]] = set()
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._ended = ended if ended is not None else EndedSessions()
         self._forgotten = EndedSessions()
@@ -381,7 +389,25 @@ class SessionTable:
 
     async def close(self) -> None:
         """Stop all sessions without releasing their leases: another front may continue them."""
-        await asyncio.gather(*map(self._leave, self))
+        await asyncio.gather(*self._leaving, *map(self._leave, self))
+
+    def forget_oldest(self, avoid: Container[LiveSession] = ()) -> bool:
+        """Forget the session that has been unused for longest; return False if all are in use.
+
+        It goes on with the next request that carries its id, on any front.
+
+        Args:
+            avoid: Sessions to forget only if there are no others.
+        """
+        unused = [live for live in islice(self._live.values(), _OLDEST) if not live.is_busy]
+        live = next((live for live in unused if live not in avoid), unused[0] if unused else None)
+        if live is None:
+            return False
+        del self._live[live.id]
+        task = asyncio.create_task(self._leave(live), name="front session leaves")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        return True
 
     async def expire_idle(self) -> None:
         """Forget idle and ended sessions until cancelled."""
@@ -409,9 +435,10 @@ class SessionTable:
         return live
 
     def _check_limit(self) -> None:
-        if self._count() >= self._limit:
-            raise TooManySessions(
-                INTERNAL_ERROR,
-                f"This front has reached its limit of {self._limit} sessions; try again later, or "
-                "use another front.",
-            )
+        if self._count() < self._limit or (self._make_room is not None and self._make_room()):
+            return
+        raise TooManySessions(
+            INTERNAL_ERROR,
+            f"This front has reached its limit of {self._limit} sessions; try again later, or use "
+            "another front.",
+        )

@@ -10,7 +10,6 @@ import asyncio
 import hmac
 from collections.abc import Collection, Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from mcp_types.jsonrpc import INVALID_REQUEST
@@ -19,7 +18,7 @@ from leaseway.front.http.streams import json_response
 from leaseway.front.messages import JsonRpcError, error_message
 from leaseway.wire.bounds import MAX_ARGUMENTS, MIB
 from leaseway.wire.channels.auth import KEY_VARIABLE
-from leaseway.wire.channels.endpoint import Endpoint
+from leaseway.wire.channels.endpoint import Endpoint, host_in
 
 MAX_BODY: Final = MAX_ARGUMENTS + MIB
 """Bytes of one message."""
@@ -73,7 +72,10 @@ class AccessCheck:
         origin = headers.get("Origin")
         if origin is not None and not self._is_allowed_origin(origin):
             raise HttpError(403, f"Origin {origin[:200]} is not allowed; see --allow-origin.")
-        if self._hosts is not None and _host_of(headers.get("Host", "")) not in self._hosts:
+        host = headers.get("Host", "")
+        if host and host_in(host) is None:
+            raise HttpError(400, "The Host header must be HOST or HOST:PORT.")
+        if self._hosts is not None and host_in(host) not in self._hosts:
             raise HttpError(403, "This Host is not allowed; see --allow-host.")
         if self._expected is None:
             return
@@ -85,7 +87,7 @@ class AccessCheck:
     def _is_allowed_origin(self, origin: str) -> bool:
         if origin.lower() in self._origins:
             return True
-        return self._hosts is not None and _host_of_url(origin) in _LOCAL
+        return self._hosts is not None and _host_of_origin(origin) in _LOCAL
 
 
 async def read_body(http: web.BaseRequest) -> bytes:
@@ -114,12 +116,7 @@ def accepts_stream(http: web.BaseRequest) -> bool:
     return "text/event-stream" in accept
 
 
-def _host_of(header: str) -> str:
-    return _host_of_url(f"http://{header}")
-
-
-def _host_of_url(url: str) -> str:
-    try:
-        return (urlsplit(url).hostname or "").lower()
-    except ValueError:
-        return ""
+def _host_of_origin(origin: str) -> str | None:
+    """Return the host of `SCHEME://HOST[:PORT]`, the only form of an origin."""
+    scheme, separator, authority = origin.partition("://")
+    return host_in(authority) if separator and scheme.lower() in ("http", "https") else None

@@ -16,11 +16,12 @@ from leaseway.front.http.callers import Callers, TooManyCallers
 from leaseway.front.http.connection import FrontConnection, FrontConnections
 from leaseway.front.http.request_checks import MAX_BODY, AccessCheck, HttpError
 from leaseway.front.http.streamable import HEAD_HANDLER, HttpFront
+from leaseway.telemetry.http_listener import HTTP_OPTIONS
 from leaseway.wire.errors import Fault, Reason
+from leaseway.wire.fair_shares import Holder
 
 _NEVER: Final = 1e7
 """Seconds; `FrontConnections` closes idle connections instead of aiohttp."""
-_MAX_CONNECTIONS: Final = 20_000
 _SHUTDOWN_TIMEOUT: Final = 1.0
 _METADATA: Final = "/.well-known/oauth-protected-resource"
 """The path of the OAuth protected resource metadata (RFC 9728)."""
@@ -60,6 +61,7 @@ class HttpServer:
             handler_cancellation=True,
             access_log=None,
             keepalive_timeout=_NEVER,
+            **HTTP_OPTIONS,
         )
         connect = partial(self._connect, server)
         bound = await asyncio.get_running_loop().create_server(connect, sock=listener, ssl=tls)
@@ -84,8 +86,6 @@ class HttpServer:
         await self._drain.wait_for_requests(lambda: self._connections.busy)
 
     def _connect(self, server: web.Server) -> asyncio.Protocol:
-        if len(self._connections) >= _MAX_CONNECTIONS:
-            return _RejectedConnection()
         return FrontConnection(server(), self._connections)
 
     async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
@@ -112,14 +112,18 @@ class HttpServer:
             self._access.check(http.headers)
             if http.method == "GET" and http.path.startswith(_METADATA) and self._callers.issuers:
                 return self._metadata(http)
-            front = await self._authenticate(http)
+            front, holder = await self._authenticate(http)
+            connection = self._connections.get(http.protocol)
+            if holder is not None and connection is not None:
+                self._connections.set_holder(connection, holder)
         except HttpError as error:
             return error.response()
         return await front.respond(http)
 
-    async def _authenticate(self, http: web.BaseRequest) -> HttpFront:
+    async def _authenticate(self, http: web.BaseRequest) -> tuple[HttpFront, Holder | None]:
+        """Return the front of the caller, and who it is if it has proved that."""
         try:
-            return await self._callers.authenticate(http.headers.get("Authorization"))
+            return await self._callers.identify(http.headers.get("Authorization"))
         except TooManyCallers as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         except Fault as fault:
@@ -164,8 +168,3 @@ def _make_request(
 ) -> web.BaseRequest:
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
-
-
-class _RejectedConnection(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()

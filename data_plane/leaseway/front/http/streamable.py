@@ -123,6 +123,15 @@ class HttpFront:
         """Whether it has neither requests nor sessions."""
         return not self._requests and not self.sessions
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has requests other than streams for notifications."""
+        return len(self._requests) > sum(map(len, self._streams.values()))
+
+    def forget_session(self) -> bool:
+        """Forget a session that is not in use, if possible without streams; return whether."""
+        return self._sessions.forget_oldest(avoid=self._streams)
+
     def start(self) -> None:
         """Start to push list changes and to expire idle sessions."""
         self._unsubscribe = self._methods.catalog.subscribe(self._on_list_changed)
