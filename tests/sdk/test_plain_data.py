@@ -19,7 +19,7 @@ from leaseway.sdk.transport.workers import WorkerRun
 PAYLOAD = b'{"content":[{"type":"text","text":"a"}],"structuredContent":{"n":1}}'
 TOOL = Tool("add", "desk", "add", "", "Add.", {"type": "object"}, None, {}, {}, True)
 LEASE = Lease(ClientLease("s", "desk", "run-1", WorkerRun("w1", "run", "127.0.0.1:1"), True, ""))
-LISTS = [
+LISTS: list[Any] = [
     ToolList([TOOL], 7, ["b"], None),
     sdk.ResourceList([], 7, []),
     sdk.PromptList([], 7, []),
