@@ -79,7 +79,7 @@ def _fences() -> Iterator[Fence]:
 FENCES: Final = list(_fences())
 
 
-def of(*languages: str) -> Any:
+def of(*languages: str) -> pytest.MarkDecorator:
     found = [fence for fence in FENCES if fence.language in languages]
     return pytest.mark.parametrize("fence", found, ids=str)
 
@@ -303,7 +303,7 @@ def _fake() -> FakeLeaseway:
 
     @fake.tool
     async def build(target: str, context: CallContext) -> str:
-        await context.progress(1, 2)
+        context.progress(1, 2)
         return f"built {target}"
 
     @fake.server("trips", stateful=True).tool

@@ -76,7 +76,7 @@ def test_public_values_can_be_pickled_and_copied(value: Any) -> None:
 @pytest.mark.parametrize("items", LISTS, ids=named)
 def test_a_list_of_the_catalog_is_a_tuple_for_everyone(items: Any) -> None:
     assert isinstance(items, tuple)
-    again = pickle.loads(pickle.dumps(items))
+    again: Any = pickle.loads(pickle.dumps(items))
     assert (again, again.registry_version, again.pending) == (items, 7, items.pending)
     adapter = pydantic.TypeAdapter(type(items))
     assert len(json.loads(adapter.dump_json(items))) == len(items)
