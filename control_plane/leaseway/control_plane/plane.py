@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeVar
 from leaseway.control_plane.core.approvals import ApprovalRecord, Approvals
 from leaseway.control_plane.core.coordinator import Coordinator
 from leaseway.control_plane.core.moment import Moment
+from leaseway.control_plane.core.placement.ended_sessions import EndedSessions
 from leaseway.control_plane.core.placement.lease_ends import (
     EndNotices,
     LeaseEnds,
@@ -56,6 +57,7 @@ class Plane:
         meters: Metrics, or None if they are off.
         lease_ends: Recently ended leases.
         end_notices: Ended leases whose sessions do not know it.
+        ended_sessions: Sessions of MCP fronts that ended for good.
         approvals: Calls that need an approval.
         server_folders: The folders of all servers, which workers hide from other servers.
         events: The history of events.
@@ -79,6 +81,7 @@ class Plane:
         self.meters: PlaneMeters | None = None
         self.lease_ends = LeaseEnds()
         self.end_notices = EndNotices()
+        self.ended_sessions = EndedSessions()
         self.events = EventRecorder(int(clock().unix * 1e6))
         self.approvals = Approvals(self._record_approval)
         self.acts = 0

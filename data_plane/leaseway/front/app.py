@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
 from leaseway.front.calling.media import MediaMode
 from leaseway.front.calling.sealing import Sealer
-from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, EndedSessions, SessionTable
+from leaseway.front.calling.sessions import IDLE, MAX_SESSIONS, SessionTable
 from leaseway.front.draining import Drain
 from leaseway.front.handshake import HandshakeResponder
 from leaseway.front.http.callers import Callers
@@ -97,6 +98,7 @@ async def run_http(
             limit=options.sessions,
             count=lambda: callers.sessions,
             ended=ended,
+            ends=SharedEnds(client, ended),
             make_room=lambda: callers.make_room_for_session(front),
         )
         front = HttpFront(_methods(options, client, drain), sessions, drain)

@@ -270,6 +270,76 @@ class FindLeaseResponse(_message.Message):
 Global___FindLeaseResponse: _TypeAlias = FindLeaseResponse  # noqa: Y015
 
 @_typing.final
+class ShareSessionEndsRequest(_message.Message):
+    """Sessions that have ended, and sessions to ask about."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    ASKED_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """The tenant. Empty means `default`."""
+    @_builtins.property
+    def client(self) -> _catalog_pb2.ClientInfo:
+        """The caller's package and agent."""
+
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sessions that have ended for good, at most 1,000. They are remembered for 7 days at most."""
+
+    @_builtins.property
+    def asked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Sessions to ask about, at most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        client: _catalog_pb2.ClientInfo | None = ...,
+        tenant: _builtins.str = ...,
+        ended: _abc.Iterable[_builtins.str] | None = ...,
+        asked: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client", b"client"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "client", b"client", "ended", b"ended", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShareSessionEndsRequest: _TypeAlias = ShareSessionEndsRequest  # noqa: Y015
+
+@_typing.final
+class ShareSessionEndsResponse(_message.Message):
+    """Which sessions have ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENDED_FIELD_NUMBER: _builtins.int
+    RUN_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """The random id of this run of the control plane, which knows only what it was told since it
+    started: a caller tells a new run again.
+    """
+    @_builtins.property
+    def ended(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of `asked` that have ended."""
+
+    def __init__(
+        self,
+        *,
+        ended: _abc.Iterable[_builtins.str] | None = ...,
+        run: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShareSessionEndsResponse: _TypeAlias = ShareSessionEndsResponse  # noqa: Y015
+
+@_typing.final
 class AcquireLeaseRequest(_message.Message):
     """Request for a lease."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import grpc
@@ -29,6 +30,7 @@ from leaseway.wire.timing.durations import seconds
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _MAX_WAIT = 24 * 3600.0
+_MAX_SESSIONS = 1_000
 _ANSWER_MARGIN = 0.1
 """Seconds before the caller's deadline at which it gets a denial."""
 
@@ -39,6 +41,7 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
     def __init__(self, plane: Plane) -> None:
         self._plane = plane
         self._placing = placements()
+        self._run = secrets.token_hex(8)
 
     async def Place(  # noqa: N802
         self, request: leases_pb2.PlaceRequest, context: _Context
@@ -89,6 +92,22 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
             worker=messages.worker_ref(state.workers[found.worker_id]),
             lease_id=found.lease_id or "",
         )
+
+    async def ShareSessionEnds(  # noqa: N802
+        self, request: leases_pb2.ShareSessionEndsRequest, context: _Context
+    ) -> leases_pb2.ShareSessionEndsResponse:
+        """Record ended sessions, and return which of others have ended."""
+        named = (*request.ended, *request.asked)
+        await check_client(request.client, context, request.tenant, *named)
+        if max(len(request.ended), len(request.asked)) > _MAX_SESSIONS:
+            message = f"One request names at most {_MAX_SESSIONS} ended and asked sessions each."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        tenant, now = tenant_of(request.tenant), self._plane.clock().mono
+        ended = self._plane.ended_sessions
+        for session in request.ended:
+            ended.add(tenant, session, now)
+        found = [session for session in request.asked if ended.has(tenant, session, now)]
+        return leases_pb2.ShareSessionEndsResponse(ended=found, run=self._run)
 
     async def _key(
         self, request: leases_pb2.PlaceRequest | leases_pb2.FindLeaseRequest, context: _Context

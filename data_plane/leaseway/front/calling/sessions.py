@@ -21,6 +21,7 @@ from typing import Any, Final
 from mcp_types.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types.version import LATEST_MODERN_VERSION
 
+from leaseway.front.calling.ended_sessions import EndedSessions, SharedEnds
 from leaseway.front.calling.relay import leave_leases
 from leaseway.front.calling.sealing import (
     InvalidSessionId,
@@ -42,10 +43,11 @@ MAX_SESSIONS: Final = 10_000
 """Sessions of one front."""
 _UNUSED: Final = LEASE_TTL
 """Seconds for which another front may still continue a session that was unused here."""
+_CHECK_INTERVAL: Final = 10.0
+"""Seconds between checks for idle sessions, and for sessions that have ended on other fronts."""
 _MAX_AGE: Final = 7 * 24 * 3600.0
 """Seconds until a session id expires."""
 _MAX_SUBSCRIPTIONS: Final = 256
-_MAX_ENDED: Final = 100_000
 
 _METHODS: Final = {"elicitation": ELICIT, "sampling": SAMPLE, "roots": ROOTS}
 
@@ -283,21 +285,6 @@ class LiveSession:
                 _log.warning("A lease of an ended MCP session expires by itself: %s", error)
 
 
-class EndedSessions:
-    """The keys of the newest 100,000 ended sessions, whose ids are rejected."""
-
-    def __init__(self) -> None:
-        self._keys: OrderedDict[str, None] = OrderedDict()
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._keys
-
-    def add(self, key: str) -> None:
-        self._keys[key] = None
-        while len(self._keys) > _MAX_ENDED:
-            self._keys.popitem(last=False)
-
-
 class SessionTable:
     """The sessions of one caller.
 
@@ -309,6 +296,7 @@ class SessionTable:
         limit: The limit of sessions over all callers.
         count: Counts the sessions of all callers; None means only those of this table.
         ended: The ended sessions of all callers.
+        ends: Shares ended sessions with other fronts; None means that this one is alone.
         make_room: Forgets an unused session of some caller at the limit, and returns whether it
             could; None means that the limit is final.
     """
@@ -323,6 +311,7 @@ class SessionTable:
         limit: int = MAX_SESSIONS,
         count: Callable[[], int] | None = None,
         ended: EndedSessions | None = None,
+        ends: SharedEnds | None = None,
         make_room: Callable[[], bool] | None = None,
     ) -> None:
         self._client = client
@@ -331,6 +320,7 @@ class SessionTable:
         self._idle = idle
         self._limit = limit
         self._count = count or self.__len__
+        self._ends = ends
         self._make_room = make_room
         self._leaving: set[asyncio.Task[None]] = set()
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
@@ -381,11 +371,28 @@ class SessionTable:
         self._live.move_to_end(session_id)
         return live
 
+    def find_live(self, session_id: str, scope: str) -> LiveSession | None:
+        """Return the session of an id if this front serves it already."""
+        return self.find(session_id, scope) if session_id in self._live else None
+
+    async def open(self, session_id: str, scope: str) -> LiveSession | None:
+        """Like `find`, but ask whether the session has ended on another front before opening it."""
+        if self._ends is not None and session_id not in self._live:
+            try:
+                sealed = self._sealer.open(session_id, time.time())
+            except InvalidSessionId:
+                return None
+            if sealed.tenant == self._tenant and await self._ends.has_ended(sealed.key):
+                return None
+        return self.find(session_id, scope)
+
     async def end(self, live: LiveSession) -> None:
-        """End a session permanently and release its leases."""
+        """End a session permanently, on all fronts, and release its leases."""
         self._live.pop(live.id, None)
         self._ended.add(live.sealed.key)
         await live.release()
+        if self._ends is not None:
+            await self._ends.end(live.sealed.key)
 
     async def close(self) -> None:
         """Stop all sessions without releasing their leases: another front may continue them."""
@@ -411,9 +418,15 @@ class SessionTable:
 
     async def expire_idle(self) -> None:
         """Forget idle and ended sessions until cancelled."""
+        checked = time.monotonic()
         while True:
-            await asyncio.sleep(min(self._idle / 4, 10.0))
+            await asyncio.sleep(min(self._idle / 4, _CHECK_INTERVAL))
             now = time.monotonic()
+            if self._ends is not None:
+                used = [live.sealed.key for live in self if live.last_used >= checked]
+                if used or self._ends.has_own:
+                    await self._ends.exchange(used)
+            checked = now
             for live in self:
                 is_idle = now - live.last_used > self._idle and not live.is_busy
                 if is_idle or live.sealed.key in self._ended:

@@ -201,7 +201,7 @@ class HttpFront:
         if http.method == "GET":
             return await self._get(http, scope)
         if http.method == "DELETE":
-            await self._sessions.end(self._session_of(http, scope))
+            await self._sessions.end(await self._session_of(http, scope))
             return web.Response(status=204)
         raise HttpError(405, "MCP accepts POST, GET and DELETE.", {"Allow": "POST, GET, DELETE"})
 
@@ -220,7 +220,7 @@ class HttpFront:
             return await self._post_modern(http, scope, message, streams)
         if message.method == "initialize" and message.request_id:
             return self._initialize(scope, message)
-        live = self._session_of(http, scope)
+        live = await self._session_of(http, scope)
         media = parse_media_mode(http.headers.get(MEDIA_HEADER))
         http[HEAD_HANDLER] = self._head_handler(
             scope,
@@ -276,10 +276,7 @@ class HttpFront:
                 return None
             live = None
             if session_id is not None:
-                try:
-                    live = self._sessions.find(session_id, scope)
-                except TooManySessions:
-                    return None
+                live = self._sessions.find_live(session_id, scope)
                 if live is None:
                     return None
             reply.accepts_stream = streams
@@ -349,7 +346,7 @@ class HttpFront:
             return json_response(error_message(message.request_id, error), _status(error))
         if message.method == "subscriptions/listen" and not streams:
             raise HttpError(406, "subscriptions/listen needs Accept: text/event-stream.")
-        live = self._session(handle, scope, UNKNOWN_HANDLE) if handle is not None else None
+        live = await self._session(handle, scope, UNKNOWN_HANDLE) if handle is not None else None
         headers = http.headers  # the handler of its head must not keep the whole request
         if message.method == "tools/call":
             http[HEAD_HANDLER] = self._head_handler(
@@ -442,7 +439,7 @@ class HttpFront:
             raise HttpError(405, "GET needs Accept: text/event-stream.", {"Allow": "POST, DELETE"})
         if self._draining.is_set():
             raise _draining()
-        live = self._session_of(http, scope)
+        live = await self._session_of(http, scope)
         stream = EventStream(ends_when_full=True)
         streams = self._streams.setdefault(live, [])
         if len(streams) >= _MAX_STREAMS:
@@ -465,7 +462,7 @@ class HttpFront:
             if not live.scope or live.scope in servers:
                 self._push(live, changed_notification(kind))
 
-    def _session_of(self, http: web.BaseRequest, scope: str) -> LiveSession:
+    async def _session_of(self, http: web.BaseRequest, scope: str) -> LiveSession:
         """Return the session of a legacy request; raises `HttpError`."""
         session_id = http.headers.get(_SESSION)
         if session_id is None:
@@ -473,11 +470,13 @@ class HttpFront:
         version = http.headers.get(_VERSION)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise HttpError(400, f"{_VERSION} {version[:40]!r} has no sessions.")
-        return self._session(session_id, scope, "Unknown or ended session. Send initialize again.")
+        return await self._session(
+            session_id, scope, "Unknown or ended session. Send initialize again."
+        )
 
-    def _session(self, session_id: str, scope: str, missing: str) -> LiveSession:
+    async def _session(self, session_id: str, scope: str, missing: str) -> LiveSession:
         try:
-            live = self._sessions.find(session_id, scope)
+            live = await self._sessions.open(session_id, scope)
         except TooManySessions as error:
             raise HttpError(503, str(error), {"Retry-After": "10"}) from None
         if live is None:

@@ -41,7 +41,8 @@ class EndedSessions:
 
     def has(self, tenant: str, session: str, now: float) -> bool:
         """Return whether a session has ended within the last 7 days."""
-        at = self._tenants.get(tenant, {}).get(session)
+        ended = self._tenants.get(tenant)
+        at = None if ended is None else ended.get(session)
         return at is not None and now - at < RETENTION
 
     def _forget_old(self, tenant: str, now: float) -> None:
