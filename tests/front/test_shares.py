@@ -25,6 +25,7 @@ from leaseway.front.http.request_checks import AccessCheck
 from leaseway.front.http.server import HttpServer
 from leaseway.front.http.streamable import HttpFront
 from leaseway.identity.authenticator import Authenticator
+from leaseway.identity.tokens import MAX_TOKEN
 from leaseway.wire.channels.endpoint import Endpoint
 
 
@@ -181,3 +182,11 @@ async def test_a_malformed_header_is_not_logged(caplog: pytest.LogCaptureFixture
             writer.close()
     assert "planted" not in caplog.text
     assert "malformed HTTP" in caplog.text
+
+
+async def test_the_longest_token_is_checked_and_not_too_long(tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    keys.make("acme")
+    authenticator = Authenticator(keys=keys.file)
+    async with served(authenticator) as url, aiohttp.ClientSession() as http:
+        assert (await Client(http, url, "x" * MAX_TOKEN).initialize())[0] == 401
