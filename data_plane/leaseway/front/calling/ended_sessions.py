@@ -19,6 +19,8 @@ _MAX_ENDED: Final = 100_000
 _MAX_SENT: Final = 1_000
 """Sessions of each kind in one request."""
 _TIMEOUT: Final = 2.0
+_PAUSE: Final = 5.0
+"""Seconds for which a control plane that does not answer is not asked again."""
 
 
 class EndedSessions:
@@ -50,6 +52,7 @@ class SharedEnds:
         self._own: OrderedDict[str, None] = OrderedDict()  # of this tenant, the oldest first
         self._unsent: OrderedDict[str, None] = OrderedDict()
         self._run = ""
+        self._paused_until = 0.0
 
     async def end(self, key: str) -> None:
         """Record that a session has ended, also at the control plane if it answers."""
@@ -67,17 +70,21 @@ class SharedEnds:
         return key in self._known
 
     async def exchange(self, asked: Collection[str]) -> None:
-        """Send the ends that the control plane does not know, and ask about sessions."""
+        """Send the ends that the control plane does not know, and ask about sessions.
+
+        While it does not answer, this does nothing: its outage must not stop sessions.
+        """
         runtime, _ = self._client._scope()
+        now = asyncio.get_running_loop().time
         rest = list(asked)
-        while True:
+        while now() >= self._paused_until:
             ended = list(self._unsent)[:_MAX_SENT]
             batch, rest = rest[:_MAX_SENT], rest[_MAX_SENT:]
-            deadline = asyncio.get_running_loop().time() + _TIMEOUT
             try:
-                answer = await runtime.control.share_session_ends(ended, batch, deadline)
+                answer = await runtime.control.share_session_ends(ended, batch, now() + _TIMEOUT)
             except Fault:
-                return  # what is unsent is sent with the next exchange
+                self._paused_until = now() + _PAUSE
+                return  # what is unsent is sent with a later exchange
             for key in ended:
                 self._unsent.pop(key, None)
             for key in answer.ended:

@@ -43,6 +43,8 @@ MAX_SESSIONS: Final = 10_000
 """Sessions of one front."""
 _UNUSED: Final = LEASE_TTL
 """Seconds for which another front may still continue a session that was unused here."""
+_LEAVE_TIMEOUT: Final = 5.0
+"""Seconds in which the leases of all sessions are left when the front stops."""
 _CHECK_INTERVAL: Final = 10.0
 """Seconds between checks for idle sessions, and for sessions that have ended on other fronts."""
 _MAX_AGE: Final = 7 * 24 * 3600.0
@@ -396,7 +398,9 @@ class SessionTable:
 
     async def close(self) -> None:
         """Stop all sessions without releasing their leases: another front may continue them."""
-        await asyncio.gather(*self._leaving, *map(self._leave, self))
+        with contextlib.suppress(TimeoutError):  # what is not left expires by itself
+            async with asyncio.timeout(_LEAVE_TIMEOUT):
+                await asyncio.gather(*self._leaving, *map(self._leave, self))
 
     def forget_oldest(self, avoid: Container[LiveSession] = ()) -> bool:
         """Forget the session that has been unused for longest; return False if all are in use.
