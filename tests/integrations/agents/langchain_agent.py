@@ -10,10 +10,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from script import CALLS, show
 
 from leaseway.integrations.langchain import langchain_tools
-from leaseway.sdk import AsyncClient, Client, ToolResult
+from leaseway.sdk import AsyncClient, Client, Tool, ToolList, ToolResult
 
 
 class Scripted(BaseChatModel):
@@ -52,6 +53,17 @@ async def main(address: str) -> None:
     show([_text(message.content) for message in results], messages[-1].content)
 
 
+def store_results() -> None:
+    """Store results and tools as LangGraph's checkpointers store the values of a graph."""
+    serializer = JsonPlusSerializer()
+    tool = Tool("add", "desk", "add", "", "", {"type": "object"}, None, {}, {}, True)
+    result = ToolResult(b'{"content":[{"type":"text","text":"3"}]}', is_error=True)
+    again = serializer.loads_typed(serializer.dumps_typed(result))
+    assert (again.text, again.is_error) == ("3", True)
+    tools = serializer.loads_typed(serializer.dumps_typed(ToolList([tool], 7, [], None)))
+    assert (tools[0], tools.registry_version) == (tool, 7)
+
+
 def _text(content: Any) -> str:
     return content if isinstance(content, str) else json.dumps(content)
 
@@ -63,5 +75,6 @@ def invoke_and_wait(address: str) -> None:
         assert tools["add"].invoke({"a": 4}) == "6"
 
 
+store_results()
 invoke_and_wait(sys.argv[1])
 asyncio.run(main(sys.argv[1]))

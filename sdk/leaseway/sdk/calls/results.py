@@ -68,6 +68,10 @@ class McpResult(PlainData):
     def _validate(cls, value: Any) -> Any:
         return cls.from_dict(value) if isinstance(value, Mapping) else super()._validate(value)
 
+    def _asdict(self) -> dict[str, Any]:
+        """Return the constructor's arguments; LangGraph stores values of a graph by them."""
+        return {"payload": self.payload}
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.payload, self.new_lease)  # without the client, to be pickled
 
@@ -157,6 +161,9 @@ class ToolResult(McpResult):
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Return the result of an MCP `result` object; it has no lease and reads no artifacts."""
         return cls(json.dumps(dict(data)).encode(), data.get("isError") is True)
+
+    def _asdict(self) -> dict[str, Any]:
+        return {"payload": self.payload, "is_error": self.is_error}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ToolResult, (self.payload, self.is_error, self.new_lease)

@@ -39,6 +39,11 @@ class CatalogList(tuple[ItemT, ...]):  # noqa: SLOT001 - a tuple cannot have slo
     def __getnewargs__(self) -> tuple[Any, ...]:
         return tuple(self), self.registry_version, self.pending
 
+    def _asdict(self) -> dict[str, Any]:
+        """Return the constructor's arguments; LangGraph stores values of a graph by them."""
+        version, pending = self.registry_version, self.pending
+        return {"items": tuple(self), "registry_version": version, "pending": pending}
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} at version {self.registry_version})"
 
@@ -136,18 +141,21 @@ class ToolList(CatalogList[Tool]):
 
     def __new__(
         cls,
-        tools: Iterable[Tool],
+        items: Iterable[Tool],
         registry_version: int,
         pending: Iterable[str],
         config_loaded_at: datetime | None,
     ) -> Self:
         """Return the list of the tools."""
-        made = super().__new__(cls, tools, registry_version, pending)
+        made = super().__new__(cls, items, registry_version, pending)
         made.config_loaded_at = config_loaded_at
         return made
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return (*super().__getnewargs__(), self.config_loaded_at)
+
+    def _asdict(self) -> dict[str, Any]:
+        return {**super()._asdict(), "config_loaded_at": self.config_loaded_at}
 
 
 def tool_from_proto(message: catalog_pb2.Tool) -> Tool:
