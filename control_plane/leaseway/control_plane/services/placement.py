@@ -24,7 +24,7 @@ from leaseway.control_plane.services.requests import (
 from leaseway.v1 import leases_pb2, leases_pb2_grpc
 from leaseway.wire import bounds
 from leaseway.wire.errors import Fault, Reason
-from leaseway.wire.names import MAX_KEY_LENGTH
+from leaseway.wire.names import KEY_RULE, MAX_KEY_LENGTH, is_valid_key
 from leaseway.wire.status import abort
 from leaseway.wire.timing.durations import seconds
 
@@ -97,10 +97,12 @@ class PlacementService(leases_pb2_grpc.PlacementServiceServicer):
         self, request: leases_pb2.ShareSessionEndsRequest, context: _Context
     ) -> leases_pb2.ShareSessionEndsResponse:
         """Record ended sessions, and return which of others have ended."""
-        named = (*request.ended, *request.asked)
-        await check_client(request.client, context, request.tenant, *named)
+        await check_client(request.client, context, request.tenant)
         if max(len(request.ended), len(request.asked)) > _MAX_SESSIONS:
             message = f"One request names at most {_MAX_SESSIONS} ended and asked sessions each."
+            await abort(context, Fault(Reason.INVALID_REQUEST, message))
+        if not all(map(is_valid_key, (*request.ended, *request.asked))):
+            message = f"A session key has {KEY_RULE}; one of these breaks that."
             await abort(context, Fault(Reason.INVALID_REQUEST, message))
         tenant, now = tenant_of(request.tenant), self._plane.clock().mono
         ended = self._plane.ended_sessions
