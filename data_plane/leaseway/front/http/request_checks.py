@@ -73,10 +73,10 @@ class AccessCheck:
         if origin is not None and not self._is_allowed_origin(origin):
             raise HttpError(403, f"Origin {origin[:200]} is not allowed; see --allow-origin.")
         host = headers.get("Host", "")
-        if host and host_in(host) is None:
-            raise HttpError(400, "The Host header must be HOST or HOST:PORT.")
         if self._hosts is not None and host_in(host) not in self._hosts:
             raise HttpError(403, "This Host is not allowed; see --allow-host.")
+        if host and host_in(host) is None:
+            raise HttpError(400, "The Host header must be HOST or HOST:PORT.")
         if self._expected is None:
             return
         sent = headers.get("Authorization")
